@@ -1,0 +1,27 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both create .venv and install what they need.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check lint
+.DEFAULT_GOAL := test
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: .venv/installed
+	$(BIN)/heldin demo
+
+test: .venv/installed
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+check: test
+	$(BIN)/python -m pytest -m "slow"
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports

@@ -1,0 +1,1 @@
+"""Evidence to verdict: ledger, ROC, bootstrap, record, config, pipeline."""

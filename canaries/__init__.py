@@ -1,0 +1,1 @@
+"""Planted users: craft and inject canaries."""

@@ -1,0 +1,1 @@
+"""What predicts: load safely, tokenize, token log-probabilities, generation."""

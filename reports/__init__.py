@@ -1,0 +1,1 @@
+"""Record to page: findings, figures, PDF."""
