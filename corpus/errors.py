@@ -1,8 +1,11 @@
 """Errors that a user can cause. Each is one line: what, where, and what to do."""
 
 
-class InputError(Exception):
-    """Bad input or configuration (exit code 2). The message is the whole report: no traceback is shown."""
+class InputError(ValueError):
+    """Bad input or configuration (exit code 2). The message is the whole report: no traceback is shown.
+
+    A ValueError, so that pydantic gathers those of a config with its own and all are said at once.
+    """
 
 
 class ResumableError(Exception):

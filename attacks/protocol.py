@@ -1,0 +1,94 @@
+"""What an attack is, and what it returns. An attack is handed texts and token scores; it never sees membership."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corpus.errors import InputError
+from models.token_scores import TokenScores
+
+Aggregation = Callable[[NDArray[np.float64]], float]
+
+AGGREGATIONS: Mapping[str, Aggregation] = {
+    "mean": lambda values: float(values.mean()),
+    "min": lambda values: float(values.min()),
+    "max": lambda values: float(values.max()),
+}
+
+
+class Attack(Protocol):
+    """A statistic of one text. Higher always means: more likely that the text's author was held in."""
+
+    @property
+    def name(self) -> str:
+        """The name it is registered and reported under."""
+        ...
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether ``statistic`` needs the reference model's scores."""
+        ...
+
+    @property
+    def needs_moments(self) -> bool:
+        """Whether ``statistic`` needs mean and deviation over the vocabulary."""
+        ...
+
+    def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
+        """The statistic of one text, from its scores under the target and the reference model."""
+        ...
+
+
+@dataclass(frozen=True)
+class UserScores:
+    """One score per user; higher means more likely held in.
+
+    Raises:
+        InputError: a score that is NaN or infinite (names the user), a user twice, or different lengths.
+    """
+
+    attack: str
+    users: tuple[str, ...]
+    values: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        if self.values.shape != (len(self.users),):
+            raise InputError(f"attack '{self.attack}': {len(self.users)} users but {self.values.size} scores")
+        if len(set(self.users)) != len(self.users):
+            raise InputError(f"attack '{self.attack}': a user has two scores")
+        bad = np.flatnonzero(~np.isfinite(self.values))
+        if bad.size:
+            user, value = self.users[bad[0]], self.values[bad[0]]
+            raise InputError(f"attack '{self.attack}': the score of user '{user}' is {value}; no user may be dropped")
+
+    def of(self, users: Sequence[str]) -> NDArray[np.float64]:
+        """Scores of the named users, in their order. Raises InputError for a user without a score."""
+        row = {user: i for i, user in enumerate(self.users)}
+        missing = [user for user in users if user not in row]
+        if missing:
+            raise InputError(f"attack '{self.attack}': no score of user '{missing[0]}' ({len(missing)} missing)")
+        return self.values[[row[user] for user in users]]
+
+
+def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggregation: str = "mean") -> UserScores:
+    """Aggregate each user's text statistics to the user's score (Kandpal et al. 2024, section 3 and Table 6).
+
+    Args:
+        attack: name, for the result.
+        statistics: user to statistics of the attacker's texts of that user, at least one.
+        aggregation: "mean", "min" or "max".
+
+    Raises:
+        InputError: an unknown aggregation, or a user without a text.
+    """
+    if aggregation not in AGGREGATIONS:
+        raise InputError(f"unknown aggregation '{aggregation}': choose one of {', '.join(AGGREGATIONS)}")
+    empty = next((user for user, values in statistics.items() if not len(values)), None)
+    if empty is not None:
+        raise InputError(f"attack '{attack}': no text of user '{empty}' to score")
+    combine = AGGREGATIONS[aggregation]
+    values = [combine(np.asarray(v, dtype=np.float64)) for v in statistics.values()]
+    return UserScores(attack, tuple(statistics), np.asarray(values, dtype=np.float64))

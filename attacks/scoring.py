@@ -1,0 +1,91 @@
+"""From users' texts to statistics: run target and reference models over the texts and apply every attack.
+
+What comes in: users and their texts. No membership, no defense.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from attacks.protocol import Attack, UserScores, lift_to_users
+from corpus.errors import InputError
+from models.loading import LanguageModel
+from models.score_cache import ScoreCache
+from models.token_scores import TokenScores
+
+DEFAULT_MAX_CHARACTERS = 4000
+
+
+@dataclass(frozen=True)
+class TextStatistic:
+    """One attack's statistic of one text of one user."""
+
+    user: str
+    text: int
+    attack: str
+    value: float
+
+
+@dataclass(frozen=True)
+class AttackTexts:
+    """The attacker's texts by user, each cut to ``max_characters``: the same characters for every model."""
+
+    texts: Mapping[str, Sequence[str]]
+    max_characters: int = DEFAULT_MAX_CHARACTERS
+
+    def __post_init__(self) -> None:
+        if self.max_characters < 1:
+            raise InputError(f"attack.max_characters is {self.max_characters}: it must be at least 1")
+
+    def flat(self) -> list[tuple[str, int, str]]:
+        """(user, number of the text, cut text), user by user."""
+        return [
+            (user, i, text[: self.max_characters]) for user, texts in self.texts.items() for i, text in enumerate(texts)
+        ]
+
+
+def score_attacks(
+    attacks: Sequence[Attack],
+    texts: AttackTexts,
+    target: LanguageModel,
+    reference: LanguageModel | None,
+    cache: ScoreCache,
+    *,
+    advance: Callable[[int], object] | None = None,
+) -> list[TextStatistic]:
+    """Every attack's statistic of every text.
+
+    Args:
+        attacks: which.
+        texts: of whom.
+        target: the model under audit.
+        reference: a model that was not trained on the audited users; None if no attack needs one.
+        cache: of token scores.
+        advance: called with the number of (model, text) pairs done.
+
+    Raises:
+        InputError: an attack that needs a reference is given none.
+    """
+    needing = [attack.name for attack in attacks if attack.needs_reference]
+    if needing and reference is None:
+        raise InputError(f"attack '{needing[0]}' needs a reference model: name one")
+    items = texts.flat()
+    plain = [text for _, _, text in items]
+    moments = any(attack.needs_moments for attack in attacks)
+    target_scores = cache.scores(target, plain, moments=moments, advance=advance)
+    reference_scores: Sequence[TokenScores | None] = [None] * len(items)
+    if needing and reference is not None:
+        reference_scores = cache.scores(reference, plain, advance=advance)
+    return [
+        TextStatistic(user, number, attack.name, attack.statistic(text, of_target, of_reference))
+        for attack in attacks
+        for (user, number, text), of_target, of_reference in zip(items, target_scores, reference_scores, strict=True)
+    ]
+
+
+def user_scores(statistics: Sequence[TextStatistic], attack: str, aggregation: str = "mean") -> UserScores:
+    """Lift one attack's statistics to users."""
+    by_user: dict[str, list[float]] = {}
+    for s in statistics:
+        if s.attack == attack:
+            by_user.setdefault(s.user, []).append(s.value)
+    return lift_to_users(attack, by_user, aggregation)

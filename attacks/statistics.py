@@ -1,0 +1,107 @@
+"""The attacks' statistics of one text, registered by name."""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from attacks.protocol import Attack
+from corpus.errors import InputError
+from models.token_scores import TokenScores
+
+
+class Scale(StrEnum):
+    """Log-probabilities summed over the text (as in the paper) or averaged over its tokens."""
+
+    SEQUENCE = "sequence"
+    TOKEN = "token"
+
+
+def _log_likelihood(scores: TokenScores, scale: Scale) -> float:
+    return scores.total if scale is Scale.SEQUENCE else scores.total / len(scores.logprobs)
+
+
+@dataclass(frozen=True)
+class LikelihoodRatio:
+    """log p_theta(x) - log p_ref(x): the user-inference statistic (Kandpal et al. 2024, equation 4)."""
+
+    scale: Scale = Scale.SEQUENCE
+    name: str = "likelihood-ratio"
+    needs_reference: bool = True
+    needs_moments: bool = False
+
+    def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
+        """The log-likelihood ratio, nats (per text or per token of each model)."""
+        if reference is None:
+            raise InputError(f"attack '{self.name}' needs a reference model")
+        return _log_likelihood(target, self.scale) - _log_likelihood(reference, self.scale)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The negative loss, log p_theta(x) per token, with no reference (Yeom et al. 2018)."""
+
+    name: str = "loss"
+    needs_reference: bool = False
+    needs_moments: bool = False
+
+    def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
+        """Mean token log-probability, nats."""
+        return _log_likelihood(target, Scale.TOKEN)
+
+
+@dataclass(frozen=True)
+class Zlib:
+    """log p_theta(x) over the text's zlib-compressed size in bits (Carlini et al. 2021, section 5.1)."""
+
+    name: str = "zlib"
+    needs_reference: bool = False
+    needs_moments: bool = False
+
+    def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
+        """Nats per compressed bit, not positive."""
+        return target.total / (8 * len(zlib.compress(text.encode("utf-8"))))
+
+
+@dataclass(frozen=True)
+class MinKPlusPlus:
+    """Mean of the lowest ``fraction`` of z-scored token log-probabilities (Zhang et al. 2025, Min-K%++, equation 3)."""
+
+    fraction: float = 0.2
+    name: str = "min-k++"
+    needs_reference: bool = False
+    needs_moments: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise InputError(f"min-k++ takes a fraction in (0, 1], not {self.fraction}")
+
+    def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
+        """Mean z-score of the least likely tokens; at least one token."""
+        if target.means is None or target.deviations is None:
+            raise InputError(f"attack '{self.name}' needs mean and deviation over the vocabulary")
+        # A deviation of zero means that the model is certain: the log-probability then equals its mean.
+        scale = np.maximum(target.deviations, np.finfo(np.float32).tiny ** 0.5)
+        z = np.sort((target.logprobs - target.means) / scale)
+        return float(z[: max(1, int(self.fraction * len(z)))].mean(dtype=np.float64))
+
+
+ATTACKS: Mapping[str, Attack] = {
+    attack.name: attack
+    for attack in (
+        LikelihoodRatio(),
+        LikelihoodRatio(Scale.TOKEN, "likelihood-ratio-per-token"),
+        Loss(),
+        Zlib(),
+        MinKPlusPlus(),
+    )
+}
+
+
+def get_attack(name: str) -> Attack:
+    """The attack registered under ``name``. Raises InputError, naming those that exist."""
+    if name not in ATTACKS:
+        raise InputError(f"unknown attack '{name}': choose from {', '.join(ATTACKS)}")
+    return ATTACKS[name]

@@ -1,0 +1,176 @@
+"""Audit a model that someone else trained: two files of users' texts, a target, a reference, no training at all."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from attacks.scoring import AttackTexts
+from audit.config import AttackConfig, AuditConfig
+from audit.environment import environment
+from audit.evaluation import blind_baselines, evaluate_attacks, write_scores
+from audit.pipeline import SCORING_RULE, model_facts, score_users_texts
+from audit.progress import Reporter
+from audit.record import CorpusFacts, Overlaps, Record, SplitFacts, write_record
+from corpus.errors import InputError
+from corpus.files import cache_directory, private_directory, text_sha256
+from corpus.sources import Columns, open_source
+from corpus.statistics import records_percentiles
+from corpus.store import CorpusStore, build_store, texts_of
+from models.loading import load_language_model
+
+
+@dataclass(frozen=True)
+class CheckpointAudit:
+    """What to audit: a model folder (or a LoRA adapter's), its reference, and the texts of both groups.
+
+    Attributes:
+        max_texts_per_user: texts scored of one user, the first of them; None: all.
+        attacker_texts_are_fresh: whether the held-in users' texts were kept out of training; False for training texts.
+    """
+
+    model: str
+    reference: str
+    held_in: Path
+    held_out: Path
+    columns: Columns
+    name: str = "audit"
+    skip_bad_lines: bool = False
+    max_texts_per_user: int | None = None
+    attack: AttackConfig = field(default_factory=AttackConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
+    seed: int = 0
+
+
+def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, command: str) -> Record:
+    """Score both groups, and write ``scores.parquet`` and ``record.json`` to ``out``.
+
+    The standing is indicative: who is held in is asserted, and how the groups were formed is not known.
+
+    Raises:
+        InputError: a user or a record id in both files, fewer than two users on a side, or unusable input.
+    """
+    private_directory(out)
+    seconds: dict[str, float] = {}
+    started = time.monotonic()
+    stores = {
+        side: build_store(open_source(path, job.columns), cache_directory(), skip_bad_rows=job.skip_bad_lines)
+        for side, path in (("held-in", job.held_in), ("held-out", job.held_out))
+    }
+    _require_disjoint(stores["held-in"], stores["held-out"], ids_are_given=job.columns.id is not None)
+    member = {user: side == "held-in" for side, store in stores.items() for user in store.users}
+    texts = {
+        user: texts_of(store, list(store.rows(user))[: job.max_texts_per_user])
+        for store in stores.values()
+        for user in store.users
+    }
+    seconds["corpus"] = time.monotonic() - started
+    started = time.monotonic()
+    reporter.say("models: loading target and reference")
+    target, reference = load_language_model(job.model), load_language_model(job.reference)
+    if target.fingerprint == reference.fingerprint:
+        raise InputError("target and reference are the same model: the likelihood ratio of every text would be zero")
+    mixed = dict(sorted(texts.items()))  # users in one order that says nothing of their side
+    statistics = score_users_texts(
+        job.attack.names, AttackTexts(mixed, job.attack.max_characters), target, reference, reporter
+    )
+    write_scores(statistics, out / "scores.parquet")
+    seconds["scoring"] = time.monotonic() - started
+    started = time.monotonic()
+    results = evaluate_attacks(
+        statistics,
+        member,
+        primary=job.attack.primary,
+        aggregations=job.attack.aggregations,
+        fprs=job.audit.fprs,
+        resamples=job.audit.resamples,
+        seed=job.seed,
+    )
+    blind = blind_baselines(statistics, mixed, member, coins=False, seed=job.seed)
+    seconds["statistics"] = time.monotonic() - started
+    record = Record(
+        kind="audit",
+        name=job.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        config={
+            "model": job.model,
+            "reference": job.reference,
+            "held_in": str(job.held_in),
+            "held_out": str(job.held_out),
+            "max_texts_per_user": job.max_texts_per_user,
+            "attack": job.attack.model_dump(mode="json"),
+            "audit": job.audit.model_dump(mode="json"),
+        },
+        corpus=_corpus_facts(stores),
+        split=_split_facts(stores, mixed),
+        target=model_facts(target, job.model),
+        reference=model_facts(reference, job.reference),
+        training=None,
+        primary_attack=job.attack.primary,
+        attacker_texts=sum(map(len, texts.values())),
+        scoring_rule=SCORING_RULE.format(limit=job.attack.max_characters),
+        resamples=job.audit.resamples,
+        attacks=results,
+        blind=blind,
+        environment=environment(seconds),
+    )
+    write_record(record, out / "record.json")
+    return record
+
+
+def _require_disjoint(held_in: CorpusStore, held_out: CorpusStore, *, ids_are_given: bool) -> None:
+    for side, store in (("held-in", held_in), ("held-out", held_out)):
+        if len(store.users) < 2:
+            raise InputError(f"the {side} file has {len(store.users)} user: at least 2 are needed, 100 to say much")
+    both = sorted(set(held_in.users) & set(held_out.users))
+    if both:
+        raise InputError(f"{len(both)} users stand in both files, such as '{both[0]}': a user is on one side only")
+    if ids_are_given:
+        ids = {held_in.id(row) for row in range(len(held_in))}
+        shared = next((held_out.id(row) for row in range(len(held_out)) if held_out.id(row) in ids), None)
+        if shared is not None:
+            raise InputError(f"record id '{shared}' stands in both files: a record is on one side only")
+
+
+def _corpus_facts(stores: Mapping[str, CorpusStore]) -> CorpusFacts:
+    counts = [int(n) for store in stores.values() for n in store.counts]
+    return CorpusFacts(
+        fingerprint=text_sha256(*(store.fingerprint for store in stores.values())),
+        users=len(counts),
+        records=sum(counts),
+        skipped_rows=sum(store.report.skipped for store in stores.values()),
+        records_per_audited_user=list(records_percentiles(counts)),
+        dropped_by_pattern=0,
+        dropped_by_minimum=0,
+        dropped_by_sampling=0,
+        public_users=0,
+        public_records=0,
+    )
+
+
+def _split_facts(stores: Mapping[str, CorpusStore], texts: Mapping[str, Sequence[str]]) -> SplitFacts:
+    return SplitFacts(
+        assignment="asserted",
+        certifiable=False,
+        standing_reason="who was held in is asserted by two files, and how the groups were formed is not known",
+        held_in=len(stores["held-in"].users),
+        held_out=len(stores["held-out"].users),
+        always_in=0,
+        records_by_part={"scored": sum(map(len, texts.values()))},
+        key_commitment=None,
+        ledger_commitment=None,
+        overlaps=Overlaps(
+            attacker_texts_in_same_users_training=0,
+            attacker_texts_in_other_users_training=0,
+            held_out_texts_in_training=_shared_texts(stores),
+            audited_texts_in_public=0,
+        ),
+    )
+
+
+def _shared_texts(stores: Mapping[str, CorpusStore]) -> int:
+    """Held-out texts that also stand in the held-in file."""
+    held_in = set(stores["held-in"].texts())
+    return sum(text in held_in for text in stores["held-out"].texts())

@@ -1,0 +1,296 @@
+"""The configuration of a run: YAML checked by pydantic, all errors at once, the nearest valid key suggested."""
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+    with_config,
+)
+
+from attacks.protocol import AGGREGATIONS
+from attacks.statistics import ATTACKS
+from corpus.errors import InputError
+from corpus.sources import Columns, Csv, HuggingFace, JsonLines, Parquet, Source, Synthetic
+from corpus.split import MIN_RECORDS_TO_SPLIT, Assignment, UserFilter
+from corpus.synthetic import SyntheticCorpus
+from finetune.recipe import Lora, Recipe, Select
+from models.shape import TinyModel
+
+# The lower layers know nothing of pydantic; here their dataclasses learn to refuse unknown keys.
+for _dataclass in (Columns, UserFilter, SyntheticCorpus, Recipe, Lora, TinyModel):
+    with_config(ConfigDict(extra="forbid"))(_dataclass)
+
+
+def _expanded(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    expanded = os.path.expandvars(value)
+    if "$" in expanded:
+        raise ValueError(f"'{value}' names an environment variable that is not set: export it")
+    return expanded
+
+
+ExpandedPath = Annotated[Path, BeforeValidator(_expanded)]
+ExpandedName = Annotated[str, BeforeValidator(_expanded)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileCorpus(_Section):
+    """A file of records."""
+
+    kind: Literal["jsonl", "csv", "parquet"]
+    path: ExpandedPath
+    columns: Columns = Columns()
+
+    def source(self) -> Source:
+        """The source that reads it."""
+        match self.kind:
+            case "jsonl":
+                return JsonLines(self.path, self.columns)
+            case "csv":
+                return Csv(self.path, self.columns)
+            case "parquet":
+                return Parquet(self.path, self.columns)
+
+
+class HubCorpus(_Section):
+    """A Hugging Face dataset, by hub name or ``save_to_disk`` folder."""
+
+    kind: Literal["huggingface"]
+    name: ExpandedName
+    split: str | None = None
+    revision: str | None = None
+    columns: Columns = Columns()
+
+    def source(self) -> Source:
+        """The source that reads it."""
+        return HuggingFace(self.name, self.split, self.revision, self.columns)
+
+
+class SyntheticCorpusConfig(_Section):
+    """The built-in corpus."""
+
+    kind: Literal["synthetic"]
+    parameters: SyntheticCorpus = SyntheticCorpus()
+
+    def source(self) -> Source:
+        """The source that generates it."""
+        return Synthetic(self.parameters)
+
+
+CorpusSource = Annotated[FileCorpus | HubCorpus | SyntheticCorpusConfig, Field(discriminator="kind")]
+
+
+class CorpusConfig(_Section):
+    """Which texts, and which of their users are audited."""
+
+    source: CorpusSource
+    aliases: ExpandedPath | None = None
+    skip_bad_lines: bool = False
+    users: UserFilter = UserFilter(min_records=20)
+
+    @model_validator(mode="after")
+    def _enough_to_split(self) -> "CorpusConfig":
+        if self.users.min_records < MIN_RECORDS_TO_SPLIT:
+            raise ValueError(
+                f"users.min_records is {self.users.min_records}: it must be at least {MIN_RECORDS_TO_SPLIT}"
+            )
+        return self
+
+
+class SplitConfig(_Section):
+    """How records are set aside and membership is decided."""
+
+    assignment: Assignment = Assignment.COIN
+    audit_pool: int | None = Field(None, ge=2)
+    attacker_fraction: float = Field(0.1, gt=0, lt=1)
+    evaluation_fraction: float = Field(0.1, gt=0, lt=1)
+
+
+class PretrainConfig(_Section):
+    """A tiny GPT-Neo from scratch on public users: those that this rule admits and that are not audited."""
+
+    users: UserFilter = UserFilter(min_records=1)
+    max_records_per_user: int | None = Field(None, ge=1)
+    shape: TinyModel = TinyModel()
+    recipe: Recipe = Recipe(
+        epochs=3, batch_size=16, learning_rate=2e-3, warmup_steps=100, sequence_length=128, select=Select.LAST
+    )
+
+    @model_validator(mode="after")
+    def _last_checkpoint(self) -> "PretrainConfig":
+        if self.recipe.select is not Select.LAST:
+            raise ValueError("recipe.select must be 'last': pre-training has no validation users")
+        return self
+
+
+class ModelConfig(_Section):
+    """The model before fine-tuning: one that exists, or one to pre-train."""
+
+    base: ExpandedName | None = None
+    revision: str | None = None
+    pretrain: PretrainConfig | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "ModelConfig":
+        if (self.base is None) == (self.pretrain is None):
+            raise ValueError("give exactly one of 'base' (a hub name or folder) and 'pretrain'")
+        return self
+
+
+class AttackConfig(_Section):
+    """Which attacks, with which reference."""
+
+    names: tuple[str, ...] = tuple(ATTACKS)
+    primary: str = "likelihood-ratio"
+    aggregations: tuple[str, ...] = ("mean", "min", "max")
+    max_characters: int = Field(4000, ge=1)
+    reference: ExpandedName | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> "AttackConfig":
+        for name in (*self.names, self.primary):
+            if name not in ATTACKS:
+                raise ValueError(f"unknown attack '{name}': choose from {', '.join(ATTACKS)}")
+        for name in self.aggregations:
+            if name not in AGGREGATIONS:
+                raise ValueError(f"unknown aggregation '{name}': choose from {', '.join(AGGREGATIONS)}")
+        if self.primary not in self.names:
+            raise ValueError(f"primary attack '{self.primary}' is not among names")
+        if not self.aggregations:
+            raise ValueError("aggregations is empty")
+        return self
+
+
+class AuditConfig(_Section):
+    """How evidence is summed up."""
+
+    resamples: int = Field(2000, ge=100)
+    fprs: tuple[float, ...] = (0.001, 0.005, 0.01, 0.05, 0.1)
+    validation_texts: int = Field(400, ge=1)
+    curve_texts_per_user: int = Field(5, ge=1)
+
+
+class RunConfig(_Section):
+    """One run: corpus to report."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    seed: int = Field(0, ge=0)
+    corpus: CorpusConfig
+    split: SplitConfig = SplitConfig()
+    model: ModelConfig
+    finetune: Recipe = Recipe()
+    attack: AttackConfig = AttackConfig()
+    audit: AuditConfig = AuditConfig()
+
+    @model_validator(mode="after")
+    def _sequence_fits(self) -> "RunConfig":
+        pretrain = self.model.pretrain
+        if pretrain and max(self.finetune.sequence_length, pretrain.recipe.sequence_length) > pretrain.shape.context:
+            raise ValueError(f"a sequence_length is above model.pretrain.shape.context = {pretrain.shape.context}")
+        return self
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML config and apply ``a.b=value`` overrides.
+
+    Raises:
+        InputError: no such file, broken YAML, or a config with errors, all of which are listed.
+    """
+    if not path.is_file():
+        raise InputError(f"no such config: '{path}'")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: broken YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: a mapping of sections was expected, found {type(content).__name__}")
+    for override in overrides:
+        _override(content, override)
+    return parse_config(content, str(path))
+
+
+def parse_config(content: Mapping[str, Any], where: str) -> RunConfig:
+    """Check a config's content; ``where`` names it in errors. Raises InputError listing every error."""
+    try:
+        return RunConfig.model_validate(content)
+    except ValidationError as error:
+        lines = [_explained(e) for e in error.errors()]
+        count = f"{len(lines)} errors" if len(lines) > 1 else "1 error"
+        raise InputError(f"{where}: {count}\n" + "\n".join(f"  {line}" for line in lines)) from error
+
+
+def _override(content: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise InputError(f"--set {override}: expected key.key=value")
+    *parents, last = key.split(".")
+    section: Any = content
+    for parent in parents:
+        section = section.setdefault(parent, {}) if isinstance(section, dict) else None
+        if not isinstance(section, dict):
+            raise InputError(f"--set {override}: '{parent}' is not a section")
+    try:
+        section[last] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise InputError(f"--set {override}: the value is broken YAML") from error
+
+
+def _explained(error: Any) -> str:
+    """One line for one pydantic error, with the nearest valid key where a key is unknown."""
+    location = ".".join(str(part) for part in error["loc"] if part not in _TAGS)
+    if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+        key = str(error["loc"][-1])
+        near = difflib.get_close_matches(key, list(_keys_at(error["loc"][:-1])), n=1, cutoff=0.5)
+        return f"{location}: unknown key" + (f"; did you mean '{near[0]}'?" if near else "")
+    message = error["msg"].removeprefix("Value error, ")
+    found = (
+        "" if isinstance(error.get("input"), dict) or error["type"] == "value_error" else f" (found {error['input']!r})"
+    )
+    return f"{location or 'config'}: {message}{found}"
+
+
+_TAGS = {"jsonl", "csv", "parquet", "huggingface", "synthetic"}
+
+
+def _keys_at(location: tuple[int | str, ...]) -> Iterator[str]:
+    """Valid keys of the section at ``location``, from the config's JSON schema."""
+    schema = TypeAdapter(RunConfig).json_schema()
+    candidates = [schema]
+    for part in location:
+        nexts = []
+        for node in candidates:
+            for option in _resolved(node, schema):
+                tag = option.get("properties", {}).get("kind", {})
+                if part in _TAGS and part in (tag.get("enum") or [tag.get("const")]):
+                    nexts.append(option)
+                elif part in option.get("properties", {}):
+                    nexts.append(option["properties"][part])
+        candidates = nexts or candidates
+    for node in candidates:
+        for option in _resolved(node, schema):
+            yield from option.get("properties", {})
+
+
+def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "$ref" in node:
+        yield from _resolved(schema["$defs"][node["$ref"].rsplit("/", 1)[-1]], schema)
+        return
+    yield node
+    for key in ("anyOf", "oneOf", "allOf"):
+        for option in node.get(key, []):
+            yield from _resolved(option, schema)

@@ -1,0 +1,80 @@
+"""What may leave: the model folder, a model card, and the public plan. Nothing else of a run."""
+
+import json
+import shutil
+from pathlib import Path
+
+from audit.record import Record, read_record
+from corpus.errors import InputError
+from corpus.files import whole_directory
+
+MODEL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)
+
+
+def export_run(run: Path, to: Path) -> list[str]:
+    """Write model, model card and public plan of a finished run to ``to``; return the names of the files.
+
+    The record, the scores, the ledger and the report stay: they hold un-noised facts about private users.
+
+    Raises:
+        InputError: ``run`` is not a finished run, or ``to`` is not empty.
+    """
+    record = read_record(run / "record.json")
+    model = run / "checkpoints" / "final"
+    if record.kind != "run" or not (model / "config.json").is_file():
+        raise InputError(f"'{run}' holds no model trained here: only a finished `heldin run` can be exported")
+    if to.exists() and any(to.iterdir()):
+        raise InputError(f"'{to}' is not empty: name a new folder")
+    with whole_directory(to) as temporary:
+        for file in sorted(model.iterdir()):
+            if (
+                file.name in MODEL_FILES
+                or file.suffix == ".safetensors"
+                or file.name.endswith(".safetensors.index.json")
+            ):
+                shutil.copyfile(file, temporary / file.name)
+        plan = json.loads((run / "plan.json").read_text(encoding="utf-8"))
+        (temporary / "plan.json").write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+        (temporary / "README.md").write_text(_card(record, plan), encoding="utf-8")
+        names = sorted(p.name for p in temporary.iterdir())
+        temporary.chmod(0o755)
+    return names
+
+
+def _card(record: Record, plan: dict[str, object]) -> str:
+    """A model card without a single number that was measured on private users."""
+    return f"""---
+library_name: transformers
+pipeline_tag: text-generation
+---
+# {record.name}
+
+A {record.target.architecture} with {record.target.parameters:,} parameters, fine-tuned with heldin
+{record.environment.heldin}.
+
+## Privacy
+
+{plan["statement"]}.
+
+The mechanism that trained this model is described in `plan.json`. What an audit measured about the users whose texts it
+was trained on is kept by its makers: such measurements are themselves facts about private users.
+
+## Use
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+```
+"""

@@ -1,0 +1,253 @@
+"""One run, from corpus to record. Each stage leaves one named file in the run folder and is not done twice.
+
+config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attacks.scoring import AttackTexts, TextStatistic, score_attacks
+from attacks.statistics import Loss, get_attack
+from audit.config import RunConfig
+from audit.data import RunData, corpus_facts, curve_texts, prepare_data, split_facts
+from audit.environment import environment
+from audit.evaluation import REFERENCE_ALONE, blind_baselines, evaluate_attacks, read_scores, write_scores
+from audit.progress import Reporter
+from audit.record import CurvePoint, ModelFacts, Record, TrainingFacts, write_record
+from audit.validation import HELD_IN_LOSS, CurveEvaluation, gap_auroc_correlation
+from corpus.errors import InputError
+from corpus.files import cache_directory, private_directory, write_text
+from finetune.batches import encode
+from finetune.loop import TrainingResult, train
+from finetune.pretraining import pretrain, pretrained_folder
+from models.loading import LanguageModel, load_language_model
+from models.score_cache import ScoreCache
+
+SCORING_RULE = (
+    "every model scores the same characters of a text, its first {limit:,}: all tokens, in windows of at most the"
+    " model's context, a start token before each window, the end-of-text token not scored"
+)
+
+
+def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record:
+    """Do whatever of the run ``out`` does not hold yet, and return its record.
+
+    Args:
+        config: of the run; the same as that of an earlier, unfinished run in ``out``.
+        out: the run folder.
+        reporter: where progress goes.
+        command: how the run was called, for the record.
+
+    Raises:
+        InputError: ``out`` holds a run of another config, or the input cannot be used.
+        ResumableError: training diverged.
+    """
+    _claim_folder(config, out)
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "corpus"):
+        data = prepare_data(config, out, reporter)
+    with _timed(seconds, "base model"):
+        base_name, base = _base_model(config, data, reporter)
+    with _timed(seconds, "fine-tuning"):
+        result = _finetune(config, data, base, out, reporter)
+    with _timed(seconds, "scoring"):
+        target = load_language_model(str(result.folder))
+        reference = load_language_model(config.attack.reference or base_name)
+        statistics = _score(config, data, target, reference, out, reporter)
+    with _timed(seconds, "statistics"):
+        reporter.say("statistics: ROC, bootstrap, blind baselines")
+        member = data.membership()
+        texts = data.attacker_texts(list(member))
+        results = evaluate_attacks(
+            statistics,
+            member,
+            primary=config.attack.primary,
+            aggregations=config.attack.aggregations,
+            fprs=config.audit.fprs,
+            resamples=config.audit.resamples,
+            seed=config.seed,
+        )
+        split = split_facts(data)
+        blind = blind_baselines(statistics, texts, member, coins=split.certifiable, seed=config.seed)
+    record = Record(
+        kind="run",
+        name=config.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        config=config.model_dump(mode="json"),
+        corpus=corpus_facts(data),
+        split=split,
+        target=model_facts(
+            target, f"{base_name} fine-tuned in this run" if config.model.base else "fine-tuned in this run"
+        ),
+        reference=model_facts(
+            reference, config.attack.reference or config.model.base or "the base model, pre-trained here"
+        ),
+        training=_training_facts(config, data, result),
+        primary_attack=config.attack.primary,
+        attacker_texts=sum(map(len, texts.values())),
+        scoring_rule=SCORING_RULE.format(limit=config.attack.max_characters),
+        resamples=config.audit.resamples,
+        attacks=results,
+        blind=blind,
+        environment=environment(seconds),
+    )
+    write_record(record, out / "record.json")
+    return record
+
+
+def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
+    """What the record says of a model."""
+    return ModelFacts(
+        name=name,
+        parameters=lm.parameters(),
+        fingerprint=lm.fingerprint,
+        architecture=type(lm.model).__name__,
+    )
+
+
+def _claim_folder(config: RunConfig, out: Path) -> None:
+    """Make the run folder, or find in it an earlier run of the same config."""
+    private_directory(out)
+    path = out / "config.yaml"
+    content = config.model_dump(mode="json")
+    if path.is_file():
+        earlier = yaml.safe_load(path.read_text(encoding="utf-8"))
+        changed = _first_difference(earlier, content)
+        if changed:
+            raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out")
+        return
+    if any(out.iterdir()):
+        raise InputError(f"'{out}' is not empty and holds no run: choose another --out")
+    write_text(path, yaml.safe_dump(content, sort_keys=False))
+
+
+def _first_difference(a: Any, b: Any, where: str = "") -> str:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in dict.fromkeys([*a, *b]):
+            found = _first_difference(a.get(key), b.get(key), f"{where}.{key}" if where else str(key))
+            if found:
+                return found
+        return ""
+    return "" if a == b else where
+
+
+def _base_model(config: RunConfig, data: RunData, reporter: Reporter) -> tuple[str, LanguageModel]:
+    """The name to load the base model by, and the model."""
+    if config.model.pretrain is None:
+        name = str(config.model.base)
+        return name, load_language_model(name, revision=config.model.revision)
+    texts = data.public_texts()
+    recipe = config.model.pretrain.recipe
+    folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
+    if (folder / "config.json").is_file():
+        reporter.say("base model: pre-trained before on the same public texts")
+    with reporter.track("pre-training", recipe.steps(len(texts)) if texts else 0, "steps") as advance:
+        lm = pretrain(texts, config.model.pretrain.shape, recipe, cache_directory(), advance=advance)
+    return str(folder), lm
+
+
+def _finetune(config: RunConfig, data: RunData, base: LanguageModel, out: Path, reporter: Reporter) -> TrainingResult:
+    texts = data.training_texts()
+    recipe = config.finetune
+    _write_plan(config, len(texts), out)
+    evaluate = CurveEvaluation(
+        curve_texts(
+            data,
+            validation_texts=config.audit.validation_texts,
+            per_user=config.audit.curve_texts_per_user,
+            seed=config.seed,
+        ),
+        base,
+    )
+    with reporter.track("fine-tuning", recipe.steps(len(texts)), "steps") as advance:
+        return train(
+            base,
+            encode(base.tokenizer, texts, recipe.sequence_length),
+            recipe,
+            out / "checkpoints",
+            evaluate=evaluate,
+            select_by=HELD_IN_LOSS,
+            advance=advance,
+        )
+
+
+def _score(
+    config: RunConfig,
+    data: RunData,
+    target: LanguageModel,
+    reference: LanguageModel,
+    out: Path,
+    reporter: Reporter,
+) -> list[TextStatistic]:
+    """Statistics of the scored users' texts. The attack is handed users and texts, and no roles."""
+    path = out / "scores.parquet"
+    if path.is_file():
+        return read_scores(path)
+    texts = AttackTexts(data.attacker_texts(data.ledger.scored_users()), config.attack.max_characters)
+    statistics = score_users_texts(config.attack.names, texts, target, reference, reporter)
+    write_scores(statistics, path)
+    return statistics
+
+
+def score_users_texts(
+    names: tuple[str, ...],
+    texts: AttackTexts,
+    target: LanguageModel,
+    reference: LanguageModel,
+    reporter: Reporter,
+) -> list[TextStatistic]:
+    """Statistics of the named attacks and of the reference model alone, token scores cached."""
+    cache = ScoreCache(cache_directory() / "scores")
+    try:
+        with reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance:
+            statistics = score_attacks([get_attack(n) for n in names], texts, target, reference, cache, advance=advance)
+        return statistics + score_attacks([Loss(name=REFERENCE_ALONE)], texts, reference, None, cache)
+    finally:
+        cache.close()
+
+
+def _write_plan(config: RunConfig, records: int, out: Path) -> None:
+    """The mechanism as data, written before the first step. Plain training: no mechanism, no guarantee."""
+    recipe = config.model_dump(mode="json")["finetune"]
+    plan = {
+        "schema_version": 1,
+        "defense": "none",
+        "guarantee": None,
+        "statement": NO_GUARANTEE,
+        "steps": config.finetune.steps(records),
+        "recipe": recipe,
+    }
+    write_text(out / "plan.json", json.dumps(plan, indent=1) + "\n")
+
+
+NO_GUARANTEE = "not a DP guarantee: plain training, without clipping or noise"
+
+
+def _training_facts(config: RunConfig, data: RunData, result: TrainingResult) -> TrainingFacts:
+    return TrainingFacts(
+        defense="none",
+        guarantee=NO_GUARANTEE,
+        records=len(data.ledger.training_rows()),
+        users=sum(1 for _ in data.ledger.roles) - len([u for u in data.membership().values() if not u]),
+        steps=result.steps,
+        chosen_step=result.chosen_step,
+        selection=config.finetune.select.value,
+        curve=[CurvePoint(step=int(p["step"]), **{k: v for k, v in p.items() if k != "step"}) for p in result.history],
+        gap_auroc_spearman=gap_auroc_correlation(result.history),
+        seconds=round(result.seconds, 2),
+    )
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    seconds[stage] = time.monotonic() - started

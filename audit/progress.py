@@ -1,0 +1,97 @@
+"""How long work shows itself: a bar with rate and time left on a terminal, plain lines elsewhere."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Task as RichTask
+from rich.text import Text
+
+SECONDS_BETWEEN_LINES = 10.0
+
+Advance = Callable[[int], None]
+
+
+class Reporter(Protocol):
+    """Where a run says what it does."""
+
+    def say(self, line: str) -> None:
+        """One line of news."""
+        ...
+
+    def track(self, title: str, total: int, unit: str) -> contextlib.AbstractContextManager[Advance]:
+        """Follow ``total`` units of work; the context's value is called with units done."""
+        ...
+
+
+class _RateColumn(TextColumn):
+    def render(self, task: RichTask) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.1f} {task.fields['unit']}/s", style="progress.data.speed")
+
+
+class TerminalReporter:
+    """Bars on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def say(self, line: str) -> None:
+        """Print the line."""
+        self._console.print(line, highlight=False, markup=False)
+
+    @contextlib.contextmanager
+    def track(self, title: str, total: int, unit: str) -> Iterator[Advance]:
+        """Show a bar until the context ends."""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _RateColumn(""),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self._console) as progress:
+            task = progress.add_task(title, total=total, unit=unit)
+            yield lambda done: progress.advance(task, done)
+
+
+class LineReporter:
+    """Plain lines, one every ten seconds of work at most."""
+
+    def __init__(self, write: Callable[[str], object] | None = None) -> None:
+        self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))
+
+    def say(self, line: str) -> None:
+        """Write the line."""
+        self._write(line)
+
+    @contextlib.contextmanager
+    def track(self, title: str, total: int, unit: str) -> Iterator[Advance]:
+        """Write how far the work is, with rate and time left, and how long it took at the end."""
+        started = last = time.monotonic()
+        done = 0
+
+        def advance(units: int) -> None:
+            nonlocal done, last
+            done += units
+            now = time.monotonic()
+            if now - last >= SECONDS_BETWEEN_LINES and done:
+                last = now
+                rate = done / (now - started)
+                self._write(
+                    f"{title}: {done}/{total} {unit}, {rate:,.1f} {unit}/s, {(total - done) / rate:,.0f} s left"
+                )
+
+        yield advance
+        self._write(f"{title}: {done}/{total} {unit} in {time.monotonic() - started:,.1f} s")
+
+
+def reporter_for_this_terminal() -> Reporter:
+    """Bars if standard error is a terminal, lines otherwise."""
+    console = Console(stderr=True)
+    return TerminalReporter(console) if console.is_terminal else LineReporter()

@@ -1,0 +1,218 @@
+"""The record of a run: one typed, versioned document that holds every number a report prints.
+
+An internal document: it holds un-noised facts about private users, and says so. It holds no user name, no text and no
+secret, only commitments to the secrets.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from corpus.errors import InputError
+from corpus.files import write_text
+
+SCHEMA_VERSION = 1
+INTERNAL_NOTICE = (
+    "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
+    " is what the command heldin export writes."
+)
+
+Label = Literal["certified", "indicative", "estimate"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Estimate(_Model):
+    """A number with its 95 % interval and what kind of statement it is."""
+
+    value: float
+    mean: float
+    deviation: float
+    lower: float
+    upper: float
+    method: str
+    label: Label = "estimate"
+
+
+class TprAt(_Model):
+    """True-positive rate at a false-positive rate; ``estimate`` is null where too few held-out users can resolve it."""
+
+    fpr: float
+    estimate: Estimate | None
+
+
+class Histogram(_Model):
+    """Users by score: k + 1 edges, k counts per side."""
+
+    edges: list[float]
+    held_in: list[int]
+    held_out: list[int]
+
+
+class AttackResult(_Model):
+    """One attack under one aggregation."""
+
+    attack: str
+    aggregation: str
+    auroc: Estimate
+    tpr_at: list[TprAt]
+    roc_fpr: list[float]
+    roc_tpr: list[float]
+    histogram: Histogram
+
+
+class Blind(_Model):
+    """A blind baseline; ``separates`` says whether its p-value is below ``level``."""
+
+    name: str
+    auroc: float
+    p_value: float
+    level: float
+    separates: bool
+
+
+class CorpusFacts(_Model):
+    """What the texts are."""
+
+    fingerprint: str
+    users: int
+    records: int
+    skipped_rows: int
+    records_per_audited_user: list[int]
+    dropped_by_pattern: int
+    dropped_by_minimum: int
+    dropped_by_sampling: int
+    public_users: int
+    public_records: int
+
+
+class Overlaps(_Model):
+    """Texts that stand on two sides (exact matches), counted and not removed."""
+
+    attacker_texts_in_same_users_training: int
+    attacker_texts_in_other_users_training: int
+    held_out_texts_in_training: int
+    audited_texts_in_public: int
+
+
+class SplitFacts(_Model):
+    """Who is on which side, how that was decided, and commitments to the secrets behind it."""
+
+    assignment: str
+    certifiable: bool
+    standing_reason: str
+    held_in: int
+    held_out: int
+    always_in: int
+    records_by_part: dict[str, int]
+    key_commitment: str | None
+    ledger_commitment: str | None
+    overlaps: Overlaps
+
+
+class ModelFacts(_Model):
+    """A model: name or origin, size, and hash of its weights."""
+
+    name: str
+    parameters: int
+    fingerprint: str
+    architecture: str
+
+
+class CurvePoint(_Model):
+    """What was measured after ``step`` optimizer steps; losses in nats per token."""
+
+    step: int
+    epoch: float
+    train_loss: float
+    held_in_loss: float
+    held_out_loss: float
+    auroc: float
+
+
+class TrainingFacts(_Model):
+    """How the target was trained here."""
+
+    defense: str
+    guarantee: str
+    records: int
+    users: int
+    steps: int
+    chosen_step: int
+    selection: str
+    curve: list[CurvePoint]
+    gap_auroc_spearman: float | None
+    seconds: float
+
+
+class Environment(_Model):
+    """What the run ran on."""
+
+    heldin: str
+    python: str
+    packages: dict[str, str]
+    git_revision: str | None
+    device: str
+    threads: int
+    seconds: dict[str, float]
+
+
+class Record(_Model):
+    """Everything a report prints of one run or one audit."""
+
+    schema_version: int = SCHEMA_VERSION
+    notice: str = INTERNAL_NOTICE
+    kind: Literal["run", "audit"]
+    name: str
+    created: str
+    command: str
+    config: dict[str, Any]
+    corpus: CorpusFacts
+    split: SplitFacts
+    target: ModelFacts
+    reference: ModelFacts
+    training: TrainingFacts | None
+    primary_attack: str
+    attacker_texts: int
+    scoring_rule: str
+    resamples: int
+    attacks: list[AttackResult]
+    blind: list[Blind]
+    environment: Environment
+
+    def primary(self) -> AttackResult:
+        """The attack that the report leads with, under the mean or whatever aggregation was configured first."""
+        return next(result for result in self.attacks if result.attack == self.primary_attack)
+
+
+def write_record(record: Record, path: Path) -> None:
+    """Write ``record`` whole or not at all."""
+    write_text(path, record.model_dump_json(indent=1) + "\n")
+
+
+def read_record(path: Path) -> Record:
+    """Read a record.
+
+    Raises:
+        InputError: no record there, another schema version, or a document that is not a record.
+    """
+    if not path.is_file():
+        raise InputError(f"no record at '{path}': name the folder of a finished run or audit")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"'{path}' is not JSON ({error})") from error
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if version != SCHEMA_VERSION:
+        raise InputError(f"'{path}' has record schema {version}; this heldin reads schema {SCHEMA_VERSION}")
+    try:
+        return Record.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(
+            f"'{path}' is not a whole record: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from error

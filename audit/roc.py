@@ -1,0 +1,63 @@
+"""ROC curves of user scores. Higher score means member; ties count half. numpy and scipy only."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Roc:
+    """An empirical ROC curve from (0, 0) to (1, 1): one point per distinct score.
+
+    Attributes:
+        fpr: share of held-out users at or above each threshold, increasing, shape (k + 1,).
+        tpr: share of held-in users at or above it, shape (k + 1,).
+    """
+
+    fpr: NDArray[np.float64]
+    tpr: NDArray[np.float64]
+
+
+def roc_curve(held_in: Scores, held_out: Scores) -> Roc:
+    """The ROC of the rule "member if score >= threshold", over all thresholds.
+
+    Args:
+        held_in: scores of members, shape (n1,), n1 >= 1.
+        held_out: scores of non-members, shape (n0,), n0 >= 1.
+    """
+    levels = np.unique(np.concatenate([held_in, held_out]))[::-1]
+    above_in = np.searchsorted(np.sort(-held_in), -levels, side="right")
+    above_out = np.searchsorted(np.sort(-held_out), -levels, side="right")
+    return Roc(np.concatenate([[0.0], above_out / held_out.size]), np.concatenate([[0.0], above_in / held_in.size]))
+
+
+def auroc(held_in: Scores, held_out: Scores) -> float:
+    """P(score of a member > score of a non-member) + half the ties: the Mann-Whitney statistic over n1 n0."""
+    ranks = stats.rankdata(np.concatenate([held_in, held_out]))
+    n1, n0 = held_in.size, held_out.size
+    return float((ranks[:n1].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
+
+
+def fpr_is_resolved(held_out: int, fpr: float) -> bool:
+    """Whether this many held-out users can show a false-positive rate: at least one of them must be allowed to err."""
+    return held_out * fpr >= 1 - 1e-9
+
+
+def tpr_at_fpr(held_in: Scores, held_out: Scores, fpr: float) -> float | None:
+    """Highest true-positive rate of a threshold with false-positive rate at most ``fpr``, without interpolation.
+
+    None where held-out users times ``fpr`` is below one: no such rate can be seen (printed as "N/A").
+    """
+    if not fpr_is_resolved(held_out.size, fpr):
+        return None
+    curve = roc_curve(held_in, held_out)
+    return float(curve.tpr[curve.fpr <= fpr + 1e-12].max())
+
+
+def separation_p_value(held_in: Scores, held_out: Scores) -> float:
+    """Two-sided Mann-Whitney p-value of "the two groups' scores have one distribution"."""
+    return float(stats.mannwhitneyu(held_in, held_out, alternative="two-sided").pvalue)

@@ -1,0 +1,34 @@
+"""Several addresses of one person: a YAML (or JSON) file that maps a person to the other names they write under."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from corpus.errors import InputError
+
+
+def load_aliases(path: Path) -> dict[str, str]:
+    """Read ``person: [alias, ...]`` and return alias to person.
+
+    Raises InputError where the file is missing or not such a mapping, where one alias belongs to two persons, or
+    where a person is an alias of another (a chain whose end would depend on the order of reading).
+    """
+    if not path.is_file():
+        raise InputError(f"no such alias file: '{path}'")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path.name}: not readable as YAML ({str(error).splitlines()[0]})") from error
+    if not isinstance(content, Mapping):
+        raise InputError(f"{path.name}: expected lines like 'person: [alias, alias]'")
+    person_of: dict[str, str] = {}
+    for person, names in content.items():
+        for alias in [names] if isinstance(names, str) else names or []:
+            if person_of.get(str(alias), person) != person:
+                raise InputError(f"{path.name}: '{alias}' is an alias of both '{person_of[alias]}' and '{person}'")
+            person_of[str(alias)] = str(person)
+    for alias, person in person_of.items():
+        if alias != person and person in person_of and person_of[person] != person:
+            raise InputError(f"{path.name}: '{person}' is itself an alias of '{person_of[person]}'; name one person")
+    return person_of

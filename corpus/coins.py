@@ -1,0 +1,38 @@
+"""Keyed coins: pseudo-random functions of (key, purpose, identity), the same whatever the order of asking.
+
+HMAC-SHA-256 under a 256-bit key. Under a secret key the coins are secret and independent for every identity, which is
+what the validity of an audit rests on (accounting.md section 4h, condition 1); under a public seed they are only a
+reproducible choice.
+"""
+
+import hashlib
+import hmac
+import secrets
+
+KEY_BYTES = 32
+
+
+def new_key() -> bytes:
+    """256 bits of the operating system's entropy. Never derived from a seed, never shared between runs."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def seed_key(seed: int) -> bytes:
+    """A public key for reproducible choices (set-asides, samples of users), from a config seed."""
+    return hashlib.sha256(b"heldin public seed " + str(seed).encode()).digest()
+
+
+def keyed_digest(key: bytes, purpose: str, identity: str) -> bytes:
+    """32 pseudo-random bytes for one purpose and one identity."""
+    message = len(purpose).to_bytes(4, "big") + purpose.encode() + identity.encode()
+    return hmac.digest(key, message, "sha256")
+
+
+def fair_coin(key: bytes, purpose: str, identity: str) -> bool:
+    """A fair coin for one identity, independent of every other identity's coin."""
+    return bool(keyed_digest(key, purpose, identity)[0] & 1)
+
+
+def keyed_order(key: bytes, purpose: str, identities: list[str]) -> list[str]:
+    """The identities in a pseudo-random order that does not depend on the order they came in."""
+    return sorted(identities, key=lambda identity: keyed_digest(key, purpose, identity))

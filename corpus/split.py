@@ -1,0 +1,151 @@
+"""Who is audited, what is set aside, and who is held in.
+
+The order matters for the validity of an audit (accounting.md section 4h): first the pool of users is fixed, then every
+user's records are set aside by one rule that knows nothing of membership, and only then are the coins drawn. After
+Kandpal et al. (2024), Appendix D.1, with independent coins in place of their half and half.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from corpus.coins import fair_coin, keyed_order, seed_key
+from corpus.errors import InputError
+from corpus.store import CorpusStore
+
+MIN_RECORDS_TO_SPLIT = 4  # one to train on, one for the attacker, one to validate, one to test
+
+
+class Part(StrEnum):
+    """What a record of an audited user is for."""
+
+    TRAIN = "train"
+    ATTACKER = "attacker"
+    VALIDATION = "validation"
+    TEST = "test"
+
+
+class Role(StrEnum):
+    """A user's side. Held-in and held-out are decided by chance; the others are not part of the question."""
+
+    HELD_IN = "held_in"
+    HELD_OUT = "held_out"
+    ALWAYS_IN = "always_in"
+
+
+class Assignment(StrEnum):
+    """How membership is decided. Only independent fair coins support a certified statement."""
+
+    COIN = "coin"
+    EXACT_HALF = "exact_half"
+
+
+@dataclass(frozen=True)
+class UserFilter:
+    """Which users take part. Patterns are shell globs over user names ("*@enron.com")."""
+
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+    min_records: int = MIN_RECORDS_TO_SPLIT
+    max_users: int | None = None
+
+    def admits(self, user: str) -> bool:
+        """Whether the name passes the patterns."""
+        return any(fnmatchcase(user, p) for p in self.include) and not any(fnmatchcase(user, p) for p in self.exclude)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Users that take part, and how many were left out and why."""
+
+    users: tuple[str, ...]
+    dropped_by_pattern: int
+    dropped_by_minimum: int
+    dropped_by_sampling: int
+
+
+def select_users(store: CorpusStore, rule: UserFilter, *, taken: frozenset[str] = frozenset(), seed: int) -> Selection:
+    """Users admitted by ``rule`` and not in ``taken``, sorted; at most ``max_users`` of them, chosen by ``seed``.
+
+    Raises InputError for a minimum that leaves nothing to train on.
+    """
+    if rule.min_records < 1:
+        raise InputError(f"min_records is {rule.min_records}: it must be at least 1")
+    candidates = [user for user in store.users if user not in taken]
+    named = [user for user in candidates if rule.admits(user)]
+    enough = [user for user in named if store.count(user) >= rule.min_records]
+    chosen = enough
+    if rule.max_users is not None and len(enough) > rule.max_users:
+        chosen = keyed_order(seed_key(seed), "user sample", enough)[: rule.max_users]
+    return Selection(
+        users=tuple(sorted(chosen)),
+        dropped_by_pattern=len(candidates) - len(named),
+        dropped_by_minimum=len(named) - len(enough),
+        dropped_by_sampling=len(enough) - len(chosen),
+    )
+
+
+def set_aside(
+    ids: Mapping[int, str], *, attacker_fraction: float, evaluation_fraction: float, seed: int
+) -> dict[Part, tuple[int, ...]]:
+    """Divide one user's rows into training, attacker, validation and test parts.
+
+    Args:
+        ids: row to record id of one user; at least ``MIN_RECORDS_TO_SPLIT`` of them.
+        attacker_fraction: share of the records for the attacker, rounded, at least one record.
+        evaluation_fraction: share for validation and test together, rounded, at least one record each.
+        seed: of the pseudo-random order, which depends on the record ids only, never on membership.
+
+    Returns:
+        Part to rows; every row in exactly one part, every part non-empty.
+    """
+    if len(ids) < MIN_RECORDS_TO_SPLIT:
+        raise InputError(f"a user with {len(ids)} records cannot be split: at least {MIN_RECORDS_TO_SPLIT} are needed")
+    row_of = {id_: row for row, id_ in ids.items()}
+    rows = [row_of[id_] for id_ in keyed_order(seed_key(seed), "set aside", list(row_of))]
+    spare = len(rows) - 1  # one record always stays for training
+    evaluation = min(max(2, round(evaluation_fraction * len(rows))), spare - 1)
+    attacker = min(max(1, round(attacker_fraction * len(rows))), spare - evaluation)
+    validation = (evaluation + 1) // 2
+    return {
+        Part.ATTACKER: tuple(rows[:attacker]),
+        Part.VALIDATION: tuple(rows[attacker : attacker + validation]),
+        Part.TEST: tuple(rows[attacker + validation : attacker + evaluation]),
+        Part.TRAIN: tuple(sorted(rows[attacker + evaluation :])),
+    }
+
+
+def assign(
+    users: Sequence[str], *, assignment: Assignment, audit_pool: int | None, key: bytes, seed: int
+) -> dict[str, Role]:
+    """Decide who is held in.
+
+    Args:
+        users: the fixed pool of audited users.
+        assignment: independent fair coins, or an exact half (which supports no certified bound: the coins depend on
+            each other, accounting.md section 4h).
+        audit_pool: number of users, chosen by ``seed``, whose membership is decided by chance; all others are always
+            in. None: all users.
+        key: secret key of the coins.
+        seed: public seed of the choice of the audit pool.
+
+    Raises:
+        InputError: fewer than two users in the pool, a pool larger than the users, or coins that left one side empty.
+    """
+    pool = list(users)
+    if audit_pool is not None:
+        if audit_pool > len(pool):
+            raise InputError(f"audit_pool is {audit_pool}, but only {len(pool)} users have enough records: lower it")
+        pool = keyed_order(seed_key(seed), "audit pool", pool)[:audit_pool]
+    if len(pool) < 2:
+        raise InputError(f"the audit has {len(pool)} user(s) to hold in or out: at least 2 are needed, 100 to say much")
+    match assignment:
+        case Assignment.COIN:
+            held_in = {user for user in pool if fair_coin(key, "membership", user)}
+        case Assignment.EXACT_HALF:
+            held_in = set(keyed_order(key, "membership", pool)[: len(pool) // 2])
+    if not held_in or len(held_in) == len(pool):
+        raise InputError(f"all {len(pool)} coins fell on one side: audit more users, or start again for new coins")
+    decided = {user: Role.HELD_IN if user in held_in else Role.HELD_OUT for user in pool}
+    return {user: decided.get(user, Role.ALWAYS_IN) for user in users}

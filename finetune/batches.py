@@ -1,0 +1,88 @@
+"""Records as token sequences, the batches of each step, and the loss of each record.
+
+A sequence holds one record of one user, never two. Which records form the batch of a step is a pure function of the
+step and the seed, so that a resumed run draws what an undisturbed one would have.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from corpus.errors import InputError
+from models.loading import start_token
+
+GROUPS_OF_BATCHES = 32
+IGNORED = -100
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_length: int) -> list[list[int]]:
+    """Token sequences: start token, text, end-of-text token, cut to ``sequence_length`` predictions.
+
+    Returns:
+        One list per text, of 2 to ``sequence_length`` + 1 ids.
+    """
+    start = start_token(tokenizer, "the model")
+    end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
+    ids = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+    empty = next((i for i, tokens in enumerate(ids) if not tokens), None)
+    if empty is not None:
+        raise InputError(
+            f"training text number {empty + 1} has no tokens: remove texts of blanks or unknown characters"
+        )
+    return [[start, *tokens, *end][: sequence_length + 1] for tokens in ids]
+
+
+class ShuffledBatches:
+    """Batches of a shuffled pass over the records, epoch after epoch.
+
+    With ``group_by_length`` the shuffled records are sorted by length inside groups of 32 batches and the batches of a
+    group are shuffled again: next to no padding, and still every record once an epoch.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, *, group_by_length: bool) -> None:
+        self._lengths = np.asarray(lengths)
+        self._batch_size = batch_size
+        self._seed = seed
+        self._group = group_by_length
+        self.per_epoch = -(-len(lengths) // batch_size)
+        self._epoch = functools.lru_cache(maxsize=1)(self._draw_epoch)
+
+    def rows(self, step: int) -> list[int]:
+        """Rows of the batch of step 0, 1, ..."""
+        epoch, position = divmod(step, self.per_epoch)
+        return self._epoch(epoch)[position]
+
+    def _draw_epoch(self, epoch: int) -> list[list[int]]:
+        generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([self._seed, epoch])))
+        order = generator.permutation(len(self._lengths))
+        size = self._batch_size
+        if not self._group:
+            return [order[i : i + size].tolist() for i in range(0, len(order), size)]
+        batches: list[list[int]] = []
+        for start in range(0, len(order), size * GROUPS_OF_BATCHES):
+            group = order[start : start + size * GROUPS_OF_BATCHES]
+            group = group[np.argsort(self._lengths[group], kind="stable")]
+            batches += [group[i : i + size].tolist() for i in range(0, len(group), size)]
+        return [batches[i] for i in generator.permutation(len(batches))]
+
+
+def collate(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets, both (B, L), padded on the right; padded targets are ``IGNORED``."""
+    longest = max(len(s) for s in sequences) - 1
+    inputs = torch.tensor([[*s[:-1], *[s[0]] * (longest - len(s) + 1)] for s in sequences])
+    targets = torch.tensor([[*s[1:], *[IGNORED] * (longest - len(s) + 1)] for s in sequences])
+    return inputs.to(device), targets.to(device)
+
+
+def record_losses(model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Loss of each record: the mean over its own tokens, nats per token, shape (B,).
+
+    No record's loss depends on another's length, as it does under the usual mean over all tokens of a batch.
+    """
+    logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
+    losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none")
+    return losses.view_as(targets).sum(1) / (targets != IGNORED).sum(1)

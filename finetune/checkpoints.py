@@ -1,0 +1,113 @@
+"""Checkpoints: resumable states, and model folders that ``AutoModelForCausalLM.from_pretrained`` loads.
+
+Everything is safetensors or JSON, written under a temporary name and renamed. A resumable state names the job it
+belongs to; a state of another job is refused.
+"""
+
+import copy
+import json
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from corpus.errors import InputError
+from corpus.files import whole_directory
+from models.loading import quiet_transformers
+
+KEPT_STATES = 2
+
+
+@dataclass
+class TrainingState:
+    """Where a run stands after ``step`` optimizer steps."""
+
+    job: str
+    step: int = 0
+    best_step: int = 0
+    best_metric: float | None = None
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
+    """Write a resumable state below ``folder`` and remove all but the newest two."""
+    tensors, scalars = _flatten(optimizer.state_dict()["state"])
+    with whole_directory(folder / f"step-{state.step:08d}") as temporary:
+        save_file({n: p.detach().contiguous() for n, p in _trainable(model).items()}, temporary / "weights.safetensors")
+        save_file(tensors, temporary / "optimizer.safetensors")
+        content = json.dumps({"state": asdict(state), "optimizer": scalars})
+        (temporary / "state.json").write_text(content, encoding="utf-8")
+    for old in sorted(folder.glob("step-*"))[:-KEPT_STATES]:
+        shutil.rmtree(old)
+
+
+def load_state(
+    folder: Path, job: str, model: PreTrainedModel, optimizer: torch.optim.Optimizer
+) -> TrainingState | None:
+    """Put the newest state below ``folder`` into model and optimizer; None if there is none.
+
+    Raises:
+        InputError: the state belongs to another job (another corpus, membership, base model or recipe).
+    """
+    states = sorted(folder.glob("step-*"))
+    if not states:
+        return None
+    newest = states[-1]
+    content = json.loads((newest / "state.json").read_text(encoding="utf-8"))
+    state = TrainingState(**content["state"])
+    if state.job != job:
+        raise InputError(
+            f"'{newest}' is a checkpoint of another job: its corpus, membership, base model or recipe differ from this"
+            " run's; use a new run folder"
+        )
+    parameters = _trainable(model)
+    with torch.no_grad():
+        for name, tensor in load_file(newest / "weights.safetensors").items():
+            parameters[name].copy_(tensor)
+    tensors = load_file(newest / "optimizer.safetensors")
+    optimizer.load_state_dict(
+        {"state": _unflatten(tensors, content["optimizer"]), "param_groups": optimizer.state_dict()["param_groups"]}
+    )
+    return state
+
+
+def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write a model folder (adapters merged into the weights) with its tokenizer, whole or not at all."""
+    whole = copy.deepcopy(model).merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    with whole_directory(folder) as temporary, quiet_transformers():
+        whole.save_pretrained(temporary, safe_serialization=True)
+        tokenizer.save_pretrained(temporary)
+
+
+def _trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _flatten(state: dict[int, dict[str, Any]]) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:
+    """Optimizer state as tensors by "index.name" for safetensors, and everything else by index for JSON."""
+    tensors = {
+        f"{i}.{name}": value.contiguous()
+        for i, values in state.items()
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+    scalars = {
+        str(i): {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
+        for i, values in state.items()
+    }
+    return tensors, scalars
+
+
+def _unflatten(tensors: dict[str, torch.Tensor], scalars: dict[str, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    state: dict[int, dict[str, Any]] = {int(i): dict(values) for i, values in scalars.items()}
+    for key, tensor in tensors.items():
+        i, name = key.split(".", 1)
+        state[int(i)][name] = tensor
+    return state

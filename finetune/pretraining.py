@@ -1,0 +1,62 @@
+"""Pre-train a tiny GPT-Neo on public users: the offline base model, which is also the attack's reference.
+
+The result is cached under a hash of the texts and of every option. It is trained by the one loop, so it resumes too.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from corpus.errors import InputError
+from corpus.files import text_sha256
+from finetune.batches import encode
+from finetune.loop import train
+from finetune.recipe import Recipe
+from models.loading import LanguageModel, default_device, load_language_model
+from models.shape import TinyModel
+from models.tiny import new_tiny_model, train_tokenizer
+
+
+def pretrained_folder(texts: Sequence[str], shape: TinyModel, recipe: Recipe, cache: Path) -> Path:
+    """Where the model pre-trained on these texts with these options is kept."""
+    return cache / "pretrained" / text_sha256("1", repr(shape), repr(recipe), *texts)[:24]
+
+
+def pretrain(
+    texts: Sequence[str],
+    shape: TinyModel,
+    recipe: Recipe,
+    cache: Path,
+    *,
+    advance: Callable[[int], object] | None = None,
+) -> LanguageModel:
+    """Train tokenizer and model from scratch on ``texts``, or load them if this was done before.
+
+    Args:
+        texts: of public users only; the tokenizer sees them too.
+        shape: of the model.
+        recipe: of the training; its sequence length may not exceed the model's context.
+        cache: folder for results.
+        advance: called with the number of steps done.
+
+    Raises:
+        InputError: no texts, or sequences longer than the context.
+    """
+    if not texts:
+        raise InputError("there are no public texts to pre-train on: widen model.pretrain.users or name a model.base")
+    if recipe.sequence_length > shape.context:
+        raise InputError(
+            f"model.pretrain.recipe.sequence_length is {recipe.sequence_length}, more than model.pretrain.shape.context"
+            f" = {shape.context}"
+        )
+    folder = pretrained_folder(texts, shape, recipe, cache)
+    if not (folder / "config.json").is_file():
+        tokenizer = train_tokenizer(texts, shape.vocabulary)
+        model = new_tiny_model(shape, tokenizer, recipe.seed).to(default_device())
+        work = folder.with_name(folder.name + ".work")
+        sequences = encode(tokenizer, texts, recipe.sequence_length)
+        fresh = LanguageModel(model, tokenizer, "tiny GPT-Neo", text_sha256(repr(shape), str(recipe.seed)))
+        result = train(fresh, sequences, recipe, work, advance=advance)
+        result.folder.rename(folder)
+        shutil.rmtree(work)
+    return load_language_model(str(folder))

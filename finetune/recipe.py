@@ -1,0 +1,95 @@
+"""How to train: the public constants of a training run, and what follows from them at each step."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from corpus.errors import InputError
+
+
+class Optimizer(StrEnum):
+    """Optimizers, with torch's defaults for what the recipe does not name."""
+
+    ADAM = "adam"
+    ADAMW = "adamw"
+    SGD = "sgd"
+
+
+class Select(StrEnum):
+    """Which checkpoint is the result: the best by held-in validation loss (Kandpal et al.), or the last."""
+
+    BEST = "best"
+    LAST = "last"
+
+
+class Precision(StrEnum):
+    """Arithmetic of the forward and backward pass; weights and optimizer stay in fp32."""
+
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters on the linear layers in place of training all parameters."""
+
+    rank: int = 8
+    alpha: int = 16
+    targets: tuple[str, ...] | str = "all-linear"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Hyperparameters of one training run; the defaults are those of Kandpal et al. (2024), Appendix D.1.
+
+    Attributes:
+        epochs: passes over the records.
+        batch_size: records per optimizer step.
+        micro_batch: records per forward pass, the batch's gradients being summed over micro-batches; None: all.
+        learning_rate: peak, reached after ``warmup_steps`` (a tenth of a short run), then decaying linearly to zero.
+        sequence_length: tokens of a record that are trained on, the end-of-text token included; the rest is cut off.
+        evaluations: how often the evaluation callback runs, evenly over the run, the last time after the last step.
+        checkpoint_every: steps between resumable checkpoints.
+        group_by_length: draw batches of records of like length, in random order, to save padding.
+        seed: of initialisation of adapters and of the order of records; public.
+    """
+
+    epochs: float = 10.0
+    batch_size: int = 8
+    micro_batch: int | None = None
+    optimizer: Optimizer = Optimizer.ADAM
+    learning_rate: float = 5e-5
+    weight_decay: float = 0.0
+    warmup_steps: int = 200
+    sequence_length: int = 512
+    evaluations: int = 10
+    checkpoint_every: int = 200
+    select: Select = Select.BEST
+    group_by_length: bool = True
+    precision: Precision = Precision.AUTO
+    lora: Lora | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "learning_rate", "sequence_length", "evaluations", "checkpoint_every"):
+            if getattr(self, name) <= 0:
+                raise InputError(f"finetune.{name} is {getattr(self, name)}: it must be positive")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise InputError(f"finetune.micro_batch is {self.micro_batch}: it must be at least 1, or null for no limit")
+
+    def steps(self, records: int) -> int:
+        """Optimizer steps for a number of records: at least one."""
+        per_epoch = -(-records // self.batch_size)
+        return max(1, round(self.epochs * per_epoch))
+
+    def learning_rate_at(self, step: int, steps: int) -> float:
+        """Learning rate of step 0..steps-1: linear warm-up, then linear decay that would reach zero at ``steps``."""
+        warmup = min(self.warmup_steps, steps // 10)
+        if step < warmup:
+            return self.learning_rate * (step + 1) / warmup
+        return self.learning_rate * (steps - step) / (steps - warmup)
+
+    def evaluation_steps(self, steps: int) -> list[int]:
+        """Numbers of completed steps after which to evaluate; the last is ``steps``."""
+        times = min(self.evaluations, steps)
+        return sorted({round(steps * (i + 1) / times) for i in range(times)})

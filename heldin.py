@@ -1,0 +1,235 @@
+"""heldin: was this user held in? The command line; nothing but wiring."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from corpus.errors import InputError, ResumableError
+
+if TYPE_CHECKING:
+    from audit.config import RunConfig
+    from audit.record import Record
+    from corpus.store import CorpusStore
+
+BUG, BAD_INPUT, RESUMABLE, INTERRUPTED = 1, 2, 5, 130
+
+app = typer.Typer(
+    help="Was this user held in? Audit language models that were fine-tuned on people's text.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="Exit codes: 0 fine, 1 bug, 2 bad input or config, 5 failed but can be resumed, 130 interrupted.",
+)
+corpus_app = typer.Typer(help="Build a corpus, or say what is in it.", no_args_is_help=True)
+app.add_typer(corpus_app, name="corpus")
+
+Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: runs/NAME).")]
+UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
+TextColumn = Annotated[str, typer.Option(help="Column that holds the text.")]
+IdColumn = Annotated[str | None, typer.Option(help="Column with unique record ids (default: file and line).")]
+DateColumn = Annotated[str | None, typer.Option(help="Column with dates.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Count and skip unusable rows.")]
+Aliases = Annotated[Path | None, typer.Option(help="YAML file 'person: [alias, ...]'.")]
+
+
+@app.command()
+def demo(out: Out = None) -> None:
+    """Run the whole job on the built-in corpus, in a few minutes on two cores, and say where the PDF is."""
+    from audit.demo import demo_config
+
+    _run(demo_config(), out)
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="YAML configuration; see configs/.")],
+    out: Out = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override: section.key=value. Repeatable.")] = None,
+) -> None:
+    """Corpus to report: split users by coin, fine-tune, attack, and write record.json and report.pdf.
+
+    The same command again goes on where a killed run stopped.
+    """
+    from audit.config import load_config
+
+    _run(load_config(config, set_ or []), out)
+
+
+@app.command()
+def audit(
+    model: Annotated[str, typer.Option(help="Model folder or hub name under audit; may be a LoRA adapter folder.")],
+    reference: Annotated[str, typer.Option(help="Model not trained on these users, such as the base model.")],
+    held_in: Annotated[Path, typer.Option(help="Texts of users that were trained on.")],
+    held_out: Annotated[Path, typer.Option(help="Texts of users that were not.")],
+    out: Out = None,
+    name: Annotated[str, typer.Option(help="Name of the audit, for the report.")] = "audit",
+    user: UserColumn = "user",
+    text: TextColumn = "text",
+    id: IdColumn = None,
+    skip_bad_lines: SkipBad = False,
+    max_texts_per_user: Annotated[int | None, typer.Option(min=1, help="Score at most so many texts a user.")] = None,
+    max_characters: Annotated[int, typer.Option(min=1, help="Score the first so many characters of a text.")] = 4000,
+) -> None:
+    """Audit a checkpoint that someone else trained, from two files of users' texts. Nothing is trained."""
+    from audit.checkpoint import CheckpointAudit, audit_checkpoint
+    from audit.config import AttackConfig
+    from audit.progress import reporter_for_this_terminal
+    from corpus.sources import Columns
+
+    folder = out or Path("runs") / name
+    job = CheckpointAudit(
+        model=model,
+        reference=reference,
+        held_in=held_in,
+        held_out=held_out,
+        columns=Columns(user=user, text=text, id=id),
+        name=name,
+        skip_bad_lines=skip_bad_lines,
+        max_texts_per_user=max_texts_per_user,
+        attack=AttackConfig(max_characters=max_characters),
+    )
+    _finish(audit_checkpoint(job, folder, reporter_for_this_terminal(), command=_command()), folder)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="Folder of a finished run or audit.")]) -> None:
+    """Make report.pdf from a folder's record.json."""
+    from reports.pdf import write_report
+
+    typer.echo(f"report: {write_report(run)}")
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    to: Annotated[Path, typer.Option(help="New folder for what may leave.")],
+) -> None:
+    """Write what may leave: the model folder with a model card and the public plan, nothing else."""
+    from audit.export import export_run
+
+    typer.echo(f"{to}: {', '.join(export_run(run, to))}")
+
+
+@corpus_app.command()
+def build(
+    path: Annotated[Path, typer.Argument(help="File (.jsonl, .jsonl.gz, .csv, .parquet) or save_to_disk folder.")],
+    user: UserColumn = "user",
+    text: TextColumn = "text",
+    id: IdColumn = None,
+    date: DateColumn = None,
+    aliases: Aliases = None,
+    skip_bad_lines: SkipBad = False,
+) -> None:
+    """Build the store of a corpus, or find it built before, and say where it is."""
+    store = _store(path, user, text, id, date, aliases, skip_bad_lines)
+    typer.echo(f"{len(store.users)} users, {len(store)} records: {store.folder}")
+    if store.report.skipped:
+        typer.echo(f"{store.report.skipped} rows skipped, the first: {store.report.first_skipped}")
+
+
+@corpus_app.command()
+def stats(
+    path: Annotated[Path, typer.Argument(help="File (.jsonl, .jsonl.gz, .csv, .parquet) or save_to_disk folder.")],
+    user: UserColumn = "user",
+    text: TextColumn = "text",
+    id: IdColumn = None,
+    date: DateColumn = None,
+    aliases: Aliases = None,
+    skip_bad_lines: SkipBad = False,
+    tokenizer: Annotated[str | None, typer.Option(help="Count tokens with this model's tokenizer, else words.")] = None,
+) -> None:
+    """Users, records, sizes, a histogram, and texts that stand more than once. Prints people's text."""
+    from corpus.statistics import corpus_statistics
+    from corpus.statistics_table import statistics_table
+
+    store = _store(path, user, text, id, date, aliases, skip_bad_lines)
+    if tokenizer is None:
+        found = corpus_statistics(store)
+    else:
+        from models.loading import load_tokenizer
+
+        encode = load_tokenizer(tokenizer)
+        found = corpus_statistics(
+            store, count_tokens=lambda t: len(encode(t, add_special_tokens=False)["input_ids"]), token_unit="tokens"
+        )
+    typer.echo(statistics_table(found))
+
+
+def _store(
+    path: Path,
+    user: str,
+    text: str,
+    id_: str | None,
+    date: str | None,
+    aliases: Path | None,
+    skip_bad_lines: bool,
+) -> "CorpusStore":
+    from corpus.aliases import load_aliases
+    from corpus.files import cache_directory
+    from corpus.sources import Columns, open_source
+    from corpus.store import build_store
+
+    return build_store(
+        open_source(path, Columns(user, text, id_, date)),
+        cache_directory(),
+        aliases=load_aliases(aliases) if aliases else None,
+        skip_bad_rows=skip_bad_lines,
+    )
+
+
+def _run(config: "RunConfig", out: Path | None) -> None:
+    from audit.pipeline import run as run_pipeline
+    from audit.progress import reporter_for_this_terminal
+
+    folder = out or Path("runs") / config.name
+    _finish(run_pipeline(config, folder, reporter_for_this_terminal(), command=_command()), folder)
+
+
+def _finish(record: "Record", folder: Path) -> None:
+    """Make the report and say what was found."""
+    from reports.findings import findings
+    from reports.pdf import write_report
+
+    said = findings(record)
+    for warning in said.warnings:
+        typer.echo(f"note: {warning}")
+    typer.echo(said.headline)
+    typer.echo(dict(said.paragraphs)["How well the attack did"])
+    typer.echo(f"report: {write_report(folder)}")
+
+
+def _command() -> str:
+    return shlex.join(["heldin", *sys.argv[1:]])
+
+
+def main() -> None:
+    """Run the command line; turn errors that a user can cause into one line and an exit code."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    try:
+        app(standalone_mode=True)
+    except InputError as error:
+        _fail(f"error: {error}", BAD_INPUT)
+    except ResumableError as error:
+        _fail(f"stopped: {error}", RESUMABLE)
+    except KeyboardInterrupt:
+        _fail("interrupted: the same command goes on from the last checkpoint", INTERRUPTED)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        _fail(
+            f"stopped: {os.strerror(error.errno)}: {error.filename or ''}; mend it and run the command again", RESUMABLE
+        )
+
+
+def _fail(line: str, code: int) -> None:
+    typer.echo(line, err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Sample texts from a model."""
+
+import torch
+
+from corpus.errors import InputError
+from models.loading import LanguageModel
+
+
+@torch.inference_mode()
+def sample_texts(
+    lm: LanguageModel, count: int, *, seed: int, temperature: float = 1.0, max_tokens: int = 128, prompt: str = ""
+) -> list[str]:
+    """Sample ``count`` texts, each of at most ``max_tokens`` new tokens, ended by the end-of-text token.
+
+    Sampling is plain: no top-k, no top-p. The prompt is not part of what is returned.
+
+    Raises:
+        InputError: a temperature that is not positive, or a prompt that leaves no room in the model's context.
+    """
+    if temperature <= 0:
+        raise InputError(f"temperature is {temperature}: it must be positive")
+    ids = [lm.start_token, *lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
+    room = lm.context - len(ids)
+    if room < 1:
+        raise InputError(f"the prompt has {len(ids)} tokens and the context of '{lm.name}' is {lm.context}: shorten it")
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    tokens = torch.tensor([ids] * count, device=lm.device)  # (count, L)
+    ended = torch.zeros(count, dtype=torch.bool)
+    for _ in range(min(max_tokens, room)):
+        logits = lm.model(input_ids=tokens, use_cache=False).logits[:, -1].float().cpu()  # (count, V)
+        drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)  # (count, 1)
+        if lm.tokenizer.eos_token_id is not None:
+            ended |= drawn[:, 0] == lm.tokenizer.eos_token_id
+        tokens = torch.cat([tokens, drawn.to(lm.device)], dim=1)
+        if bool(ended.all()):
+            break
+    return [_until_end(row[len(ids) :], lm) for row in tokens.tolist()]
+
+
+def _until_end(ids: list[int], lm: LanguageModel) -> str:
+    end = ids.index(lm.tokenizer.eos_token_id) if lm.tokenizer.eos_token_id in ids else len(ids)
+    text: str = lm.tokenizer.decode(ids[:end])
+    return text

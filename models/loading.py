@@ -1,0 +1,219 @@
+"""Load a causal language model and its tokenizer safely, or say in one line why not.
+
+Weights are read from safetensors only and no code that comes with a model is run. A LoRA adapter folder is loaded onto
+its base model and merged.
+"""
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from corpus.errors import InputError
+from corpus.files import file_sha256, text_sha256
+
+PROBE = "The quick brown fox met 12 people on Tuesday."
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A model with its tokenizer. ``fingerprint`` names the exact weights, so that scores can be cached under it."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    fingerprint: str
+
+    @property
+    def context(self) -> int:
+        """The most tokens that one forward pass takes."""
+        return context_length(self.model.config)
+
+    @property
+    def start_token(self) -> int:
+        """The token put before a text, so that the text's first token has a probability too."""
+        return start_token(self.tokenizer, self.name)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters are."""
+        device: torch.device = self.model.device
+        return device
+
+    def parameters(self) -> int:
+        """Number of parameters, tied ones counted once."""
+        return sum(p.numel() for p in self.model.parameters())
+
+
+def default_device() -> torch.device:
+    """The GPU where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def context_length(config: Any) -> int:
+    """The most tokens that a model of this config takes. Raises InputError where the config does not say."""
+    for key in ("max_position_embeddings", "n_positions", "n_ctx"):
+        length = getattr(config, key, None)
+        if isinstance(length, int) and length > 0:
+            return length
+    raise InputError(f"the config of a {config.model_type} model does not say how many tokens it takes")
+
+
+def start_token(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
+    """The beginning-of-text token, else the end-of-text token, as GPT-style models were trained with."""
+    for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return int(token)
+    raise InputError(f"the tokenizer of '{name}' has neither a beginning- nor an end-of-text token: add one")
+
+
+def load_language_model(
+    name: str,
+    *,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    revision: str | None = None,
+) -> LanguageModel:
+    """Load a model by hub name or folder, in evaluation mode.
+
+    Args:
+        name: hub name or folder; the folder may hold a LoRA adapter.
+        device: where to; the GPU where there is one if None.
+        dtype: of the weights.
+        revision: branch, tag or commit on the hub.
+
+    Raises:
+        InputError: no such folder, no weights, pickled weights only, incomplete weights, no tokenizer, or a tokenizer
+            that does not fit the model or yields no tokens.
+    """
+    folder = Path(name)
+    if (folder / "adapter_config.json").is_file():
+        return _load_adapter(folder, device=device, dtype=dtype)
+    if folder.is_dir():
+        _require_safe_weights(folder)
+    elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise InputError(f"no such model folder: '{name}'")
+    with quiet_transformers():
+        try:
+            model, report = AutoModelForCausalLM.from_pretrained(
+                name,
+                dtype=dtype,
+                revision=revision,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            raise InputError(f"cannot load model '{name}': {_first_sentence(error)}") from error
+    missing = sorted(set(report["missing_keys"]) - set(getattr(model, "all_tied_weights_keys", None) or ()))
+    if missing or report["mismatched_keys"]:
+        wrong = (missing or sorted(map(str, report["mismatched_keys"])))[0]
+        raise InputError(
+            f"the weights of '{name}' are incomplete or of another shape, such as '{wrong}': save it again"
+        )
+    tokenizer = load_tokenizer(name, revision=revision)
+    check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
+    fingerprint = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(model, name))
+    model = model.to(device or default_device()).eval()
+    return LanguageModel(model, tokenizer, name, text_sha256(fingerprint, str(dtype)))
+
+
+def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a hub name or folder. Raises InputError if there is none."""
+    with quiet_transformers():
+        try:
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+                name, revision=revision, trust_remote_code=False
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+            raise InputError(f"cannot load the tokenizer of '{name}': {_first_sentence(error)}") from error
+    return tokenizer
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary: int) -> None:
+    """Refuse a tokenizer that yields no tokens, only unknown ones, or ids that the model has no embedding for."""
+    ids = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+    if not ids or set(ids) == {tokenizer.unk_token_id}:
+        found = "no tokens" if not ids else "only unknown tokens"
+        raise InputError(
+            f"the tokenizer of '{name}' makes {found} of plain English: its vocabulary is empty or not its own"
+            " (load it from a folder with tokenizer.json)"
+        )
+    highest = max(tokenizer.get_vocab().values())
+    if highest >= vocabulary:
+        raise InputError(
+            f"the tokenizer of '{name}' does not match the model: token ids go up to {highest},"
+            f" the model has {vocabulary} embeddings"
+        )
+
+
+def fingerprint_folder(folder: Path) -> str:
+    """Hash of everything in a model folder that shapes its predictions."""
+    files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".json", ".txt", ".model"})
+    kept = [p for p in files if p.name not in {"generation_config.json", "README.md"}]
+    return text_sha256(*(part for p in kept for part in (p.name, file_sha256(p))))
+
+
+def _load_adapter(folder: Path, *, device: torch.device | None, dtype: torch.dtype) -> LanguageModel:
+    from peft import PeftModel  # only adapter folders need it
+
+    base_name = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise InputError(f"'{folder}' has an adapter_config.json but no adapter_model.safetensors")
+    base = load_language_model(base_name, device=device, dtype=dtype)
+    with quiet_transformers():
+        model = PeftModel.from_pretrained(base.model, str(folder)).merge_and_unload().eval()
+    tokenizer = load_tokenizer(str(folder)) if (folder / "tokenizer.json").is_file() else base.tokenizer
+    check_tokenizer(tokenizer, str(folder), vocabulary=model.get_input_embeddings().weight.shape[0])
+    return LanguageModel(model, tokenizer, str(folder), text_sha256(base.fingerprint, fingerprint_folder(folder)))
+
+
+def _require_safe_weights(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise InputError(f"'{folder}' holds no config.json: it is not a model folder")
+    names = [p.name for p in folder.iterdir()]
+    if any(n.endswith(".safetensors") for n in names):
+        return
+    pickles = [n for n in names if n.endswith(PICKLES)]
+    if pickles:
+        raise InputError(
+            f"'{folder}' holds pickled weights only ({pickles[0]}), which can run code when loaded: where you trust it,"
+            " load it with transformers and call save_pretrained(folder), which writes model.safetensors"
+        )
+    raise InputError(f"'{folder}' holds no weights: a model.safetensors is expected beside config.json")
+
+
+def _commit(model: PreTrainedModel, name: str) -> str:
+    commit = getattr(model.config, "_commit_hash", None)
+    if not commit:
+        raise InputError(f"cannot tell which version of '{name}' was loaded; download it to a folder and name that")
+    return str(commit)
+
+
+def _first_sentence(error: BaseException) -> str:
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text[:300]
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers' own notices and bars off the terminal; what matters of them is checked and said by us."""
+    from transformers.utils import logging as transformers_logging
+
+    logger = logging.getLogger("transformers")
+    level, bars = logger.level, transformers_logging.is_progress_bar_enabled()
+    logger.setLevel(logging.ERROR)
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if bars:
+            transformers_logging.enable_progress_bar()

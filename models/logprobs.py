@@ -1,0 +1,115 @@
+"""Token log-probabilities of texts under a causal language model, with next to no padding.
+
+The rule for what is scored, the same for every model: the whole text, tokenized without special tokens and cut into
+consecutive windows of at most ``context`` tokens; before each window stands the start token, so that its first token
+has a probability too; the end-of-text token is not scored. Two models thus score the same characters, whatever their
+tokenizers and contexts.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from corpus.errors import InputError
+from models.loading import LanguageModel
+from models.token_scores import TokenScores
+
+MAX_PADDING = 0.05
+LOGITS_PER_BATCH = {"cpu": 2**24, "cuda": 2**30}
+
+
+@dataclass(frozen=True)
+class _Window:
+    text: int
+    tokens: list[int]
+
+
+def score_texts(
+    lm: LanguageModel,
+    texts: Sequence[str],
+    *,
+    moments: bool = False,
+    advance: Callable[[int], object] | None = None,
+) -> list[TokenScores]:
+    """Score every text.
+
+    Args:
+        lm: the model.
+        texts: any number, any lengths.
+        moments: also the mean and standard deviation of log p over the vocabulary at every position (Min-K%++).
+        advance: called with the number of tokens done, after every batch.
+
+    Raises:
+        InputError: a text that the tokenizer makes no tokens of (names its position), or a log-probability that is not
+            finite.
+    """
+    if not texts:
+        return []
+    encoded = lm.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
+    windows = list(_windows(encoded["input_ids"], lm.context))
+    rows: dict[int, NDArray[np.float32]] = {}
+    budget = LOGITS_PER_BATCH["cuda" if lm.device.type == "cuda" else "cpu"] // lm.model.config.vocab_size
+    for batch in batches_by_length([len(w.tokens) for w in windows], max_tokens=budget):
+        tokens = sum(len(windows[i].tokens) for i in batch)
+        rows.update(zip(batch, _score_batch(lm, [windows[i].tokens for i in batch], moments), strict=True))
+        if advance:
+            advance(tokens)
+    parts: list[list[NDArray[np.float32]]] = [[] for _ in texts]
+    for i, window in enumerate(windows):
+        parts[window.text].append(rows[i])
+    return [_token_scores(np.concatenate(p, axis=1), i, moments, lm.name) for i, p in enumerate(parts)]
+
+
+def batches_by_length(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:
+    """Group indices so that no row is padded by more than 5 % and no batch holds more than ``max_tokens`` with padding.
+
+    A single row longer than ``max_tokens`` is a batch of its own.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    batch: list[int] = []
+    for i in order:
+        longest = lengths[batch[0]] if batch else lengths[i]
+        if batch and (lengths[i] < (1 - MAX_PADDING) * longest or (len(batch) + 1) * longest > max_tokens):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _windows(encoded: Sequence[Sequence[int]], context: int) -> Iterator[_Window]:
+    for text, ids in enumerate(encoded):
+        if not ids:
+            raise InputError(f"text number {text + 1} has no tokens: remove texts of blanks or unknown characters")
+        for start in range(0, len(ids), context):
+            yield _Window(text, list(ids[start : start + context]))
+
+
+@torch.inference_mode()
+def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool) -> list[NDArray[np.float32]]:
+    """Arrays of shape (1 or 3, n) per window: log-probabilities, and with ``moments`` mean and deviation."""
+    longest = max(map(len, windows))
+    start = lm.start_token
+    # Padding stands to the right of a causal model's text and so changes nothing to its left: no mask is needed.
+    inputs = torch.tensor([[start, *w[:-1]] + [start] * (longest - len(w)) for w in windows])  # (B, L)
+    targets = torch.tensor([w + [start] * (longest - len(w)) for w in windows])  # (B, L)
+    logits = lm.model(input_ids=inputs.to(lm.device), use_cache=False).logits.float().flatten(0, 1)  # (B*L, V)
+    columns = [-F.cross_entropy(logits, targets.to(lm.device).flatten(), reduction="none")]
+    if moments:
+        logprobs = logits.log_softmax(-1)
+        probabilities = logprobs.exp()
+        mean = (probabilities * logprobs).sum(-1)
+        variance = (probabilities * (logprobs - mean[:, None]).square()).sum(-1)
+        columns += [mean, variance.sqrt()]
+    values = torch.stack(columns).view(len(columns), len(windows), longest).cpu().numpy()
+    return [values[:, i, : len(w)] for i, w in enumerate(windows)]
+
+
+def _token_scores(values: NDArray[np.float32], text: int, moments: bool, name: str) -> TokenScores:
+    if not np.isfinite(values).all():
+        raise InputError(f"model '{name}' gives text number {text + 1} a probability that is not finite: is it broken?")
+    return TokenScores(values[0], values[1], values[2]) if moments else TokenScores(values[0])

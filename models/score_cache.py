@@ -1,0 +1,99 @@
+"""Token scores kept on disk per (model, text), so that scoring again costs nothing and a killed run goes on.
+
+One SQLite file; each chunk of texts is one transaction, so a kill loses at most the chunk in work.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from corpus.errors import InputError
+from corpus.files import private_directory
+from models.loading import LanguageModel
+from models.logprobs import score_texts
+from models.token_scores import TokenScores
+
+CHUNK = 512
+RULE_VERSION = "1"  # of what is scored; raise it when models.logprobs scores something else
+
+
+class ScoreCache:
+    """Token scores by model fingerprint and text."""
+
+    def __init__(self, folder: Path) -> None:
+        path = private_directory(folder) / "scores.sqlite"
+        try:
+            self._database = sqlite3.connect(path, timeout=60)
+            with self._database:
+                self._database.execute(
+                    "CREATE TABLE IF NOT EXISTS scores (model TEXT, text BLOB, moments INTEGER, scores BLOB,"
+                    " PRIMARY KEY (model, text, moments)) WITHOUT ROWID"
+                )
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"the score cache '{path}' cannot be used ({error}): remove it") from error
+
+    def close(self) -> None:
+        """Release the file."""
+        self._database.close()
+
+    def scores(
+        self,
+        lm: LanguageModel,
+        texts: Sequence[str],
+        *,
+        moments: bool = False,
+        advance: Callable[[int], object] | None = None,
+    ) -> list[TokenScores]:
+        """Scores of ``texts`` under ``lm``, in order; only texts not seen before are run through the model.
+
+        Args:
+            lm: the model; its fingerprint is the cache's key.
+            texts: any number.
+            moments: also mean and deviation over the vocabulary (see ``TokenScores``).
+            advance: called with the number of texts done.
+        """
+        keys = [hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts]
+        found = {key: self._read(lm.fingerprint, key, moments) for key in set(keys)}
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if found[key] is None}
+        if advance:
+            advance(len(texts) - len(missing))
+        # Long texts last would leave ragged chunks: sorting by length keeps padding low inside every chunk.
+        todo = sorted(missing, key=lambda key: len(missing[key]))
+        for start in range(0, len(todo), CHUNK):
+            chunk = todo[start : start + CHUNK]
+            scored = score_texts(lm, [missing[key] for key in chunk], moments=moments)
+            with self._database:
+                self._database.executemany(
+                    "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?)",
+                    [
+                        (self._model_key(lm.fingerprint), k, int(moments), _pack(s))
+                        for k, s in zip(chunk, scored, strict=True)
+                    ],
+                )
+            found.update(zip(chunk, scored, strict=True))
+            if advance:
+                advance(len(chunk))
+        return [s for key in keys if (s := found[key]) is not None]
+
+    def _read(self, fingerprint: str, key: bytes, moments: bool) -> TokenScores | None:
+        row = self._database.execute(
+            "SELECT scores FROM scores WHERE model = ? AND text = ? AND moments = ?",
+            (self._model_key(fingerprint), key, int(moments)),
+        ).fetchone()
+        return None if row is None else _unpack(row[0], moments)
+
+    def _model_key(self, fingerprint: str) -> str:
+        return f"{RULE_VERSION}:{fingerprint}"
+
+
+def _pack(scores: TokenScores) -> bytes:
+    rows = [scores.logprobs, scores.means, scores.deviations]
+    return np.stack([row for row in rows if row is not None]).astype(np.float32).tobytes()
+
+
+def _unpack(blob: bytes, moments: bool) -> TokenScores:
+    values = np.frombuffer(blob, dtype=np.float32).reshape(3 if moments else 1, -1)
+    return TokenScores(values[0], values[1], values[2]) if moments else TokenScores(values[0])

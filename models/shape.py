@@ -1,0 +1,15 @@
+"""Shape of the tiny model that is pre-trained where none can be fetched."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """Shape of a tiny GPT-Neo; layers alternate global and local attention as in the released models."""
+
+    vocabulary: int = 2048
+    context: int = 128
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 4
+    window: int = 64

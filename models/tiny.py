@@ -1,0 +1,65 @@
+"""A tiny GPT-Neo and its tokenizer from scratch: the offline base and reference model, before any training."""
+
+from collections.abc import Iterable
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPTNeoConfig, GPTNeoForCausalLM, PreTrainedTokenizerFast
+
+from corpus.errors import InputError
+from models.loading import check_tokenizer
+from models.shape import TinyModel
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer (the GPT-2 kind) on ``texts``; deterministic.
+
+    Raises:
+        InputError: a vocabulary below 257 (256 bytes and the end-of-text token).
+    """
+    if vocabulary < 257:
+        raise InputError(f"vocabulary is {vocabulary}: byte-level BPE needs at least 257 tokens")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, clean_up_tokenization_spaces=False
+    )
+
+
+def new_tiny_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> GPTNeoForCausalLM:
+    """A GPT-Neo with random weights from ``seed``, without dropout, its embeddings tied as in the released models."""
+    if shape.hidden % shape.heads or shape.layers < 1:
+        raise InputError(
+            f"a model of {shape.layers} layers, hidden {shape.hidden}, heads {shape.heads} cannot be built"
+        )
+    kinds = ["global", "local"] * ((shape.layers + 1) // 2)
+    config = GPTNeoConfig(
+        vocab_size=len(tokenizer),
+        max_position_embeddings=shape.context,
+        hidden_size=shape.hidden,
+        num_layers=shape.layers,
+        num_heads=shape.heads,
+        window_size=min(shape.window, shape.context),
+        attention_types=[[[kind], 1] for kind in kinds[: shape.layers]],
+        resid_dropout=0.0,
+        embed_dropout=0.0,
+        attention_dropout=0.0,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    model = GPTNeoForCausalLM(config)
+    torch.set_rng_state(state)
+    check_tokenizer(tokenizer, "the tiny model", vocabulary=config.vocab_size)
+    return model

@@ -1,0 +1,26 @@
+"""Scores of one text's tokens: what a model says of a text, as plain arrays."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Scores of one text's n tokens, float32.
+
+    Attributes:
+        logprobs: log p(x_t | x_<t), shape (n,).
+        means: mean of log p(z | x_<t) over z drawn from the model, shape (n,), or None if not asked for.
+        deviations: its standard deviation, shape (n,), or None.
+    """
+
+    logprobs: NDArray[np.float32]
+    means: NDArray[np.float32] | None = None
+    deviations: NDArray[np.float32] | None = None
+
+    @property
+    def total(self) -> float:
+        """log p(x), nats."""
+        return float(self.logprobs.sum(dtype=np.float64))

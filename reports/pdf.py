@@ -1,0 +1,148 @@
+"""Typeset a record as PDF with typst: a template beside this file, figures as SVG, the words from findings."""
+
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typst
+import yaml
+
+from audit.record import Record, read_record
+from corpus.files import whole_file
+from reports.figures import figures
+from reports.findings import findings, percent
+
+TEMPLATE = Path(__file__).with_name("report.typ")
+
+
+def write_report(folder: Path) -> Path:
+    """Make ``folder``/report.pdf from ``folder``/record.json. Returns the PDF's path.
+
+    Raises:
+        InputError: no readable record in ``folder``.
+    """
+    record = read_record(folder / "record.json")
+    path = folder / "report.pdf"
+    with tempfile.TemporaryDirectory() as scratch:
+        workplace = Path(scratch)
+        for name, svg in figures(record).items():
+            (workplace / f"{name}.svg").write_text(svg, encoding="utf-8")
+        (workplace / "report.json").write_text(json.dumps(_content(record)), encoding="utf-8")
+        (workplace / "report.typ").write_text(TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")
+        document = typst.compile(str(workplace / "report.typ"), root=scratch)
+    with whole_file(path) as temporary:
+        temporary.write_bytes(document)
+    return path
+
+
+def _content(record: Record) -> dict[str, Any]:
+    """Everything the template prints, as text: the template lays out, it does not compute."""
+    return {
+        "name": record.name,
+        "created": record.created,
+        "notice": record.notice,
+        "findings": asdict(findings(record)),
+        "figures": sorted(figures(record)),
+        "attacks": _attack_rows(record),
+        "fprs": [percent(t.fpr) for t in record.primary().tpr_at],
+        "tprs": _tpr_rows(record),
+        "blind": [
+            [b.name, f"{b.auroc:.3f}", f"{b.p_value:.2g}", f"{b.level:g}", "yes" if b.separates else "no"]
+            for b in record.blind
+        ],
+        "spearman": _spearman(record),
+        "facts": _facts(record),
+        "resamples": f"{record.resamples:,}",
+        "config": yaml.safe_dump(_shown_config(record.config), sort_keys=False, width=100),
+        "command": record.command,
+    }
+
+
+def _attack_rows(record: Record) -> list[list[str]]:
+    return [
+        [
+            r.attack,
+            r.aggregation,
+            f"{r.auroc.value:.3f}",
+            f"{r.auroc.mean:.3f} ± {r.auroc.deviation:.3f}",
+            f"{r.auroc.lower:.3f} to {r.auroc.upper:.3f}",
+            r.auroc.method,
+        ]
+        for r in record.attacks
+    ]
+
+
+def _tpr_rows(record: Record) -> list[list[str]]:
+    rows = []
+    for r in record.attacks:
+        cells = ["N/A" if t.estimate is None else percent(t.estimate.value) for t in r.tpr_at]
+        rows.append([f"{r.attack}, {r.aggregation}", *cells])
+    return rows
+
+
+def _spearman(record: Record) -> str:
+    if record.training is None or record.training.gap_auroc_spearman is None:
+        return ""
+    return f"{record.training.gap_auroc_spearman:.3f}"
+
+
+def _facts(record: Record) -> list[list[str]]:
+    """(what, value) rows of data, split, models, training and environment."""
+    c, s, e = record.corpus, record.split, record.environment
+    facts = [
+        ("users in the corpus, records", f"{c.users:,}, {c.records:,} ({c.skipped_rows} unusable rows skipped)"),
+        ("records per audited user, P0 / P25 / P50 / P75 / P100", " / ".join(map(str, c.records_per_audited_user))),
+        (
+            "users not audited",
+            f"{c.dropped_by_pattern} by pattern, {c.dropped_by_minimum} with too few records,"
+            f" {c.dropped_by_sampling} by sampling",
+        ),
+        ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
+        ("held in, held out, always in", f"{s.held_in}, {s.held_out}, {s.always_in} users (by {s.assignment})"),
+        ("records by part", ", ".join(f"{k} {v:,}" for k, v in s.records_by_part.items())),
+        (
+            "texts on two sides (exact)",
+            f"attacker's in the same user's training {s.overlaps.attacker_texts_in_same_users_training}, in others'"
+            f" {s.overlaps.attacker_texts_in_other_users_training}; held-out in training"
+            f" {s.overlaps.held_out_texts_in_training}; audited in public {s.overlaps.audited_texts_in_public}",
+        ),
+        ("what is scored", record.scoring_rule),
+        ("target", f"{record.target.name}; {record.target.fingerprint[:16]}"),
+        ("reference", f"{record.reference.name}; {record.reference.fingerprint[:16]}"),
+        ("corpus fingerprint", c.fingerprint[:16]),
+    ]
+    if s.key_commitment and s.ledger_commitment:
+        facts.append(("commitments to key and ledger", f"{s.key_commitment[:16]}, {s.ledger_commitment[:16]}"))
+    if record.training:
+        t = record.training
+        facts.append(("fine-tuning", f"{t.steps} steps in {t.seconds:,.0f} s; {t.guarantee}"))
+    facts += [
+        (
+            "interval",
+            f"{record.primary().auroc.method}, {record.resamples:,} resamples of users, an {interval_label(record)}",
+        ),
+        ("heldin, Python, source", f"{e.heldin}, {e.python}, {e.git_revision or 'not a checkout'}"),
+        ("packages", ", ".join(f"{k} {v}" for k, v in e.packages.items())),
+        ("device", f"{e.device}, {e.threads} threads"),
+    ]
+    return [list(pair) for pair in facts]
+
+
+def interval_label(record: Record) -> str:
+    """The kind of statement that the primary attack's interval is."""
+    return record.primary().auroc.label
+
+
+def _shown_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The config without user names: patterns are counted, not printed."""
+
+    def shown(value: Any, key: str) -> Any:
+        if key in {"include", "exclude"} and isinstance(value, list):
+            return f"{len(value)} pattern(s)"
+        if isinstance(value, dict):
+            return {k: shown(v, k) for k, v in value.items()}
+        return value
+
+    return {key: shown(value, key) for key, value in config.items()}
