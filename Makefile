@@ -15,10 +15,10 @@ demo: .venv/installed
 	$(BIN)/heldin demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 check: test
-	$(BIN)/python -m pytest -m "slow"
+	$(BIN)/python -m pytest -n 2 -m "slow and not gpu"
 
 lint: .venv/installed
 	$(BIN)/ruff check .

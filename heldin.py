@@ -3,6 +3,8 @@
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,7 +94,8 @@ def audit(
         max_texts_per_user=max_texts_per_user,
         attack=AttackConfig(max_characters=max_characters),
     )
-    _finish(audit_checkpoint(job, folder, reporter_for_this_terminal(), command=_command()), folder)
+    with _interruptible():
+        _finish(audit_checkpoint(job, folder, reporter_for_this_terminal(), command=_command()), folder)
 
 
 @app.command()
@@ -186,7 +189,8 @@ def _run(config: "RunConfig", out: Path | None) -> None:
     from audit.progress import reporter_for_this_terminal
 
     folder = out or Path("runs") / config.name
-    _finish(run_pipeline(config, folder, reporter_for_this_terminal(), command=_command()), folder)
+    with _interruptible():
+        _finish(run_pipeline(config, folder, reporter_for_this_terminal(), command=_command()), folder)
 
 
 def _finish(record: "Record", folder: Path) -> None:
@@ -200,6 +204,18 @@ def _finish(record: "Record", folder: Path) -> None:
     typer.echo(said.headline)
     typer.echo(dict(said.paragraphs)["How well the attack did"])
     typer.echo(f"report: {write_report(folder)}")
+
+
+class _Interrupted(Exception):
+    """Ctrl-C during work that can be resumed; typer would otherwise only say that it was aborted."""
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise _Interrupted from error
 
 
 def _command() -> str:
@@ -216,7 +232,7 @@ def main() -> None:
         _fail(f"error: {error}", BAD_INPUT)
     except ResumableError as error:
         _fail(f"stopped: {error}", RESUMABLE)
-    except KeyboardInterrupt:
+    except _Interrupted:
         _fail("interrupted: the same command goes on from the last checkpoint", INTERRUPTED)
     except OSError as error:
         if error.errno is None:

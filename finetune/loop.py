@@ -14,7 +14,7 @@ from corpus.files import text_sha256
 from finetune.batches import ShuffledBatches, collate, record_losses
 from finetune.checkpoints import TrainingState, load_state, save_model, save_state
 from finetune.recipe import Optimizer, Precision, Recipe, Select
-from models.loading import LanguageModel
+from models.loading import LanguageModel, quiet_transformers
 
 Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 
@@ -157,7 +157,8 @@ def _with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
         target_modules=targets if isinstance(targets, str) else list(targets),
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, config)
+    with quiet_transformers():
+        return get_peft_model(model, config)
 
 
 def _optimizer(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimizer:

@@ -7,12 +7,14 @@ its base model and merged.
 import contextlib
 import json
 import logging
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from corpus.errors import InputError
@@ -110,7 +112,7 @@ def load_language_model(
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
             raise InputError(f"cannot load model '{name}': {_first_sentence(error)}") from error
     missing = sorted(set(report["missing_keys"]) - set(getattr(model, "all_tied_weights_keys", None) or ()))
     if missing or report["mismatched_keys"]:
@@ -204,7 +206,7 @@ def _first_sentence(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' own notices and bars off the terminal; what matters of them is checked and said by us."""
+    """Keep notices and bars of transformers and peft off the terminal; what matters of them is checked and said by us."""
     from transformers.utils import logging as transformers_logging
 
     logger = logging.getLogger("transformers")
@@ -212,7 +214,9 @@ def quiet_transformers() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     transformers_logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers is about to drop
+            yield
     finally:
         logger.setLevel(level)
         if bars:

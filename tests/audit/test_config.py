@@ -1,0 +1,122 @@
+"""The configuration: everything shipped loads, every error at once, the nearest key suggested."""
+
+from pathlib import Path
+
+import pytest
+
+from audit.config import load_config, parse_config
+from audit.demo import demo_config
+from corpus.errors import InputError
+from corpus.sources import Csv, HuggingFace, JsonLines, Parquet, Synthetic
+
+ROOT = Path(__file__).resolve().parents[2]
+MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
+
+
+def _with(**sections):
+    return parse_config({**MINIMAL, **sections}, "test")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda p: p.stem)
+def test_every_shipped_config_loads(path, monkeypatch):
+    monkeypatch.setenv("HELDIN_DATA_DIR", "/data")
+    assert load_config(path).name == path.stem
+
+
+def test_the_demo_loads_and_the_defaults_are_the_papers():
+    demo_config()
+    config = parse_config(MINIMAL, "test")
+    assert (config.finetune.epochs, config.finetune.batch_size, config.finetune.learning_rate) == (10, 8, 5e-5)
+    assert (config.split.attacker_fraction, config.split.evaluation_fraction) == (0.1, 0.1)
+    assert config.audit.fprs == (0.001, 0.005, 0.01, 0.05, 0.1)
+    assert config.audit.resamples == 2000
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ({"kind": "jsonl", "path": "m.jsonl", "columns": {"user": "who"}}, JsonLines),
+        ({"kind": "csv", "path": "m.csv"}, Csv),
+        ({"kind": "parquet", "path": "m.parquet"}, Parquet),
+        ({"kind": "huggingface", "name": "org/data", "split": "train"}, HuggingFace),
+        ({"kind": "synthetic", "parameters": {"users": 5}}, Synthetic),
+    ],
+)
+def test_every_kind_of_corpus_is_configured(source, kind):
+    assert isinstance(_with(corpus={"source": source}).corpus.source.source(), kind)
+
+
+def test_all_errors_are_said_at_once_with_the_nearest_key():
+    with pytest.raises(InputError) as caught:
+        _with(
+            finetune={"epochs": 2, "learning_rte": 1e-3, "batch_size": "many"},
+            splitt={},
+            corpus={"source": {"kind": "jsonl", "path": "x", "columns": {"usr": "a"}}, "users": {"min_record": 9}},
+            audit={"resamples": 5},
+        )
+    text = str(caught.value)
+    assert text.startswith("test: 6 errors\n")
+    for line in (
+        "finetune.learning_rte: unknown key; did you mean 'learning_rate'?",
+        "splitt: unknown key; did you mean 'split'?",
+        "corpus.source.columns.usr: unknown key; did you mean 'user'?",
+        "corpus.users.min_record: unknown key; did you mean 'min_records'?",
+        "audit.resamples: Input should be greater than or equal to 100 (found 5)",
+        "finetune.batch_size: ",
+    ):
+        assert line in text
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"model": {}}, "model: give exactly one of 'base' .* and 'pretrain'"),
+        ({"finetune": {"epochs": 0}}, "finetune.epochs is 0.*: it must be positive"),
+        ({"corpus": {"source": {"kind": "synthetic"}, "users": {"min_records": 3}}}, "it must be at least 4"),
+        ({"corpus": {"source": {"kind": "synthetic", "parameters": {"users": 0}}}}, "users is 0, which is too small"),
+        ({"corpus": {"source": {"kind": "xml"}}}, "'xml'"),
+        ({"corpus": {"source": {"kind": "jsonl", "path": "${NO_SUCH_VAR}/m"}}}, "not set: export it"),
+        ({"attack": {"names": ["magic"]}}, "unknown attack 'magic': choose from"),
+        ({"attack": {"primary": "loss", "names": ["zlib"]}}, "primary attack 'loss' is not among names"),
+        ({"attack": {"aggregations": ["median"]}}, "unknown aggregation 'median'"),
+        (
+            {"model": {"pretrain": {"shape": {"context": 64}}}},
+            "a sequence_length is above model.pretrain.shape.context = 64",
+        ),
+        ({"model": {"pretrain": {"recipe": {"select": "best"}}}}, "recipe.select must be 'last'"),
+        ({"name": "a/b"}, "name: String should match pattern"),
+    ],
+)
+def test_values_that_cannot_be(sections, message):
+    with pytest.raises(InputError, match=message):
+        _with(**sections)
+
+
+def test_overrides_reach_any_depth_and_their_mistakes_are_told(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("name: x\ncorpus: {source: {kind: synthetic}}\nmodel: {base: gpt2}\n", encoding="utf-8")
+    config = load_config(
+        path, ["finetune.epochs=3", "corpus.source.parameters.users=7", "attack.names=[likelihood-ratio]"]
+    )
+    assert config.finetune.epochs == 3
+    assert config.corpus.source.parameters.users == 7
+    assert config.attack.names == ("likelihood-ratio",)
+    with pytest.raises(InputError, match="--set epochs: expected key.key=value"):
+        load_config(path, ["epochs"])
+    with pytest.raises(InputError, match="--set name.x=1: 'name' is not a section"):
+        load_config(path, ["name.x=1"])
+    with pytest.raises(InputError, match="finetune.epoch: unknown key; did you mean 'epochs'"):
+        load_config(path, ["finetune.epoch=3"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("a: [", "broken YAML"), ("- a", "a mapping of sections was expected, found list")],
+)
+def test_files_that_are_no_config(tmp_path, content, message):
+    path = tmp_path / "c.yaml"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        load_config(path)
+    with pytest.raises(InputError, match="no such config: '.*gone.yaml'"):
+        load_config(tmp_path / "gone.yaml")

@@ -1,0 +1,131 @@
+"""Shared fixtures: a private cache, the real corpora where they are present, and tiny models with random weights."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach a hub
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """The suite runs in two processes; two threads in each would only get in each other's way."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One cache per session, so that the tiny pre-trained models of the tests are made once."""
+    root = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(root))
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Folder of the real corpora; skips where they are absent."""
+    folder = Path(os.environ.get("HELDIN_DATA_DIR") or SHARED_DATA)
+    if not (folder / "enron_by_sender.jsonl.gz").is_file():
+        pytest.skip("the real corpora are absent: set HELDIN_DATA_DIR")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def english() -> list[str]:
+    """Some plain English, one sentence an item."""
+    nouns = ["report", "meeting", "invoice", "garden", "engine", "letter", "window", "river", "story", "market"]
+    verbs = ["finds", "moves", "opens", "writes", "keeps", "loses", "paints", "counts"]
+    return [f"The {a} {v} the {b} on day {i}." for i, a in enumerate(nouns) for v in verbs for b in nouns]
+
+
+@pytest.fixture(scope="session")
+def make_lm(english: list[str]) -> Callable[..., object]:
+    """Factory of tiny GPT-Neo language models with random weights and one shared tokenizer."""
+    from corpus.files import text_sha256
+    from models.loading import LanguageModel
+    from models.shape import TinyModel
+    from models.tiny import new_tiny_model, train_tokenizer
+
+    tokenizer = train_tokenizer(english, 400)
+
+    def make(seed: int = 0, context: int = 32, layers: int = 2) -> LanguageModel:
+        shape = TinyModel(vocabulary=400, context=context, hidden=32, layers=layers, heads=2, window=8)
+        model = new_tiny_model(shape, tokenizer, seed).eval()
+        return LanguageModel(model, tokenizer, f"tiny-{seed}", text_sha256(repr(shape), str(seed)))
+
+    return make
+
+
+SMALL = {
+    "name": "small",
+    "corpus": {
+        "source": {"kind": "synthetic", "parameters": {"users": 60, "mean_records": 12, "min_records": 8, "seed": 3}},
+        "users": {"min_records": 8, "max_users": 30},
+    },
+    "model": {
+        "pretrain": {
+            "max_records_per_user": 6,
+            "shape": {"vocabulary": 400, "context": 48, "hidden": 32, "layers": 2, "heads": 2, "window": 16},
+            "recipe": {"epochs": 1, "batch_size": 8, "learning_rate": 0.003, "sequence_length": 48, "select": "last"},
+        }
+    },
+    "finetune": {
+        "epochs": 2,
+        "batch_size": 8,
+        "learning_rate": 0.003,
+        "sequence_length": 48,
+        "evaluations": 4,
+        "checkpoint_every": 5,
+    },
+    "attack": {"max_characters": 200},
+    "audit": {"resamples": 200},
+}
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Run ``heldin ARGS`` in this process; returns exit code, standard output and standard error."""
+    import heldin
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["heldin", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            heldin.main()
+        out, err = capsys.readouterr()
+        return int(caught.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A config file of the small run."""
+    path = tmp_path_factory.mktemp("config") / "small.yaml"
+    path.write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def finished(small_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one finished small run with its report. Read only."""
+    from audit.config import load_config
+    from audit.pipeline import run
+    from audit.progress import LineReporter
+    from reports.pdf import write_report
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+        folder = tmp_path_factory.mktemp("run") / "small"
+        run(load_config(small_config), folder, LineReporter(lambda line: None), command="heldin run small.yaml")
+        write_report(folder)
+    return folder

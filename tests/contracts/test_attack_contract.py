@@ -1,0 +1,116 @@
+"""What every attack and every aggregation must do, whatever its statistic."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attacks
+from attacks.protocol import AGGREGATIONS, UserScores, lift_to_users
+from attacks.scoring import AttackTexts, score_attacks, user_scores
+from attacks.statistics import ATTACKS, get_attack
+from corpus.errors import InputError
+from models.logprobs import score_texts
+from models.score_cache import ScoreCache
+from models.token_scores import TokenScores
+
+every_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
+every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
+TEXT = "The river opens the letter on day 7."
+
+
+def _scores(logprobs, *, means=-5.0, deviations=2.0):
+    values = np.asarray(logprobs, dtype=np.float32)
+    return TokenScores(values, np.full_like(values, means), np.full_like(values, deviations))
+
+
+@every_attack
+def test_it_is_registered_under_its_name(attack):
+    assert get_attack(attack.name) is attack
+
+
+@every_attack
+def test_a_likelier_text_scores_higher(attack):
+    reference = _scores([-4.0] * 10)
+    likely, unlikely = _scores([-1.0] * 10), _scores([-3.0] * 10)
+    assert attack.statistic(TEXT, likely, reference) > attack.statistic(TEXT, unlikely, reference)
+
+
+@every_attack
+def test_it_needs_no_more_than_it_says(attack):
+    target = _scores([-1.0, -2.0])
+    plain = target if attack.needs_moments else TokenScores(target.logprobs)
+    reference = TokenScores(_scores([-2.0, -2.0]).logprobs) if attack.needs_reference else None
+    assert np.isfinite(attack.statistic(TEXT, plain, reference))
+    if attack.needs_reference:
+        with pytest.raises(InputError, match=f"attack '{attack.name}' needs a reference model"):
+            attack.statistic(TEXT, target, None)
+    if attack.needs_moments:
+        with pytest.raises(InputError, match="needs mean and deviation over the vocabulary"):
+            attack.statistic(TEXT, TokenScores(target.logprobs), None)
+
+
+@every_attack
+def test_one_token_and_certain_tokens_are_finite(attack):
+    certain = TokenScores(*(np.zeros(1, dtype=np.float32) for _ in range(3)))
+    assert np.isfinite(attack.statistic("x", certain, certain))
+
+
+@every_attack
+def test_it_runs_on_real_models_and_does_not_see_the_order_of_users(attack, make_lm, tmp_path):
+    texts = {"b": ["The river."], "a": [TEXT, "The market counts the story."], "c": ["x y z"]}
+    cache = ScoreCache(tmp_path)
+    target, reference = make_lm(seed=1), make_lm(seed=0)
+    one = user_scores(score_attacks([attack], AttackTexts(texts), target, reference, cache), attack.name)
+    other_order = dict(sorted(texts.items()))
+    two = user_scores(score_attacks([attack], AttackTexts(other_order), target, reference, cache), attack.name)
+    assert one.of(["a", "b", "c"]).tolist() == two.of(["a", "b", "c"]).tolist()
+
+
+@every_aggregation
+def test_an_aggregation_is_that_of_numpy_and_ignores_order(aggregation):
+    values = [3.0, -1.0, 2.0]
+    scores = lift_to_users("x", {"a": values, "b": values[::-1], "c": [5.0]}, aggregation)
+    assert scores.values.tolist() == pytest.approx([getattr(np, aggregation)(values)] * 2 + [5.0])
+
+
+@every_aggregation
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_score_that_is_not_finite_names_its_user(aggregation, value):
+    with pytest.raises(InputError, match=r"attack 'x': the score of user 'bob' is (nan|inf); no user may be dropped"):
+        lift_to_users("x", {"ann": [1.0], "bob": [value]}, aggregation)
+
+
+def test_scores_that_cannot_be():
+    with pytest.raises(InputError, match="unknown aggregation 'median': choose one of mean, min, max"):
+        lift_to_users("x", {"a": [1.0]}, "median")
+    with pytest.raises(InputError, match="attack 'x': no text of user 'a' to score"):
+        lift_to_users("x", {"a": []})
+    with pytest.raises(InputError, match="unknown attack 'magic': choose from likelihood-ratio, "):
+        get_attack("magic")
+    with pytest.raises(InputError, match="attack 'x': a user has two scores"):
+        UserScores("x", ("a", "a"), np.zeros(2))
+    with pytest.raises(InputError, match="attack 'x': no score of user 'b'"):
+        UserScores("x", ("a",), np.zeros(1)).of(["a", "b"])
+
+
+def test_an_attack_module_knows_nothing_of_membership_or_defense():
+    """The import layers say so too; this reads the words that would betray it."""
+    for path in Path(attacks.__file__).parent.glob("*.py"):
+        names = {n.id for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Name)}
+        assert not names & {"member", "membership", "Role", "ledger", "Ledger", "held_in", "held_out"}, path
+
+
+def test_both_models_score_the_same_characters(make_lm, tmp_path):
+    long = "The market counts the story on day 7. " * 20
+    cut = AttackTexts({"a": [long]}, max_characters=50)
+    ratio = get_attack("likelihood-ratio")
+    target, reference = make_lm(seed=1, context=8), make_lm(seed=0, context=32)
+    found = score_attacks([ratio], cut, target, reference, ScoreCache(tmp_path))[0].value
+    expected = score_texts(target, [long[:50]])[0].total - score_texts(reference, [long[:50]])[0].total
+    assert found == pytest.approx(expected, abs=1e-3)
+    with pytest.raises(InputError, match=r"attack.max_characters is 0: it must be at least 1"):
+        AttackTexts({}, max_characters=0)
+    with pytest.raises(InputError, match="attack 'likelihood-ratio' needs a reference model: name one"):
+        score_attacks([ratio], cut, target, None, ScoreCache(tmp_path))

@@ -1,0 +1,152 @@
+"""What every source of records must do, whatever its format."""
+
+import csv
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from corpus.errors import InputError
+from corpus.sources import SCHEMA, BadRows, Columns, Csv, HuggingFace, JsonLines, Parquet, Source, open_source
+
+ROWS = [
+    {"who": "ann", "body": "Good morning, Bob.", "key": "r1", "when": "2001-01-02"},
+    {"who": "bob", "body": 'She said "yes",\nthen left.', "key": "r2", "when": "2001-01-03"},
+    {"who": "ann", "body": "Ünïcode — 日本語 🎉", "key": "r3", "when": "2001-01-04"},
+]
+COLUMNS = Columns(user="who", text="body", id="key", date="when")
+Rows = list[dict[str, str]]
+
+
+def _jsonl(folder: Path, rows: Rows) -> Path:
+    path = folder / "mail.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    return path
+
+
+def _jsonl_gz(folder: Path, rows: Rows) -> Path:
+    path = folder / "mail.jsonl.gz"
+    path.write_bytes(gzip.compress(_jsonl(folder, rows).read_bytes()))
+    return path
+
+
+def _csv(folder: Path, rows: Rows) -> Path:
+    path = folder / "mail.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def _parquet(folder: Path, rows: Rows) -> Path:
+    path = folder / "mail.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def _huggingface(folder: Path, rows: Rows) -> Path:
+    path = folder / "saved"
+    datasets.Dataset.from_list(rows).save_to_disk(str(path))
+    return path
+
+
+WRITERS: dict[str, Callable[[Path, Rows], Path]] = {
+    "jsonl": _jsonl,
+    "jsonl.gz": _jsonl_gz,
+    "csv": _csv,
+    "parquet": _parquet,
+    "huggingface": _huggingface,
+}
+every_source = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS.keys())
+
+
+def _read(source: Source, bad: BadRows | None = None) -> list[dict[str, str]]:
+    return [row for batch in source.batches(bad or BadRows()) for row in batch.to_pylist()]
+
+
+@every_source
+def test_yields_every_record_in_order_with_the_schema(write, tmp_path):
+    source = open_source(write(tmp_path, ROWS), COLUMNS)
+    assert all(batch.schema == SCHEMA for batch in source.batches(BadRows()))
+    assert _read(source) == [{"user": r["who"], "text": r["body"], "id": r["key"], "date": r["when"]} for r in ROWS]
+
+
+@every_source
+def test_reading_twice_gives_the_same_and_the_fingerprint_follows_content_and_columns(write, tmp_path):
+    path = write(tmp_path, ROWS)
+    source = open_source(path, COLUMNS)
+    assert _read(source) == _read(source)
+    assert source.fingerprint() == open_source(path, COLUMNS).fingerprint()
+    without_dates = Columns(user="who", text="body", id="key")
+    assert source.fingerprint() != open_source(path, without_dates).fingerprint()
+    other = tmp_path / "other"
+    other.mkdir()
+    changed = [*ROWS[:2], {**ROWS[2], "body": "changed"}]
+    assert source.fingerprint() != open_source(write(other, changed), COLUMNS).fingerprint()
+
+
+@every_source
+def test_records_without_an_id_column_are_named_by_place_and_unique(write, tmp_path):
+    ids = [r["id"] for r in _read(open_source(write(tmp_path, ROWS), Columns(user="who", text="body")))]
+    assert len(set(ids)) == len(ROWS)
+
+
+@every_source
+def test_a_missing_column_names_those_that_exist(write, tmp_path):
+    source = open_source(write(tmp_path, ROWS), Columns(user="sender", text="body"))
+    with pytest.raises(InputError, match=r"no column 'sender'; the columns here are who, body, key, when"):
+        _read(source)
+
+
+@every_source
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"body": "  \n "}, "empty text in column 'body'"), ({"who": ""}, "no user in column 'who'")],
+    ids=["blank text", "no user"],
+)
+def test_an_unusable_row_is_named_by_place_or_counted_and_skipped(write, tmp_path, change, message):
+    rows = [ROWS[0], {**ROWS[1], **change}, ROWS[2]]
+    source = open_source(write(tmp_path, rows), COLUMNS)
+    with pytest.raises(InputError, match=rf"(line|row) \d+: .*{message}.*--skip-bad-lines"):
+        _read(source)
+    bad = BadRows(skip=True)
+    assert [r["id"] for r in _read(source, bad)] == ["r1", "r3"]
+    assert bad.skipped == 1
+    assert message in bad.first
+
+
+@every_source
+def test_users_may_be_numbers(write, tmp_path):
+    rows = [{**r, "who": i} for i, r in enumerate(ROWS)]
+    assert [r["user"] for r in _read(open_source(write(tmp_path, rows), COLUMNS))] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("source", [JsonLines, Csv, Parquet])
+def test_a_missing_file_is_named(source, tmp_path):
+    with pytest.raises(InputError, match="no such file: '.*gone'"):
+        source(tmp_path / "gone", COLUMNS).fingerprint()
+
+
+def test_a_dataset_that_cannot_be_loaded_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="cannot load dataset 'no/such-dataset': [^\n]+$"):
+        HuggingFace("no/such-dataset", columns=COLUMNS).fingerprint()
+
+
+def test_a_dataset_with_splits_asks_which(tmp_path):
+    folder = tmp_path / "splits"
+    data = datasets.Dataset.from_list(ROWS)
+    datasets.DatasetDict({"train": data, "test": data}).save_to_disk(str(folder))
+    with pytest.raises(InputError, match="has no split 'None': choose one of train, test"):
+        HuggingFace(str(folder), columns=COLUMNS).fingerprint()
+    assert len(_read(HuggingFace(str(folder), split="test", columns=COLUMNS))) == 3
+
+
+def test_an_unknown_ending_names_the_known_ones(tmp_path):
+    with pytest.raises(InputError, match=r"cannot tell the format by its name; known endings are \.jsonl, "):
+        open_source(tmp_path / "mail.xlsx", COLUMNS)

@@ -1,0 +1,88 @@
+"""What is particular to a format: where its damage is."""
+
+import gzip
+
+import pytest
+
+from corpus.errors import InputError
+from corpus.sources import BadRows, Csv, JsonLines, Parquet, Synthetic
+from corpus.synthetic import SyntheticCorpus
+
+GOOD = b'{"user": "ann", "text": "hello"}\n'
+
+
+def _users(source, bad=None):
+    return [row["user"] for batch in source.batches(bad or BadRows()) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"user": "ann", "text": \n', r"mail.jsonl line 2: broken JSON \(Expecting value at column \d+\)"),
+        (b'{"user": "ann", "text": "caf\xe9"}\n', r"mail.jsonl line 2: invalid UTF-8 at byte \d+"),
+        (b'["ann", "hello"]\n', "mail.jsonl line 2: a JSON object was expected, found list"),
+        (b'{"user": "ann", "text": 5}\n', "mail.jsonl line 2: column 'text' holds int, not text"),
+        (b'{"user": null, "text": "x"}\n', r"mail.jsonl line 2: no user in column 'user' \(found None\)"),
+        (b'{"user": "ann", "text": "\\ud800"}\n', "mail.jsonl line 2: column 'text' holds a lone surrogate"),
+    ],
+    ids=["broken", "latin-1", "list", "number", "null user", "surrogate"],
+)
+def test_a_bad_line_is_told_by_file_and_line_or_skipped(tmp_path, line, message):
+    path = tmp_path / "mail.jsonl"
+    path.write_bytes(GOOD + line + GOOD)
+    with pytest.raises(InputError, match=message):
+        _users(JsonLines(path))
+    bad = BadRows(skip=True)
+    assert _users(JsonLines(path), bad) == ["ann", "ann"]
+    assert bad.skipped == 1
+
+
+def test_blank_lines_and_a_byte_order_mark_are_not_errors(tmp_path):
+    path = tmp_path / "mail.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + GOOD + b"\n" + GOOD)
+    assert _users(JsonLines(path)) == ["ann", "ann"]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[: len(b) // 2], lambda b: b[:40] + b"\x00" * 20 + b[60:]], ids=["cut", "hit"]
+)
+@pytest.mark.parametrize(("source", "name"), [(JsonLines, "m.jsonl.gz"), (Csv, "m.csv.gz")], ids=["jsonl", "csv"])
+def test_a_corrupt_gzip_is_told_and_never_skipped(tmp_path, source, name, damage):
+    path = tmp_path / name
+    content = b"user,text\n" + b"ann,hello there\n" * 9999 if source is Csv else GOOD * 9999
+    path.write_bytes(damage(gzip.compress(content)))
+    with pytest.raises(InputError, match=rf"{name}: corrupt gzip data after line \d+"):
+        _users(source(path), BadRows(skip=True))
+
+
+def test_a_csv_row_with_too_many_or_too_few_fields(tmp_path):
+    path = tmp_path / "m.csv"
+    path.write_text("user,text\nann,hello\nbob\ncid,a,b\n", encoding="utf-8")
+    with pytest.raises(InputError, match="m.csv line 3: not 2 fields as in the header"):
+        _users(Csv(path))
+    bad = BadRows(skip=True)
+    assert _users(Csv(path), bad) == ["ann"]
+    assert bad.skipped == 2
+
+
+def test_a_csv_in_latin_1_and_an_empty_one(tmp_path):
+    path = tmp_path / "m.csv"
+    path.write_bytes("user,text\nann,café\n".encode("latin-1"))
+    with pytest.raises(InputError, match="m.csv after line 0: invalid UTF-8"):
+        _users(Csv(path))
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="m.csv: empty file, not even a header line"):
+        _users(Csv(path))
+
+
+def test_a_parquet_file_that_is_none(tmp_path):
+    path = tmp_path / "m.parquet"
+    path.write_bytes(b"PAR1 but no more")
+    with pytest.raises(InputError, match="m.parquet: not a readable Parquet file"):
+        _users(Parquet(path))
+
+
+def test_the_synthetic_source_yields_the_generators_records():
+    spec = SyntheticCorpus(users=3, mean_records=12, min_records=12, seed=5)
+    assert len(set(_users(Synthetic(spec)))) == 3
+    assert Synthetic(spec).fingerprint() != Synthetic(SyntheticCorpus(users=3, seed=6)).fingerprint()

@@ -1,0 +1,141 @@
+"""Set-asides and coins: every record in one part, coins fair and independent, sides disjoint."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from corpus.coins import fair_coin, keyed_order, new_key, seed_key
+from corpus.errors import InputError
+from corpus.sources import Columns, JsonLines
+from corpus.split import Assignment, Part, Role, UserFilter, assign, select_users, set_aside
+from corpus.store import build_store
+
+USERS = [f"user{i}" for i in range(400)]
+COIN_ALARM = 1e-6
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    count=st.integers(4, 300),
+    attacker=st.floats(0.01, 0.9),
+    evaluation=st.floats(0.01, 0.9),
+    seed=st.integers(0, 2**31),
+)
+def test_every_record_is_in_exactly_one_part_and_no_part_is_empty(count, attacker, evaluation, seed):
+    ids = {row: f"id{row}" for row in range(100, 100 + count)}
+    parts = set_aside(ids, attacker_fraction=attacker, evaluation_fraction=evaluation, seed=seed)
+    rows = [row for its in parts.values() for row in its]
+    assert sorted(rows) == sorted(ids)
+    assert all(parts[part] for part in Part)
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(4, (1, 1, 1, 1)), (20, (16, 2, 1, 1)), (50, (40, 5, 3, 2)), (200, (160, 20, 10, 10))]
+)
+def test_the_parts_have_the_papers_sizes(count, sizes):
+    ids = {row: str(row) for row in range(count)}
+    parts = set_aside(ids, attacker_fraction=0.1, evaluation_fraction=0.1, seed=0)
+    assert tuple(len(parts[p]) for p in (Part.TRAIN, Part.ATTACKER, Part.VALIDATION, Part.TEST)) == sizes
+
+
+def test_what_is_set_aside_depends_on_ids_and_seed_alone():
+    ids = {row: f"id{row}" for row in range(50)}
+    moved = {row + 1000: name for row, name in ids.items()}
+    parts = set_aside(ids, attacker_fraction=0.1, evaluation_fraction=0.1, seed=1)
+    same = set_aside(moved, attacker_fraction=0.1, evaluation_fraction=0.1, seed=1)
+    assert {ids[r] for r in parts[Part.ATTACKER]} == {moved[r] for r in same[Part.ATTACKER]}
+    other = set_aside(ids, attacker_fraction=0.1, evaluation_fraction=0.1, seed=2)
+    assert set(parts[Part.ATTACKER]) != set(other[Part.ATTACKER])
+
+
+def test_too_few_records_to_split():
+    with pytest.raises(InputError, match="a user with 3 records cannot be split: at least 4 are needed"):
+        set_aside({0: "a", 1: "b", 2: "c"}, attacker_fraction=0.1, evaluation_fraction=0.1, seed=0)
+
+
+def _coin_p_values(flip, keys=60):
+    """P-values that 60 x 400 coins are fair, and that neighbouring users' coins are independent."""
+    flips = [[flip(seed_key(1000 + k), user) for user in USERS] for k in range(keys)]
+    ones = sum(map(sum, flips))
+    agree = sum(a == b for row in flips for a, b in zip(row[::2], row[1::2], strict=True))
+    total = keys * len(USERS)
+    return stats.binomtest(ones, total).pvalue, stats.binomtest(agree, total // 2).pvalue
+
+
+def test_coins_are_fair_and_independent_and_the_test_rejects_others():
+    fair, independent = _coin_p_values(lambda key, user: fair_coin(key, "membership", user))
+    assert fair > COIN_ALARM
+    assert independent > COIN_ALARM
+    biased, _ = _coin_p_values(lambda key, user: fair_coin(key, "a", user) or fair_coin(key, "b", user))
+    assert biased < COIN_ALARM
+    _, paired = _coin_p_values(lambda key, user: fair_coin(key, "membership", str(int(user[4:]) // 2)))
+    assert paired < COIN_ALARM
+
+
+def test_coins_of_two_purposes_or_keys_differ():
+    key = new_key()
+    flips = [[fair_coin(k, p, u) for u in USERS] for k, p in ((key, "a"), (key, "b"), (new_key(), "a"))]
+    assert flips[0] != flips[1]
+    assert flips[0] != flips[2]
+
+
+def test_an_order_does_not_depend_on_the_order_of_asking():
+    assert keyed_order(seed_key(0), "x", USERS) == keyed_order(seed_key(0), "x", USERS[::-1])
+
+
+def test_roles_by_coin_pool_and_exact_half():
+    key = new_key()
+    everyone = assign(USERS, assignment=Assignment.COIN, audit_pool=None, key=key, seed=0)
+    assert {u for u, r in everyone.items() if r is Role.HELD_IN} == {
+        u for u in USERS if fair_coin(key, "membership", u)
+    }
+    pool = assign(USERS, assignment=Assignment.COIN, audit_pool=100, key=key, seed=0)
+    decided = {u for u, r in pool.items() if r is not Role.ALWAYS_IN}
+    assert len(decided) == 100
+    assert decided == set(keyed_order(seed_key(0), "audit pool", USERS)[:100])
+    assert all(pool[u] is everyone[u] for u in decided)
+    half = assign(USERS, assignment=Assignment.EXACT_HALF, audit_pool=None, key=key, seed=0)
+    assert sum(r is Role.HELD_IN for r in half.values()) == 200
+
+
+@pytest.mark.parametrize(
+    ("users", "pool", "message"),
+    [
+        (USERS[:1], None, r"1 user\(s\) to hold in or out: at least 2"),
+        (USERS[:5], 6, "audit_pool is 6, but only 5 users have enough records: lower it"),
+    ],
+)
+def test_pools_that_cannot_be_audited(users, pool, message):
+    with pytest.raises(InputError, match=message):
+        assign(users, assignment=Assignment.COIN, audit_pool=pool, key=b"k", seed=0)
+
+
+def test_coins_all_on_one_side_are_told():
+    key = next(
+        k for k in map(seed_key, range(100)) if fair_coin(k, "membership", "a") == fair_coin(k, "membership", "b")
+    )
+    with pytest.raises(InputError, match="all 2 coins fell on one side"):
+        assign(["a", "b"], assignment=Assignment.COIN, audit_pool=None, key=key, seed=0)
+
+
+def test_selection_counts_whom_it_drops(tmp_path):
+    sizes = {"a@x": 5, "b@x": 3, "c@y": 9, "bot@x": 9, "d@x": 7, "e@x": 6}
+    path = tmp_path / "m.jsonl"
+    rows = [{"user": u, "text": f"{u} {i}", "id": f"{u}{i}"} for u, n in sizes.items() for i in range(n)]
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    store = build_store(JsonLines(path, Columns(id="id")), tmp_path)
+    rule = UserFilter(include=("*@x",), exclude=("bot@*",), min_records=5)
+    chosen = select_users(store, rule, seed=0)
+    assert chosen.users == ("a@x", "d@x", "e@x")
+    assert (chosen.dropped_by_pattern, chosen.dropped_by_minimum, chosen.dropped_by_sampling) == (2, 1, 0)
+    limited = select_users(
+        store, UserFilter(include=("*@x",), min_records=1, max_users=2), taken=frozenset({"a@x"}), seed=0
+    )
+    assert len(limited.users) == 2
+    assert "a@x" not in limited.users
+    assert limited.dropped_by_sampling == 2
+    with pytest.raises(InputError, match="min_records is 0: it must be at least 1"):
+        select_users(store, UserFilter(min_records=0), seed=0)

@@ -1,0 +1,51 @@
+"""Corpus statistics against a slow count, and the real corpora's known numbers."""
+
+import json
+from collections import Counter
+
+from corpus.sources import Columns, JsonLines
+from corpus.statistics import corpus_statistics, records_histogram
+from corpus.statistics_table import statistics_table
+from corpus.store import build_store
+
+
+def _store(tmp_path, pairs):
+    path = tmp_path / "m.jsonl"
+    path.write_text("".join(json.dumps({"user": u, "text": t}) + "\n" for u, t in pairs), encoding="utf-8")
+    return build_store(JsonLines(path), tmp_path)
+
+
+def test_counts_equal_a_slow_count(tmp_path):
+    pairs = [(f"u{i % 7}", f"text {i * i % 23}") for i in range(100)]
+    found = corpus_statistics(_store(tmp_path, pairs))
+    within = sum(n - 1 for n in Counter(pairs).values())
+    owners = {t: {u for u, x in pairs if x == t} for _, t in pairs}
+    assert found.duplicates_within_users == within
+    assert found.duplicates_across_users == sum(len(owners[t]) > 1 for _, t in pairs)
+    counts = Counter(t for _, t in pairs)
+    assert [r.copies for r in found.most_repeated] == sorted(counts.values())[::-1][:10]
+    assert all((counts[r.text], len(owners[r.text])) == (r.copies, r.users) for r in found.most_repeated)
+    assert (found.users, found.records, found.tokens) == (7, 100, 200)
+    assert found.percentiles == (14, 14, 14, 14, 15)
+
+
+def test_the_histogram_doubles_and_counts_everyone():
+    assert records_histogram([1, 2, 3, 4, 9]) == ((1, 1, 1), (2, 3, 2), (4, 7, 1), (8, 15, 1))
+
+
+def test_the_table_says_what_a_person_asks_for(tmp_path):
+    table = statistics_table(
+        corpus_statistics(_store(tmp_path, [("a", "hello  you"), ("a", "hello  you"), ("b", "x")]))
+    )
+    assert "records per user             P0 1 | P25 1 | P50 1 | P75 2 | P100 2" in table
+    assert "duplicates within users      1" in table
+    assert "hello you" in table
+
+
+def test_the_real_corpora_have_the_numbers_of_their_readme(data_dir, tmp_path):
+    columns = Columns(id="id", date="date")
+    found = corpus_statistics(build_store(JsonLines(data_dir / "enron_by_sender.jsonl.gz", columns), tmp_path))
+    assert (found.users, found.records) == (1992, 129_005)
+    assert (found.percentiles[0], found.percentiles[2], found.percentiles[4]) == (10, 21, 2822)
+    assert found.duplicates_within_users == 0
+    assert round(found.duplicates_across_users / found.records, 4) == 0.0093

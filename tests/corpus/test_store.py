@@ -1,0 +1,153 @@
+"""The store against a dictionary of lists, its atomicity, and its errors."""
+
+import json
+import stat
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import corpus.store
+from corpus.aliases import load_aliases
+from corpus.errors import InputError
+from corpus.files import whole_directory, whole_file
+from corpus.sources import Columns, JsonLines
+from corpus.store import build_store
+
+
+def _source(folder, rows, name="mail.jsonl"):
+    path = folder / name
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    return JsonLines(path, Columns(id="id"))
+
+
+def _rows(users, per_user):
+    return [{"user": f"u{i % users}", "text": f"text {i}", "id": f"r{i}"} for i in range(users * per_user)]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(owners=st.lists(st.sampled_from(["b", "a", "Zoë", "c c"]), min_size=1, max_size=30))
+def test_the_store_equals_a_dictionary_of_lists(owners, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    rows = [{"user": u, "text": f"text {i} of {u}", "id": f"r{i}"} for i, u in enumerate(owners)]
+    by_user = defaultdict(list)
+    for row in rows:
+        by_user[row["user"]].append(row)
+    store = build_store(_source(folder, rows), folder)
+    assert store.users == sorted(by_user)
+    assert len(store) == len(rows)
+    for user, its in by_user.items():
+        records = [store.record(row) for row in store.rows(user)]
+        assert [(r.user, r.id, r.text) for r in records] == [(user, r["id"], r["text"]) for r in its]
+        assert store.count(user) == len(its)
+    assert list(store.texts()) == [store.text(i) for i in range(len(store))]
+
+
+def test_sampling_returns_distinct_records_of_distinct_users(tmp_path):
+    store = build_store(_source(tmp_path, _rows(50, 5)), tmp_path)
+    sample = store.sample(4, 2, np.random.default_rng(0))
+    assert [len(records) for records in sample] == [2, 2, 2, 2]
+    assert len({records[0].user for records in sample}) == 4
+    assert all(len({r.user for r in records}) == 1 and len({r.id for r in records}) == 2 for records in sample)
+    assert store.sample(1, 99, np.random.default_rng(0))[0].__len__() == 5
+    with pytest.raises(InputError, match="cannot sample 51 users: the corpus has 50"):
+        store.sample(51, 1, np.random.default_rng(0))
+
+
+def test_sampling_reads_no_more_than_it_returns(tmp_path, monkeypatch):
+    store = build_store(_source(tmp_path, _rows(200, 5)), tmp_path)
+    reads = []
+    original = type(store).record
+    monkeypatch.setattr(type(store), "record", lambda self, row: reads.append(row) or original(self, row))
+    store.sample(4, 2, np.random.default_rng(0))
+    assert len(reads) == 8
+
+
+def test_a_second_build_opens_the_first_and_another_content_does_not(tmp_path):
+    first = build_store(_source(tmp_path, _rows(3, 2)), tmp_path)
+    assert not first.report.reused
+    assert build_store(_source(tmp_path, _rows(3, 2)), tmp_path).report.reused
+    assert build_store(_source(tmp_path, _rows(3, 3)), tmp_path).folder != first.folder
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    def full_disk(table, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(corpus.store, "_write", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        build_store(_source(tmp_path, _rows(3, 2)), tmp_path)
+    assert list((tmp_path / "corpora").iterdir()) == []
+
+
+def test_a_build_that_was_killed_is_done_anew(tmp_path):
+    source = _source(tmp_path, _rows(3, 2))
+    folder = build_store(source, tmp_path).folder
+    dead = folder.rename(folder.with_name(f".{folder.name}.999999999.tmp"))
+    (dead / "meta.json").unlink()
+    assert not build_store(source, tmp_path).report.reused
+    assert not dead.exists()
+
+
+def test_a_repeated_id_is_refused(tmp_path):
+    rows = [*_rows(2, 2), {"user": "u9", "text": "x", "id": "r1"}]
+    with pytest.raises(InputError, match=r"1 record ids stand more than once, such as 'r1' \(2 times\)"):
+        build_store(_source(tmp_path, rows), tmp_path)
+
+
+def test_an_empty_corpus_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"no usable record in the corpus \(0 skipped; first: none\)"):
+        build_store(_source(tmp_path, []), tmp_path)
+
+
+def test_aliases_merge_the_addresses_of_one_person(tmp_path):
+    aliases = tmp_path / "aliases.yaml"
+    aliases.write_text("james@x: [d..steffes@x, j.s@x]\n", encoding="utf-8")
+    rows = [
+        {"user": u, "text": f"t {i}", "id": str(i)} for i, u in enumerate(["james@x", "d..steffes@x", "ann@x", "j.s@x"])
+    ]
+    store = build_store(_source(tmp_path, rows), tmp_path, aliases=load_aliases(aliases))
+    assert {user: store.count(user) for user in store.users} == {"ann@x": 1, "james@x": 3}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("ann: [a]\nbob: [a]\n", "'a' is an alias of both 'ann' and 'bob'"),
+        ("ann: [bob]\nbob: [c]\n", "'bob' is itself an alias of 'ann'"),
+        ("- ann\n", "expected lines like 'person: "),
+        ("ann: [", "not readable as YAML"),
+    ],
+    ids=["two persons", "chain", "list", "broken"],
+)
+def test_alias_files_that_cannot_be_used(tmp_path, content, message):
+    path = tmp_path / "aliases.yaml"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        load_aliases(path)
+
+
+def test_whole_files_and_folders_replace_or_leave_alone(tmp_path):
+    path = tmp_path / "secret.txt"
+    with whole_file(path, private=True) as temporary:
+        temporary.write_text("one", encoding="utf-8")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    def fail_inside(context):
+        with context as temporary:
+            (temporary / "x" if temporary.is_dir() else temporary).write_text("two", encoding="utf-8")
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        fail_inside(whole_file(path, private=True))
+    assert path.read_text(encoding="utf-8") == "one"
+    folder = tmp_path / "folder"
+    for content in ("a", "b"):
+        with whole_directory(folder) as temporary:
+            (temporary / content).write_text(content, encoding="utf-8")
+    assert [p.name for p in folder.iterdir()] == ["b"]
+    with pytest.raises(RuntimeError, match="killed"):
+        fail_inside(whole_directory(folder))
+    assert {p.name for p in tmp_path.iterdir()} == {"folder", "secret.txt"}

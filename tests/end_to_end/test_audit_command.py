@@ -1,0 +1,91 @@
+"""Auditing a checkpoint that someone else trained, from two files."""
+
+import json
+
+import pytest
+
+from audit.ledger import load_ledger
+from audit.record import read_record
+from corpus.split import Part, Role
+
+
+@pytest.fixture
+def files(finished, small_config, tmp_path):
+    """The run's attacker texts as two files, as an auditor would be handed them."""
+    from audit.config import load_config
+    from audit.data import prepare_data
+    from audit.progress import LineReporter
+
+    data = prepare_data(load_config(small_config), finished, LineReporter(lambda line: None))
+    ledger = load_ledger(finished / "ledger")
+    for role, name in ((Role.HELD_IN, "in.jsonl"), (Role.HELD_OUT, "out.jsonl")):
+        rows = [
+            {"author": user, "body": data.store.text(row), "mail": data.store.id(row)}
+            for user in ledger.users(role)
+            for row in ledger.parts[user][Part.ATTACKER]
+        ]
+        (tmp_path / name).write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    return tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+
+
+def _arguments(finished, files, out):
+    columns = ["--user", "author", "--text", "body", "--id", "mail", "--max-characters", "200"]
+    model = ["--model", finished / "checkpoints" / "final", "--reference", _reference(finished)]
+    return ["audit", *model, "--held-in", files[0], "--held-out", files[1], "--out", out, *columns]
+
+
+def _reference(finished):
+    from audit.config import load_config
+    from audit.data import prepare_data
+    from audit.progress import LineReporter
+    from corpus.files import cache_directory
+    from finetune.pretraining import pretrained_folder
+
+    config = load_config(finished / "config.yaml")
+    data = prepare_data(config, finished, LineReporter(lambda line: None))
+    pretrain = config.model.pretrain
+    return pretrained_folder(data.public_texts(), pretrain.shape, pretrain.recipe, cache_directory())
+
+
+def test_it_finds_what_the_run_found_and_says_that_sides_are_asserted(call, finished, files, tmp_path):
+    code, out, err = call(*_arguments(finished, files, tmp_path / "audit"))
+    assert code == 0, err
+    assert "note: Indicative only: who was held in is asserted by two files" in out
+    assert (tmp_path / "audit" / "report.pdf").is_file()
+    audited, ran = (read_record(folder / "record.json") for folder in (tmp_path / "audit", finished))
+    assert audited.training is None
+    for mine, its in zip(audited.attacks, ran.attacks, strict=True):
+        assert mine.auroc.value == pytest.approx(its.auroc.value, abs=1e-9)
+    assert not audited.split.certifiable
+
+
+def test_a_user_or_a_record_on_both_sides_is_refused(call, finished, files, tmp_path):
+    held_in, held_out = files
+    kept = held_out.read_text(encoding="utf-8")
+    first = json.loads(held_in.read_text(encoding="utf-8").splitlines()[0])
+    held_out.write_text(kept + json.dumps({**first, "mail": "new"}) + "\n", encoding="utf-8")
+    code, _, err = call(*_arguments(finished, files, tmp_path / "a"))
+    assert code == 2
+    assert err.splitlines()[-1] == (
+        f"error: 1 users stand in both files, such as '{first['author']}': a user is on one side only"
+    )
+    held_out.write_text(kept + json.dumps({**first, "author": "new"}) + "\n", encoding="utf-8")
+    code, _, err = call(*_arguments(finished, files, tmp_path / "b"))
+    assert code == 2
+    assert f"error: record id '{first['mail']}' stands in both files: a record is on one side only" in err
+
+
+def test_one_user_and_the_same_model_twice_are_refused(call, finished, files, tmp_path):
+    held_in, _ = files
+    lines = held_in.read_text(encoding="utf-8").splitlines()
+    author = json.loads(lines[0])["author"]
+    held_in.write_text("".join(x + "\n" for x in lines if json.loads(x)["author"] == author), encoding="utf-8")
+    code, _, err = call(*_arguments(finished, files, tmp_path / "a"))
+    assert code == 2
+    assert "error: the held-in file has 1 user: at least 2 are needed" in err
+    held_in.write_text("\n".join(lines), encoding="utf-8")
+    arguments = _arguments(finished, files, tmp_path / "b")
+    arguments[4] = arguments[2]
+    code, _, err = call(*arguments)
+    assert code == 2
+    assert "error: target and reference are the same model" in err

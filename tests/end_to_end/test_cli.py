@@ -1,0 +1,144 @@
+"""The command line itself: help, what it does not import, exit codes, one line for every mistake."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import audit.pipeline
+from corpus.errors import ResumableError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--help"], ["demo", "run", "audit", "report", "export", "corpus", "Exit codes"]),
+        (["run", "--help"], ["--set", "--out", "goes on where a killed run stopped"]),
+        (["audit", "--help"], ["--model", "--reference", "--held-in", "--held-out", "LoRA"]),
+        (["corpus", "stats", "--help"], ["--tokenizer", "--aliases", "--skip-bad-lines"]),
+    ],
+)
+def test_the_help_names_what_there_is(call, arguments, words):
+    code, out, _ = call(*arguments)
+    assert code == 0
+    assert all(word in " ".join(out.split()) for word in words)
+
+
+@pytest.mark.parametrize(
+    "command", ["import heldin", "import reports.pdf", "import defenses.accounting", "import audit.config"]
+)
+def test_what_must_start_quickly_imports_no_torch(command):
+    code = f"{command}; import sys; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_help_imports_nothing_heavy():
+    heavy = ("torch", "numpy", "pyarrow", "pydantic", "matplotlib")
+    code = f"import sys, heldin; print([m for m in {heavy} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_a_config_with_errors_is_exit_code_2_and_no_traceback(call, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("name: x\ncorpus: {source: {kind: synthetic}}\nmodell: {base: gpt2}\n", encoding="utf-8")
+    code, _, err = call("run", path)
+    assert code == 2
+    assert err.splitlines() == [
+        f"error: {path}: 2 errors",
+        "  model: Field required",
+        "  modell: unknown key; did you mean 'model'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ResumableError("the loss became NaN"), 5, "stopped: the loss became NaN\n"),
+        (KeyboardInterrupt(), 130, "interrupted: the same command goes on from the last checkpoint\n"),
+        (
+            OSError(28, "No space left on device", "/runs/x"),
+            5,
+            "stopped: No space left on device: /runs/x; mend it and run the command again\n",
+        ),
+    ],
+    ids=["diverged", "interrupted", "disk full"],
+)
+def test_what_can_be_resumed_says_so_by_its_exit_code(call, small_config, tmp_path, monkeypatch, error, code, line):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(audit.pipeline, "prepare_data", fail)
+    found, _, err = call("run", small_config, "--out", tmp_path / "run")
+    assert (found, err) == (code, line)
+
+
+def test_a_bug_keeps_its_traceback(small_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(audit.pipeline, "prepare_data", lambda *a: 1 / 0)
+    monkeypatch.setattr(sys, "argv", ["heldin", "run", str(small_config), "--out", str(tmp_path / "run")])
+    import heldin
+
+    with pytest.raises(ZeroDivisionError, match="division by zero"):
+        heldin.main()
+
+
+def test_a_folder_with_other_things_in_it_is_not_taken(call, small_config, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    code, _, err = call("run", small_config, "--out", tmp_path)
+    assert (code, err) == (2, f"error: '{tmp_path}' is not empty and holds no run: choose another --out\n")
+
+
+def test_too_few_users_say_how_many_passed_and_why_the_others_did_not(call, small_config, tmp_path):
+    code, _, err = call("run", small_config, "--out", tmp_path / "r", "--set", "corpus.users.min_records=500")
+    assert code == 2
+    assert "0 of 60 users pass corpus.users (0 dropped by pattern, 60 with fewer than 500 records)" in err
+
+
+def test_corpus_build_and_stats(call, tmp_path):
+    path = tmp_path / "m.csv"
+    path.write_text("user,text\nann,hello you\nann,hello you\nbob,\n", encoding="utf-8")
+    code, _, err = call("corpus", "build", path)
+    assert (code, err) == (
+        2,
+        "error: m.csv line 4: empty text in column 'text'; mend the row or pass --skip-bad-lines to count and skip such"
+        " rows\n",
+    )
+    code, out, _ = call("corpus", "build", path, "--skip-bad-lines")
+    assert code == 0
+    assert out.startswith("1 users, 2 records: ")
+    assert "1 rows skipped, the first: m.csv line 4: empty text" in out
+    code, out, _ = call("corpus", "stats", path, "--skip-bad-lines")
+    assert "duplicates within users      1" in out
+
+
+def test_stats_count_tokens_with_a_models_tokenizer(call, make_lm, tmp_path):
+    lm = make_lm()
+    lm.tokenizer.save_pretrained(tmp_path / "tokenizer")
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"user": "a", "text": "The river opens."}\n', encoding="utf-8")
+    tokens = len(lm.tokenizer("The river opens.", add_special_tokens=False)["input_ids"])
+    code, out, _ = call("corpus", "stats", path, "--tokenizer", tmp_path / "tokenizer")
+    assert code == 0
+    assert f"tokens                       {tokens}" in out
+
+
+def test_report_of_no_run_and_of_a_damaged_record(call, tmp_path):
+    code, _, err = call("report", tmp_path)
+    assert (code, err) == (
+        2,
+        f"error: no record at '{tmp_path / 'record.json'}': name the folder of a finished run or audit\n",
+    )
+    for content, words in (
+        ("{", "is not JSON"),
+        ('{"schema_version": 99}', "schema 99"),
+        ('{"schema_version": 1}', "whole"),
+    ):
+        (tmp_path / "record.json").write_text(content, encoding="utf-8")
+        code, _, err = call("report", tmp_path)
+        assert code == 2
+        assert words in err
+        assert not (tmp_path / "report.pdf").exists()

@@ -1,0 +1,206 @@
+"""The main job through the command line: files, resume, report, export, and no leak of names or secrets."""
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import audit.pipeline
+from audit.config import load_config
+from audit.data import prepare_data
+from audit.ledger import load_ledger
+from audit.progress import LineReporter
+from audit.record import read_record
+from corpus.split import Part, Role
+from models.loading import quiet_transformers
+
+
+def _weights(folder):
+    return load_file(folder / "checkpoints" / "final" / "model.safetensors")
+
+
+def test_every_stage_leaves_its_named_file(finished):
+    names = {p.name for p in finished.iterdir()}
+    assert names == {"config.yaml", "ledger", "plan.json", "checkpoints", "scores.parquet", "record.json", "report.pdf"}
+    assert stat.S_IMODE(finished.stat().st_mode) == 0o700
+    assert stat.S_IMODE((finished / "scores.parquet").stat().st_mode) == 0o600
+    assert not list(finished.rglob("*.tmp"))
+
+
+def test_the_record_holds_every_number_and_agrees_with_the_ledger(finished):
+    record = read_record(finished / "record.json")
+    ledger = load_ledger(finished / "ledger")
+    assert (record.split.held_in, record.split.held_out) == (
+        len(ledger.users(Role.HELD_IN)),
+        len(ledger.users(Role.HELD_OUT)),
+    )
+    assert record.training.records == len(ledger.training_rows())
+    assert record.training.users == record.split.held_in + record.split.always_in
+    assert {a.attack for a in record.attacks} >= {"likelihood-ratio", "loss", "zlib", "min-k++"}
+    assert [a.aggregation for a in record.attacks if a.attack == "likelihood-ratio"] == ["mean", "min", "max"]
+    assert {b.name for b in record.blind} == {"reference model alone", "bag of words"}
+    for result in record.attacks:
+        assert result.auroc.lower <= result.auroc.value <= result.auroc.upper
+        assert sum(result.histogram.held_in) == record.split.held_in
+        assert sum(result.histogram.held_out) == record.split.held_out
+        for at in result.tpr_at:
+            assert (at.estimate is None) == (record.split.held_out * at.fpr < 1)
+    curve = record.training.curve
+    assert len(curve) == 4
+    assert curve[-1].step == record.training.steps
+    assert curve[-1].held_in_loss < curve[0].held_in_loss
+    assert record.training.chosen_step == min(curve, key=lambda p: p.held_in_loss).step
+
+
+def test_neither_record_nor_report_nor_plan_holds_a_name_a_text_or_a_secret(finished, small_config):
+    ledger = load_ledger(finished / "ledger")
+    files = ("record.json", "plan.json", "config.yaml")
+    content = "".join((finished / name).read_text(encoding="utf-8") for name in files) + _pdf_text(
+        finished / "report.pdf"
+    )
+    assert ledger.key.hex() not in content
+    for user in ledger.roles:
+        assert user not in content
+        assert user.split("@")[0].replace(".", " ").title() not in content
+
+
+def _pdf_text(path):
+    if shutil.which("pdftotext") is None:
+        return ""
+    return subprocess.run(["pdftotext", str(path), "-"], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_report_says_internal_on_every_page(finished):
+    if shutil.which("pdftotext") is None:
+        pytest.skip("pdftotext (poppler-utils) is not installed")
+    pages = _pdf_text(finished / "report.pdf").split("\f")[:-1]
+    assert 2 <= len(pages) <= 6
+    assert all("Internal document" in page for page in pages)
+    assert "Was this user held in?" in pages[0]
+    assert "What it means" in pages[0]
+
+
+def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_config, tmp_path, monkeypatch):
+    """Spy on what reaches the training loop: the token sequences of held-in users' training texts, no others."""
+    handed = {}
+    original = audit.pipeline.encode
+
+    def spy(tokenizer, texts, length):
+        handed["texts"] = list(texts)
+        return original(tokenizer, texts, length)
+
+    class Stop(Exception):
+        pass
+
+    def stop(*arguments, **options):
+        handed["arguments"] = arguments
+        raise Stop
+
+    monkeypatch.setattr(audit.pipeline, "encode", spy)
+    monkeypatch.setattr(audit.pipeline, "train", stop)
+    with pytest.raises(Stop):
+        audit.pipeline.run(load_config(small_config), tmp_path / "run", LineReporter(lambda line: None), command="")
+    data = prepare_data(load_config(small_config), tmp_path / "run", LineReporter(lambda line: None))
+    store, ledger = data.store, data.ledger
+    held_in = {u for u, r in ledger.roles.items() if r is Role.HELD_IN}
+    included = {store.text(row) for u in held_in for row in ledger.parts[u][Part.TRAIN]}
+    others = {
+        store.text(row)
+        for user, parts in ledger.parts.items()
+        for part, rows in parts.items()
+        for row in rows
+        if user not in held_in or part is not Part.TRAIN
+    }
+    assert set(handed["texts"]) == included
+    assert not included & others
+    assert len(handed["arguments"][1]) == len(handed["texts"])
+
+
+def test_the_attack_is_handed_users_in_an_order_that_says_nothing_of_their_side(finished):
+    users = list(dict.fromkeys(pq.read_table(finished / "scores.parquet")["user"].to_pylist()))
+    assert users == sorted(users)
+    assert set(pq.read_table(finished / "scores.parquet").column_names) == {"user", "text", "attack", "statistic"}
+
+
+def test_running_again_does_nothing_twice_and_another_config_is_refused(call, finished, small_config, monkeypatch):
+    before = (finished / "record.json").stat().st_mtime
+    weights = _weights(finished)
+    code, out, _ = call("run", small_config, "--out", finished)
+    assert code == 0
+    assert "report.pdf" in out
+    assert (finished / "record.json").stat().st_mtime > before
+    assert all(torch.equal(v, weights[k]) for k, v in _weights(finished).items())
+    code, _, err = call("run", small_config, "--out", finished, "--set", "finetune.epochs=5")
+    assert code == 2
+    assert (
+        err == f"error: '{finished}' holds a run of another config ('finetune.epochs' differs): choose another --out\n"
+    )
+
+
+def test_a_run_killed_in_training_and_started_again_equals_an_undisturbed_one(finished, small_config, tmp_path):
+    """The same ledger in two folders stands for the same run; one of them is killed with SIGKILL."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "heldin", "run", str(small_config), "--out"]
+    for name in ("killed", "whole"):
+        (tmp_path / name).mkdir()
+        shutil.copy(finished / "config.yaml", tmp_path / name)
+        shutil.copytree(finished / "ledger", tmp_path / name / "ledger")
+    child = subprocess.Popen([*command, str(tmp_path / "killed")], env=environment, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "killed").glob("checkpoints/resume/step-*")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    assert not (tmp_path / "killed" / "record.json").exists()
+    for name in ("killed", "whole"):
+        subprocess.run([*command, str(tmp_path / name)], env=environment, check=True, capture_output=True)
+    killed, whole = _weights(tmp_path / "killed"), _weights(tmp_path / "whole")
+    assert killed.keys() == whole.keys()
+    assert all(torch.equal(killed[k], whole[k]) for k in whole)
+    records = [read_record(tmp_path / name / "record.json") for name in ("killed", "whole")]
+    assert records[0].attacks == records[1].attacks
+    assert records[0].training.curve == records[1].training.curve
+
+
+def test_what_is_exported_is_model_card_and_plan_and_loads(call, finished, tmp_path):
+    code, _, _ = call("export", finished, "--to", tmp_path / "public")
+    assert code == 0
+    names = {p.name for p in (tmp_path / "public").iterdir()}
+    assert names >= {"README.md", "plan.json", "config.json", "model.safetensors", "tokenizer.json"}
+    assert not names & {"record.json", "scores.parquet", "ledger", "report.pdf", "config.yaml"}
+    assert "not a DP guarantee" in (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    with quiet_transformers():
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "public")
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "public")
+    ids = tokenizer("The meeting", return_tensors="pt")["input_ids"]
+    assert torch.isfinite(model(input_ids=ids).logits).all()
+    code, _, err = call("export", finished, "--to", tmp_path / "public")
+    assert (code, err) == (2, f"error: '{tmp_path / 'public'}' is not empty: name a new folder\n")
+    record = json.loads((finished / "record.json").read_text(encoding="utf-8"))
+    card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    assert f"{record['attacks'][0]['auroc']['value']:.3f}" not in card
+    code, _, err = call("export", tmp_path, "--to", tmp_path / "other")
+    assert code == 2
+    assert "name the folder of a finished run or audit" in err
+
+
+def test_an_audit_pool_keeps_the_rest_always_in_and_an_exact_half_is_marked(call, small_config, tmp_path):
+    out = tmp_path / "pool"
+    changes = ["split.audit_pool=20", "split.assignment=exact_half", "finetune.epochs=0.5", "finetune.select=last"]
+    code, printed, err = call("run", small_config, "--out", out, *[a for c in changes for a in ("--set", c)])
+    assert code == 0, err
+    record = read_record(out / "record.json")
+    assert (record.split.held_in, record.split.held_out, record.split.always_in) == (10, 10, 10)
+    assert record.training.users == 20
+    assert not record.split.certifiable
+    assert "note: Indicative only: an exact half of the users was held in" in printed

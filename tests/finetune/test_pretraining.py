@@ -1,0 +1,30 @@
+"""Pre-training on public texts: learns, is cached by content, refuses what cannot be."""
+
+import pytest
+
+import finetune.pretraining
+from corpus.errors import InputError
+from finetune.pretraining import pretrain
+from finetune.recipe import Recipe, Select
+from models.logprobs import score_texts
+from models.shape import TinyModel
+
+SHAPE = TinyModel(vocabulary=300, context=32, hidden=16, layers=2, heads=2, window=8)
+RECIPE = Recipe(epochs=2, batch_size=8, learning_rate=1e-2, sequence_length=32, select=Select.LAST)
+
+
+def test_pretraining_learns_and_is_done_once_per_content(english, tmp_path, monkeypatch):
+    lm = pretrain(english[:400], SHAPE, RECIPE, tmp_path)
+    fresh = english[400:420]
+    per_token = sum(s.total for s in score_texts(lm, fresh)) / sum(len(s.logprobs) for s in score_texts(lm, fresh))
+    assert per_token > -3.5  # uniform guessing over 300 tokens is -5.7
+    assert [p.name for p in (tmp_path / "pretrained").iterdir()] == [lm.name.rsplit("/", 1)[-1]]
+    monkeypatch.setattr(finetune.pretraining, "train", lambda *a, **k: pytest.fail("trained twice"))
+    assert pretrain(english[:400], SHAPE, RECIPE, tmp_path).fingerprint == lm.fingerprint
+
+
+def test_what_cannot_be_pretrained(english, tmp_path):
+    with pytest.raises(InputError, match="there are no public texts to pre-train on"):
+        pretrain([], SHAPE, RECIPE, tmp_path)
+    with pytest.raises(InputError, match=r"sequence_length is 64, more than model.pretrain.shape.context = 32"):
+        pretrain(english, SHAPE, Recipe(sequence_length=64, select=Select.LAST), tmp_path)

@@ -1,0 +1,39 @@
+"""The schedule and its constants."""
+
+import pytest
+
+from corpus.errors import InputError
+from finetune.recipe import Recipe
+
+
+def test_the_papers_defaults():
+    recipe = Recipe()
+    assert (recipe.epochs, recipe.batch_size, recipe.learning_rate, recipe.warmup_steps) == (10, 8, 5e-5, 200)
+    assert (recipe.optimizer.value, recipe.select.value) == ("adam", "best")
+
+
+def test_the_learning_rate_warms_up_and_decays_linearly_to_zero():
+    recipe = Recipe(learning_rate=1.0, warmup_steps=10)
+    rates = [recipe.learning_rate_at(step, 110) for step in range(110)]
+    assert rates[:3] == pytest.approx([0.1, 0.2, 0.3])
+    assert rates[9] == rates[10] == 1.0
+    assert rates[60] == pytest.approx(0.5)
+    assert 0 < rates[-1] == pytest.approx(0.01)
+    assert Recipe(learning_rate=1.0, warmup_steps=200).learning_rate_at(0, 100) == pytest.approx(0.1)
+    assert Recipe(learning_rate=1.0).learning_rate_at(0, 1) == 1.0
+
+
+def test_steps_and_evaluations():
+    assert Recipe(epochs=10, batch_size=8).steps(100) == 130
+    assert Recipe(epochs=0.1, batch_size=8).steps(5) == 1
+    assert Recipe(evaluations=4).evaluation_steps(100) == [25, 50, 75, 100]
+    assert Recipe(evaluations=10).evaluation_steps(3) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("epochs", 0), ("batch_size", 0), ("learning_rate", -1.0), ("micro_batch", 0), ("evaluations", 0)],
+)
+def test_constants_that_cannot_be(field, value):
+    with pytest.raises(InputError, match=rf"finetune.{field} is {value}: it must be"):
+        Recipe(**{field: value})

@@ -1,0 +1,172 @@
+"""Loading models: what works, and one clear line for what does not."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
+
+from corpus.errors import InputError
+from models.generation import sample_texts
+from models.loading import LanguageModel, fingerprint_folder, load_language_model, quiet_transformers, start_token
+from models.logprobs import score_texts
+from models.shape import TinyModel
+from models.tiny import new_tiny_model, train_tokenizer
+
+TEXT = ["The river opens the letter."]
+
+
+@pytest.fixture
+def folder(make_lm, tmp_path):
+    lm = make_lm()
+    lm.model.save_pretrained(tmp_path / "model")
+    lm.tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_saved_model_scores_as_before_and_its_name_is_its_content(make_lm, folder):
+    loaded = load_language_model(str(folder))
+    assert score_texts(loaded, TEXT)[0].logprobs.tolist() == score_texts(make_lm(), TEXT)[0].logprobs.tolist()
+    assert not loaded.model.training
+    before = fingerprint_folder(folder)
+    other = make_lm(seed=1)
+    other.model.save_pretrained(folder)
+    assert fingerprint_folder(folder) != before
+    assert load_language_model(str(folder)).fingerprint != loaded.fingerprint
+
+
+def test_a_lora_adapter_folder_is_loaded_onto_its_base(make_lm, folder, tmp_path):
+    base = load_language_model(str(folder))
+    with quiet_transformers():
+        adapted = get_peft_model(base.model, LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
+    expected = score_texts(LanguageModel(adapted.eval(), base.tokenizer, "adapted", ""), TEXT)[0].logprobs
+    adapted.peft_config["default"].base_model_name_or_path = str(folder)
+    adapted.save_pretrained(tmp_path / "adapter")
+    loaded = load_language_model(str(tmp_path / "adapter"))
+    assert loaded.fingerprint != base.fingerprint
+    assert score_texts(loaded, TEXT)[0].logprobs.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
+    assert expected.tolist() != pytest.approx(score_texts(make_lm(), TEXT)[0].logprobs.tolist(), abs=1e-3)
+
+
+def test_folders_that_cannot_be_used(folder, tmp_path):
+    with pytest.raises(InputError, match="no such model folder: '/no/such/folder'"):
+        load_language_model("/no/such/folder")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="holds no config.json: it is not a model folder"):
+        load_language_model(str(tmp_path / "empty"))
+    weights = folder / "model.safetensors"
+    kept = weights.read_bytes()
+    weights.unlink()
+    with pytest.raises(InputError, match="holds no weights: a model.safetensors is expected"):
+        load_language_model(str(folder))
+    (folder / "pytorch_model.bin").write_bytes(b"\x80pickle")
+    with pytest.raises(InputError, match=r"holds pickled weights only \(pytorch_model.bin\), which can run code"):
+        load_language_model(str(folder))
+    weights.write_bytes(kept[: len(kept) // 2])
+    with pytest.raises(InputError, match=r"cannot load model '.*': [^\n]+$"):
+        load_language_model(str(folder))
+
+
+def test_a_hub_name_that_cannot_be_reached_is_one_line():
+    with pytest.raises(InputError, match="cannot load model 'nobody/no-such-model': [^\n]+$"):
+        load_language_model("nobody/no-such-model")
+
+
+def test_weights_that_are_incomplete_are_not_filled_with_random_numbers(folder):
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("transformer.h.1.mlp.c_fc.weight")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"incomplete or of another shape, such as 'transformer.h.1.mlp.c_fc.weight'"):
+        load_language_model(str(folder))
+
+
+def test_weights_of_another_shape_are_refused(folder):
+    config = json.loads((folder / "config.json").read_text())
+    config["intermediate_size"] = 64
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"(incomplete or of another shape|cannot load model)"):
+        load_language_model(str(folder))
+
+
+def test_a_folder_without_a_tokenizer_or_with_one_that_does_not_match(folder, english):
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(InputError, match=r"(cannot load the tokenizer|the tokenizer) of '.*model'"):
+        load_language_model(str(folder))
+    train_tokenizer([*english, *(chr(i) * 2 for i in range(0x4E00, 0x5000))], 900).save_pretrained(folder)
+    with pytest.raises(
+        InputError, match=r"does not match the model: token ids go up to \d+, the model has \d+ embeddings"
+    ):
+        load_language_model(str(folder))
+
+
+def test_the_empty_tokenizer_that_transformers_builds_from_files_is_refused(data_dir, tmp_path):
+    """transformers 5 ignores vocab_file= and silently builds a GPT-2 tokenizer that yields no tokens."""
+    shutil.copy(data_dir / "gpt2_bpe" / "encoder.json", tmp_path / "vocab.json")
+    shutil.copy(data_dir / "gpt2_bpe" / "vocab.bpe", tmp_path / "merges.txt")
+    folder = tmp_path / "gpt2"
+    GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=50257)).save_pretrained(folder)
+    empty = GPT2Tokenizer(vocab_file=str(tmp_path / "vocab.json"), merges_file=str(tmp_path / "merges.txt"))
+    empty.save_pretrained(folder)
+    with pytest.raises(
+        InputError, match=r"makes (no tokens|only unknown tokens) of plain English: its vocabulary is empty"
+    ):
+        load_language_model(str(folder))
+    for file in folder.glob("*token*"):
+        file.unlink()
+    shutil.copy(tmp_path / "vocab.json", folder)
+    shutil.copy(tmp_path / "merges.txt", folder)
+    lm = load_language_model(str(folder))
+    assert lm.start_token == 50256
+    assert lm.tokenizer.decode(lm.tokenizer("Hello world")["input_ids"]) == "Hello world"
+
+
+def test_a_tokenizer_without_a_start_token_is_refused(make_lm):
+    tokenizer = make_lm().tokenizer
+    saved = tokenizer.bos_token, tokenizer.eos_token
+    try:
+        tokenizer.bos_token = tokenizer.eos_token = None
+        with pytest.raises(InputError, match="the tokenizer of 'x' has neither a beginning- nor an end-of-text token"):
+            start_token(tokenizer, "x")
+    finally:
+        tokenizer.bos_token, tokenizer.eos_token = saved
+
+
+def test_the_tiny_model_is_a_tied_gpt_neo_of_both_attentions_from_its_seed(english):
+    tokenizer = train_tokenizer(english, 400)
+    shape = TinyModel(vocabulary=400, context=16, hidden=8, layers=3, heads=2, window=4)
+    model = new_tiny_model(shape, tokenizer, seed=3)
+    assert model.config.attention_layers == ["global", "local", "global"]
+    assert model.lm_head.weight is model.transformer.wte.weight
+    assert torch.equal(model.lm_head.weight, new_tiny_model(shape, tokenizer, seed=3).lm_head.weight)
+    assert not torch.equal(model.lm_head.weight, new_tiny_model(shape, tokenizer, seed=4).lm_head.weight)
+    with pytest.raises(InputError, match="vocabulary is 100: byte-level BPE needs at least 257"):
+        train_tokenizer(english, 100)
+
+
+def test_the_tokenizer_keeps_every_character(make_lm):
+    tokenizer = make_lm().tokenizer
+    text = "Tabs\tand  spaces, ünïcode 🎉\n\n— 日本語"
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+
+
+def test_sampling_follows_the_models_distribution_and_its_seed(make_lm):
+    lm = make_lm()
+    assert sample_texts(lm, 3, seed=1, max_tokens=8) == sample_texts(lm, 3, seed=1, max_tokens=8)
+    assert sample_texts(lm, 3, seed=1, max_tokens=8) != sample_texts(lm, 3, seed=2, max_tokens=8)
+    bias = torch.zeros(lm.model.config.vocab_size)
+    bias[lm.tokenizer("river", add_special_tokens=False)["input_ids"][0]] = 50.0
+    lm.model.lm_head.bias = torch.nn.Parameter(bias)
+    first = lm.tokenizer.decode(lm.tokenizer("river", add_special_tokens=False)["input_ids"][:1])
+    assert sample_texts(lm, 2, seed=0, max_tokens=3) == [first * 3] * 2
+    with pytest.raises(InputError, match="temperature is 0: it must be positive"):
+        sample_texts(lm, 1, seed=0, temperature=0)
+    with pytest.raises(InputError, match=r"the prompt has \d+ tokens and the context of 'tiny-0' is 32: shorten it"):
+        sample_texts(lm, 1, seed=0, prompt="The river opens the letter. " * 9)
