@@ -1,0 +1,103 @@
+"""Accounting times beside dp-accounting's own, in one run: `python benchmarks/accounting.py [--all]`.
+
+Three questions: one step of a mixture of Gaussians on the same grid (h = 1e-3), an epsilon at T = 2000 from cold and
+warm, and a calibration. Without the interpreter's start and the imports. One thread: set OMP_NUM_THREADS=1.
+"""
+
+import argparse
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dp_accounting
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
+from scipy import stats
+
+from audit.tradeoff import ceiling_of
+from defenses import accounting
+from defenses.accounting import calibrate, epsilon
+from defenses.events import CappedPoissonGaussian, PoissonGaussian, to_dp_event
+from defenses.mixture_pld import binomial_mixture, mixture_step
+
+STEPS, RATE, DELTA, WIDTH = 2000, 0.01, 1e-6, 1e-3
+
+
+def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+    began = time.perf_counter()
+    value = call()
+    return time.perf_counter() - began, value
+
+
+def library_step(sigma: float, group: int) -> privacy_loss_distribution.PrivacyLossDistribution:
+    counts = range(group + 1)
+    return privacy_loss_distribution.from_mixture_gaussian_mechanism(
+        sigma, counts, stats.binom.pmf(counts, group, RATE), value_discretization_interval=WIDTH
+    )
+
+
+def library_calibration(event: PoissonGaussian, steps: int, target: float, width: float) -> float:
+    def at(noise: float) -> dp_accounting.DpEvent:
+        return to_dp_event(PoissonGaussian(noise, event.rate, event.group_size), steps)
+
+    return dp_accounting.calibrate_dp_mechanism(
+        lambda: PLDAccountant(value_discretization_interval=width), at, target, DELTA, tol=1e-4
+    )
+
+
+def build(cases: list[tuple[float, int]]) -> None:
+    print(f"one step, both directions, h = {WIDTH:g}")
+    print(f"{'sigma':>6} {'G':>4} {'dp-accounting s':>16} {'ours s':>9} {'ratio':>7}")
+    for sigma, group in cases:
+        theirs, _ = seconds(lambda s=sigma, g=group: library_step(s, g))
+        ours, _ = seconds(lambda s=sigma, g=group: mixture_step(binomial_mixture(s, g, RATE), WIDTH))
+        print(f"{sigma:>6} {group:>4} {theirs:>16.3f} {ours:>9.4f} {theirs / ours:>7.0f}")
+
+
+def epsilons(cache: Path) -> None:
+    print(f"\nepsilon, T = {STEPS}, p = {RATE}, delta = {DELTA:g} (goal: 3 s cold, 50 ms warm; ceiling 0.5 s)")
+    print(f"{'sigma':>6} {'G':>4} {'epsilon':>12} {'cold s':>8} {'warm s':>9} {'disk s':>8} {'ROC ceiling s':>14}")
+    for sigma in (0.5, 1.0, 2.0):
+        for group in (1, 8, 32):
+            event = PoissonGaussian(sigma, RATE, group)
+            cold, value = seconds(lambda e=event: epsilon(e, STEPS, DELTA, cache_dir=cache))
+            warm, _ = seconds(lambda e=event: epsilon(e, STEPS, DELTA, cache_dir=cache))
+            ceiling, _ = seconds(lambda e=event: ceiling_of(e, STEPS, DELTA, cache_dir=cache).auroc)
+            accounting._settled.cache_clear()
+            disk, _ = seconds(lambda e=event: epsilon(e, STEPS, DELTA, cache_dir=cache))
+            print(f"{sigma:>6} {group:>4} {value:>12.6f} {cold:>8.3f} {warm:>9.5f} {disk:>8.3f} {ceiling:>14.3f}")
+    capped = CappedPoissonGaussian(0.9283, 16 / 1024, 1024, 40)
+    cold, value = seconds(lambda: epsilon(capped, 1000, DELTA, cache_dir=cache))
+    print(f"hard cap 40 of 16 expected, T = 1000: epsilon {value:.4f} in {cold:.2f} s")
+
+
+def calibrations(cache: Path, *, everything: bool) -> None:
+    print(f"\ncalibration, K = 32, N = 1024, T = 1000, delta = {DELTA:g} (goal: 10 s)")
+    for name, event, target in (
+        ("ELS B=64", PoissonGaussian(1.0, 64 / (32 * 1024), 32), 4.0),
+        ("ELS B=512", PoissonGaussian(1.0, 512 / (32 * 1024), 32), 1.0),
+        ("ULS M=16", PoissonGaussian(1.0, 16 / 1024), 4.0),
+    ):
+        ours, noise = seconds(lambda e=event, t=target: calibrate(e, 1000, DELTA, t, cache_dir=cache))
+        line = f"{name:>10} epsilon {target:>4}: sigma {noise:.5f} in {ours:.3f} s"
+        if everything or event.group_size == 1:
+            theirs, other = seconds(lambda e=event, t=target: library_calibration(e, 1000, t, WIDTH))
+            line += f"; dp-accounting (h = {WIDTH:g}) {other:.5f} in {theirs:.2f} s, ratio {theirs / ours:.0f}"
+        print(line)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="also the cases where dp-accounting takes minutes")
+    everything = parser.parse_args().all
+    with tempfile.TemporaryDirectory() as folder:
+        build([(2.0, 1), (1.0, 8), (2.0, 32), (1.0, 32), *([(0.5, 32)] if everything else [])])
+        epsilons(Path(folder))
+        calibrations(Path(folder), everything=everything)
+    assert math.isclose(epsilon(PoissonGaussian(1.0, RATE), STEPS, DELTA), 2.955246, rel_tol=2e-3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Epsilon and delta of a run, from its event: the one place that turns a mechanism into numbers.
+
+Every number is an upper bound on the truth: discretisation, truncation and FFT rounding are all charged
+(defenses/loss_pmf.py, defenses/mixture_pld.py). The grid follows from the error it makes. One step on a grid of width h
+raises the log-moment of order s by s (s + 1) h^2 / 12 on average, so T steps raise epsilon by
+
+    T (s + 1) h^2 / 12,    s = -d ln(delta) / d(epsilon) at the answer,
+
+which matches the measured bias to a few percent (accounting.md section 1, rule 1). A coarse grid gives s; the grid is
+then refined until this bias is below PRECISION times epsilon.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from scipy import optimize, special
+
+from corpus.errors import InputError
+from defenses.events import Event, UnamplifiedGaussian, check_count, one_step, one_step_range, with_noise
+from defenses.loss_pmf import LossPair, WindowError, compose_pair, pair_delta, pair_epsilon, rounding_mass
+from defenses.mixture_pld import GridError
+from defenses.pld_cache import cached_pair, default_cache_dir
+
+PRECISION = 1e-4  # relative overestimate of epsilon that the grid may cause
+SMALLEST_DELTA = 1e-11
+SMALLEST_NOISE, LARGEST_NOISE = 1e-2, 1e6  # where calibration looks
+_EPSILON_FLOOR = 1e-3  # epsilons below this are resolved to PRECISION * this
+_WORTH_STORING = 50_000  # masses; smaller one-step distributions are built faster than read
+
+_Bias: TypeAlias = Callable[[LossPair], tuple[float, float]]
+
+
+def epsilon(event: Event, steps: int, delta: float, *, cache_dir: Path | None = None) -> float:
+    """epsilon(delta) of `steps` steps: never below the exact value of Charles et al., eq. (2), at most 0.2 % above.
+
+    Measured over the table of accounting.md section 1: 0.003 to 0.01 % above.
+
+    | case                | value |
+    |---------------------|-------|
+    | noise multiplier 0  | inf   |
+    | delta < 1e-11, or too small for `steps` FFT roundings | InputError |
+    | delta above the run's total variation | 0 |
+    """
+    check_count("steps", steps)
+    check_delta(delta, steps)
+    if event.noise_multiplier == 0.0:
+        return math.inf
+    if isinstance(event, UnamplifiedGaussian):
+        return gaussian_epsilon(event.mu, delta)
+    return pair_epsilon(loss_distribution(event, steps, delta, cache_dir=cache_dir), delta)
+
+
+def delta_of(event: Event, steps: int, target_epsilon: float, *, cache_dir: Path | None = None) -> float:
+    """delta(epsilon) of `steps` steps, at most 0.2 % above the exact value, never below it nor below SMALLEST_DELTA."""
+    check_count("steps", steps)
+    if not target_epsilon >= 0.0:
+        raise InputError(f"epsilon {target_epsilon} is not a number >= 0")
+    if event.noise_multiplier == 0.0:
+        return 1.0
+    if isinstance(event, UnamplifiedGaussian):
+        return max(gaussian_delta(event.mu, target_epsilon), SMALLEST_DELTA)
+
+    def bias(pair: LossPair) -> tuple[float, float]:
+        near = pair_delta(pair, target_epsilon)
+        further = pair_delta(pair, target_epsilon + 0.01 * max(target_epsilon, _EPSILON_FLOOR))
+        order = math.log(near / further) / (0.01 * max(target_epsilon, _EPSILON_FLOOR)) if further < near else 0.0
+        return order * _grid_bias(steps, order, pair.width), 1e-3
+
+    pair = _refined(event, steps, bias, _directory(cache_dir))
+    return max(pair_delta(pair, target_epsilon), SMALLEST_DELTA)
+
+
+def epsilon_curve(
+    event: Event, steps: Sequence[int], delta: float, *, cache_dir: Path | None = None
+) -> list[tuple[int, float]]:
+    """(T, epsilon after T steps) for each T in `steps`. A run that may stop anywhere spends the last, not its own."""
+    return [(int(t), epsilon(event, int(t), delta, cache_dir=cache_dir)) for t in steps]
+
+
+def loss_distribution(event: Event, steps: int, delta: float, *, cache_dir: Path | None = None) -> LossPair:
+    """The composed pair on the grid that resolves epsilon at this delta; attackers are bounded from it too.
+
+    Noise must be positive. The pair dominates the run in both directions for every a > 0 (Zhu, Dong, Wang 2022).
+    """
+    check_count("steps", steps)
+    check_delta(delta, steps)
+    if event.noise_multiplier == 0.0:
+        raise InputError("noise multiplier 0 has no privacy-loss distribution: its epsilon is infinite")
+    return _settled(event, 1 if isinstance(event, UnamplifiedGaussian) else steps, delta, _directory(cache_dir))
+
+
+def calibrate(event: Event, steps: int, delta: float, target_epsilon: float, *, cache_dir: Path | None = None) -> float:
+    """The noise multiplier that meets target_epsilon: epsilon(result) <= target, within 1e-4 of the least such.
+
+    The event's own noise multiplier is ignored. Raises InputError where no noise multiplier between SMALLEST_NOISE and
+    LARGEST_NOISE meets it, or where even SMALLEST_NOISE spends less.
+    """
+    if not (math.isfinite(target_epsilon) and target_epsilon > 0.0):
+        raise InputError(f"target epsilon {target_epsilon} is not a number above 0")
+
+    def spent(log_noise: float) -> float:
+        return epsilon(with_noise(event, math.exp(log_noise)), steps, delta, cache_dir=cache_dir)
+
+    low, high = _noise_bracket(spent, target_epsilon)
+
+    def gap(log_noise: float) -> float:
+        return math.log(max(spent(log_noise), 1e-12) / target_epsilon)
+
+    root = float(optimize.brentq(gap, low, high, xtol=2e-5)) if spent(high) < target_epsilon else high
+    while spent(root) > target_epsilon:
+        root += 3e-5
+    return math.exp(root)
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) of N(mu, 1) against N(0, 1).
+
+    Balle and Wang 2018, Theorem 8; the second term in logarithms, so that large epsilons do not overflow.
+    """
+    if math.isinf(mu):
+        return 1.0
+    first = float(special.log_ndtr(mu / 2.0 - epsilon / mu))
+    second = epsilon + float(special.log_ndtr(-mu / 2.0 - epsilon / mu))
+    return math.exp(first) * -math.expm1(min(0.0, second - first))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The epsilon >= 0 with gaussian_delta(mu, epsilon) = delta, rounded up by 1e-9; 0 if delta(0) <= delta."""
+    check_delta(delta, 1)
+    if math.isinf(mu):
+        return math.inf
+    if gaussian_delta(mu, 0.0) <= delta:
+        return 0.0
+    high = mu * mu / 2.0 + mu * math.sqrt(2.0 * math.log(1.0 / delta)) + 1.0
+    root = float(optimize.brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, high, xtol=1e-12, rtol=1e-12))
+    return root * (1.0 + 1e-9) + 1e-12
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """The largest mu at which N(mu, 1) against N(0, 1) is (epsilon, delta)-DP, within 1e-10 relative."""
+    check_delta(delta, 1)
+    high = 1.0
+    while gaussian_delta(high, epsilon) < delta:
+        high *= 2.0
+    return float(optimize.brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, 1e-9, high, xtol=1e-13, rtol=1e-11))
+
+
+def check_delta(delta: float, steps: int) -> None:
+    """Raises InputError unless SMALLEST_DELTA <= delta < 1 and delta stands clear of the rounding of `steps` steps."""
+    if not 0.0 < delta < 1.0:
+        raise InputError(f"delta {delta} is outside (0, 1): choose one below 1 / number of users, for example n^-1.1")
+    if delta < SMALLEST_DELTA:
+        raise InputError(
+            f"delta {delta:g} is below {SMALLEST_DELTA:g}, where the rounding of a composed privacy-loss distribution "
+            "swallows it: ask for a larger delta"
+        )
+    if delta < 4.0 * rounding_mass(steps):
+        raise InputError(
+            f"delta {delta:g} is too small for {steps} steps, whose rounding may reach {rounding_mass(steps):.1g}: "
+            "ask for a larger delta"
+        )
+
+
+def delta_warning(delta: float, units: int) -> str | None:
+    """A line to print beside epsilon when delta exceeds 1 / units; None otherwise. `units` is a public constant."""
+    if delta <= 1.0 / units:
+        return None
+    return f"delta {delta:g} is above 1/{units}: one unit may be published outright; use at most {units**-1.1:.2g}"
+
+
+def _grid_bias(steps: int, order: float, width: float) -> float:
+    return steps * (order + 1.0) * width * width / 12.0
+
+
+def _directory(cache_dir: Path | None) -> Path:
+    return cache_dir if cache_dir is not None else default_cache_dir()
+
+
+@functools.lru_cache(maxsize=8)
+def _settled(event: Event, steps: int, delta: float, directory: Path) -> LossPair:
+    def bias(pair: LossPair) -> tuple[float, float]:
+        spent = pair_epsilon(pair, delta)
+        if spent == 0.0 or math.isinf(spent):
+            return 0.0, 1.0
+        looser = min(1.05 * delta, 0.5 * (1.0 + delta))
+        order = math.log(looser / delta) / max(spent - pair_epsilon(pair, looser), 1e-12)
+        return _grid_bias(steps, order, pair.width), PRECISION * max(spent, _EPSILON_FLOOR)
+
+    return _refined(event, steps, bias, directory)
+
+
+def _refined(event: Event, steps: int, bias: _Bias, directory: Path) -> LossPair:
+    """Composes on finer grids until bias(pair) = (predicted, allowed) is in order, or the grid is at its limit.
+
+    Widths are powers of two, so that runs share cached steps. A pair is a valid bound on every grid: the limit costs
+    tightness, never validity.
+    """
+    width = 2.0 ** math.floor(math.log2(one_step_range(event) / 512.0))
+    pair = _composed(event, steps, width, directory)
+    while True:
+        predicted, allowed = bias(pair)
+        if predicted <= allowed:
+            return pair
+        ratio = max(math.sqrt(allowed / predicted), 2.0**-6)
+        finer = pair.width * 2.0 ** min(-1.0, math.floor(math.log2(ratio)))
+        try:
+            pair = compose_pair(_stored_step(event, finer, directory), steps)
+        except (GridError, WindowError):
+            return pair
+
+
+def _composed(event: Event, steps: int, width: float, directory: Path) -> LossPair:
+    while True:
+        try:
+            return compose_pair(_stored_step(event, width, directory), steps)
+        except (GridError, WindowError):
+            width *= 2.0
+
+
+def _stored_step(event: Event, width: float, directory: Path) -> LossPair:
+    if one_step_range(event) / width < _WORTH_STORING:
+        return one_step(event, width)
+    parameters = {"event": type(event).__name__, "width": float(width).hex()}
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        parameters[field.name] = float(value).hex() if isinstance(value, float) else str(value)
+    return cached_pair(parameters, directory, lambda: one_step(event, width))
+
+
+def _noise_bracket(spent: Callable[[float], float], target: float) -> tuple[float, float]:
+    """ln noise (low, high) with epsilon above the target at low and at most the target at high."""
+    smallest, largest = math.log(SMALLEST_NOISE), math.log(LARGEST_NOISE)
+    low = high = 0.0
+    while spent(high) > target:
+        if high >= largest:
+            raise InputError(
+                f"target epsilon {target:g} is not reachable: the largest noise multiplier tried, {LARGEST_NOISE:g}, "
+                f"spends {spent(high):.3g}; ask for a larger epsilon, fewer steps or a lower sampling rate"
+            )
+        low, high = high, min(largest, high + math.log(4.0))
+    while spent(low) <= target:
+        if low <= smallest:
+            raise InputError(
+                f"target epsilon {target:g} is not reached: the smallest noise multiplier tried, {SMALLEST_NOISE:g}, "
+                f"spends only {spent(low):.3g}; ask for a smaller epsilon"
+            )
+        low, high = max(smallest, low - math.log(2.0)), low
+    return low, high

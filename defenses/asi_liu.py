@@ -1,0 +1,59 @@
+"""Asi & Liu's filtered gradient descent (Chua et al., Algorithm 3): its noise, and when it is less than ULS's.
+
+Full batch: every one of N public users enters every step. Half the budget pays AboveThreshold on the concentration
+scores, half the Gaussian noise. Its adjacency is replacement inside its own proof, and halting is an output.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from corpus.errors import InputError
+from defenses.accounting import calibrate, gaussian_mu
+from defenses.events import PoissonGaussian, check_count
+
+
+@dataclass(frozen=True)
+class FilterNoise:
+    """The noise of Algorithm 3 in units of its concentration threshold tau.
+
+    noise_multiplier: PRIVACCOUNTING(eps/2, delta/2, N, N, T). deviation_per_tau: noise standard deviation per
+    coordinate of the averaged gradient, over tau: s_A sqrt(8 (eps + ln(T / delta))) / N (line 14).
+    """
+
+    noise_multiplier: float
+    deviation_per_tau: float
+
+
+def filter_noise(users: int, steps: int, target_epsilon: float, delta: float) -> FilterNoise:
+    """The noise Algorithm 3 adds at (target_epsilon, delta); s_A = sqrt(T) / mu(eps/2, delta/2), full batch."""
+    check_count("users", users)
+    check_count("steps", steps)
+    if not target_epsilon > 0.0:
+        raise InputError(f"target epsilon {target_epsilon} is not a number above 0")
+    noise = math.sqrt(steps) / gaussian_mu(target_epsilon / 2.0, delta / 2.0)
+    concentration = math.sqrt(8.0 * (target_epsilon + math.log(steps / delta)))
+    return FilterNoise(noise, noise * concentration / users)
+
+
+def break_even_concentration(
+    users: int, cohort: int, steps: int, target_epsilon: float, delta: float, *, cache_dir: Path | None = None
+) -> float:
+    """tau / C below which Algorithm 3 adds less noise than ULS with this cohort (Chua et al., Figure 3).
+
+    (s_U / n) N / (s_A sqrt(8 (eps + ln(T / delta)))), s_U calibrated for Poisson rate n / N. Not compute-matched:
+    Algorithm 3 spends N user gradients per step, ULS spends n.
+    """
+    if cohort > users:
+        raise InputError(f"cohort {cohort} is larger than the population {users}: lower the cohort")
+    if cohort == users:
+        uls_noise = math.sqrt(steps) / gaussian_mu(target_epsilon, delta)
+    else:
+        uls_noise = calibrate(PoissonGaussian(1.0, cohort / users), steps, delta, target_epsilon, cache_dir=cache_dir)
+    return uls_noise / cohort / filter_noise(users, steps, target_epsilon, delta).deviation_per_tau
+
+
+def concentration_threshold(users: int) -> float:
+    """4 N / 5, what the score must pass at every step for training to go on (Algorithm 3, line 9); N is public."""
+    check_count("users", users)
+    return 0.8 * users

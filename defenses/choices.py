@@ -1,0 +1,161 @@
+"""The choices a mechanism is made of, as small frozen classes: sampler, clip, divisor, data steps.
+
+A choice's parameters live with it. All are public constants from the config.
+"""
+
+import difflib
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+from corpus.errors import InputError
+
+Positive: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Rate: TypeAlias = Annotated[float, Field(gt=0.0, le=1.0)]
+Unit: TypeAlias = Literal["example", "user"]
+Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace"]
+
+
+class Choice(BaseModel):
+    """Frozen, and closed: an unknown key is an error. Bad fields raise InputError, one line with every problem."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    if not TYPE_CHECKING:  # the type checker keeps the signature made from the fields
+
+        def __init__(self, **fields: Any) -> None:
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise InputError(f"{type(self).__name__}: " + "; ".join(problems(error, type(self)))) from None
+
+
+def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """Each problem as "where: what", with the nearest valid key for an unknown one."""
+    lines = []
+    for problem in error.errors():
+        where = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(str(problem["loc"][-1]), list(model.model_fields), n=1)
+            lines.append(f"unknown key {where}" + (f" (did you mean {near[0]}?)" if near else ""))
+        elif problem["type"] == "value_error":
+            said = str(problem["ctx"]["error"])
+            lines.append(f"{where}: {said}" if where else said)
+        else:
+            lines.append(f"{where}: {problem['msg'].lower()}, got {problem['input']!r:.60}")
+    return lines
+
+
+class PoissonSampler(Choice):
+    """Every sampled unit enters each step by its own coin of probability `rate`; empty steps step and add noise.
+
+    population: the public number of units, where known (it gives the expected cohort and the warning about delta).
+    """
+
+    kind: Literal["poisson"] = "poisson"
+    rate: Rate
+    population: PositiveInt | None = None
+
+    @classmethod
+    def of(cls, population: int, cohort: float) -> "PoissonSampler":
+        """rate = cohort / population, both public constants."""
+        return cls(rate=_rate(population, cohort), population=population)
+
+
+class CappedPoissonSampler(Choice):
+    """Poisson sampling whose cohort is cut to `cap` units at random, so that memory is bounded."""
+
+    kind: Literal["capped_poisson"] = "capped_poisson"
+    rate: Rate
+    population: PositiveInt
+    cap: PositiveInt
+
+    @classmethod
+    def of(cls, population: int, cohort: float, cap: int) -> "CappedPoissonSampler":
+        """rate = cohort / population, both public constants."""
+        return cls(rate=_rate(population, cohort), population=population, cap=cap)
+
+
+class ShuffledSampler(Choice):
+    """Passes over a shuffled population in cohorts of fixed size. For comparison only: no amplification theorem."""
+
+    kind: Literal["shuffled"] = "shuffled"
+    population: PositiveInt
+    cohort: PositiveInt
+    drop_incomplete: bool = False
+
+    @property
+    def rate(self) -> float:
+        """cohort / population, the rate that Poisson accounting would assume."""
+        return _rate(self.population, self.cohort)
+
+
+class FlatClip(Choice):
+    """Each unit's gradient is scaled down to norm at most `norm`; noise has standard deviation s * norm on the sum."""
+
+    kind: Literal["flat"] = "flat"
+    norm: Positive
+
+
+class NormalisedClip(Choice):
+    """As FlatClip, then divided by `norm` (De et al. 2022): sensitivity 1, noise of standard deviation s on the sum."""
+
+    kind: Literal["normalised"] = "normalised"
+    norm: Positive
+
+
+class BatchClip(Choice):
+    """The batch's mean gradient is clipped as one (Kandpal et al., D.3): no bound on what one unit changes."""
+
+    kind: Literal["batch"] = "batch"
+    norm: Positive
+
+
+class NoClip(Choice):
+    """No clipping."""
+
+    kind: Literal["none"] = "none"
+
+
+class ConstantDivisor(Choice):
+    """The noised sum is divided by this public constant."""
+
+    kind: Literal["constant"] = "constant"
+    value: Positive
+
+
+class RealisedCohortDivisor(Choice):
+    """The noised sum is divided by the number of units drawn: a function of the private data and the coins."""
+
+    kind: Literal["realised_cohort"] = "realised_cohort"
+
+
+class DataStep(Choice):
+    """A data-side step and what it may look at (accounting.md section 7).
+
+    user_local: what is kept of a user depends on that user's records only; record_local: on each record alone.
+    """
+
+    name: str
+    user_local: bool
+    record_local: bool
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "DataStep":
+        if self.record_local and not self.user_local:
+            raise ValueError(f"data step {self.name} is record-local but not user-local, which cannot be")
+        return self
+
+
+Sampler: TypeAlias = Annotated[PoissonSampler | CappedPoissonSampler | ShuffledSampler, Field(discriminator="kind")]
+Clip: TypeAlias = Annotated[FlatClip | NormalisedClip | BatchClip | NoClip, Field(discriminator="kind")]
+Divisor: TypeAlias = Annotated[ConstantDivisor | RealisedCohortDivisor, Field(discriminator="kind")]
+RecordSelection: TypeAlias = Literal[
+    "all", "random", "longest", "shortest", "highest_perplexity", "lowest_perplexity", "random_chunk"
+]
+
+
+def _rate(population: int, cohort: float) -> float:
+    if cohort > population:
+        raise InputError(f"cohort {cohort:g} is larger than the population {population}: lower the cohort")
+    return cohort / population

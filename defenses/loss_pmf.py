@@ -1,0 +1,206 @@
+"""Privacy-loss distributions on a uniform grid: compose them, read epsilon and delta off them.
+
+A `LossPmf` is the law of the loss ln(upper/lower) under the upper distribution, every mass moved to the grid so that
+the hockey-stick divergence H_a(upper, lower) = sup_S upper(S) - a lower(S) never falls ("pessimistic" discretisation).
+Everything here keeps that direction: what is dropped becomes infinite loss, never nothing.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+from scipy import fft, signal
+
+Array = npt.NDArray[np.float64]
+
+TAIL_MASS = 1e-15  # composed mass that may leave the window; it is charged as infinite loss
+MAX_WINDOW = 2**22  # longest composed grid: 32 MiB per array
+_ORDERS = np.geomspace(0.25, 32.0, 12)  # Chernoff orders, in units of 1 / (composed standard deviation)
+
+
+def on_grid(lowest: int, count: int, width: float) -> Array:
+    """The losses (lowest + j) * width, j = 0..count-1, in nats."""
+    return np.arange(lowest, lowest + count).astype(np.float64) * width
+
+
+@dataclass(frozen=True)
+class LossPmf:
+    """Masses of the loss at (lowest + j) * width, j = 0..n-1, plus the mass of infinite loss."""
+
+    width: float
+    lowest: int
+    masses: Array
+    infinity: float
+
+    @property
+    def losses(self) -> Array:
+        """The grid, shape (n,), in nats, ascending."""
+        return on_grid(self.lowest, self.masses.size, self.width)
+
+
+@dataclass(frozen=True)
+class LossPair:
+    """Both directions of add/remove: the upper distribution of `remove` has the unit in, that of `add` has it out."""
+
+    remove: LossPmf
+    add: LossPmf
+
+    @property
+    def width(self) -> float:
+        """Grid width in nats, the same in both directions."""
+        return self.remove.width
+
+
+class WindowError(Exception):
+    """The composed grid would not fit; a wider grid (larger width) does."""
+
+
+def rounding_mass(steps: int) -> float:
+    """Mass charged for the rounding of a `steps`-fold FFT power.
+
+    The transform's error in delta grows like steps * 2^-53; measured against the exact contour integral it stays below
+    0.25 times that (accounting.md section 1, "FFT floor"), so that charging all of it never leaves delta too low.
+    """
+    return steps * 2.0**-53
+
+
+def compose(pmf: LossPmf, steps: int) -> LossPmf:
+    """The loss of `steps` independent runs (the steps-fold convolution), never an underestimate.
+
+    The window holds all but TAIL_MASS by Chernoff's bound; that mass and `rounding_mass(steps)` are added to infinity
+    and negative FFT noise is cut to zero. Raises WindowError when the window would exceed MAX_WINDOW points.
+    """
+    if steps == 1:
+        return pmf
+    n = pmf.masses.size
+    low, high = _window(pmf.masses, steps)
+    size = high - low + 1
+    length = fft.next_fast_len(max(size, n), real=True)
+    if length > MAX_WINDOW:
+        raise WindowError(f"a composed grid of {length} points")
+    spectrum = _power(fft.rfft(pmf.masses, length), steps)
+    masses = np.roll(fft.irfft(spectrum, length), -(low % length))[:size]
+    infinity = TAIL_MASS + rounding_mass(steps) - math.expm1(steps * math.log1p(-pmf.infinity))
+    return LossPmf(pmf.width, pmf.lowest * steps + low, np.maximum(masses, 0.0), infinity)
+
+
+def compose_pair(pair: LossPair, steps: int) -> LossPair:
+    """Both directions composed; see `compose`."""
+    return LossPair(compose(pair.remove, steps), compose(pair.add, steps))
+
+
+def delta_at(pmf: LossPmf, epsilon: float) -> float:
+    """H_{e^epsilon}(upper, lower) = infinity + sum over losses l > epsilon of mass (1 - e^(epsilon - l))."""
+    first = max(0, math.floor(epsilon / pmf.width) - pmf.lowest)
+    losses = (pmf.lowest + np.arange(first, pmf.masses.size)) * pmf.width
+    above = losses > epsilon
+    tail = pmf.masses[first:][above]
+    return min(1.0, pmf.infinity + float(-np.expm1(epsilon - losses[above]) @ tail))
+
+
+def deltas_on_grid(pmf: LossPmf) -> Array:
+    """delta at every grid loss, shape (n,), from sums of non-negative terms only: no digit of a small delta cancels.
+
+    delta_{j-1} - delta_j = (1 - e^-width) C_j, C_j = sum_{i>=j} mass_i e^{-(l_i - l_j)} = mass_j + e^-width C_{j+1}.
+    """
+    carried = signal.lfilter([1.0], [1.0, -math.exp(-pmf.width)], pmf.masses[:0:-1])  # C_{n-1}, ..., C_1
+    gains = -math.expm1(-pmf.width) * carried
+    return np.asarray(pmf.infinity + np.append(np.cumsum(gains)[::-1], 0.0))
+
+
+def epsilon_at(pmf: LossPmf, delta: float) -> float:
+    """Smallest epsilon >= 0 with delta(epsilon) <= delta; inf where the infinite-loss mass alone exceeds delta.
+
+    Between two grid losses delta(epsilon) = infinity + A - e^epsilon B is inverted in closed form, in logarithms
+    relative to the grid point, so that losses beyond 700 do not underflow.
+    """
+    if pmf.infinity > delta:
+        return math.inf
+    deltas = deltas_on_grid(pmf)
+    j = int(np.searchsorted(-deltas, -delta))  # first grid loss with delta_j <= delta
+    if j == 0:
+        # below the lowest loss delta(epsilon) = infinity + A - e^(epsilon - l_0) B with all the masses in A and B
+        mass = float(pmf.masses.sum())
+        discounted = float(pmf.masses @ np.exp(-pmf.width * np.arange(pmf.masses.size)))
+        ratio = (pmf.infinity + mass - delta) / discounted if discounted > 0.0 else 0.0
+        return max(0.0, pmf.lowest * pmf.width + math.log(ratio)) if ratio > 0 else 0.0
+    # on [l_{j-1}, l_j] delta falls from deltas[j-1] in proportion to e^epsilon - e^{l_{j-1}}
+    share = float((deltas[j - 1] - delta) / (deltas[j - 1] - deltas[j]))
+    return max(0.0, (pmf.lowest + j) * pmf.width + math.log(share + (1.0 - share) * math.exp(-pmf.width)))
+
+
+def pair_epsilon(pair: LossPair, delta: float) -> float:
+    """epsilon(delta) under add/remove: the larger of the two directions."""
+    return max(epsilon_at(pair.remove, delta), epsilon_at(pair.add, delta))
+
+
+def pair_delta(pair: LossPair, epsilon: float) -> float:
+    """delta(epsilon) under add/remove: the larger of the two directions."""
+    return max(delta_at(pair.remove, epsilon), delta_at(pair.add, epsilon))
+
+
+def mix(first: LossPmf, second: LossPmf, weight: float) -> LossPmf:
+    """The loss when `first` runs with public probability `weight` and `second` otherwise. Same grid width."""
+    low = min(first.lowest, second.lowest)
+    high = max(first.lowest + first.masses.size, second.lowest + second.masses.size)
+    masses = np.zeros(high - low)
+    for part, share in ((first, weight), (second, 1.0 - weight)):
+        start = part.lowest - low
+        masses[start : start + part.masses.size] += share * part.masses
+    return LossPmf(first.width, low, masses, weight * first.infinity + (1.0 - weight) * second.infinity)
+
+
+def from_dp_accounting(pmf: pld_pmf.PLDPmf) -> LossPmf:
+    """A dp-accounting pmf as a LossPmf."""
+    dense = pmf.to_dense_pmf()
+    masses = np.asarray(dense._probs, dtype=np.float64)
+    return LossPmf(float(dense._discretization), int(dense._lower_loss), masses, float(dense._infinity_mass))
+
+
+def to_dp_accounting(pair: LossPair) -> privacy_loss_distribution.PrivacyLossDistribution:
+    """The pair as dp-accounting's PrivacyLossDistribution, for composition with its other mechanisms."""
+    remove, add = (
+        pld_pmf.DensePLDPmf(p.width, p.lowest, p.masses, p.infinity, pessimistic_estimate=True)
+        for p in (pair.remove, pair.add)
+    )
+    return privacy_loss_distribution.PrivacyLossDistribution(remove, add)
+
+
+def _power(values: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
+    """values ** exponent by repeated squaring (numpy's complex power is several times slower)."""
+    result: npt.NDArray[np.complex128] | None = None
+    base = values
+    while exponent:
+        if exponent & 1:
+            result = base.copy() if result is None else result * base
+        exponent >>= 1
+        if exponent:
+            base = base * base
+    assert result is not None
+    return result
+
+
+def _window(masses: Array, steps: int) -> tuple[int, int]:
+    """Index range that holds the steps-fold sum except for TAIL_MASS (half per side), by Chernoff's bound."""
+    n = masses.size
+    index = np.flatnonzero(masses).astype(np.float64)
+    weights = masses[masses != 0.0]
+    total = float(weights.sum())
+    mean = float(index @ weights) / total
+    centred = index - mean
+    spread = math.sqrt(max(steps * float(centred**2 @ weights) / total, 1e-300))
+    bound = math.log(2.0 / TAIL_MASS)
+    low, high = 0.0, float((n - 1) * steps)
+    for order in _ORDERS / max(spread, 1e-3):
+        for sign in (1.0, -1.0):
+            exponents = sign * order * centred
+            top = float(exponents.max())
+            log_mgf = top + math.log(float(np.exp(exponents - top) @ weights))
+            reach = (steps * log_mgf + bound) / order
+            if sign > 0:
+                high = min(high, steps * mean + reach)
+            else:
+                low = max(low, steps * mean - reach)
+    return max(0, math.floor(low)), min((n - 1) * steps, math.ceil(high))

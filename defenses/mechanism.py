@@ -1,0 +1,291 @@
+"""The mechanism as data: what the trainer runs, the accountant reads, the audit tests and the report prints.
+
+Everything in a `Mechanism` is public and comes from the config: sampling rate, population, cohort, divisor, delta and
+steps are constants, never computed from the data or from the coins (accounting.md section 7). Whatever departs from the
+accounted mechanism turns its guarantee into "not a DP guarantee: <why>"; there is no way to build it without that.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, TypeAlias, assert_never
+
+from dp_accounting import dp_event
+from pydantic import Field, PositiveInt, model_validator
+
+from corpus.errors import InputError
+from defenses import accounting
+from defenses.choices import (
+    Adjacency,
+    BatchClip,
+    CappedPoissonSampler,
+    Choice,
+    Clip,
+    DataStep,
+    Divisor,
+    FlatClip,
+    NoClip,
+    NormalisedClip,
+    PoissonSampler,
+    Positive,
+    RealisedCohortDivisor,
+    RecordSelection,
+    Sampler,
+    ShuffledSampler,
+)
+from defenses.events import (
+    CappedPoissonGaussian,
+    Event,
+    PoissonGaussian,
+    UnamplifiedGaussian,
+    participations,
+    to_dp_event,
+)
+
+Unit: TypeAlias = Literal["example", "user"]
+
+_PERPLEXITY = ("highest_perplexity", "lowest_perplexity")
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """(epsilon, delta)-DP of the model after the last step, for one `unit` under `adjacency`, on these conditions."""
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    adjacency: Adjacency
+    conditions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """One line for record, report and terminal."""
+        text = f"epsilon {self.epsilon:.4g}, delta {self.delta:g} per {self.unit} ({self.adjacency.replace('_', '/')})"
+        return "; ".join([text, *self.conditions])
+
+
+@dataclass(frozen=True)
+class NoGuarantee:
+    """Why the mechanism has no guarantee. `assumed_epsilon` is what accounting would print if the reasons did not hold.
+
+    `fallback` is what still holds where shuffling is the only reason (accounting.md section 3, first row).
+    """
+
+    reasons: tuple[str, ...]
+    assumed_epsilon: float | None = None
+    fallback: Guarantee | None = None
+
+    @property
+    def label(self) -> str:
+        """One line for record, report and terminal, beginning with "not a DP guarantee: "."""
+        return "not a DP guarantee: " + "; ".join(self.reasons)
+
+
+class Mechanism(Choice):
+    """A training run's privacy mechanism. Immutable; equal mechanisms have equal epsilon.
+
+    unit: what is protected; "none" for a plain run.
+    sampled: what the sampler draws. sampled "user" with unit "user" is ULS, where group_size is the number of records a
+    user contributes per step (no effect on epsilon); sampled "example" with unit "user" is ELS or group privacy, where
+    group_size is the cap on a user's records; sampled "example" with unit "example" is example-level DP.
+    protected_units: the public number of protected units, for the warning about delta, where the sampler does not tell.
+    Raises InputError, one line with every problem, for a combination that no accountant here covers.
+    """
+
+    VERSION: ClassVar[int] = 1
+
+    unit: Literal["example", "user", "none"]
+    adjacency: Adjacency = "add_remove"
+    sampled: Literal["example", "user"]
+    sampler: Sampler
+    group_size: PositiveInt = 1
+    clip: Clip
+    noise_multiplier: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    steps: PositiveInt
+    delta: float | None = None
+    divisor: Divisor
+    record_selection: RecordSelection = "random"
+    noise_generator: str = "torch default (not cryptographic)"
+    checkpoint: Literal["last_step", "public_validation", "protected_validation"] = "last_step"
+    data_steps: tuple[DataStep, ...] = ()
+    base_model_saw_protected: bool = False
+    tokenizer_saw_protected: bool = False
+    target_epsilon: Positive | None = None
+    protected_units: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _accountable(self) -> "Mechanism":
+        self._check()
+        return self
+
+    def _check(self) -> None:
+        """Raises InputError for a combination that no accountant here covers."""
+        if self.unit == "none":
+            return
+        if self.delta is None:
+            raise InputError("delta is missing: give a public constant below 1 / population, for example n^-1.1")
+        accounting.check_delta(self.delta, self.steps)
+        if self.unit == "example" and self.sampled == "user":
+            raise InputError("user sampling has no example-level accountant: set unit to user or sample examples")
+        if self.unit == "example" and self.group_size != 1:
+            raise InputError(
+                f"group size {self.group_size} with unit example: a group is a user's records, use unit user"
+            )
+        shuffled = isinstance(self.sampler, ShuffledSampler)
+        if self.adjacency == "replace" and not shuffled:
+            raise InputError("replace adjacency has no accountant under Poisson sampling: use add_remove")
+        if self.adjacency == "add_remove" and shuffled:
+            raise InputError("shuffled cohorts fix the population: use zero_out or replace adjacency")
+        if isinstance(self.sampler, CappedPoissonSampler) and self.members > 1:
+            raise InputError(
+                f"a hard cohort cap with group size {self.members} has no accountant: drop the cap or sample users"
+            )
+        _ = self.assumed_event  # the event's own checks: cap below the expected cohort, cohort above the population
+
+    @property
+    def members(self) -> int:
+        """How many sampled members the protected unit holds: group_size for ELS, 1 otherwise."""
+        return self.group_size if self.unit == "user" and self.sampled == "example" else 1
+
+    @property
+    def assumed_event(self) -> Event:
+        """One step's event if the sampler is what accounting takes it for: for shuffled cohorts, Poisson sampling."""
+        match self.sampler:
+            case PoissonSampler() | ShuffledSampler():
+                return PoissonGaussian(self.noise_multiplier, self.sampler.rate, self.members)
+            case CappedPoissonSampler(rate=rate, population=population, cap=cap):
+                return CappedPoissonGaussian(self.noise_multiplier, rate, population, cap)
+            case _:
+                assert_never(self.sampler)
+
+    @property
+    def fallback_event(self) -> UnamplifiedGaussian:
+        """The whole run without credit for sampling; only shuffled cohorts need it, and only they have it."""
+        if not isinstance(self.sampler, ShuffledSampler):
+            raise InputError("only shuffled cohorts have a fallback: Poisson sampling has its own event")
+        n, m = self.sampler.population, self.sampler.cohort
+        times = participations(n, m, self.steps, drop_incomplete=self.sampler.drop_incomplete)
+        adjacency: Literal["zero_out", "replace"] = "replace" if self.adjacency == "replace" else "zero_out"
+        return UnamplifiedGaussian(self.noise_multiplier, times, adjacency, self.members)
+
+    @property
+    def dp_event(self) -> dp_event.DpEvent:
+        """The run as a dp-accounting event; NonPrivateDpEvent where there is no guarantee."""
+        return dp_event.NonPrivateDpEvent() if self.reasons() else to_dp_event(self.assumed_event, self.steps)
+
+    @property
+    def sensitivity(self) -> float:
+        """Norm of what one sampled member adds to the sum before noise: noise has deviation noise_multiplier * this."""
+        match self.clip:
+            case FlatClip(norm=norm):
+                return norm
+            case NormalisedClip():
+                return 1.0
+            case BatchClip() | NoClip():
+                return math.inf
+            case _:
+                assert_never(self.clip)
+
+    @property
+    def gradients_per_step(self) -> float | None:
+        """Expected compute B = G M (ULS) or B = M (examples); None where the population is not given."""
+        if self.sampler.population is None:
+            return None
+        expected = self.sampler.rate * self.sampler.population
+        return expected * self.group_size if self.sampled == "user" else expected
+
+    def reasons(self) -> tuple[str, ...]:
+        """Every reason why this is not a DP guarantee (accounting.md sections 3 and 7); empty for a guarantee."""
+        user_level = self.unit == "user"
+        leaky = [step.name for step in self.data_steps if not step.user_local]
+        checks = [
+            (self.unit == "none", "no privacy unit is protected"),
+            (
+                isinstance(self.sampler, ShuffledSampler),
+                "cohorts are shuffled while accounting assumes Poisson sampling",
+            ),
+            (self.noise_multiplier == 0.0, "no noise is added (noise multiplier 0)"),
+            (isinstance(self.clip, NoClip), "gradients are not clipped"),
+            (isinstance(self.clip, BatchClip), "the batch is clipped as one, which bounds no unit's influence"),
+            (
+                isinstance(self.divisor, RealisedCohortDivisor) and self.adjacency == "add_remove",
+                "the divisor is the realised cohort, which depends on private data",
+            ),
+            (
+                self.checkpoint == "protected_validation",
+                "the checkpoint is chosen by validation on protected users",
+            ),
+            (
+                user_level and bool(leaky),
+                f"preprocessing is not user-local ({', '.join(leaky)})",
+            ),
+            (
+                self.record_selection in _PERPLEXITY and self.base_model_saw_protected,
+                "records are selected by the perplexity of a base model that saw protected users",
+            ),
+            (self.base_model_saw_protected, "the base model was trained on protected users"),
+            (self.tokenizer_saw_protected, "the tokenizer was trained on protected users"),
+        ]
+        return tuple(reason for holds, reason in checks if holds)
+
+    def guarantee(self, *, cache_dir: Path | None = None) -> Guarantee | NoGuarantee:
+        """What this mechanism promises. The only source of the label that record, report and terminal print."""
+        self._check()  # pydantic's model_copy and model_construct do not
+        reasons = self.reasons()
+        if not reasons:
+            promise = self._promise(self.assumed_event, cache_dir)
+            return promise if math.isfinite(promise.epsilon) else NoGuarantee(("no finite epsilon at this delta",))
+        if self.unit == "none" or self.delta is None:
+            return NoGuarantee(reasons)
+        assumed = accounting.epsilon(self.assumed_event, self.steps, self.delta, cache_dir=cache_dir)
+        fallback = None
+        if isinstance(self.sampler, ShuffledSampler) and len(reasons) == 1:
+            fallback = self._promise(self.fallback_event, cache_dir)
+        return NoGuarantee(reasons, assumed, fallback)
+
+    def epsilon(self, *, cache_dir: Path | None = None) -> float:
+        """The guarantee's epsilon; inf where there is none, whatever accounting would have assumed."""
+        promise = self.guarantee(cache_dir=cache_dir)
+        return promise.epsilon if isinstance(promise, Guarantee) else math.inf
+
+    def calibrated(self, target_epsilon: float, *, cache_dir: Path | None = None) -> "Mechanism":
+        """This mechanism with the least noise whose (assumed) epsilon at delta is at most target_epsilon."""
+        if self.delta is None:
+            raise InputError("delta is missing, so that there is nothing to calibrate to")
+        noise = accounting.calibrate(self.assumed_event, self.steps, self.delta, target_epsilon, cache_dir=cache_dir)
+        return Mechanism(**{**dict(self), "noise_multiplier": noise, "target_epsilon": target_epsilon})
+
+    def _promise(self, event: Event, cache_dir: Path | None) -> Guarantee:
+        assert self.delta is not None
+        assert self.unit != "none"
+        units = self.protected_units
+        if units is None and self.sampled == self.unit:
+            units = self.sampler.population
+        warning = accounting.delta_warning(self.delta, units) if units is not None else None
+        return Guarantee(
+            epsilon=accounting.epsilon(event, self.steps, self.delta, cache_dir=cache_dir),
+            delta=self.delta,
+            unit=self.unit,
+            adjacency=self.adjacency,
+            conditions=self._conditions(),
+            warnings=() if warning is None else (warning,),
+        )
+
+    def _conditions(self) -> tuple[str, ...]:
+        refilling = [step.name for step in self.data_steps if not step.record_local]
+        if self.record_selection in ("longest", "shortest", *_PERPLEXITY):
+            refilling.append(f"record selection: {self.record_selection}")
+        example = self.unit == "example"
+        checks = [
+            (example and bool(refilling), f"adjacency after preprocessing ({', '.join(refilling)})"),
+            (example, "says nothing finite about a user without a cap on records per user"),
+            (isinstance(self.divisor, RealisedCohortDivisor), "the divisor counts absent units' null contributions"),
+            (
+                self.checkpoint == "public_validation",
+                "validation users are public, not protected; epsilon is at the last step, whichever is chosen",
+            ),
+            (self.record_selection in _PERPLEXITY, "the base model that ranks records saw no protected user"),
+            (True, f"noise by {self.noise_generator}"),
+        ]
+        return tuple(text for holds, text in checks if holds)

@@ -1,0 +1,146 @@
+"""Looser accountants, Asi & Liu's filter and the heuristics, against accounting.md sections 1 and 5."""
+
+import math
+
+import pytest
+
+from corpus.errors import InputError
+from defenses import comparison_accountants, heuristics
+from defenses.accounting import calibrate, delta_of, epsilon
+from defenses.asi_liu import break_even_concentration, concentration_threshold, filter_noise
+from defenses.comparison_accountants import black_box_epsilon, rdp_epsilon
+from defenses.events import CappedPoissonGaussian, PoissonGaussian, UnamplifiedGaussian
+from defenses.heuristics import BudgetChoice, estimate_and_double
+
+T, RATE, DELTA = 2000, 0.01, 1e-6
+
+
+@pytest.mark.parametrize(
+    ("sigma", "group", "exact"),
+    [(0.5, 1, 20.6210), (1.0, 2, 6.958353), (2.0, 2, 2.220719), (2.0, 4, 4.977547), (2.0, 8, 12.412964)],
+)
+def test_black_box_where_it_converges(sigma, group, exact):
+    found = black_box_epsilon(PoissonGaussian(sigma, RATE), group, T, DELTA)
+    assert exact * (1 - 1e-5) <= found <= exact * 1.002
+    assert found >= epsilon(PoissonGaussian(sigma, RATE, group), T, DELTA)
+
+
+@pytest.mark.parametrize(("sigma", "group"), [(0.5, 2), (0.5, 32), (1.0, 8), (1.0, 32), (2.0, 16), (2.0, 32)])
+def test_black_box_diverges_to_infinity(sigma, group):
+    assert black_box_epsilon(PoissonGaussian(sigma, RATE), group, T, DELTA) == math.inf
+
+
+def test_black_box_is_the_vadhan_conversion():
+    event, group = PoissonGaussian(2.0, RATE), 4
+    single = black_box_epsilon(event, group, T, DELTA) / group
+    assert delta_of(event, T, single) * math.expm1(group * single) / math.expm1(single) == pytest.approx(
+        DELTA, rel=5e-3
+    )
+
+
+@pytest.mark.parametrize(("sigma", "group"), [(2.0, 1), (1.0, 1), (1.0, 4), (2.0, 32), (0.5, 2)])
+def test_renyi_is_looser_but_not_by_much(sigma, group):
+    event = PoissonGaussian(sigma, RATE, group)
+    assert epsilon(event, T, DELTA) < rdp_epsilon(event, T, DELTA) < 1.2 * epsilon(event, T, DELTA)
+
+
+def test_renyi_quadrature_equals_dp_accounting(monkeypatch):
+    event = PoissonGaussian(1.0, RATE)
+    orders = comparison_accountants._ORDERS
+    ours = comparison_accountants.rdp.compute_epsilon(
+        orders, T * comparison_accountants._mixture_rdp(event, orders), DELTA
+    )[0]
+    assert ours == pytest.approx(rdp_epsilon(event, T, DELTA), rel=1e-4)
+
+
+def test_comparison_edges():
+    assert rdp_epsilon(PoissonGaussian(0.0, 0.1), 5, 1e-6) == math.inf
+    assert rdp_epsilon(UnamplifiedGaussian(4.774, 16), 1000, 1e-6) >= 4.0
+    assert black_box_epsilon(PoissonGaussian(0.0, 0.1), 3, 5, 1e-6) == math.inf
+    assert black_box_epsilon(PoissonGaussian(1e4, 1e-3), 3, 5, 1e-3) == 0.0
+    with pytest.raises(InputError, match="no Renyi accountant exists for a hard cohort cap"):
+        rdp_epsilon(CappedPoissonGaussian(1.0, 0.1, 100, 20), 5, 1e-6)
+    with pytest.raises(InputError, match="starts from a single unit"):
+        black_box_epsilon(PoissonGaussian(1.0, 0.1, 2), 3, 5, 1e-6)
+
+
+@pytest.mark.parametrize(("steps", "ratio"), [(100, 0.0419), (500, 0.0403), (1000, 0.0396), (2000, 0.0390)])
+def test_asi_liu_full_batch(steps, ratio):
+    assert break_even_concentration(1000, 1000, steps, 3.0, 1e-5) == pytest.approx(ratio, abs=6e-5)
+
+
+@pytest.mark.parametrize(("target", "ratio"), [(1.0, 0.0407), (8.0, 0.0370)])
+def test_asi_liu_other_epsilons(target, ratio):
+    assert break_even_concentration(500, 500, 1000, target, 1e-5) == pytest.approx(ratio, abs=6e-5)
+
+
+@pytest.mark.parametrize(
+    ("users", "cohort", "ratio"),
+    [
+        (1024, 64, 0.0415),
+        (1024, 256, 0.0398),
+        (184, 64, 0.0397),
+        (18195, 1024, 0.0419),
+        (18195, 256, 0.0604),
+        (18195, 64, 0.158),
+        (342477, 1024, 0.181),
+        (342477, 256, 0.592),
+        (342477, 64, 2.02),
+    ],
+)
+def test_asi_liu_against_sampled_uls(users, cohort, ratio):
+    assert break_even_concentration(users, cohort, 1000, 3.0, 1e-5) == pytest.approx(ratio, rel=5e-3)
+
+
+def test_asi_liu_parts():
+    noise = filter_noise(100, 50, 3.0, 1e-5)
+    per_tau = noise.noise_multiplier * math.sqrt(8 * (3 + math.log(50 / 1e-5))) / 100
+    assert noise.deviation_per_tau == pytest.approx(per_tau)
+    half = epsilon(UnamplifiedGaussian(noise.noise_multiplier, 50), 50, 5e-6)
+    assert half == pytest.approx(1.5, rel=1e-6)
+    assert concentration_threshold(100) == 80.0
+    with pytest.raises(InputError, match="larger than the population"):
+        break_even_concentration(10, 11, 5, 1.0, 1e-5)
+
+
+def test_noise_variances_and_conjecture_1():
+    """Charles et al., Conjecture 1, at K = 32 and p = q = 1/64: ratios of accounting.md section 1."""
+    for target, ratio in ((1.0, 0.925), (4.0, 0.638), (16.0, 0.334)):
+        els = calibrate(PoissonGaussian(1.0, 1 / 64, 32), 1000, DELTA, target)
+        uls = calibrate(PoissonGaussian(1.0, 1 / 64), 1000, DELTA, target)
+        assert els / (32 * uls) == pytest.approx(ratio, abs=2e-3)
+        els_variance = heuristics.els_noise_variance(els, 1.0, 512)
+        assert els_variance / heuristics.uls_noise_variance(uls, 1.0, 16) == pytest.approx((els / (32 * uls)) ** 2)
+
+
+def test_budgets():
+    assert heuristics.compute_budget(8, 16) == BudgetChoice(8, 16).budget == 128
+    assert heuristics.els_rate(64, 32, 1024) == 64 / (32 * 1024)
+    assert heuristics.public_delta(1000) == pytest.approx(1000**-1.1)
+    assert heuristics.median_group_size([1, 3, 9, 11]) == 6
+    assert heuristics.median_group_size([0, 0]) == 1
+    with pytest.raises(InputError, match="lower the budget"):
+        heuristics.els_rate(100, 3, 10)
+    with pytest.raises(InputError, match="at least one public user"):
+        heuristics.median_group_size([])
+    with pytest.raises(InputError, match="group size 0"):
+        heuristics.compute_budget(0, 5)
+
+
+def test_estimate_and_double():
+    def orthogonal(group):
+        return group**-0.5
+
+    def noise(cohort):
+        return calibrate(PoissonGaussian(1.0, cohort / 1024), 1000, DELTA, 4.0)
+
+    trail = estimate_and_double(orthogonal, noise, 256, BudgetChoice(1, 4))
+    assert trail[0] == BudgetChoice(1, 4)
+    assert [c.budget for c in trail] == [4, 8, 16, 32, 64, 128, 256]
+    # sigma(2M) / (2 sigma(M)) is .58 and .64 up to M = 16, then .76: above the 1 / sqrt(2) that doubling G gains
+    assert [c.cohort for c in trail] == [4, 8, 16, 16, 16, 16, 16]
+    assert trail[-1] == BudgetChoice(16, 16)
+    same_gradients = estimate_and_double(lambda _: 1.0, lambda _: 1.0, 64, BudgetChoice(2, 8))
+    assert same_gradients[-1] == BudgetChoice(2, 32)
+    with pytest.raises(InputError, match="over the budget"):
+        estimate_and_double(orthogonal, noise, 16, BudgetChoice(1, 32))

@@ -1,0 +1,354 @@
+"""The mechanism as data: what it promises, what voids it, and the way through plan.json."""
+
+import json
+import math
+
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from corpus.errors import InputError
+from defenses.choices import (
+    BatchClip,
+    CappedPoissonSampler,
+    ConstantDivisor,
+    DataStep,
+    FlatClip,
+    NoClip,
+    NormalisedClip,
+    PoissonSampler,
+    RealisedCohortDivisor,
+    ShuffledSampler,
+)
+from defenses.mechanism import Guarantee, Mechanism, NoGuarantee
+from defenses.plan_file import read_plan, write_plan
+
+
+@pytest.fixture(autouse=True)
+def _private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def uls(**changes):
+    fields = {
+        "unit": "user",
+        "sampled": "user",
+        "sampler": PoissonSampler.of(population=1024, cohort=16),
+        "group_size": 8,
+        "clip": FlatClip(norm=0.5),
+        "noise_multiplier": 0.92826,
+        "steps": 1000,
+        "delta": 1e-6,
+        "divisor": ConstantDivisor(value=16),
+    }
+    return Mechanism(**{**fields, **changes})
+
+
+def els(**changes):
+    return uls(
+        **{
+            "sampled": "example",
+            "sampler": PoissonSampler(rate=64 / (32 * 1024)),
+            "group_size": 32,
+            "noise_multiplier": 2.52795,
+        }
+        | changes
+    )
+
+
+def example(**changes):
+    return uls(**{"unit": "example", "sampled": "example", "group_size": 1} | changes)
+
+
+def shuffled(**changes):
+    return uls(**{"sampler": ShuffledSampler(population=1024, cohort=16), "adjacency": "zero_out"} | changes)
+
+
+def test_the_three_methods_have_their_epsilon():
+    for mechanism, unit in ((uls(), "user"), (els(), "user"), (example(), "example")):
+        promise = mechanism.guarantee()
+        assert isinstance(promise, Guarantee)
+        assert promise.epsilon == mechanism.epsilon() == pytest.approx(4.0, rel=1e-3)
+        assert (promise.unit, promise.delta, promise.adjacency) == (unit, 1e-6, "add_remove")
+        assert promise.label.startswith(f"epsilon 4, delta 1e-06 per {unit} (add/remove)")
+    assert els().epsilon() > els(group_size=1).epsilon()
+    assert uls(group_size=1).epsilon() == uls(group_size=99).epsilon()
+
+
+@pytest.mark.parametrize("mechanism", [uls(), els(group_size=2), example()], ids=["uls", "els", "example"])
+def test_the_dp_event_is_what_is_accounted(mechanism):
+    accountant = PLDAccountant(value_discretization_interval=2e-4)
+    accountant.compose(mechanism.dp_event)
+    assert mechanism.epsilon() == pytest.approx(accountant.get_epsilon(1e-6), rel=2e-3)
+
+
+def test_capped_event():
+    mechanism = uls(sampler=CappedPoissonSampler.of(population=1024, cohort=16, cap=48))
+    assert mechanism.epsilon() == pytest.approx(4.0, rel=1e-3)
+    assert mechanism.dp_event.event.truncated_batch_size == 48
+
+
+VOIDS = {
+    "no noise": ({"noise_multiplier": 0.0}, "no noise is added"),
+    "no clipping": ({"clip": NoClip()}, "gradients are not clipped"),
+    "batch clipping": ({"clip": BatchClip(norm=1.0)}, "the batch is clipped as one"),
+    "divisor": ({"divisor": RealisedCohortDivisor()}, "the divisor is the realised cohort"),
+    "validation": ({"checkpoint": "protected_validation"}, "chosen by validation on protected users"),
+    "dedup": (
+        {"data_steps": (DataStep(name="dedup across users", user_local=False, record_local=False),)},
+        r"preprocessing is not user-local \(dedup across users\)",
+    ),
+    "base model": ({"base_model_saw_protected": True}, "the base model was trained on protected users"),
+    "tokenizer": ({"tokenizer_saw_protected": True}, "the tokenizer was trained on protected users"),
+    "perplexity": (
+        {"record_selection": "lowest_perplexity", "base_model_saw_protected": True},
+        "records are selected by the perplexity of a base model that saw protected users",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VOIDS)
+def test_everything_that_voids_a_guarantee_is_labelled(name):
+    changes, reason = VOIDS[name]
+    mechanism = uls(**changes)
+    promise = mechanism.guarantee()
+    assert isinstance(promise, NoGuarantee)
+    assert promise.label.startswith("not a DP guarantee: ")
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(promise.label)
+    assert mechanism.epsilon() == math.inf
+    assert isinstance(mechanism.dp_event, dp_event.NonPrivateDpEvent)
+    assert promise.fallback is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(chosen=st.sets(st.sampled_from(sorted(VOIDS)), max_size=6), shuffle=st.booleans())
+def test_all_reasons_are_collected_and_none_is_invented(chosen, shuffle):
+    changes = {}
+    for name in sorted(chosen - {"no clipping"}):
+        changes |= VOIDS[name][0]
+    mechanism = (shuffled if shuffle else uls)(noise_multiplier=changes.pop("noise_multiplier", 50.0), **changes)
+    promise = mechanism.guarantee()
+    realised = "divisor" in chosen and not shuffle
+    expected = len(chosen - {"no clipping", "divisor", "perplexity", "base model"}) + realised + shuffle
+    expected += ("perplexity" in chosen) + bool({"perplexity", "base model"} & chosen)
+    assert isinstance(promise, Guarantee) == (expected == 0)
+    assert len(mechanism.reasons()) == expected
+
+
+def test_plain_run():
+    plain = Mechanism(
+        unit="none",
+        sampled="user",
+        sampler=ShuffledSampler(population=10, cohort=2),
+        clip=NoClip(),
+        noise_multiplier=0.0,
+        steps=5,
+        divisor=RealisedCohortDivisor(),
+    )
+    promise = plain.guarantee()
+    assert isinstance(promise, NoGuarantee)
+    assert promise.reasons[0] == "no privacy unit is protected"
+    assert promise.assumed_epsilon is None
+    assert plain.epsilon() == math.inf
+    assert plain.sensitivity == math.inf
+
+
+def test_shuffled_is_no_guarantee_but_has_an_honest_fallback():
+    promise = shuffled().guarantee()
+    assert isinstance(promise, NoGuarantee)
+    assert "shuffled" in promise.label
+    assert promise.assumed_epsilon == pytest.approx(4.0, rel=1e-3)
+    assert promise.fallback is not None
+    assert promise.fallback.epsilon == pytest.approx(29.1, rel=2e-3)
+    replace = shuffled(adjacency="replace").guarantee()
+    assert replace.fallback.epsilon > promise.fallback.epsilon
+    assert shuffled(noise_multiplier=4.774).guarantee().fallback.epsilon == pytest.approx(4.0, rel=1e-3)
+    grouped = shuffled(sampled="example", group_size=4)
+    assert grouped.fallback_event.mu == pytest.approx(4 * shuffled().fallback_event.mu)
+    assert shuffled(noise_multiplier=0.0).guarantee().fallback is None
+    with pytest.raises(InputError, match="only shuffled cohorts have a fallback"):
+        _ = uls().fallback_event
+
+
+def test_conditions_and_warnings_are_printed_beside_epsilon():
+    cap = DataStep(name="cap that refills", user_local=True, record_local=False)
+    promise = example(data_steps=(cap,)).guarantee()
+    assert "adjacency after preprocessing (cap that refills)" in promise.label
+    assert "says nothing finite about a user" in promise.label
+    assert "adjacency after preprocessing" not in uls(data_steps=(cap,)).guarantee().label
+    assert "epsilon is at the last step" in uls(checkpoint="public_validation").guarantee().label
+    assert "ranks records saw no protected user" in uls(record_selection="highest_perplexity").guarantee().label
+    zero_out = uls(adjacency="zero_out", divisor=RealisedCohortDivisor()).guarantee()
+    assert "null contributions" in zero_out.label
+    assert "noise by aes" in uls(noise_generator="aes").guarantee().label
+    assert uls().guarantee().warnings == ()
+    (warning,) = uls(delta=0.01, sampler=PoissonSampler.of(population=1024, cohort=1)).guarantee().warnings
+    assert "above 1/1024" in warning
+    records = PoissonSampler.of(population=10**7, cohort=64)
+    assert els(sampler=records).guarantee().warnings == ()
+    assert "above 1/2000000" in els(sampler=records, protected_units=2_000_000).guarantee().warnings[0]
+    assert "record selection: longest" in example(record_selection="longest").guarantee().label
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: uls(noise_multiplier=-1.0), "noise_multiplier: .*greater than or equal to 0, got -1.0"),
+        (lambda: uls(steps=10.5), "steps: .*integer"),
+        (lambda: uls(group_size=0), "group_size: .*greater than 0"),
+        (lambda: uls(delta=None), "delta is missing"),
+        (lambda: uls(delta=1e-12), "below 1e-11"),
+        (lambda: uls(delta=1.5), r"outside \(0, 1\)"),
+        (lambda: uls(steps=-1, clipp=3), r"steps: .*; unknown key clipp \(did you mean clip\?\)"),
+        (lambda: PoissonSampler.of(population=10, cohort=11), "cohort 11 is larger than the population 10"),
+        (lambda: shuffled(sampler=ShuffledSampler(population=10, cohort=11)), "cohort 11 is larger"),
+        (lambda: uls(sampler=CappedPoissonSampler.of(1024, 16, cap=9)), "cap 9 is below the expected cohort 16"),
+        (
+            lambda: els(sampler=CappedPoissonSampler.of(1024, 16, cap=99)),
+            "a hard cohort cap with group size 32 has no accountant",
+        ),
+        (lambda: uls(adjacency="replace"), "replace adjacency has no accountant under Poisson"),
+        (lambda: shuffled(adjacency="add_remove"), "use zero_out or replace"),
+        (lambda: example(sampled="user"), "user sampling has no example-level accountant"),
+        (lambda: example(group_size=4), "group size 4 with unit example"),
+        (lambda: uls(data_steps=({"name": "x", "user_local": False, "record_local": True},)), "which cannot be"),
+        (lambda: uls(sampler={"kind": "poison", "rate": 0.1}), "sampler: .*poison"),
+        (
+            lambda: uls(clip={"kind": "flat", "norm": 1, "nrom": 2}),
+            r"clip.flat: .*unknown key nrom \(did you mean norm\?\)",
+        ),
+    ],
+)
+def test_bad_combinations_get_one_line(build, message):
+    with pytest.raises(InputError, match=message) as caught:
+        build()
+    assert "\n" not in str(caught.value)
+
+
+def test_immutable_and_derived():
+    mechanism = uls()
+    with pytest.raises(ValidationError, match="frozen"):
+        mechanism.steps = 3  # type: ignore[misc]
+    assert uls() == mechanism
+    assert mechanism.sensitivity == 0.5
+    assert uls(clip=NormalisedClip(norm=0.5)).sensitivity == 1.0
+    assert uls(clip=NormalisedClip(norm=0.5)).epsilon() == mechanism.epsilon()
+    assert mechanism.gradients_per_step == 128
+    assert els().gradients_per_step is None
+    assert els(sampler=PoissonSampler.of(population=32 * 1024, cohort=64)).gradients_per_step == 64
+    assert (mechanism.members, els().members, example().members) == (1, 32, 1)
+
+
+def test_a_copy_that_skips_validation_gets_no_guarantee():
+    with pytest.raises(InputError, match="replace adjacency has no accountant"):
+        uls().model_copy(update={"adjacency": "replace"}).guarantee()
+    assert uls().model_copy(update={"clip": NoClip()}).epsilon() == math.inf
+
+
+def test_calibrated():
+    mechanism = uls().calibrated(1.0)
+    assert mechanism.noise_multiplier == pytest.approx(2.26350, rel=2e-3)
+    assert mechanism.target_epsilon == 1.0
+    assert mechanism.epsilon() <= 1.0
+    assert mechanism.sampler == uls().sampler
+    with pytest.raises(InputError, match="nothing to calibrate to"):
+        uls(unit="none", delta=None).calibrated(1.0)
+
+
+ROUND_TRIPS = {
+    "uls": uls,
+    "els": els,
+    "example": example,
+    "shuffled": shuffled,
+    "capped": lambda: uls(sampler=CappedPoissonSampler.of(1024, 16, cap=64)),
+    "void": lambda: uls(clip=NoClip(), noise_multiplier=0.0),
+    "plain": lambda: uls(unit="none", delta=None),
+    "calibrated": lambda: uls().calibrated(3.0),
+}
+
+
+@pytest.mark.parametrize("name", ROUND_TRIPS)
+def test_plan_reads_back_to_the_same_epsilon(name, tmp_path):
+    mechanism = ROUND_TRIPS[name]()
+    write_plan(mechanism, tmp_path / "run" / "plan.json")
+    again = read_plan(tmp_path / "run" / "plan.json")
+    assert again == mechanism
+    assert again.epsilon() == mechanism.epsilon()
+    assert again.guarantee() == mechanism.guarantee()
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["plan.json"]
+    document = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert document["guarantee"]["label"] == mechanism.guarantee().label
+    assert document["guarantee"]["holds"] is isinstance(mechanism.guarantee(), Guarantee)
+
+
+def test_plan_names_its_event(tmp_path):
+    write_plan(els(group_size=2), tmp_path / "plan.json")
+    event = json.loads((tmp_path / "plan.json").read_text())["dp_event"]
+    assert (event["type"], event["count"]) == ("SelfComposedDpEvent", 1000)
+    assert event["event"]["type"] == "MixtureOfGaussiansDpEvent"
+    assert event["event"]["sensitivities"] == [0.0, 1.0, 2.0]
+
+
+def tampered(tmp_path, change, mechanism=None):
+    path = tmp_path / "plan.json"
+    write_plan(mechanism or uls(), path)
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(version=2), "plan version 2, this heldin reads version 1"),
+        (lambda d: d.update(extra=2), r"unknown keys \['extra'\]"),
+        (lambda d: d.pop("covers"), r"missing keys \['covers'\]"),
+        (lambda d: d["mechanism"].update(nois_multiplier=2), "unknown key nois_multiplier"),
+        (lambda d: d["mechanism"].update(noise_multiplier=0.8), "but this mechanism spends"),
+        (lambda d: d["mechanism"].update(noise_multiplier=0.0), "the stated guarantee is not this mechanism's"),
+        (lambda d: d["mechanism"].update(base_model_saw_protected=True), "the base model was trained"),
+        (lambda d: d["guarantee"].update(epsilon=1.0), "states epsilon 1.0"),
+        (lambda d: d.update(guarantee=3), "the stated guarantee is not"),
+    ],
+)
+def test_a_changed_plan_is_refused(tmp_path, change, message):
+    path = tampered(tmp_path, change)
+    with pytest.raises(InputError, match=message) as caught:
+        read_plan(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plan_that_hides_a_reason_is_refused(tmp_path):
+    def hide(document):
+        document["guarantee"]["reasons"].pop()
+
+    with pytest.raises(InputError, match="the stated reasons are not"):
+        read_plan(tampered(tmp_path, hide, uls(clip=NoClip(), noise_multiplier=0.0)))
+
+
+def test_unreadable_plans(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_plan(tmp_path / "absent.json")
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(InputError, match="not JSON"):
+        read_plan(tmp_path / "bad.json")
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(InputError, match="plan version None"):
+        read_plan(tmp_path / "list.json")
+
+
+def test_a_failed_write_leaves_the_old_plan(tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    write_plan(uls(), path)
+    before = path.read_bytes()
+    monkeypatch.setattr("defenses.plan_file.json.dump", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_plan(els(), path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".tmp"] == []
