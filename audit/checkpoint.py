@@ -144,6 +144,7 @@ def _corpus_facts(stores: Mapping[str, CorpusStore]) -> CorpusFacts:
         records_per_audited_user=list(records_percentiles(counts)),
         dropped_by_pattern=0,
         dropped_by_minimum=0,
+        dropped_by_maximum=0,
         dropped_by_sampling=0,
         public_users=0,
         public_records=0,

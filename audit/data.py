@@ -108,6 +108,7 @@ def corpus_facts(data: RunData) -> CorpusFacts:
         records_per_audited_user=list(records_percentiles([data.store.count(u) for u in data.audited.users])),
         dropped_by_pattern=data.audited.dropped_by_pattern,
         dropped_by_minimum=data.audited.dropped_by_minimum,
+        dropped_by_maximum=data.audited.dropped_by_maximum,
         dropped_by_sampling=data.audited.dropped_by_sampling,
         public_users=data.public_users,
         public_records=len(data.public_rows),

@@ -5,15 +5,18 @@ from audit.config import RunConfig, parse_config
 DEMO = {
     "name": "demo",
     "corpus": {
-        "source": {"kind": "synthetic", "parameters": {"users": 400, "mean_records": 24, "min_records": 10, "seed": 1}},
+        "source": {
+            "kind": "synthetic",
+            "parameters": {"users": 400, "mean_records": 24, "min_records": 10, "distinctiveness": 0.9},
+        },
         "users": {"min_records": 12, "max_users": 200},
     },
     "model": {
         "pretrain": {
-            "shape": {"vocabulary": 2048, "context": 128, "hidden": 96, "layers": 2, "heads": 4, "window": 64},
+            "shape": {"vocabulary": 2048, "context": 128, "hidden": 64, "layers": 2, "heads": 4, "window": 64},
             "recipe": {
-                "epochs": 1,
-                "batch_size": 16,
+                "epochs": 3,
+                "batch_size": 8,
                 "learning_rate": 0.003,
                 "warmup_steps": 50,
                 "sequence_length": 128,
@@ -22,7 +25,7 @@ DEMO = {
         }
     },
     "finetune": {
-        "epochs": 4,
+        "epochs": 3,
         "batch_size": 8,
         "learning_rate": 0.002,
         "warmup_steps": 50,

@@ -85,6 +85,7 @@ class CorpusFacts(_Model):
     records_per_audited_user: list[int]
     dropped_by_pattern: int
     dropped_by_minimum: int
+    dropped_by_maximum: int
     dropped_by_sampling: int
     public_users: int
     public_records: int

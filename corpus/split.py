@@ -48,6 +48,7 @@ class UserFilter:
     include: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
     min_records: int = MIN_RECORDS_TO_SPLIT
+    max_records: int | None = None
     max_users: int | None = None
 
     def admits(self, user: str) -> bool:
@@ -62,6 +63,7 @@ class Selection:
     users: tuple[str, ...]
     dropped_by_pattern: int
     dropped_by_minimum: int
+    dropped_by_maximum: int
     dropped_by_sampling: int
 
 
@@ -75,14 +77,16 @@ def select_users(store: CorpusStore, rule: UserFilter, *, taken: frozenset[str] 
     candidates = [user for user in store.users if user not in taken]
     named = [user for user in candidates if rule.admits(user)]
     enough = [user for user in named if store.count(user) >= rule.min_records]
-    chosen = enough
-    if rule.max_users is not None and len(enough) > rule.max_users:
-        chosen = keyed_order(seed_key(seed), "user sample", enough)[: rule.max_users]
+    fitting = [user for user in enough if rule.max_records is None or store.count(user) <= rule.max_records]
+    chosen = fitting
+    if rule.max_users is not None and len(fitting) > rule.max_users:
+        chosen = keyed_order(seed_key(seed), "user sample", fitting)[: rule.max_users]
     return Selection(
         users=tuple(sorted(chosen)),
         dropped_by_pattern=len(candidates) - len(named),
         dropped_by_minimum=len(named) - len(enough),
-        dropped_by_sampling=len(enough) - len(chosen),
+        dropped_by_maximum=len(enough) - len(fitting),
+        dropped_by_sampling=len(fitting) - len(chosen),
     )
 
 

@@ -102,9 +102,9 @@ def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool) -> 
     if moments:
         logprobs = logits.log_softmax(-1)
         probabilities = logprobs.exp()
-        mean = (probabilities * logprobs).sum(-1)
-        variance = (probabilities * (logprobs - mean[:, None]).square()).sum(-1)
-        columns += [mean, variance.sqrt()]
+        mean = torch.einsum("nv,nv->n", probabilities, logprobs)
+        squares = logprobs.sub_(mean[:, None]).square_()
+        columns += [mean, torch.einsum("nv,nv->n", probabilities, squares).sqrt()]
     values = torch.stack(columns).view(len(columns), len(windows), longest).cpu().numpy()
     return [values[:, i, : len(w)] for i, w in enumerate(windows)]
 

@@ -96,8 +96,8 @@ def _facts(record: Record) -> list[list[str]]:
         ("records per audited user, P0 / P25 / P50 / P75 / P100", " / ".join(map(str, c.records_per_audited_user))),
         (
             "users not audited",
-            f"{c.dropped_by_pattern} by pattern, {c.dropped_by_minimum} with too few records,"
-            f" {c.dropped_by_sampling} by sampling",
+            f"{c.dropped_by_pattern} by pattern, {c.dropped_by_minimum} with too few records, {c.dropped_by_maximum} with too"
+            f" many, {c.dropped_by_sampling} by sampling",
         ),
         ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
         ("held in, held out, always in", f"{s.held_in}, {s.held_out}, {s.always_in} users (by {s.assignment})"),

@@ -137,5 +137,8 @@ def test_selection_counts_whom_it_drops(tmp_path):
     assert len(limited.users) == 2
     assert "a@x" not in limited.users
     assert limited.dropped_by_sampling == 2
+    small = select_users(store, UserFilter(include=("*@x",), min_records=1, max_records=6), seed=0)
+    assert small.users == ("a@x", "b@x", "e@x")
+    assert small.dropped_by_maximum == 2
     with pytest.raises(InputError, match="min_records is 0: it must be at least 1"):
         select_users(store, UserFilter(min_records=0), seed=0)
