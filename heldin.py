@@ -6,13 +6,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from corpus.errors import InputError, ResumableError
 
 if TYPE_CHECKING:
+    from audit.account import AccountRow
     from audit.config import RunConfig
     from audit.record import Record
     from corpus.store import CorpusStore
@@ -29,11 +31,37 @@ app = typer.Typer(
 corpus_app = typer.Typer(help="Build a corpus, or say what is in it.", no_args_is_help=True)
 app.add_typer(corpus_app, name="corpus")
 
+
+class _AccountGroup(typer.core.TyperGroup):
+    """Lets a plan file stand where a subcommand would: `heldin account plan.json`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and args[0].endswith(".json"):
+            args = ["plan", *args]
+        return super().resolve_command(ctx, args)
+
+
+account_app = typer.Typer(
+    cls=_AccountGroup,
+    help="What a mechanism costs: noise, epsilon, and the bound on any attacker, without training.",
+    no_args_is_help=True,
+)
+app.add_typer(account_app, name="account")
+
 Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: runs/NAME).")]
 UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
 TextColumn = Annotated[str, typer.Option(help="Column that holds the text.")]
 IdColumn = Annotated[str | None, typer.Option(help="Column with unique record ids (default: file and line).")]
 DateColumn = Annotated[str | None, typer.Option(help="Column with dates.")]
+Steps = Annotated[int, typer.Option(help="Optimizer steps T.")]
+Delta = Annotated[float, typer.Option(help="delta of the guarantee, at least 1e-11.")]
+Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Poisson sampling rate of a unit in a step.")]
+Noise = Annotated[float | None, typer.Option("--noise-multiplier", help="Noise standard deviation over clip norm.")]
+Target = Annotated[float | None, typer.Option("--target-epsilon", help="Find the noise multiplier for this epsilon.")]
+Examples = Annotated[int | None, typer.Option(help="Public number of examples.")]
+Batch = Annotated[float | None, typer.Option(help="Expected examples a step.")]
+GroupSize = Annotated[int, typer.Option("--group-size", help="Examples of one user at most.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object (an infinite epsilon is Infinity).")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Count and skip unusable rows.")]
 Aliases = Annotated[Path | None, typer.Option(help="YAML file 'person: [alias, ...]'.")]
 
@@ -160,6 +188,146 @@ def stats(
             store, count_tokens=lambda t: len(encode(t, add_special_tokens=False)["input_ids"]), token_unit="tokens"
         )
     typer.echo(statistics_table(found))
+
+
+@account_app.command()
+def uls(
+    steps: Steps,
+    delta: Delta,
+    users: Annotated[int | None, typer.Option(help="Public number of users N.")] = None,
+    cohort: Annotated[float | None, typer.Option(help="Expected users a step M; the rate is M / N.")] = None,
+    sampling_rate: Rate = None,
+    cap: Annotated[int | None, typer.Option(help="Hard cap on the cohort.")] = None,
+    noise_multiplier: Noise = None,
+    target_epsilon: Target = None,
+    json: AsJson = False,
+) -> None:
+    """User-level sampling (Charles et al., Algorithm 2): epsilon per user."""
+    from audit.account import account_uls
+
+    _account(
+        account_uls(
+            steps=steps,
+            delta=delta,
+            users=users,
+            cohort=cohort,
+            sampling_rate=sampling_rate,
+            cap=cap,
+            noise_multiplier=noise_multiplier,
+            target_epsilon=target_epsilon,
+        ),
+        json,
+    )
+
+
+@account_app.command()
+def els(
+    steps: Steps,
+    delta: Delta,
+    group_size: GroupSize,
+    examples: Examples = None,
+    batch: Batch = None,
+    sampling_rate: Rate = None,
+    noise_multiplier: Noise = None,
+    target_epsilon: Target = None,
+    json: AsJson = False,
+) -> None:
+    """Example-level sampling with at most G examples a user (Charles et al., Theorem 1): epsilon per user."""
+    from audit.account import account_els
+
+    _account(
+        account_els(
+            steps=steps,
+            delta=delta,
+            group_size=group_size,
+            examples=examples,
+            batch=batch,
+            sampling_rate=sampling_rate,
+            noise_multiplier=noise_multiplier,
+            target_epsilon=target_epsilon,
+        ),
+        json,
+    )
+
+
+@account_app.command()
+def group(
+    steps: Steps,
+    delta: Delta,
+    group_size: GroupSize,
+    examples: Examples = None,
+    batch: Batch = None,
+    sampling_rate: Rate = None,
+    noise_multiplier: Noise = None,
+    target_epsilon: Target = None,
+    json: AsJson = False,
+) -> None:
+    """Group privacy with exactly k records a user (Chua et al.): epsilon per user, tight and black-box."""
+    from audit.account import account_group
+
+    _account(
+        account_group(
+            steps=steps,
+            delta=delta,
+            group_size=group_size,
+            examples=examples,
+            batch=batch,
+            sampling_rate=sampling_rate,
+            noise_multiplier=noise_multiplier,
+            target_epsilon=target_epsilon,
+        ),
+        json,
+    )
+
+
+@account_app.command()
+def example(
+    steps: Steps,
+    delta: Delta,
+    examples: Examples = None,
+    batch: Batch = None,
+    sampling_rate: Rate = None,
+    group_size: Annotated[int | None, typer.Option(help="Bound attackers on users of so many examples.")] = None,
+    noise_multiplier: Noise = None,
+    target_epsilon: Target = None,
+    json: AsJson = False,
+) -> None:
+    """Example-level DP-SGD: epsilon per example. It promises nothing finite about a user without a group size."""
+    from audit.account import account_example
+
+    _account(
+        account_example(
+            steps=steps,
+            delta=delta,
+            examples=examples,
+            batch=batch,
+            sampling_rate=sampling_rate,
+            group_size=group_size,
+            noise_multiplier=noise_multiplier,
+            target_epsilon=target_epsilon,
+        ),
+        json,
+    )
+
+
+@account_app.command()
+def plan(
+    path: Annotated[Path, typer.Argument(help="plan.json of a run folder.")],
+    json: AsJson = False,
+) -> None:
+    """The numbers of a plan that a run wrote: `heldin account RUN/plan.json`."""
+    from audit.account import account_plan
+    from defenses.plan_file import read_plan
+
+    _account(account_plan(read_plan(path)), json)
+
+
+def _account(row: "AccountRow", as_json: bool) -> None:
+    import json
+
+    from audit.account_table import account_table
+
+    typer.echo(json.dumps(row.as_dict()) if as_json else account_table(row))
 
 
 def _store(

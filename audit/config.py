@@ -20,6 +20,7 @@ from pydantic import (
 
 from attacks.protocol import AGGREGATIONS
 from attacks.statistics import ATTACKS
+from audit.defense import Defense, NoDefense
 from corpus.errors import InputError
 from corpus.sources import Columns, Csv, HuggingFace, JsonLines, Parquet, Source, Synthetic
 from corpus.split import MIN_RECORDS_TO_SPLIT, Assignment, UserFilter
@@ -194,6 +195,7 @@ class RunConfig(_Section):
     split: SplitConfig = SplitConfig()
     model: ModelConfig
     finetune: Recipe = Recipe()
+    defense: Defense = NoDefense()
     attack: AttackConfig = AttackConfig()
     audit: AuditConfig = AuditConfig()
 
@@ -264,7 +266,7 @@ def _explained(error: Any) -> str:
     return f"{location or 'config'}: {message}{found}"
 
 
-_TAGS = {"jsonl", "csv", "parquet", "huggingface", "synthetic"}
+_TAGS = {"jsonl", "csv", "parquet", "huggingface", "synthetic", "none", "uls", "els", "group", "example"}
 
 
 def _keys_at(location: tuple[int | str, ...]) -> Iterator[str]:

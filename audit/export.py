@@ -45,13 +45,13 @@ def export_run(run: Path, to: Path) -> list[str]:
                 shutil.copyfile(file, temporary / file.name)
         plan = json.loads((run / "plan.json").read_text(encoding="utf-8"))
         (temporary / "plan.json").write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
-        (temporary / "README.md").write_text(_card(record, plan), encoding="utf-8")
+        (temporary / "README.md").write_text(_card(record), encoding="utf-8")
         names = sorted(p.name for p in temporary.iterdir())
         temporary.chmod(0o755)
     return names
 
 
-def _card(record: Record, plan: dict[str, object]) -> str:
+def _card(record: Record) -> str:
     """A model card without a single number that was measured on private users."""
     return f"""---
 library_name: transformers
@@ -64,7 +64,7 @@ A {record.target.architecture} with {record.target.parameters:,} parameters, fin
 
 ## Privacy
 
-{plan["statement"]}.
+{record.training.guarantee if record.training else ""}.
 
 The mechanism that trained this model is described in `plan.json`. What an audit measured about the users whose texts it
 was trained on is kept by its makers: such measurements are themselves facts about private users.

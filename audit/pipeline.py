@@ -3,7 +3,6 @@
 config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json
 """
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +15,14 @@ import yaml
 from attacks.scoring import AttackTexts, TextStatistic, score_attacks
 from attacks.statistics import Loss, get_attack
 from audit.config import RunConfig
-from audit.data import RunData, corpus_facts, curve_texts, prepare_data, split_facts
+from audit.data import RunData, corpus_facts, prepare_data, split_facts
 from audit.environment import environment
 from audit.evaluation import REFERENCE_ALONE, blind_baselines, evaluate_attacks, read_scores, write_scores
 from audit.progress import Reporter
-from audit.record import CurvePoint, ModelFacts, Record, TrainingFacts, write_record
-from audit.validation import HELD_IN_LOSS, CurveEvaluation, gap_auroc_correlation
+from audit.record import ModelFacts, Record, write_record
+from audit.training import finetune, settle_plan, training_facts
 from corpus.errors import InputError
 from corpus.files import cache_directory, private_directory, write_text
-from finetune.batches import encode
-from finetune.loop import TrainingResult, train
 from finetune.pretraining import pretrain, pretrained_folder
 from models.loading import LanguageModel, load_language_model
 from models.score_cache import ScoreCache
@@ -56,7 +53,8 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
     with _timed(seconds, "base model"):
         base_name, base = _base_model(config, data, reporter)
     with _timed(seconds, "fine-tuning"):
-        result = _finetune(config, data, base, out, reporter)
+        mechanism = settle_plan(config, data, out)
+        result = finetune(config, data, base, mechanism, out, reporter)
     with _timed(seconds, "scoring"):
         target = load_language_model(str(result.folder))
         reference = load_language_model(config.attack.reference or base_name)
@@ -90,7 +88,7 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         reference=model_facts(
             reference, config.attack.reference or config.model.base or "the base model, pre-trained here"
         ),
-        training=_training_facts(config, data, result),
+        training=training_facts(config, data, mechanism, result),
         primary_attack=config.attack.primary,
         attacker_texts=sum(map(len, texts.values())),
         scoring_rule=SCORING_RULE.format(limit=config.attack.max_characters),
@@ -154,31 +152,6 @@ def _base_model(config: RunConfig, data: RunData, reporter: Reporter) -> tuple[s
     return str(folder), lm
 
 
-def _finetune(config: RunConfig, data: RunData, base: LanguageModel, out: Path, reporter: Reporter) -> TrainingResult:
-    texts = data.training_texts()
-    recipe = config.finetune
-    _write_plan(config, len(texts), out)
-    evaluate = CurveEvaluation(
-        curve_texts(
-            data,
-            validation_texts=config.audit.validation_texts,
-            per_user=config.audit.curve_texts_per_user,
-            seed=config.seed,
-        ),
-        base,
-    )
-    with reporter.track("fine-tuning", recipe.steps(len(texts)), "steps") as advance:
-        return train(
-            base,
-            encode(base.tokenizer, texts, recipe.sequence_length),
-            recipe,
-            out / "checkpoints",
-            evaluate=evaluate,
-            select_by=HELD_IN_LOSS,
-            advance=advance,
-        )
-
-
 def _score(
     config: RunConfig,
     data: RunData,
@@ -212,38 +185,6 @@ def score_users_texts(
         return statistics + score_attacks([Loss(name=REFERENCE_ALONE)], texts, reference, None, cache)
     finally:
         cache.close()
-
-
-def _write_plan(config: RunConfig, records: int, out: Path) -> None:
-    """The mechanism as data, written before the first step. Plain training: no mechanism, no guarantee."""
-    recipe = config.model_dump(mode="json")["finetune"]
-    plan = {
-        "schema_version": 1,
-        "defense": "none",
-        "guarantee": None,
-        "statement": NO_GUARANTEE,
-        "steps": config.finetune.steps(records),
-        "recipe": recipe,
-    }
-    write_text(out / "plan.json", json.dumps(plan, indent=1) + "\n")
-
-
-NO_GUARANTEE = "not a DP guarantee: plain training, without clipping or noise"
-
-
-def _training_facts(config: RunConfig, data: RunData, result: TrainingResult) -> TrainingFacts:
-    return TrainingFacts(
-        defense="none",
-        guarantee=NO_GUARANTEE,
-        records=len(data.ledger.training_rows()),
-        users=sum(1 for _ in data.ledger.roles) - len([u for u in data.membership().values() if not u]),
-        steps=result.steps,
-        chosen_step=result.chosen_step,
-        selection=config.finetune.select.value,
-        curve=[CurvePoint(step=int(p["step"]), **{k: v for k, v in p.items() if k != "step"}) for p in result.history],
-        gap_auroc_spearman=gap_auroc_correlation(result.history),
-        seconds=round(result.seconds, 2),
-    )
 
 
 @contextmanager

@@ -135,11 +135,25 @@ class CurvePoint(_Model):
     auroc: float
 
 
+class Ceiling(_Model):
+    """What no attacker's ROC curve exceeds in expectation if the guarantee holds: points, and the area under them."""
+
+    auroc: float
+    fpr: list[float]
+    tpr: list[float]
+
+
 class TrainingFacts(_Model):
-    """How the target was trained here."""
+    """How the target was trained here, and what that promises; ``ceiling`` only where a user is the privacy unit."""
 
     defense: str
     guarantee: str
+    unit: str
+    epsilon: float | None
+    delta: float | None
+    noise_multiplier: float
+    warnings: list[str]
+    ceiling: Ceiling | None
     records: int
     users: int
     steps: int

@@ -33,6 +33,11 @@ def fair_coin(key: bytes, purpose: str, identity: str) -> bool:
     return bool(keyed_digest(key, purpose, identity)[0] & 1)
 
 
+def keyed_uniform(key: bytes, purpose: str, identity: str) -> float:
+    """A number in [0, 1) of 53 bits for one identity, independent of every other identity's."""
+    return (int.from_bytes(keyed_digest(key, purpose, identity)[:8], "big") >> 11) * 2.0**-53
+
+
 def keyed_order(key: bytes, purpose: str, identities: list[str]) -> list[str]:
     """The identities in a pseudo-random order that does not depend on the order they came in."""
     return sorted(identities, key=lambda identity: keyed_digest(key, purpose, identity))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from corpus.coins import fair_coin, keyed_order, seed_key
+from corpus.coins import fair_coin, keyed_order, keyed_uniform, seed_key
 from corpus.errors import InputError
 from corpus.store import CorpusStore
 
@@ -43,13 +43,19 @@ class Assignment(StrEnum):
 
 @dataclass(frozen=True)
 class UserFilter:
-    """Which users take part. Patterns are shell globs over user names ("*@enron.com")."""
+    """Which users take part. Patterns are shell globs over user names ("*@enron.com").
+
+    ``fraction`` keeps each user by a coin of its own, so that no user's place depends on who else there is;
+    ``max_users`` keeps a fixed number, and one more user may push another out: it is not user-local and voids a
+    user-level epsilon.
+    """
 
     include: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
     min_records: int = MIN_RECORDS_TO_SPLIT
     max_records: int | None = None
     max_users: int | None = None
+    fraction: float = 1.0
 
     def admits(self, user: str) -> bool:
         """Whether the name passes the patterns."""
@@ -78,9 +84,10 @@ def select_users(store: CorpusStore, rule: UserFilter, *, taken: frozenset[str] 
     named = [user for user in candidates if rule.admits(user)]
     enough = [user for user in named if store.count(user) >= rule.min_records]
     fitting = [user for user in enough if rule.max_records is None or store.count(user) <= rule.max_records]
-    chosen = fitting
-    if rule.max_users is not None and len(fitting) > rule.max_users:
-        chosen = keyed_order(seed_key(seed), "user sample", fitting)[: rule.max_users]
+    key = seed_key(seed)
+    chosen = [user for user in fitting if keyed_uniform(key, "user fraction", user) < rule.fraction]
+    if rule.max_users is not None and len(chosen) > rule.max_users:
+        chosen = keyed_order(key, "user sample", chosen)[: rule.max_users]
     return Selection(
         users=tuple(sorted(chosen)),
         dropped_by_pattern=len(candidates) - len(named),

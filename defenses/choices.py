@@ -4,6 +4,7 @@ A choice's parameters live with it. All are public constants from the config.
 """
 
 import difflib
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
@@ -153,6 +154,13 @@ Divisor: TypeAlias = Annotated[ConstantDivisor | RealisedCohortDivisor, Field(di
 RecordSelection: TypeAlias = Literal[
     "all", "random", "longest", "shortest", "highest_perplexity", "lowest_perplexity", "random_chunk"
 ]
+
+
+class NoiseGenerator(StrEnum):
+    """Where the noise comes from; the value is the name that plan and report print."""
+
+    PHILOX = "Philox keyed per step by HMAC-SHA-256 (counter-based, not cryptographic)"
+    SECURE = "SHAKE-256 keyed per step by HMAC-SHA-256 (cryptographic)"
 
 
 def _rate(population: int, cohort: float) -> float:

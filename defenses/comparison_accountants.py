@@ -1,6 +1,9 @@
 """Looser accountants, to be set beside the exact one: black-box group privacy and Renyi DP."""
 
+import contextlib
+import logging
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -80,9 +83,22 @@ def rdp_epsilon(event: Event, steps: int, delta: float) -> float:
         case PoissonGaussian(group_size=g) if g > 1:
             return float(rdp.compute_epsilon(_ORDERS, steps * _mixture_rdp(event, _ORDERS), delta)[0])
         case PoissonGaussian() | UnamplifiedGaussian():
-            accountant = rdp.RdpAccountant()
-            accountant.compose(to_dp_event(event, steps))
-            return float(accountant.get_epsilon(delta))
+            with _quiet_absl():
+                accountant = rdp.RdpAccountant()
+                accountant.compose(to_dp_event(event, steps))
+                return float(accountant.get_epsilon(delta))
+
+
+@contextlib.contextmanager
+def _quiet_absl() -> Iterator[None]:
+    """Orders that do not converge are left out, which loosens the bound and needs no line on the terminal for each."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _mixture_rdp(event: PoissonGaussian, orders: Array) -> Array:

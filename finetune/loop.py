@@ -1,5 +1,6 @@
 """The one training loop. Deterministic, resumable: a step is a function of the state before it and of its number."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from corpus.errors import InputError, ResumableError
 from corpus.files import text_sha256
 from finetune.batches import ShuffledBatches, collate, record_losses
 from finetune.checkpoints import TrainingState, load_state, save_model, save_state
+from finetune.private import PrivateTraining, private_gradient
 from finetune.recipe import Optimizer, Precision, Recipe, Select
 from models.loading import LanguageModel, quiet_transformers
 
@@ -36,6 +38,7 @@ def train(
     recipe: Recipe,
     folder: Path,
     *,
+    private: PrivateTraining | None = None,
     evaluate: Evaluate | None = None,
     select_by: str | None = None,
     advance: Callable[[int], object] | None = None,
@@ -50,6 +53,7 @@ def train(
         sequences: token ids of each record (see ``finetune.batches.encode``); nothing else is ever trained on.
         recipe: hyperparameters.
         folder: for checkpoints.
+        private: the mechanism to run in place of plain batches; it fixes the number of steps.
         evaluate: called with the number of completed steps and the model at ``recipe.evaluation_steps``; what it
             returns joins the history.
         select_by: the metric of ``evaluate`` whose smallest value marks the best model; needed for ``Select.BEST``.
@@ -57,7 +61,8 @@ def train(
 
     Raises:
         InputError: no records, or a checkpoint of another job in ``folder``.
-        ResumableError: loss or weights became non-finite; the last good checkpoint is kept.
+        ResumableError: loss (of plain training) or weights became non-finite; the last good checkpoint is kept. Under a
+            mechanism only the weights are looked at, which is post-processing: stopping for a unit's loss would leak.
     """
     if not sequences:
         raise InputError("there is no record to train on: the held-in users have none left after the set-asides")
@@ -67,8 +72,8 @@ def train(
     torch.manual_seed(recipe.seed)
     model = _with_adapters(base.model, recipe).to(accelerator.device).train()
     optimizer = _optimizer(model, recipe)
-    steps = recipe.steps(len(sequences))
-    state = TrainingState(job=_job(base, sequences, recipe))
+    steps = private.mechanism.steps if private else recipe.steps(len(sequences))
+    state = TrainingState(job=_job(base, sequences, recipe, private))
     state = load_state(folder / "resume", state.job, model, optimizer) or state
     if advance and state.step:
         advance(state.step)
@@ -82,15 +87,20 @@ def train(
         torch.manual_seed(recipe.seed * 2**32 + state.step)  # dropout, where a model has it
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(state.step, steps)
-        batch = [sequences[row] for row in batches.rows(state.step)]
-        loss = _accumulate_gradient(model, batch, recipe.micro_batch or len(batch), accelerator)
-        if loss != loss or loss == float("inf"):
-            raise _diverged("loss", state.step + 1, folder)
+        if private:
+            with accelerator.autocast():
+                loss = private_gradient(model, private, state.step, sequences)
+        else:
+            batch = [sequences[row] for row in batches.rows(state.step)]
+            loss = _accumulate_gradient(model, batch, recipe.micro_batch or len(batch), accelerator)
+            if not math.isfinite(loss):
+                raise _diverged("loss", state.step + 1, folder)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         state.step += 1
-        state.loss_sum += loss
-        state.loss_steps += 1
+        if loss is not None:
+            state.loss_sum += loss
+            state.loss_steps += 1
         if advance:
             advance(1)
         if evaluate and state.step in evaluation_steps:
@@ -102,7 +112,7 @@ def train(
                 {
                     "step": float(state.step),
                     "epoch": state.step / batches.per_epoch,
-                    "train_loss": state.loss_sum / state.loss_steps,
+                    "train_loss": state.loss_sum / max(1, state.loss_steps),
                     **metrics,
                 }
             )
@@ -178,10 +188,16 @@ def _mixed_precision(precision: Precision) -> str:
     return "bf16" if precision is Precision.BF16 else "no"
 
 
-def _job(base: LanguageModel, sequences: Sequence[Sequence[int]], recipe: Recipe) -> str:
-    """Name of the job: base model, data and every hyperparameter that shapes the weights."""
+def _job(
+    base: LanguageModel, sequences: Sequence[Sequence[int]], recipe: Recipe, private: PrivateTraining | None
+) -> str:
+    """Name of the job: base model, data, mechanism, key, and every hyperparameter that shapes the weights."""
     shaping = {k: v for k, v in asdict(recipe).items() if k != "checkpoint_every"}
-    return text_sha256(base.fingerprint, repr(shaping), *(repr(list(s)) for s in sequences))
+    mechanism = ""
+    if private:
+        units = [(unit.name, unit.rows) for unit in private.units]
+        mechanism = text_sha256(private.mechanism.model_dump_json(), private.key.hex(), private.noise, repr(units))
+    return text_sha256(base.fingerprint, repr(shaping), mechanism, *(repr(list(s)) for s in sequences))
 
 
 def _require_finite(model: PreTrainedModel, step: int, folder: Path) -> None:

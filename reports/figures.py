@@ -47,6 +47,13 @@ def _roc(record: Record) -> str:
                     fpr, tpr, style, where="post", color=colour, label=f"{result.attack} ({result.auroc.value:.2f})"
                 )
             _label(axes, "false-positive rate", "true-positive rate")
+        ceiling = record.training.ceiling if record.training else None
+        if ceiling:
+            for axes in (linear, log):
+                axes.plot(
+                    ceiling.fpr, ceiling.tpr, color="black", linewidth=0.8, label=f"ceiling ({ceiling.auroc:.2f})"
+                )
+                axes.fill_between(ceiling.fpr, ceiling.tpr, 1, color=GREY, alpha=0.15, linewidth=0)
         diagonal = np.geomspace(1e-5, 1, 50)
         linear.plot([0, 1], [0, 1], color=GREY, linewidth=0.6)
         log.plot(diagonal, diagonal, color=GREY, linewidth=0.6)

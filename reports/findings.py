@@ -61,6 +61,10 @@ def _headline(record: Record) -> str:
 
 def _warnings(record: Record) -> list[str]:
     warnings = [_blind_warning(b, record) for b in record.blind if b.separates]
+    training = record.training
+    if training and training.defense != "none" and training.epsilon is None:
+        warnings.append(f"The defense '{training.defense}' ran, but this is {training.guarantee}.")
+    warnings += [f"{w[0].upper()}{w[1:]}." for w in (training.warnings if training else [])]
     if not record.split.certifiable:
         warnings.append(f"Indicative only: {record.split.standing_reason}.")
     overlaps = record.split.overlaps
@@ -154,11 +158,12 @@ def _meaning(record: Record) -> str:
 
 
 def _limits(record: Record) -> str:
-    guarantee = (
-        "No differential-privacy guarantee was claimed or tested."
-        if record.training is None or record.training.guarantee.startswith("not a DP")
-        else record.training.guarantee
-    )
+    guarantee = "No differential-privacy guarantee was claimed or tested."
+    if record.training and record.training.epsilon is not None:
+        guarantee = f"The accountant promises {record.training.guarantee}."
+        if record.training.ceiling:
+            bound = record.training.ceiling.auroc
+            guarantee += f" If that holds, no attack on users is expected to exceed an AUROC of {bound:.3f}."
     return (
         "An audit bounds what an attacker can do from below: this attack did so well, another may do better. Intervals"
         " are estimates: they treat users as independent draws, while all scores share one model. " + guarantee

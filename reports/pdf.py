@@ -52,6 +52,7 @@ def _content(record: Record) -> dict[str, Any]:
             [b.name, f"{b.auroc:.3f}", f"{b.p_value:.2g}", f"{b.level:g}", "yes" if b.separates else "no"]
             for b in record.blind
         ],
+        "ceiling": bool(record.training and record.training.ceiling),
         "spearman": _spearman(record),
         "facts": _facts(record),
         "resamples": f"{record.resamples:,}",
@@ -96,8 +97,8 @@ def _facts(record: Record) -> list[list[str]]:
         ("records per audited user, P0 / P25 / P50 / P75 / P100", " / ".join(map(str, c.records_per_audited_user))),
         (
             "users not audited",
-            f"{c.dropped_by_pattern} by pattern, {c.dropped_by_minimum} with too few records, {c.dropped_by_maximum} with too"
-            f" many, {c.dropped_by_sampling} by sampling",
+            f"{c.dropped_by_pattern} by pattern, {c.dropped_by_minimum} with too few and {c.dropped_by_maximum} with"
+            f" too many records, {c.dropped_by_sampling} by sampling",
         ),
         ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
         ("held in, held out, always in", f"{s.held_in}, {s.held_out}, {s.always_in} users (by {s.assignment})"),
@@ -117,7 +118,10 @@ def _facts(record: Record) -> list[list[str]]:
         facts.append(("commitments to key and ledger", f"{s.key_commitment[:16]}, {s.ledger_commitment[:16]}"))
     if record.training:
         t = record.training
-        facts.append(("fine-tuning", f"{t.steps} steps in {t.seconds:,.0f} s; {t.guarantee}"))
+        facts.append(("fine-tuning", f"{t.steps} steps in {t.seconds:,.0f} s; defense: {t.defense}"))
+        facts.append(("guarantee", t.guarantee))
+        if t.defense != "none":
+            facts.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
     facts += [
         (
             "interval",

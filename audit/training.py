@@ -1,0 +1,166 @@
+"""The training stage of a run: settle the plan, train under it, say what was done."""
+
+from pathlib import Path
+
+import numpy as np
+
+from audit.config import RunConfig
+from audit.data import RunData, curve_texts
+from audit.defense import NoDefense, PrivateDefense, mechanism_of
+from audit.progress import Reporter
+from audit.record import Ceiling, CurvePoint, TrainingFacts
+from audit.tradeoff import ceiling_of
+from audit.validation import HELD_IN_LOSS, CurveEvaluation, gap_auroc_correlation
+from corpus.errors import InputError
+from corpus.files import cache_directory
+from defenses.mechanism import Guarantee, Mechanism
+from defenses.plan_file import read_plan, write_plan
+from finetune.batches import encode
+from finetune.loop import TrainingResult, train
+from finetune.private import PrivateRecords, PrivateTraining, plan_private_training
+from models.loading import LanguageModel
+from models.logprobs import score_texts
+
+CEILING_FPRS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 120)])
+
+
+def settle_plan(config: RunConfig, data: RunData, out: Path) -> Mechanism:
+    """Write ``out``/plan.json before the first step, or read the one that is there.
+
+    Raises:
+        InputError: the plan that is there is not the one that the config gives, or ``out`` is a copy of a private run.
+    """
+    plain_steps = config.finetune.steps(len(data.ledger.training_rows()))
+    mechanism = mechanism_of(config, plain_steps=plain_steps, cache_dir=_accountant_cache())
+    path = out / "plan.json"
+    if path.is_file():
+        kept = read_plan(path, cache_dir=_accountant_cache())
+        changed = [name for name in Mechanism.model_fields if getattr(kept, name) != getattr(mechanism, name)]
+        if changed:
+            raise InputError(f"'{path}' is another plan ({', '.join(changed)} differ): use a new run folder")
+    else:
+        write_plan(mechanism, path, cache_dir=_accountant_cache())
+    if mechanism.unit != "none":
+        _refuse_copies(out)
+    return mechanism
+
+
+def finetune(
+    config: RunConfig, data: RunData, base: LanguageModel, mechanism: Mechanism, out: Path, reporter: Reporter
+) -> TrainingResult:
+    """Train on the included records under the mechanism, measuring the curves on the way."""
+    recipe = config.finetune
+    texts = data.training_texts()
+    sequences = encode(base.tokenizer, texts, recipe.sequence_length)
+    private = _private(config, data, base, mechanism, texts, sequences)
+    if private:
+        reporter.say(f"mechanism: {mechanism.guarantee(cache_dir=_accountant_cache()).label}")
+        reporter.say(f"mechanism: noise multiplier {mechanism.noise_multiplier:.4g}, {len(private.units)} units")
+    evaluate = CurveEvaluation(
+        curve_texts(
+            data,
+            validation_texts=config.audit.validation_texts,
+            per_user=config.audit.curve_texts_per_user,
+            seed=config.seed,
+        ),
+        base,
+    )
+    with reporter.track("fine-tuning", mechanism.steps, "steps") as advance:
+        return train(
+            base,
+            sequences,
+            recipe,
+            out / "checkpoints",
+            private=private,
+            evaluate=evaluate,
+            select_by=HELD_IN_LOSS,
+            advance=advance,
+        )
+
+
+def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, result: TrainingResult) -> TrainingFacts:
+    """What the record says of the training and of its guarantee."""
+    promise = mechanism.guarantee(cache_dir=_accountant_cache())
+    holds = isinstance(promise, Guarantee)
+    rows = data.ledger.training_rows()
+    return TrainingFacts(
+        defense=config.defense.kind,
+        guarantee=promise.label,
+        unit=mechanism.unit,
+        epsilon=promise.epsilon if isinstance(promise, Guarantee) else None,
+        delta=mechanism.delta,
+        noise_multiplier=mechanism.noise_multiplier,
+        warnings=list(promise.warnings) if isinstance(promise, Guarantee) else [],
+        ceiling=_ceiling(mechanism) if holds and mechanism.unit == "user" else None,
+        records=len(rows),
+        users=len({data.store.record(row).user for row in rows}),
+        steps=result.steps,
+        chosen_step=result.chosen_step,
+        selection=config.finetune.select.value,
+        curve=[CurvePoint(step=int(p["step"]), **{k: v for k, v in p.items() if k != "step"}) for p in result.history],
+        gap_auroc_spearman=gap_auroc_correlation(result.history),
+        seconds=round(result.seconds, 2),
+    )
+
+
+def _private(
+    config: RunConfig,
+    data: RunData,
+    base: LanguageModel,
+    mechanism: Mechanism,
+    texts: list[str],
+    sequences: list[list[int]],
+) -> PrivateTraining | None:
+    match config.defense:
+        case NoDefense():
+            return None
+        case PrivateDefense() as defense:
+            rows = [data.store.record(row) for row in data.ledger.training_rows()]
+            losses = None
+            if defense.record_selection in ("highest_perplexity", "lowest_perplexity"):
+                losses = [-s.total / len(s.logprobs) for s in score_texts(base, texts)]
+            records = PrivateRecords(
+                ids=[record.id for record in rows],
+                users=[record.user for record in rows],
+                lengths=[len(s) for s in sequences],
+                losses=losses,
+            )
+            return plan_private_training(
+                mechanism,
+                data.ledger.key,
+                records,
+                defense.noise(),
+                micro_records=defense.micro_records,
+                exactly=defense.kind == "group",
+            )
+
+
+def _ceiling(mechanism: Mechanism) -> Ceiling:
+    assert mechanism.delta is not None
+    ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, mechanism.delta, cache_dir=_accountant_cache())
+    return Ceiling(
+        auroc=ceiling.auroc,
+        fpr=CEILING_FPRS.tolist(),
+        tpr=[float(ceiling.tpr_at(fpr)) for fpr in CEILING_FPRS],
+    )
+
+
+def _refuse_copies(out: Path) -> None:
+    """A copied folder trained on other data under the same key would differ from the first by un-noised data.
+
+    The file names its own inode, which a copy does not share and a moved folder keeps.
+    """
+    path = out / "ledger" / "origin"
+    path.touch(mode=0o600)
+    kept = path.read_text(encoding="utf-8")
+    if not kept:
+        path.write_text(str(path.stat().st_ino), encoding="utf-8")
+    elif kept != str(path.stat().st_ino):
+        raise InputError(
+            f"'{out}' is a copy of a private run's folder, and two runs under one key differ by un-noised data: go on"
+            " in the original folder, or start a new run"
+        )
+
+
+def _accountant_cache() -> Path:
+    return cache_directory() / "pld"

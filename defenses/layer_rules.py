@@ -1,0 +1,227 @@
+"""What one layer's use in a pass adds to the gradient of each unit, layer type by layer type.
+
+A linear layer that maps a to y adds, for a unit, the sum over its tokens of (dl/dy)^T a; an embedding adds dl/dy to the
+rows that were looked up; a bias or a norm's scale adds a sum over tokens. All of it follows from what the layer read
+(kept by a forward hook) and dl/dy (Goodfellow 2015; book-keeping of Bu et al. 2023, "Differentially Private
+Optimization on Large Model at Small Cost", Algorithm 1), so one forward and one backward pass over all units suffice.
+
+Axes: B records of the batch, U units, T tokens of one unit (its records x positions), M x N a weight, V rows of an
+embedding, d its width, ``...`` any positions.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+
+class NoRule(Exception):
+    """A layer was used in a way that no rule here covers; the message names the layer and the way."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """Adds left^T right over a unit's tokens. left: (B, ..., M), right: (B, ..., N), weight: (M, N)."""
+
+    left: Tensor
+    right: Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Adds each token's value to one row of the weight. ids: (B, ...), values: (B, ..., d), weight: (V, d)."""
+
+    ids: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Total:
+    """Adds the sum of the values over a unit's tokens. values: (B, ..., d), parameter: (d,)."""
+
+    values: Tensor
+
+
+Use = Product | Rows | Total
+Uses = Iterator[tuple[str, Use]]
+
+
+@dataclass(frozen=True)
+class LayerRule:
+    """How one layer type is read.
+
+    Attributes:
+        read: (layer, arguments, keyword arguments) -> what ``uses`` needs of the forward pass.
+        uses: (layer, what was read, dl/dy) -> (parameter name in the layer, its use).
+        weight: "product" or "rows", by what ``uses`` yields for ``weight``; "total" where there is no matrix.
+    """
+
+    read: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], Tensor]
+    uses: Callable[[Any, Tensor, Tensor], Uses]
+    weight: str
+
+
+def rule_of(layer: nn.Module) -> LayerRule | None:
+    """The rule for a layer's own parameters, or None. A subclass with a forward of its own has no rule by descent."""
+    forward = type(layer).forward
+    if forward is nn.Linear.forward:
+        return LayerRule(_first, _linear, "product")
+    if forward is Conv1D.forward:
+        return LayerRule(_first, _conv1d, "product")
+    if forward is nn.LayerNorm.forward and len(layer.normalized_shape) == 1:  # type: ignore[arg-type]
+        return LayerRule(_first, _layer_norm, "total")
+    if isinstance(layer, nn.Embedding) and layer.max_norm is None and not layer.scale_grad_by_freq:
+        if forward is nn.Embedding.forward:
+            return LayerRule(_first, _embedding, "rows")
+        if type(layer).__name__ == "OPTLearnedPositionalEmbedding":
+            return LayerRule(_opt_positions, _embedding, "rows")
+    if _is_rms_norm(layer):
+        return LayerRule(_first, _rms_norm, "total")
+    return None
+
+
+def watch(
+    layer: nn.Module,
+    rule: LayerRule,
+    name: str,
+    records: int,
+    positions: int,
+    anchor: Tensor,
+    found: Callable[[nn.Parameter, Use], None],
+) -> torch.utils.hooks.RemovableHandle:
+    """Have every use of the layer's trainable parameters reported to ``found`` during the backward pass.
+
+    Inputs are kept in autograd's own graph, so that gradient checkpointing drops and recomputes them as it does any
+    other activation. Position embeddings that were looked up once for all records are spread over the records first:
+    otherwise their gradient arrives summed over the batch, and no unit's norm could be told.
+
+    Args:
+        layer: the layer.
+        rule: its rule.
+        name: its name, for messages.
+        records: B.
+        positions: L.
+        anchor: a scalar that requires a gradient, so that the graph begins at the first trainable layer.
+        found: told (parameter, use); parameters are recorded as trainable at the time of this call.
+
+    Raises:
+        NoRule: during the forward pass, where the output's first dimension is not the records.
+    """
+    trainable = {key: p for key, p in layer.named_parameters(recurse=False) if p.requires_grad}
+
+    def arrived(read: Tensor, delta: Tensor) -> None:
+        if len(delta) != records:
+            read, delta = read.unflatten(0, (records, -1)), delta.unflatten(0, (records, -1))
+        with torch.autocast(delta.device.type, enabled=False):
+            for key, use in rule.uses(layer, read, delta):
+                if key in trainable:
+                    found(trainable[key], use)
+
+    def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
+        read = rule.read(layer, args, kwargs).detach()
+        if rule.weight == "rows" and output.dim() == 3 and output.shape[0] == 1 != records:
+            output, read = output.expand(records, -1, -1), read.expand(records, -1)
+        folded = output.dim() == 2 and output.shape[0] == records * positions  # as OPT's feed-forward layers
+        if output.dim() < 2 or not (output.shape[0] == records or folded):
+            shape = tuple(output.shape)
+            raise NoRule(f"layer '{name}' gives a tensor of shape {shape}, whose first dimension is not the records")
+        if read.is_floating_point():
+            read = read.to(output.dtype)  # under autocast: what the layer multiplied
+        tapped: Tensor = _Tap.apply(output, anchor, read, arrived)
+        return tapped
+
+    return layer.register_forward_hook(hook, with_kwargs=True)
+
+
+class _Tap(torch.autograd.Function):
+    """The identity, which reports what it kept and the gradient that comes back."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, output: Tensor, anchor: Tensor, read: Tensor, arrived: Callable[[Tensor, Tensor], None]
+    ) -> Tensor:
+        ctx.save_for_backward(read)
+        ctx.arrived = arrived
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, None, None, None]:  # type: ignore[override]
+        ctx.arrived(*ctx.saved_tensors, delta)
+        return (delta if ctx.needs_input_grad[0] else None), None, None, None
+
+
+def _first(layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    value = args[0] if args else next(iter(kwargs.values()))
+    assert isinstance(value, Tensor)
+    return value
+
+
+def _opt_positions(layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    ids = kwargs.get("position_ids", args[2] if len(args) > 2 else None)
+    if not isinstance(ids, Tensor):
+        raise NoRule("OPT's position embedding was called without position ids")
+    return ids + int(layer.offset)  # type: ignore[arg-type]
+
+
+def _linear(layer: nn.Module, read: Tensor, delta: Tensor) -> Uses:
+    yield "weight", Product(delta, read)
+    if layer.bias is not None:
+        yield "bias", Total(delta)
+
+
+def _conv1d(layer: nn.Module, read: Tensor, delta: Tensor) -> Uses:
+    yield "weight", Product(read, delta)
+    yield "bias", Total(delta)
+
+
+def _embedding(layer: nn.Embedding, read: Tensor, delta: Tensor) -> Uses:
+    if layer.padding_idx is not None:  # as torch: that row is never trained by a look-up
+        delta = torch.where((read == layer.padding_idx).unsqueeze(-1), 0.0, delta)
+    yield "weight", Rows(read, delta)
+
+
+def _layer_norm(layer: nn.LayerNorm, read: Tensor, delta: Tensor) -> Uses:
+    if layer.weight is not None:
+        yield "weight", Total(delta * F.layer_norm(read.float(), layer.normalized_shape, None, None, layer.eps))
+    if layer.bias is not None:
+        yield "bias", Total(delta)
+
+
+def _rms_norm(layer: nn.Module, read: Tensor, delta: Tensor) -> Uses:
+    yield "weight", Total(delta * _rms_normalised(layer, read))
+
+
+def _rms_normalised(layer: nn.Module, x: Tensor) -> Tensor:
+    epsilon = getattr(layer, "variance_epsilon", getattr(layer, "eps", None))
+    return F.rms_norm(x.float(), x.shape[-1:], None, torch.finfo(x.dtype).eps if epsilon is None else float(epsilon))
+
+
+_RMS_NORMS: dict[type[nn.Module], bool] = {}
+
+
+def _is_rms_norm(layer: nn.Module) -> bool:
+    """Whether the layer computes w * x / rms(x), or (1 + w) as Gemma does: tried out once a type, not told by its name.
+
+    The models of transformers each bring a class of their own for it.
+    """
+    weight = getattr(layer, "weight", None)
+    if not type(layer).__name__.endswith("RMSNorm") or not isinstance(weight, nn.Parameter) or weight.dim() != 1:
+        return False
+    if type(layer) not in _RMS_NORMS:
+        generator = torch.Generator().manual_seed(0)
+        x, w = torch.randn(5, len(weight), generator=generator).to(weight.device).split([4, 1])
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            try:
+                found = torch.func.functional_call(layer, {"weight": w[0].to(weight.dtype)}, (x.to(weight.dtype),))
+            except (TypeError, RuntimeError):
+                found = torch.full_like(x, torch.nan)
+            expected = _rms_normalised(layer, x.to(weight.dtype))
+        tolerance = 1e-4 if weight.dtype == torch.float32 else 3e-2
+        _RMS_NORMS[type(layer)] = any(
+            torch.allclose(found.float(), scale * expected, rtol=tolerance, atol=tolerance) for scale in (w, 1 + w)
+        )
+    return _RMS_NORMS[type(layer)] and len(list(layer.parameters())) == 1

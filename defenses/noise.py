@@ -1,0 +1,52 @@
+"""Gaussian noise as a function of (key, step, tensor name): never drawn twice for different data, the same on resume.
+
+Two generators. The default is counter-based: Philox (numpy's on a CPU, torch's on a GPU) under a key derived per step
+and tensor by HMAC-SHA-256; fast, and not cryptographic. The secure one takes SHAKE-256 as its source of bits and turns
+them into normals by the inverse distribution function. Neither protects against attacks on floating point.
+"""
+
+import hashlib
+
+import numpy as np
+import torch
+from scipy import special
+
+from corpus.coins import keyed_digest
+from defenses.choices import NoiseGenerator
+
+
+def gaussian(
+    generator: NoiseGenerator,
+    key: bytes,
+    step: int,
+    name: str,
+    shape: torch.Size,
+    deviation: float,
+    device: torch.device,
+) -> torch.Tensor:
+    """Independent N(0, deviation^2) numbers of ``shape``, fp32, for one tensor of one step.
+
+    Args:
+        generator: which.
+        key: the run's secret key; two runs never share one (their difference would carry no noise).
+        step: number of the optimizer step.
+        name: the tensor's name.
+        shape: of the result.
+        deviation: standard deviation.
+        device: where to.
+    """
+    derived = keyed_digest(key, f"noise {step}", name)
+    match generator:
+        case NoiseGenerator.PHILOX if device.type == "cuda":
+            seed = int.from_bytes(derived[:8], "big", signed=True)
+            source = torch.Generator(device=device).manual_seed(seed)
+            return torch.randn(shape, generator=source, device=device) * deviation
+        case NoiseGenerator.PHILOX:
+            words = int.from_bytes(derived[:16], "big")
+            philox = np.random.Generator(np.random.Philox(key=words))
+            values = philox.standard_normal(shape.numel(), dtype=np.float32)
+        case NoiseGenerator.SECURE:
+            bits = np.frombuffer(hashlib.shake_256(derived).digest(8 * shape.numel()), dtype=np.uint64)
+            # 53 bits at the middle of their cell: never 0 or 1, so the inverse is finite.
+            values = special.ndtri(((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53).astype(np.float32)
+    return torch.from_numpy(values).view(shape).mul_(deviation).to(device)

@@ -1,0 +1,158 @@
+"""A run under a mechanism, through the command line: its plan, its label, its ceiling; copies and changes refused."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from audit.config import load_config
+from audit.record import read_record
+from defenses.plan_file import read_plan
+from tests.conftest import SMALL
+
+DEFENSE = {
+    "kind": "uls",
+    "population": 20,
+    "cohort": 5,
+    "steps": 10,
+    "delta": 1.0e-3,
+    "target_epsilon": 6,
+    "group_size": 3,
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    """The small run under a mechanism; write(changes) gives the file."""
+
+    def write(users=None, **defense):
+        content = json.loads(json.dumps(SMALL))
+        content["corpus"]["users"] = users or {"min_records": 8, "fraction": 0.5}
+        content["finetune"] = {
+            "learning_rate": 1e-3,
+            "sequence_length": 48,
+            "evaluations": 3,
+            "select": "last",
+            "checkpoint_every": 4,
+        }
+        content["defense"] = {k: v for k, v in {**DEFENSE, **defense}.items() if v is not None}
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, config, tmp_path):
+    out = tmp_path / "run"
+    code, printed, err = call("run", config(), "--out", out)
+    assert code == 0, err
+    record = read_record(out / "record.json")
+    assert record.training.guarantee.startswith("epsilon 6, delta 0.001 per user (add/remove)") or (
+        record.training.guarantee.startswith("epsilon 5.99")
+    )
+    assert record.training.epsilon <= 6
+    code, printed, _ = call("account", out / "plan.json", "--json")
+    assert code == 0
+    row = json.loads(printed)
+    assert row["epsilon"] == pytest.approx(record.training.epsilon)
+    assert row["noise_multiplier"] == record.training.noise_multiplier
+    assert row["auroc_bound"] == pytest.approx(record.training.ceiling.auroc)
+    code, printed, _ = call(
+        "account",
+        "uls",
+        "--users",
+        20,
+        "--cohort",
+        5,
+        "--steps",
+        10,
+        "--delta",
+        1e-3,
+        "--json",
+        "--noise-multiplier",
+        row["noise_multiplier"],
+    )
+    assert json.loads(printed)["epsilon"] == pytest.approx(row["epsilon"], rel=1e-6)
+    code, printed, _ = call("export", out, "--to", tmp_path / "public")
+    assert "per user (add/remove)" in (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    assert read_plan(tmp_path / "public" / "plan.json") == read_plan(out / "plan.json")
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy)
+    code, _, err = call("run", config(), "--out", copy)
+    assert code == 2
+    assert "is a copy of a private run's folder, and two runs under one key differ by un-noised data" in err
+
+
+@pytest.mark.parametrize(
+    ("users", "defense", "label"),
+    [
+        (
+            None,
+            {"sampler": "shuffled", "population": 60},
+            "cohorts are shuffled while accounting assumes Poisson sampling",
+        ),
+        ({"min_records": 8, "max_users": 20}, {}, "preprocessing is not user-local (sample of max_users users)"),
+        (None, {"base_model_saw_protected": True}, "the base model was trained on protected users"),
+        (None, {"noise_multiplier": 0.0, "target_epsilon": None}, "no noise is added (noise multiplier 0)"),
+    ],
+    ids=["shuffled", "not user-local", "base model", "no noise"],
+)
+def test_what_is_no_guarantee_says_so_on_the_terminal_in_record_and_card(call, config, tmp_path, users, defense, label):
+    out = tmp_path / "run"
+    code, printed, err = call("run", config(users, **defense), "--out", out)
+    assert code == 0, err
+    assert "note: The defense 'uls' ran, but this is not a DP guarantee: " in printed
+    assert label in printed
+    record = read_record(out / "record.json")
+    assert label in record.training.guarantee
+    assert record.training.epsilon is None
+    assert record.training.ceiling is None
+    call("export", out, "--to", tmp_path / "public")
+    assert label in (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+
+
+def test_choosing_by_validation_on_protected_users_is_no_guarantee(call, config, tmp_path):
+    code, printed, err = call("run", config(), "--out", tmp_path / "run", "--set", "finetune.select=best")
+    assert code == 0, err
+    assert "the checkpoint is chosen by validation on protected users" in printed
+
+
+@pytest.mark.parametrize("kind", ["els", "group", "example"])
+def test_every_kind_of_unit_trains(call, config, tmp_path, kind):
+    changes = {"kind": kind, "population": 400, "cohort": 20}
+    if kind == "example":
+        changes["group_size"] = None
+    code, _, err = call("run", config(**changes), "--out", tmp_path / "run")
+    assert code == 0, err
+    record = read_record(tmp_path / "run" / "record.json")
+    assert record.training.unit == ("example" if kind == "example" else "user")
+    assert (record.training.ceiling is None) == (kind == "example")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"noise_multiplier": 1.0}, "give exactly one of 'target_epsilon' and 'noise_multiplier'"),
+        ({"kind": "example"}, "group_size belongs to users: kind 'example' has none"),
+        ({"kind": "els", "cap": 9}, "a cap goes with kind 'uls' and Poisson sampling only"),
+        ({"group_size": 0}, "defense.group_size: Input should be greater than or equal to 1"),
+        ({"delta": 2.0}, "defense.delta: Input should be less than 1"),
+        ({"kind": "usl"}, "'usl'"),
+        ({"clip_nrm": 1.0}, "defense.clip_nrm: unknown key; did you mean 'clip_norm'?"),
+    ],
+)
+def test_defenses_that_cannot_be(config, changes, message):
+    with pytest.raises(ValueError, match="error") as caught:
+        load_config(config(**changes))
+    assert message in str(caught.value)
+
+
+def test_a_cohort_above_the_population_and_a_delta_too_small_are_one_line(call, config, tmp_path):
+    code, _, err = call("run", config(cohort=30), "--out", tmp_path / "a")
+    assert code == 2
+    assert "cohort 30 is larger than the population 20: lower the cohort" in err
+    code, _, err = call("run", config(delta=1e-12), "--out", tmp_path / "b")
+    assert code == 2
+    assert "1e-11" in err

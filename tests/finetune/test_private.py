@@ -1,0 +1,261 @@
+"""The private step against one backward pass per unit; noise once; empty cohorts; constants; kill and resume."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy import stats
+
+from corpus.coins import seed_key
+from corpus.errors import InputError
+from defenses.choices import (
+    BatchClip,
+    ConstantDivisor,
+    FlatClip,
+    NoiseGenerator,
+    NormalisedClip,
+    PoissonSampler,
+    RealisedCohortDivisor,
+)
+from defenses.mechanism import Mechanism
+from finetune.batches import encode
+from finetune.loop import train
+from finetune.private import PrivateRecords, micro_batches, plan_private_training, private_gradient
+from finetune.recipe import Optimizer, Recipe, Select
+from tests.oracles.private_step import naive_private_gradient
+
+KEY = seed_key(21)
+
+
+@pytest.fixture
+def sequences(make_lm, english):
+    return encode(make_lm().tokenizer, english[:40], 31)
+
+
+def _records(sequences):
+    """Ten users with one to seven records."""
+    owners = [u for u in range(10) for _ in range(1 + u % 7)][: len(sequences)]
+    owners += [9] * (len(sequences) - len(owners))
+    ids = [f"record{i}" for i in range(len(sequences))]
+    return PrivateRecords(ids, [f"user{o}" for o in owners], [len(s) for s in sequences])
+
+
+def _mechanism(kind="uls", **changes):
+    fields = {
+        "unit": "example" if kind == "example" else "user",
+        "sampled": "user" if kind == "uls" else "example",
+        "sampler": PoissonSampler(rate=0.4),
+        "group_size": 1 if kind == "example" else 3,
+        "clip": FlatClip(norm=0.5),
+        "noise_multiplier": 0.8,
+        "steps": 12,
+        "delta": 1e-4,
+        "divisor": ConstantDivisor(value=4),
+        **changes,
+    }
+    return Mechanism(**fields)
+
+
+def _training(sequences, kind="uls", *, micro_records=64, noise=NoiseGenerator.PHILOX, exactly=False, **changes):
+    return plan_private_training(
+        _mechanism(kind, **changes), KEY, _records(sequences), noise, micro_records=micro_records, exactly=exactly
+    )
+
+
+def _gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def _assert_same(found, expected):
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, atol=2e-6, rtol=2e-4)
+
+
+@pytest.mark.parametrize("kind", ["uls", "els", "example"])
+@pytest.mark.parametrize("clip", [FlatClip(norm=0.5), FlatClip(norm=1e4), NormalisedClip(norm=0.5)])
+def test_a_private_step_equals_the_oracle(make_lm, sequences, kind, clip):
+    training = _training(sequences, kind, clip=clip)
+    lm = make_lm()
+    for step in (0, 1):
+        expected = naive_private_gradient(make_lm(), training, step, sequences)
+        private_gradient(lm.model, training, step, sequences)
+        _assert_same(_gradients(lm.model), expected)
+
+
+def test_the_number_of_micro_batches_changes_nothing(make_lm, sequences):
+    """Were noise added or clipping done per micro-batch, this would differ."""
+    found = []
+    for micro_records in (1, 5, 1000):
+        lm = make_lm()
+        private_gradient(lm.model, _training(sequences, micro_records=micro_records), 0, sequences)
+        found.append(_gradients(lm.model))
+    _assert_same(found[1], found[0])
+    _assert_same(found[2], found[0])
+
+
+def test_micro_batches_keep_units_whole():
+    cohort = [[1, 2, 3], [4], [], [5, 6], list(range(10, 20)), [7]]
+    runs = micro_batches(cohort, 4)
+    assert runs == [[[1, 2, 3], [4]], [[5, 6]], [list(range(10, 20))], [[7]]]
+    assert micro_batches([], 4) == []
+
+
+def test_an_empty_cohort_still_gives_noise_of_the_stated_deviation(make_lm, sequences):
+    training = _training(sequences, sampler=PoissonSampler(rate=1e-9))
+    lm = make_lm()
+    assert private_gradient(lm.model, training, 0, sequences) is None
+    values = torch.cat([g.flatten() for g in _gradients(lm.model).values()]).numpy()
+    stated = 0.8 * 0.5 / 4
+    assert stats.kstest(values / stated, "norm").pvalue > 1e-6
+    assert stats.kstest(values / (stated * 2 / 3), "norm").pvalue < 1e-6
+    assert stats.kstest(values / (stated * 3 / 2), "norm").pvalue < 1e-6
+
+
+def test_noise_is_added_once_a_step_and_is_new_every_step(make_lm, sequences):
+    """The difference to the noiseless sum is the noise itself: its deviation, and no correlation between steps."""
+    noises = []
+    for step in (0, 1):
+        with_noise, without = make_lm(), make_lm()
+        private_gradient(with_noise.model, _training(sequences, micro_records=2), step, sequences)
+        private_gradient(without.model, _training(sequences, micro_records=2, noise_multiplier=0.0), step, sequences)
+        a, b = _gradients(with_noise.model), _gradients(without.model)
+        noises.append(torch.cat([(a[n] - b[n]).flatten() for n in a]).numpy() * 4)
+    for noise in noises:
+        assert stats.kstest(noise / 0.4, "norm").pvalue > 1e-6
+    assert stats.pearsonr(*noises).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("kind", ["uls", "els", "example"])
+def test_one_unit_moves_the_noised_sum_by_at_most_the_sensitivity(make_lm, sequences, kind):
+    training = _training(sequences, kind, noise_multiplier=0.0, sampler=PoissonSampler(rate=1.0))
+    whole = make_lm()
+    private_gradient(whole.model, training, 0, sequences)
+    for left_out in (0, 3, len(training.units) - 1):
+        fewer = replace(training, units=tuple(u for i, u in enumerate(training.units) if i != left_out))
+        rest = make_lm()
+        private_gradient(rest.model, fewer, 0, sequences)
+        a, b = _gradients(whole.model), _gradients(rest.model)
+        moved = 4 * float(sum((a[n] - b[n]).double().square().sum() for n in a)) ** 0.5
+        assert 0 < moved <= 0.5 * (1 + 1e-4)
+
+
+def test_neither_units_nor_divisor_depend_on_who_else_there_is(sequences):
+    """Adding a user changes no other user's draw or records, and no constant of the mechanism."""
+    records = _records(sequences)
+    keep = [i for i, user in enumerate(records.users) if user != "user6"]
+    fewer = PrivateRecords([records.ids[i] for i in keep], [records.users[i] for i in keep], [5] * len(keep))
+    whole = plan_private_training(_mechanism(), KEY, records, NoiseGenerator.PHILOX)
+    rest = plan_private_training(_mechanism(), KEY, fewer, NoiseGenerator.PHILOX)
+    for step in range(20):
+        a = [{records.ids[r] for r in rows} for rows in whole.cohort(step)]
+        b = [{fewer.ids[r] for r in rows} for rows in rest.cohort(step)]
+        others = [ids for ids in a if not any(records.users[int(i[6:])] == "user6" for i in ids)]
+        assert sorted(map(sorted, others)) == sorted(map(sorted, b))
+    assert whole.mechanism == rest.mechanism
+
+
+def test_els_pools_hold_at_most_the_cap_and_group_privacy_exactly_it(sequences):
+    records = _records(sequences)
+    owner = dict(zip(records.ids, records.users, strict=True))
+    for exactly in (False, True):
+        training = _training(sequences, "els", exactly=exactly)
+        sizes: dict[str, int] = {}
+        for unit in training.units:
+            user = owner[unit.name.split(" copy ")[0]]
+            sizes[user] = sizes.get(user, 0) + 1
+        assert max(sizes.values()) == 3
+        assert set(sizes.values()) == ({3} if exactly else {1, 2, 3})
+        assert len({u.name for u in training.units}) == len(training.units)
+
+
+def test_every_step_of_uls_takes_at_most_the_group_size_and_a_new_choice(sequences):
+    training = _training(sequences, sampler=PoissonSampler(rate=1.0))
+    cohorts = [training.cohort(step) for step in range(6)]
+    assert all(0 < len(rows) <= 3 for c in cohorts for rows in c)
+    assert len({tuple(c[6]) for c in cohorts}) > 1
+
+
+RECIPE = Recipe(
+    optimizer=Optimizer.ADAM,
+    learning_rate=1e-3,
+    warmup_steps=3,
+    sequence_length=31,
+    checkpoint_every=4,
+    evaluations=2,
+    select=Select.LAST,
+)
+
+
+def test_a_private_run_interrupted_anywhere_ends_with_bitwise_the_same_weights(make_lm, sequences, tmp_path):
+    training = _training(sequences)
+    whole = train(make_lm(), sequences, RECIPE, tmp_path / "whole", private=training)
+    assert whole.steps == 12
+    for stop in (1, 4, 7):
+        done = []
+
+        def interrupt(steps, done=done, stop=stop):
+            done.append(steps)
+            if sum(done) == stop:
+                raise KeyboardInterrupt
+
+        folder = tmp_path / str(stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(make_lm(), sequences, RECIPE, folder, private=training, advance=interrupt)
+        resumed = train(make_lm(), sequences, RECIPE, folder, private=training)
+        a, b = (load_file(r.folder / "model.safetensors") for r in (resumed, whole))
+        assert all(torch.equal(a[name], b[name]) for name in b)
+
+
+def test_a_resume_with_another_plan_key_or_membership_is_refused(make_lm, sequences, tmp_path):
+    training = _training(sequences)
+    train(make_lm(), sequences, RECIPE, tmp_path, private=training)
+    for other in (
+        _training(sequences, noise_multiplier=0.9),
+        replace(training, key=seed_key(22)),
+        replace(training, units=training.units[1:]),
+        replace(training, noise=NoiseGenerator.SECURE),
+        None,
+    ):
+        with pytest.raises(InputError, match="is a checkpoint of another job"):
+            train(make_lm(), sequences, RECIPE, tmp_path, private=other)
+
+
+def test_the_optimizer_sees_the_noised_gradient_only(make_lm, sequences, tmp_path):
+    """Adam's second moment after one step is that of the noised gradient."""
+    training = _training(sequences, steps=1, sampler=PoissonSampler(rate=1.0))
+    lm = make_lm()
+    private_gradient(lm.model, training, 0, sequences)
+    expected = {name: 0.001 * g.square() for name, g in _gradients(lm.model).items()}
+    train(make_lm(), sequences, RECIPE, tmp_path, private=training)
+    state = load_file(tmp_path / "resume" / "step-00000001" / "optimizer.safetensors")
+    for i, (_, value) in enumerate(expected.items()):
+        torch.testing.assert_close(state[f"{i}.exp_avg_sq"], value, rtol=1e-3, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"clip": BatchClip(norm=1.0)}, {"divisor": RealisedCohortDivisor()}],
+    ids=["batch clip", "realised divisor"],
+)
+def test_a_plan_that_the_loop_does_not_run_is_refused(sequences, change):
+    with pytest.raises(
+        InputError, match="a private run clips each unit and divides by a public constant; this plan does"
+    ):
+        _training(sequences, **change)
+
+
+def test_noise_is_half_as_likely_to_help_as_to_hurt(make_lm, sequences):
+    """Averaged over many steps at one point, the noised gradient is the noiseless one: noise adds no bias."""
+    lm = make_lm()
+    training = _training(sequences, "example", sampler=PoissonSampler(rate=1.0))
+    quiet = replace(training, mechanism=_mechanism("example", sampler=PoissonSampler(rate=1.0), noise_multiplier=0.0))
+    private_gradient(lm.model, quiet, 0, sequences)
+    truth = torch.cat([g.flatten() for g in _gradients(lm.model).values()]).numpy()
+    mean = np.zeros_like(truth)
+    for step in range(20):
+        private_gradient(lm.model, training, step, sequences)
+        mean += torch.cat([g.flatten() for g in _gradients(lm.model).values()]).numpy() / 20
+    z = (mean - truth) / (0.1 / 20**0.5)
+    assert stats.kstest(z, "norm").pvalue > 1e-6
