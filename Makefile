@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check lint
+.PHONY: demo test check check-slow lint
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -17,7 +17,9 @@ demo: .venv/installed
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
-check: test
+check: test check-slow
+
+check-slow: .venv/installed
 	$(BIN)/python -m pytest -n 2 -m "slow and not gpu"
 
 lint: .venv/installed

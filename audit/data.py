@@ -1,5 +1,6 @@
 """The data side of a run: store, public users, ledger, and what of them each stage may see."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,8 @@ def prepare_data(config: RunConfig, out: Path, reporter: Reporter) -> RunData:
             " audit needs at least 2 users, and 100 to say much"
         )
     public_rows, public_users = _public_rows(config, store, audited)
-    drawn = draw_ledger(
+    draw = functools.partial(
+        draw_ledger,
         store,
         audited.users,
         assignment=config.split.assignment,
@@ -78,7 +80,7 @@ def prepare_data(config: RunConfig, out: Path, reporter: Reporter) -> RunData:
         evaluation_fraction=config.split.evaluation_fraction,
         seed=config.seed,
     )
-    ledger = ledger_of_run(out / "ledger", drawn)
+    ledger = ledger_of_run(out / "ledger", lambda key: draw(key=key))
     counts = ledger.count()
     reporter.say(
         f"split: {counts[Role.HELD_IN]} users held in, {counts[Role.HELD_OUT]} held out, {counts[Role.ALWAYS_IN]}"

@@ -7,14 +7,14 @@ else. Only ``audit/`` joins scores to roles.
 import hmac
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpus.coins import keyed_digest, new_key
+from corpus.coins import new_key
 from corpus.errors import InputError
 from corpus.files import private_directory, text_sha256, whole_file
 from corpus.split import Assignment, Part, Role, assign, set_aside
@@ -49,10 +49,6 @@ class Ledger:
         """Rows of one part by user."""
         return {user: self.parts[user][part] for user in users}
 
-    def pseudonym(self, user: str) -> str:
-        """A name for reports, stable within the run and unlinkable to the user without the key."""
-        return "user-" + keyed_digest(self.key, "pseudonym", user).hex()[:8]
-
     def key_commitment(self) -> str:
         """What the record says of the key: its hash."""
         return text_sha256("key", self.key.hex())
@@ -76,9 +72,9 @@ def draw_ledger(
     attacker_fraction: float,
     evaluation_fraction: float,
     seed: int,
-    key: bytes | None = None,
+    key: bytes,
 ) -> Ledger:
-    """Set every user's records aside, then draw the coins under ``key`` (fresh entropy if None)."""
+    """Set every user's records aside, then draw the coins under the secret ``key``."""
     parts = {
         user: set_aside(
             {row: store.id(row) for row in store.rows(user)},
@@ -88,10 +84,9 @@ def draw_ledger(
         )
         for user in users
     }
-    secret = key or new_key()
-    roles = assign(users, assignment=assignment, audit_pool=audit_pool, key=secret, seed=seed)
+    roles = assign(users, assignment=assignment, audit_pool=audit_pool, key=key, seed=seed)
     split = text_sha256(repr((assignment.value, audit_pool, attacker_fraction, evaluation_fraction, seed)), *users)
-    return Ledger(secret, store.fingerprint, split, assignment, roles, parts)
+    return Ledger(key, store.fingerprint, split, assignment, roles, parts)
 
 
 def save_ledger(ledger: Ledger, folder: Path) -> None:
@@ -140,19 +135,22 @@ def load_ledger(folder: Path) -> Ledger | None:
     )
 
 
-def ledger_of_run(folder: Path, drawn: Ledger) -> Ledger:
-    """The run's ledger: the one kept in ``folder`` if it was drawn before, else ``drawn``, saved.
+def ledger_of_run(folder: Path, draw: Callable[[bytes], Ledger]) -> Ledger:
+    """The run's ledger: drawn under the key kept in ``folder`` if there is one, else under a fresh one and saved.
 
     Raises:
-        InputError: the kept ledger belongs to another corpus or another split.
+        InputError: the kept ledger belongs to another corpus, another split, or another membership.
     """
     kept = load_ledger(folder)
+    drawn = draw(kept.key if kept else new_key())
     if kept is None:
         save_ledger(drawn, folder)
         return drawn
-    if (kept.corpus, kept.split) != (drawn.corpus, drawn.split):
-        changed = "corpus" if kept.corpus != drawn.corpus else "split or its users"
+    if kept != drawn:
+        differing = [
+            name for name in ("corpus", "split", "roles", "parts") if getattr(kept, name) != getattr(drawn, name)
+        ]
         raise InputError(
-            f"'{folder}' is the ledger of a run whose {changed} differ(s) from this one's: use a new run folder"
+            f"'{folder}' is the ledger of another run ({', '.join(differing)} differ from this one's): use a new run folder"
         )
     return kept

@@ -3,13 +3,14 @@
 import contextlib
 import json
 import stat
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from audit.ledger import draw_ledger, ledger_of_run, load_ledger, save_ledger
-from corpus.coins import fair_coin
+from corpus.coins import fair_coin, new_key
 from corpus.errors import InputError
 from corpus.sources import Columns, JsonLines
 from corpus.split import Assignment, Part, Role
@@ -32,6 +33,7 @@ def _draw(store, **changes):
         "attacker_fraction": 0.1,
         "evaluation_fraction": 0.1,
         "seed": 0,
+        "key": new_key(),
         **changes,
     }
     return draw_ledger(store, tuple(store.users), **options)
@@ -83,18 +85,17 @@ def test_every_draw_has_its_own_key_and_only_commitments_are_public(tmp_path):
     assert len(one.key) == 32
     assert one.key != two.key
     assert one.key_commitment() != two.key_commitment()
-    assert one.key.hex() not in one.key_commitment() + one.commitment() + one.pseudonym("u1")
+    assert one.key.hex() not in one.key_commitment() + one.commitment()
     assert one.roles["u3"] is (Role.HELD_IN if fair_coin(one.key, "membership", "u3") else Role.HELD_OUT)
-    assert one.pseudonym("u1") == one.pseudonym("u1") != two.pseudonym("u1")
 
 
 def test_the_ledger_survives_a_restart_in_owner_only_files(tmp_path):
     store = _store(tmp_path, [10] * 10)
-    drawn = _draw(store, audit_pool=6)
     folder = tmp_path / "ledger"
-    assert ledger_of_run(folder, drawn) is drawn
+    drawn = ledger_of_run(folder, lambda key: _draw(store, audit_pool=6, key=key))
     assert load_ledger(folder) == drawn
-    assert ledger_of_run(folder, _draw(store, audit_pool=6)) == drawn  # fresh coins are not used again
+    assert ledger_of_run(folder, lambda key: _draw(store, audit_pool=6, key=key)) == drawn
+    assert ledger_of_run(tmp_path / "other", lambda key: _draw(store, audit_pool=6, key=key)).key != drawn.key
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {0o600}
 
@@ -105,13 +106,17 @@ def test_a_ledger_that_was_not_finished_is_none(tmp_path):
     assert load_ledger(tmp_path / "ledger") is None
 
 
-def test_a_run_folder_of_another_corpus_or_split_is_refused(tmp_path):
+def test_a_run_folder_of_another_corpus_split_or_membership_is_refused(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     one, two = _store(tmp_path / "one", [10] * 10), _store(tmp_path / "two", [11] * 10)
     folder = tmp_path / "ledger"
-    ledger_of_run(folder, _draw(one))
-    with pytest.raises(InputError, match=r"is the ledger of a run whose corpus differ\(s\)"):
-        ledger_of_run(folder, _draw(two))
-    with pytest.raises(InputError, match=r"is the ledger of a run whose split or its users differ\(s\)"):
-        ledger_of_run(folder, _draw(one, seed=1))
+    kept = ledger_of_run(folder, lambda key: _draw(one, key=key))
+    with pytest.raises(InputError, match=r"is the ledger of another run \(corpus, parts differ from this one's\)"):
+        ledger_of_run(folder, lambda key: _draw(two, key=key))
+    with pytest.raises(InputError, match=r"is the ledger of another run \(split, parts differ from this one's\)"):
+        ledger_of_run(folder, lambda key: _draw(one, seed=1, key=key))
+    flipped = {u: Role.HELD_OUT if r is Role.HELD_IN else Role.HELD_IN for u, r in kept.roles.items()}
+    save_ledger(replace(kept, roles=flipped), folder)
+    with pytest.raises(InputError, match=r"is the ledger of another run \(roles differ from this one's\)"):
+        ledger_of_run(folder, lambda key: _draw(one, key=key))
