@@ -147,10 +147,9 @@ def ledger_of_run(folder: Path, draw: Callable[[bytes], Ledger]) -> Ledger:
         save_ledger(drawn, folder)
         return drawn
     if kept != drawn:
-        differing = [
-            name for name in ("corpus", "split", "roles", "parts") if getattr(kept, name) != getattr(drawn, name)
-        ]
+        names = ("corpus", "split", "roles", "parts")
+        differing = ", ".join(name for name in names if getattr(kept, name) != getattr(drawn, name))
         raise InputError(
-            f"'{folder}' is the ledger of another run ({', '.join(differing)} differ from this one's): use a new run folder"
+            f"'{folder}' is the ledger of another run ({differing} differ from this one's): use a new run folder"
         )
     return kept

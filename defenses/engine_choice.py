@@ -1,9 +1,9 @@
 """Three exact ways to get the norms and the weighted sum of the units' gradients of one parameter, and which to take.
 
-| way | norm | sum | extra time per weight, in multiply-adds | extra memory |
+| way | norm | sum | extra time, in multiply-adds | extra memory |
 |---|---|---|---|---|
 | materialise | of each unit's gradient, kept | of the kept gradients | memory traffic of U M N floats | U M N floats |
-| stream | of each unit's gradient, dropped | one product, left scaled by the clip factors | B L M N | inputs and deltas |
+| stream | of each unit's gradient, dropped | one product, scaled by the factors | B L M N | inputs and deltas |
 | ghost | Gram matrices over the unit's tokens | as stream | sum of T^2 (M + N) over the units | inputs and deltas |
 
 Ghost norms: Li et al. 2022, "Large Language Models Can Be Strong Differentially Private Learners", section 4; the sum
@@ -12,86 +12,20 @@ from kept inputs and deltas: Bu et al. 2023 (book-keeping). Axes as in ``layer_r
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from defenses.layer_rules import Product, Rows, Total, Use
+from defenses.layer_rules import Block, Layout, Product, Rows, Total, Use
 
 MatrixWay = Literal["materialise", "ghost", "stream"]
 Way = MatrixWay | Literal["rows", "total"]  # an embedding that is only looked up; a vector
 
-PIECE = 2**22  # floats that a norm may hold at a time, where it need not keep them
 # Multiply-adds that one float kept for each unit costs in memory traffic (written, read for the norm and for the sum),
 # and how much slower small Gram products run than the large ones; measured by benchmarks/uls_step.py.
 TRAFFIC = {"cpu": 30.0, "cuda": 100.0}
 GRAM = 1.5
-
-
-@dataclass(frozen=True)
-class Block:
-    """Units ``first`` to ``last`` (exclusive) of ``rows`` records each, in the batch from record ``start`` on."""
-
-    start: int
-    rows: int
-    first: int
-    last: int
-
-    @property
-    def units(self) -> int:
-        """How many units."""
-        return self.last - self.first
-
-    def tokens(self, x: Tensor) -> Tensor:
-        """The block's part of x (B, ..., n) as (units, T, n)."""
-        return x[self.start : self.start + self.units * self.rows].reshape(self.units, -1, x.shape[-1])
-
-    def pieces(self, floats_per_unit: int) -> Iterator["Block"]:
-        """The block cut so that no piece needs more than ``PIECE`` floats, one unit at least."""
-        size = max(1, PIECE // max(1, floats_per_unit))
-        for first in range(self.first, self.last, size):
-            start = self.start + (first - self.first) * self.rows
-            yield Block(start, self.rows, first, min(first + size, self.last))
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The records in an order in which each unit is contiguous and units of equally many records are neighbours.
-
-    Attributes:
-        order: (B,) the caller's row of each record.
-        unit: (B,) the unit of each record, 0, 1, ..., not the caller's numbers.
-        present: (U,) the caller's number of each unit; units without records are not among them.
-        blocks: the runs of units with equally many records.
-    """
-
-    order: Tensor
-    unit: Tensor
-    present: Tensor
-    blocks: tuple[Block, ...]
-
-    @property
-    def units(self) -> int:
-        """U, units without records left out."""
-        return len(self.present)
-
-
-def lay_out(unit: Tensor, units: int) -> Layout:
-    """The layout for the unit numbers (B,) of the records."""
-    counts = torch.bincount(unit, minlength=units)
-    by_count = torch.argsort(counts, stable=True)
-    present = by_count[int((counts == 0).sum()) :]
-    rank = torch.empty_like(by_count)
-    rank[by_count] = torch.arange(-(units - len(present)), len(present), device=unit.device)
-    order = torch.argsort(rank[unit], stable=True)
-    blocks: list[Block] = []
-    start = first = 0
-    for rows, number in zip(*(x.tolist() for x in torch.unique_consecutive(counts[present], return_counts=True))):
-        blocks.append(Block(start, rows, first, first + number))
-        start, first = start + rows * number, first + number
-    return Layout(order, rank[unit][order], present, tuple(blocks))
 
 
 class Workspace:
@@ -156,8 +90,7 @@ class Materialised:
         """(U,) squared norms; each in pieces of one row of the parameter, summed in float64."""
         if self._empty:
             self._kept.zero_()
-        rows = self._kept.view(len(self._kept), -1, self._shape[-1])
-        return torch.linalg.vector_norm(rows, dim=2).double().square().sum(1)
+        return _squares(self._kept.view(len(self._kept), -1, self._shape[-1]))
 
     def discard(self, bad: Tensor) -> None:
         """Set the gradients of the bad units to zero."""
@@ -165,7 +98,8 @@ class Materialised:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The weighted sum, float32."""
-        return (weights @ self._kept).view(self._shape)
+        total: Tensor = weights @ self._kept
+        return total.view(self._shape)
 
 
 class Deferred:
@@ -195,9 +129,7 @@ class Deferred:
         squares = torch.zeros(self._layout.units, dtype=torch.float64, device=self._device)
         for piece in self._pieces(self._shape.numel()):
             if only is None or bool(only[piece.first : piece.last].any()):
-                squares[piece.first : piece.last] = (
-                    torch.linalg.vector_norm(self._dense(piece), dim=2).double().square().sum(1)
-                )
+                squares[piece.first : piece.last] = _squares(self._dense(piece))
         return squares if only is None else torch.where(only, squares, 0.0)
 
     def squares_and_bounds(self) -> tuple[Tensor, Tensor]:
@@ -323,6 +255,11 @@ def default_budget(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // 2
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+def _squares(dense: Tensor) -> Tensor:
+    """(u,) squared norms of dense (u, M, N), rows in float32, their sum in float64."""
+    return torch.linalg.vector_norm(dense, dim=2).double().square().sum(1)
 
 
 def _multiply_into(out: Tensor, left: Tensor, right: Tensor, *, keep: bool) -> None:

@@ -9,6 +9,7 @@ Axes: B records of the batch, U units, T tokens of one unit (its records x posit
 embedding, d its width, ``...`` any positions.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
+
+
+PIECE = 2**22  # floats that are held at a time where they need not be kept
 
 
 class NoRule(Exception):
@@ -44,6 +48,71 @@ class Total:
     """Adds the sum of the values over a unit's tokens. values: (B, ..., d), parameter: (d,)."""
 
     values: Tensor
+
+
+@dataclass(frozen=True)
+class Block:
+    """Units ``first`` to ``last`` (exclusive) of ``rows`` records each, in the batch from record ``start`` on."""
+
+    start: int
+    rows: int
+    first: int
+    last: int
+
+    @property
+    def units(self) -> int:
+        """How many units."""
+        return self.last - self.first
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """The block's part of x (B, ..., n) as (units, T, n)."""
+        return x[self.start : self.start + self.units * self.rows].reshape(self.units, -1, x.shape[-1])
+
+    def pieces(self, floats_per_unit: int) -> Iterator["Block"]:
+        """The block cut so that no piece needs more than ``PIECE`` floats, one unit at least."""
+        size = max(1, PIECE // max(1, floats_per_unit))
+        for first in range(self.first, self.last, size):
+            start = self.start + (first - self.first) * self.rows
+            yield Block(start, self.rows, first, min(first + size, self.last))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The records in an order in which each unit is contiguous and units of equally many records are neighbours.
+
+    Attributes:
+        order: (B,) the caller's row of each record.
+        unit: (B,) the unit of each record, 0, 1, ..., not the caller's numbers.
+        present: (U,) the caller's number of each unit; units without records are not among them.
+        blocks: the runs of units with equally many records.
+    """
+
+    order: Tensor
+    unit: Tensor
+    present: Tensor
+    blocks: tuple[Block, ...]
+
+    @property
+    def units(self) -> int:
+        """U, units without records left out."""
+        return len(self.present)
+
+
+def lay_out(unit: Tensor, units: int) -> Layout:
+    """The layout for the unit numbers (B,) of the records."""
+    counts = torch.bincount(unit, minlength=units)
+    by_count = torch.argsort(counts, stable=True)
+    present = by_count[int((counts == 0).sum()) :]
+    rank = torch.empty_like(by_count)
+    rank[by_count] = torch.arange(-(units - len(present)), len(present), device=unit.device)
+    order = torch.argsort(rank[unit], stable=True)
+    blocks: list[Block] = []
+    start = first = 0
+    sizes, numbers = torch.unique_consecutive(counts[present], return_counts=True)
+    for rows, number in zip(sizes.tolist(), numbers.tolist(), strict=True):
+        blocks.append(Block(start, rows, first, first + number))
+        start, first = start + rows * number, first + number
+    return Layout(order, rank[unit][order], present, tuple(blocks))
 
 
 Use = Product | Rows | Total
@@ -115,8 +184,10 @@ def watch(
 
     def arrived(read: Tensor, delta: Tensor) -> None:
         if len(delta) != records:
-            read, delta = read.unflatten(0, (records, -1)), delta.unflatten(0, (records, -1))
-        with torch.autocast(delta.device.type, enabled=False):
+            read, delta = (x.reshape(records, positions, x.shape[-1]) for x in (read, delta))
+        device = delta.device.type
+        autocast = torch.is_autocast_enabled(device)
+        with torch.autocast(device, enabled=False) if autocast else contextlib.nullcontext():
             for key, use in rule.uses(layer, read, delta):
                 if key in trainable:
                     found(trainable[key], use)
@@ -131,7 +202,7 @@ def watch(
             raise NoRule(f"layer '{name}' gives a tensor of shape {shape}, whose first dimension is not the records")
         if read.is_floating_point():
             read = read.to(output.dtype)  # under autocast: what the layer multiplied
-        tapped: Tensor = _Tap.apply(output, anchor, read, arrived)
+        tapped: Tensor = _Tap.apply(output, anchor, read, arrived)  # type: ignore[no-untyped-call]
         return tapped
 
     return layer.register_forward_hook(hook, with_kwargs=True)
@@ -141,7 +212,7 @@ class _Tap(torch.autograd.Function):
     """The identity, which reports what it kept and the gradient that comes back."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, output: Tensor, anchor: Tensor, read: Tensor, arrived: Callable[[Tensor, Tensor], None]
     ) -> Tensor:
         ctx.save_for_backward(read)
@@ -149,7 +220,7 @@ class _Tap(torch.autograd.Function):
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, None, None, None]:
         ctx.arrived(*ctx.saved_tensors, delta)
         return (delta if ctx.needs_input_grad[0] else None), None, None, None
 
@@ -164,7 +235,8 @@ def _opt_positions(layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     ids = kwargs.get("position_ids", args[2] if len(args) > 2 else None)
     if not isinstance(ids, Tensor):
         raise NoRule("OPT's position embedding was called without position ids")
-    return ids + int(layer.offset)  # type: ignore[arg-type]
+    offset: int = layer.offset  # type: ignore[assignment]
+    return torch.add(ids, offset)
 
 
 def _linear(layer: nn.Module, read: Tensor, delta: Tensor) -> Uses:
@@ -213,7 +285,7 @@ def _is_rms_norm(layer: nn.Module) -> bool:
         return False
     if type(layer) not in _RMS_NORMS:
         generator = torch.Generator().manual_seed(0)
-        x, w = torch.randn(5, len(weight), generator=generator).to(weight.device).split([4, 1])
+        x, w = torch.randn(5, len(weight), generator=generator).to(weight.device).tensor_split([4])
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             try:
                 found = torch.func.functional_call(layer, {"weight": w[0].to(weight.dtype)}, (x.to(weight.dtype),))

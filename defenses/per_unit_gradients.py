@@ -24,7 +24,7 @@ import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -171,10 +171,34 @@ Found = tuple[dict[str, Tensor], Tensor, Tensor, Tensor]  # sums, norms (U,), lo
 def _unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Layout) -> Tensor:
     """(U,) losses; no unit's depends on another's records or padding."""
     logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
-    losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none")
-    records = losses.view_as(targets).sum(1) / (targets != IGNORED).sum(1).clamp_min(1)
+    losses = _TokenLosses.apply(logits, targets)  # (B, L)
+    records = losses.sum(1) / (targets != IGNORED).sum(1).clamp_min(1)
     sizes = torch.bincount(layout.unit, minlength=layout.units)
     return torch.zeros_like(records[: layout.units]).index_add(0, layout.unit, records / sizes[layout.unit])
+
+
+class _TokenLosses(torch.autograd.Function):
+    """Cross entropy of each token (B, L), zero at ignored targets, from logits (B, L, V).
+
+    As F.cross_entropy, but with the gradient formed in the memory of the log-probabilities: of all tensors of a step,
+    those over the vocabulary are the largest. For one backward pass only.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        scores = torch.log_softmax(logits, -1, dtype=torch.float32)
+        kept = targets != IGNORED
+        index = torch.where(kept, targets, 0).unsqueeze(-1)
+        ctx.save_for_backward(scores, index, kept)
+        ctx.dtype = logits.dtype
+        return torch.where(kept, -scores.gather(-1, index).squeeze(-1), 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None]:
+        scores, index, kept = ctx.saved_tensors
+        scale = torch.where(kept, delta, 0.0).unsqueeze(-1)
+        gradient = scores.exp_().mul_(scale).scatter_add_(-1, index, -scale)
+        return gradient.to(ctx.dtype), None
 
 
 def _one_pass(
