@@ -284,9 +284,7 @@ def _record(row: dict[str, Any], roles: dict[str, str], fallback_id: str) -> tup
                 return record, f"column '{column}' holds {type(value).__name__}, not text"
             if not value.strip():
                 return record, f"empty text in column '{column}'"
-            try:
-                value.encode("utf-8")
-            except UnicodeEncodeError:
+            if not _is_unicode(value):
                 return record, f"column '{column}' holds a lone surrogate, which is not Unicode text"
             record["text"] = value
         else:
@@ -294,6 +292,15 @@ def _record(row: dict[str, Any], roles: dict[str, str], fallback_id: str) -> tup
                 return record, f"no {role} in column '{column}' (found {value!r})"
             record[role] = str(value)
     return record, ""
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether ``text`` can be written as UTF-8: no lone surrogate, which is also what an undecodable byte becomes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _require_columns(columns: Columns, present: list[str], where: str) -> None:
@@ -318,7 +325,7 @@ def _binary(path: Path) -> Any:
 def _text(path: Path) -> TextIO:
     _existing(path)
     opener: Any = gzip.open if path.suffix == ".gz" else open
-    stream: TextIO = opener(path, "rt", encoding="utf-8-sig", newline="")
+    stream: TextIO = opener(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="")
     return stream
 
 

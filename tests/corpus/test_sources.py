@@ -67,9 +67,10 @@ def test_a_csv_row_with_too_many_or_too_few_fields(tmp_path):
 
 def test_a_csv_in_latin_1_and_an_empty_one(tmp_path):
     path = tmp_path / "m.csv"
-    path.write_bytes("user,text\nann,café\n".encode("latin-1"))
-    with pytest.raises(InputError, match="m.csv after line 0: invalid UTF-8"):
+    path.write_bytes("user,text\nann,plain\nbob,café\ncid,plain\n".encode("latin-1"))
+    with pytest.raises(InputError, match="m.csv line 3: invalid UTF-8"):
         _users(Csv(path))
+    assert _users(Csv(path), BadRows(skip=True)) == ["ann", "cid"]
     path.write_bytes(b"")
     with pytest.raises(InputError, match="m.csv: empty file, not even a header line"):
         _users(Csv(path))
