@@ -231,12 +231,10 @@ def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
                 number = reader.line_num
                 if None in row or None in row.values():
                     bad.report(f"{path.name} line {number}", f"not {len(reader.fieldnames)} fields as in the header")
-                    continue
-                yield number, row
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path.name} after line {number}: invalid UTF-8 ({error.reason}); convert the file"
-        ) from error
+                elif not _is_unicode("".join(row.values())):
+                    bad.report(f"{path.name} line {number}", "invalid UTF-8")
+                else:
+                    yield number, row
     except csv.Error as error:
         raise InputError(f"{path.name} after line {number}: broken CSV ({error})") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
