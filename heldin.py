@@ -26,7 +26,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 fine, 1 bug, 2 bad input or config, 5 failed but can be resumed, 130 interrupted.",
+    epilog="Exit codes: 0 fine, 1 bug, 2 bad input or config, 3 certified violation, 4 indicative violation,"
+    " 5 failed but can be resumed, 130 interrupted.",
 )
 corpus_app = typer.Typer(help="Build a corpus, or say what is in it.", no_args_is_help=True)
 app.add_typer(corpus_app, name="corpus")
@@ -103,13 +104,24 @@ def audit(
     skip_bad_lines: SkipBad = False,
     max_texts_per_user: Annotated[int | None, typer.Option(min=1, help="Score at most so many texts a user.")] = None,
     max_characters: Annotated[int, typer.Option(min=1, help="Score the first so many characters of a text.")] = 4000,
+    assignment: Annotated[str, typer.Option(help="How sides came about: coin, fixed or unknown.")] = "unknown",
+    claim: Annotated[list[str] | None, typer.Option(help="Test epsilon=8,delta=1e-6. Repeatable.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Test the curve of this plan.json.")] = None,
 ) -> None:
-    """Audit a checkpoint that someone else trained, from two files of users' texts. Nothing is trained."""
+    """Audit a checkpoint that someone else trained, from two files of users' texts. Nothing is trained.
+
+    Exit codes: 4 if a claim is violated; never 3, since nobody but its maker knows who was held in.
+    """
+    from audit.bound_scores import parse_claim, plan_claim
     from audit.checkpoint import CheckpointAudit, audit_checkpoint
     from audit.config import AttackConfig
     from audit.progress import reporter_for_this_terminal
+    from audit.verdict import Assignment
     from corpus.sources import Columns
 
+    if assignment not in tuple(Assignment):
+        raise InputError(f"--assignment {assignment}: choose {', '.join(Assignment)}")
+    claims = [parse_claim(text) for text in claim or []] + ([plan_claim(plan)] if plan else [])
     folder = out or Path("runs") / name
     job = CheckpointAudit(
         model=model,
@@ -119,6 +131,8 @@ def audit(
         columns=Columns(user=user, text=text, id=id),
         name=name,
         skip_bad_lines=skip_bad_lines,
+        assignment=Assignment(assignment),
+        claims=tuple(claims),
         max_texts_per_user=max_texts_per_user,
         attack=AttackConfig(max_characters=max_characters),
     )
@@ -143,6 +157,60 @@ def export(
     from audit.export import export_run
 
     typer.echo(f"{to}: {', '.join(export_run(run, to))}")
+
+
+@app.command()
+def bound(
+    scores: Annotated[Path, typer.Argument(help="CSV with the columns user, score, member.")],
+    higher_is: Annotated[str, typer.Option(help="Whom a higher score speaks for: member or non-member.")] = "member",
+    assignment: Annotated[str, typer.Option(help="How membership came about: coin, fixed or unknown.")] = "unknown",
+    independent_trials: Annotated[
+        bool, typer.Option("--independent-trials", help="Every row comes from a training of its own.")
+    ] = False,
+    delta: Annotated[float | None, typer.Option(help="delta of the bounds; the first claim's if not given.")] = None,
+    claim: Annotated[list[str] | None, typer.Option(help="epsilon=4,delta=1e-6. Repeatable.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="plan.json whose curve is the claim.")] = None,
+    guesses: Annotated[int | None, typer.Option(help="Number of guesses registered before looking.")] = None,
+    threshold: Annotated[list[float] | None, typer.Option(help="Fixed before looking. Repeatable.")] = None,
+    attacks: Annotated[int, typer.Option(min=1, help="Of how many attacks these scores are the best.")] = 1,
+    json: AsJson = False,
+) -> None:
+    """Bounds and verdict for any tool's scores: what is valid for this design, what is refused and why.
+
+    Exit codes: 3 certified violation of a claim, 4 indicative violation.
+    """
+    from audit import bound_scores as engine
+
+    claims = [engine.parse_claim(text) for text in claim or []] + ([engine.plan_claim(plan)] if plan else [])
+    result = engine.bound_scores(
+        scores,
+        higher_is=higher_is,
+        assignment=assignment,
+        independent_trials=independent_trials,
+        delta=delta,
+        claims=claims,
+        guesses=guesses,
+        thresholds=threshold or (),
+        attacks=attacks,
+    )
+    typer.echo(_json(result.as_dict()) if json else engine.table(result))
+    raise typer.Exit(result.verdict.exit_code)
+
+
+@app.command()
+def power(
+    users: Annotated[int, typer.Option(help="Users whose membership is decided by coin.")],
+    auroc: Annotated[float, typer.Option(help="AUROC that the attack is expected to reach.")],
+    delta: Annotated[float, typer.Option(help="delta of the statements.")] = 1e-5,
+    claim: Annotated[list[str] | None, typer.Option(help="epsilon=4,delta=1e-6. Repeatable.")] = None,
+    json: AsJson = False,
+) -> None:
+    """What an audit could certify or falsify, before it is paid for."""
+    from audit import bound_scores as engine
+    from audit import power as planning
+
+    found = planning.power(users, auroc, delta, claims=tuple(engine.parse_claim(text) for text in claim or []))
+    typer.echo(_json(found.as_dict()) if json else planning.table(found))
 
 
 @corpus_app.command()
@@ -220,8 +288,8 @@ def uls(
     )
 
 
-@account_app.command()
-def els(
+def _account_els(
+    context: typer.Context,
     steps: Steps,
     delta: Delta,
     group_size: GroupSize,
@@ -232,52 +300,28 @@ def els(
     target_epsilon: Target = None,
     json: AsJson = False,
 ) -> None:
-    """Example-level sampling with at most G examples a user (Charles et al., Theorem 1): epsilon per user."""
     from audit.account import account_els
 
-    _account(
-        account_els(
-            steps=steps,
-            delta=delta,
-            group_size=group_size,
-            examples=examples,
-            batch=batch,
-            sampling_rate=sampling_rate,
-            noise_multiplier=noise_multiplier,
-            target_epsilon=target_epsilon,
-        ),
-        json,
+    row = account_els(
+        steps=steps,
+        delta=delta,
+        group_size=group_size,
+        examples=examples,
+        batch=batch,
+        sampling_rate=sampling_rate,
+        noise_multiplier=noise_multiplier,
+        target_epsilon=target_epsilon,
+        method=str(context.info_name),
     )
+    _account(row, json)
 
 
-@account_app.command()
-def group(
-    steps: Steps,
-    delta: Delta,
-    group_size: GroupSize,
-    examples: Examples = None,
-    batch: Batch = None,
-    sampling_rate: Rate = None,
-    noise_multiplier: Noise = None,
-    target_epsilon: Target = None,
-    json: AsJson = False,
-) -> None:
-    """Group privacy with exactly k records a user (Chua et al.): epsilon per user, tight and black-box."""
-    from audit.account import account_group
-
-    _account(
-        account_group(
-            steps=steps,
-            delta=delta,
-            group_size=group_size,
-            examples=examples,
-            batch=batch,
-            sampling_rate=sampling_rate,
-            noise_multiplier=noise_multiplier,
-            target_epsilon=target_epsilon,
-        ),
-        json,
-    )
+account_app.command(
+    "els", help="Example-level sampling with at most G examples a user (Charles et al., Theorem 1): epsilon per user."
+)(_account_els)
+account_app.command(
+    "group", help="Group privacy with exactly k records a user (Chua et al.): epsilon per user, tight and black-box."
+)(_account_els)
 
 
 @account_app.command()
@@ -323,11 +367,15 @@ def plan(
 
 
 def _account(row: "AccountRow", as_json: bool) -> None:
-    import json
-
     from audit.account_table import account_table
 
-    typer.echo(json.dumps(row.as_dict()) if as_json else account_table(row))
+    typer.echo(_json(row.as_dict()) if as_json else account_table(row))
+
+
+def _json(fields: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(fields)
 
 
 def _store(
@@ -371,7 +419,9 @@ def _finish(record: "Record", folder: Path) -> None:
         typer.echo(f"note: {warning}")
     typer.echo(said.headline)
     typer.echo(dict(said.paragraphs)["How well the attack did"])
+    typer.echo(dict(said.paragraphs)["What is certified"])
     typer.echo(f"report: {write_report(folder)}")
+    raise typer.Exit(record.judgement.exit_code)
 
 
 class _Interrupted(Exception):

@@ -10,9 +10,11 @@ from attacks.scoring import AttackTexts
 from audit.config import AttackConfig, AuditConfig
 from audit.environment import environment
 from audit.evaluation import blind_baselines, evaluate_attacks, write_scores
-from audit.pipeline import SCORING_RULE, model_facts, score_users_texts
+from audit.judgement import judge
+from audit.pipeline import SCORING_RULE, model_facts, primary_scores, score_users_texts
 from audit.progress import Reporter
 from audit.record import CorpusFacts, Overlaps, Record, SplitFacts, write_record
+from audit.verdict import Assignment, Claim
 from corpus.errors import InputError
 from corpus.files import cache_directory, private_directory, text_sha256
 from corpus.sources import Columns, open_source
@@ -37,6 +39,8 @@ class CheckpointAudit:
     columns: Columns
     name: str = "audit"
     skip_bad_lines: bool = False
+    assignment: Assignment = Assignment.UNKNOWN
+    claims: tuple[Claim, ...] = ()
     max_texts_per_user: int | None = None
     attack: AttackConfig = field(default_factory=AttackConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
@@ -88,6 +92,15 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
         seed=job.seed,
     )
     blind = blind_baselines(statistics, mixed, member, coins=False, seed=job.seed)
+    judgement = judge(
+        primary_scores(statistics, job.attack),
+        member,
+        assignment=job.assignment,
+        coins_witnessed=False,
+        blind=blind,
+        claims=job.claims,
+        delta=job.audit.delta,
+    )
     seconds["statistics"] = time.monotonic() - started
     record = Record(
         kind="audit",
@@ -104,7 +117,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
             "audit": job.audit.model_dump(mode="json"),
         },
         corpus=_corpus_facts(stores),
-        split=_split_facts(stores, mixed),
+        split=_split_facts(stores, mixed, job.assignment),
         target=model_facts(target, job.model),
         reference=model_facts(reference, job.reference),
         training=None,
@@ -114,10 +127,18 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
         resamples=job.audit.resamples,
         attacks=results,
         blind=blind,
+        judgement=judgement,
         environment=environment(seconds),
     )
     write_record(record, out / "record.json")
     return record
+
+
+_STANDING = {
+    Assignment.UNKNOWN: "who was held in is asserted by two files, and how the groups were formed is not known",
+    Assignment.FIXED: "who was held in is asserted by two files, and the groups were not formed by coins",
+    Assignment.COIN: "who was held in is asserted by two files, and so are the coins that are said to have decided it",
+}
 
 
 def _require_disjoint(held_in: CorpusStore, held_out: CorpusStore, *, ids_are_given: bool) -> None:
@@ -151,11 +172,13 @@ def _corpus_facts(stores: Mapping[str, CorpusStore]) -> CorpusFacts:
     )
 
 
-def _split_facts(stores: Mapping[str, CorpusStore], texts: Mapping[str, Sequence[str]]) -> SplitFacts:
+def _split_facts(
+    stores: Mapping[str, CorpusStore], texts: Mapping[str, Sequence[str]], assignment: Assignment
+) -> SplitFacts:
     return SplitFacts(
-        assignment="asserted",
+        assignment=f"asserted, {assignment.value}",
         certifiable=False,
-        standing_reason="who was held in is asserted by two files, and how the groups were formed is not known",
+        standing_reason=_STANDING[assignment],
         held_in=len(stores["held-in"].users),
         held_out=len(stores["held-out"].users),
         always_in=0,

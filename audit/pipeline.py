@@ -12,15 +12,17 @@ from typing import Any
 
 import yaml
 
-from attacks.scoring import AttackTexts, TextStatistic, score_attacks
+from attacks.scoring import AttackTexts, TextStatistic, score_attacks, user_scores
 from attacks.statistics import Loss, get_attack
-from audit.config import RunConfig
+from audit.config import AttackConfig, RunConfig
 from audit.data import RunData, corpus_facts, prepare_data, split_facts
 from audit.environment import environment
 from audit.evaluation import REFERENCE_ALONE, blind_baselines, evaluate_attacks, read_scores, write_scores
+from audit.judgement import judge
 from audit.progress import Reporter
 from audit.record import ModelFacts, Record, write_record
-from audit.training import finetune, settle_plan, training_facts
+from audit.training import claims_of, finetune, settle_plan, training_facts
+from audit.verdict import Assignment
 from corpus.errors import InputError
 from corpus.files import cache_directory, private_directory, write_text
 from finetune.pretraining import pretrain, pretrained_folder
@@ -74,6 +76,15 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         )
         split = split_facts(data)
         blind = blind_baselines(statistics, texts, member, coins=split.certifiable, seed=config.seed)
+        judgement = judge(
+            primary_scores(statistics, config.attack),
+            member,
+            assignment=Assignment.COIN if split.certifiable else Assignment.FIXED,
+            coins_witnessed=True,
+            blind=blind,
+            claims=claims_of(mechanism),
+            delta=config.audit.delta,
+        )
     record = Record(
         kind="run",
         name=config.name,
@@ -95,6 +106,7 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         resamples=config.audit.resamples,
         attacks=results,
         blind=blind,
+        judgement=judgement,
         environment=environment(seconds),
     )
     write_record(record, out / "record.json")
@@ -109,6 +121,12 @@ def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
         fingerprint=lm.fingerprint,
         architecture=type(lm.model).__name__,
     )
+
+
+def primary_scores(statistics: list[TextStatistic], attack: AttackConfig) -> dict[str, float]:
+    """User to score, of the attack and aggregation that the config leads with."""
+    scores = user_scores(statistics, attack.primary, attack.aggregations[0])
+    return dict(zip(scores.users, scores.values.tolist(), strict=True))
 
 
 def _claim_folder(config: RunConfig, out: Path) -> None:
@@ -147,6 +165,7 @@ def _base_model(config: RunConfig, data: RunData, reporter: Reporter) -> tuple[s
     folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
     if (folder / "config.json").is_file():
         reporter.say("base model: pre-trained before on the same public texts")
+        return str(folder), load_language_model(str(folder))
     with reporter.track("pre-training", recipe.steps(len(texts)) if texts else 0, "steps") as advance:
         lm = pretrain(texts, config.model.pretrain.shape, recipe, cache_directory(), advance=advance)
     return str(folder), lm

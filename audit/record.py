@@ -75,6 +75,50 @@ class Blind(_Model):
     separates: bool
 
 
+class Bound(_Model):
+    """A lower bound on epsilon per user, with its nominal level and the lowest coverage that was measured for it."""
+
+    name: str
+    epsilon_lower: float
+    level: float
+    standing: Label
+    coverage: float | None
+
+
+class RefusedBound(_Model):
+    """A bound that this design does not support, and why."""
+
+    name: str
+    reason: str
+
+
+class VerdictFacts(_Model):
+    """What the audit says of one claim, and the largest epsilon that it could have certified."""
+
+    claim: str
+    outcome: Literal["violated", "consistent", "inconclusive"]
+    standing: Label
+    reason: str
+    max_certifiable_epsilon: float
+    warnings: list[str]
+    exit_code: int
+
+
+class Judgement(_Model):
+    """Bounds and verdicts from the primary attack's scores."""
+
+    delta: float
+    bounds: list[Bound]
+    refused: list[RefusedBound]
+    verdicts: list[VerdictFacts]
+
+    @property
+    def exit_code(self) -> int:
+        """3 if a claim is violated with certainty at its level, 4 if only by indication, else 0."""
+        codes = [v.exit_code for v in self.verdicts]
+        return 3 if 3 in codes else max(codes, default=0)
+
+
 class CorpusFacts(_Model):
     """What the texts are."""
 
@@ -197,6 +241,7 @@ class Record(_Model):
     resamples: int
     attacks: list[AttackResult]
     blind: list[Blind]
+    judgement: Judgement
     environment: Environment
 
     def primary(self) -> AttackResult:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from audit.bound_scores import mechanism_claim
 from audit.config import RunConfig
 from audit.data import RunData, curve_texts
 from audit.defense import NoDefense, PrivateDefense, mechanism_of
@@ -11,6 +12,7 @@ from audit.progress import Reporter
 from audit.record import Ceiling, CurvePoint, TrainingFacts
 from audit.tradeoff import ceiling_of
 from audit.validation import HELD_IN_LOSS, CurveEvaluation, gap_auroc_correlation
+from audit.verdict import Claim
 from corpus.errors import InputError
 from corpus.files import cache_directory
 from defenses.mechanism import Guarantee, Mechanism
@@ -101,6 +103,14 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         gap_auroc_spearman=gap_auroc_correlation(result.history),
         seconds=round(result.seconds, 2),
     )
+
+
+def claims_of(mechanism: Mechanism) -> list[Claim]:
+    """What the audit tests: the accountant's curve, where the plan is a guarantee for users."""
+    promise = mechanism.guarantee(cache_dir=_accountant_cache())
+    if not isinstance(promise, Guarantee) or promise.unit != "user":
+        return []
+    return [mechanism_claim(mechanism, cache_dir=_accountant_cache())]
 
 
 def _private(

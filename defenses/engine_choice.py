@@ -12,7 +12,7 @@ from kept inputs and deltas: Bu et al. 2023 (book-keeping). Axes as in ``layer_r
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -61,36 +61,37 @@ class UnitGradients(Protocol):
 
 
 class Materialised:
-    """Each unit's gradient is kept, in ``kept`` (U, numel); norm and sum are of those very numbers."""
+    """Each unit's gradient is kept, in ``kept`` (U, numel); norm and sum are of those very numbers.
 
-    def __init__(self, shape: torch.Size, layout: Layout, kept: Tensor) -> None:
+    A tall matrix that is not looked up is kept transposed: products with long rows are faster.
+    """
+
+    def __init__(self, shape: torch.Size, layout: Layout, kept: Tensor, *, looked_up: bool) -> None:
         self._shape, self._layout, self._kept = shape, layout, kept
+        self._transposed = len(shape) == 2 and shape[0] > shape[1] and not looked_up
+        self._length = shape[0] if self._transposed else shape[-1]
         self._empty = True
 
     def add(self, use: Use) -> None:
         """Take in one use."""
-        match use:
-            case Product(left, right):
-                dense = self._kept.view(-1, *self._shape)
-                for block in self._layout.blocks:
-                    out = dense[block.first : block.last]
-                    _multiply_into(out, block.tokens(left), block.tokens(right), keep=not self._empty)
-            case Rows(ids, values):
-                dense = self._kept.zero_() if self._empty else self._kept
-                for block in self._layout.blocks:
-                    _scatter(dense[block.first : block.last].view(-1, *self._shape), block, ids, values)
-            case Total(values):
-                for block in self._layout.blocks:
-                    total = block.tokens(values).sum(1, dtype=torch.float32)
-                    out = self._kept[block.first : block.last]
+        for block in self._layout.blocks:
+            out = self._kept[block.first : block.last].view(block.units, -1, self._length)
+            match use:
+                case Product(left, right):
+                    one, other = (right, left) if self._transposed else (left, right)
+                    _multiply_into(out, block.tokens(one), block.tokens(other), keep=not self._empty)
+                case Rows(ids, values):
+                    _scatter(out.zero_() if self._empty else out, block, ids, values)
+                case Total(values):
+                    total = block.tokens(values).sum(1, keepdim=True, dtype=torch.float32)
                     _ = out.copy_(total) if self._empty else out.add_(total)
         self._empty = False
 
     def squares(self) -> Tensor:
-        """(U,) squared norms; each in pieces of one row of the parameter, summed in float64."""
+        """(U,) squared norms."""
         if self._empty:
             self._kept.zero_()
-        return _squares(self._kept.view(len(self._kept), -1, self._shape[-1]))
+        return _squares(self._kept.view(len(self._kept), -1, min(self._shape)))
 
     def discard(self, bad: Tensor) -> None:
         """Set the gradients of the bad units to zero."""
@@ -99,7 +100,7 @@ class Materialised:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The weighted sum, float32."""
         total: Tensor = weights @ self._kept
-        return total.view(self._shape)
+        return total.view(-1, self._length).t().contiguous() if self._transposed else total.view(self._shape)
 
 
 class Deferred:
@@ -250,6 +251,26 @@ def choose_ways(
     return ways
 
 
+def hold(name: str, parameter: torch.nn.Parameter, way: Way, layout: Layout, workspace: Workspace) -> UnitGradients:
+    """What gathers the units' gradients of a parameter in this way."""
+    shape, device = parameter.shape, parameter.device
+    match way:
+        case "rows":
+            return RowSums(shape, layout, device)
+        case "materialise" | "total":
+            kept = workspace.take(name, layout.units, parameter.numel(), device)
+            return Materialised(shape, layout, kept, looked_up=looked_up)
+        case "ghost" | "stream":
+            return Deferred(shape, layout, ghost=way == "ghost", device=device)
+
+
+def in_words(engine: str, ways: Mapping[str, Way]) -> str:
+    """The engine, and under "auto" how many weight matrices went which way."""
+    taken = list(ways.values())
+    counts = [f"{way} {taken.count(way)}" for way in get_args(MatrixWay) if way in taken]
+    return f"auto: {', '.join(counts) or 'no'} weight matrices" if engine == "auto" else engine
+
+
 def default_budget(device: torch.device) -> int:
     """Bytes that the kept gradients may take: half of a GPU's free memory, else a quarter of the machine's."""
     if device.type == "cuda":
@@ -259,7 +280,8 @@ def default_budget(device: torch.device) -> int:
 
 def _squares(dense: Tensor) -> Tensor:
     """(u,) squared norms of dense (u, M, N), rows in float32, their sum in float64."""
-    return torch.linalg.vector_norm(dense, dim=2).double().square().sum(1)
+    squares: Tensor = torch.linalg.vector_norm(dense, dim=2).double().square().sum(1)
+    return squares
 
 
 def _multiply_into(out: Tensor, left: Tensor, right: Tensor, *, keep: bool) -> None:

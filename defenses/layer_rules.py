@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-
 PIECE = 2**22  # floats that are held at a time where they need not be kept
 
 

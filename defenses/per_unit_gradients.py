@@ -22,28 +22,25 @@ through Scale", section 3 (normalised); units of several records: Charles et al.
 import contextlib
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from corpus.errors import InputError
 from defenses.engine_choice import (
     Deferred,
-    Layout,
-    MatrixWay,
-    Materialised,
-    RowSums,
     UnitGradients,
     Way,
     Workspace,
     choose_ways,
-    lay_out,
+    hold,
+    in_words,
 )
-from defenses.layer_rules import NoRule, Use, rule_of, watch
+from defenses.layer_rules import LayerRule, Layout, NoRule, Use, lay_out, rule_of, watch
 
 IGNORED = -100
 ClipKind = Literal["flat", "normalised"]
@@ -75,7 +72,8 @@ class Units:
     def __post_init__(self) -> None:
         if self.inputs.dim() != 2 or self.targets.shape != self.inputs.shape:
             raise InputError(
-                f"inputs {tuple(self.inputs.shape)} and targets {tuple(self.targets.shape)} must both be (records, positions)"
+                f"inputs {tuple(self.inputs.shape)} and targets {tuple(self.targets.shape)} must be of one shape:"
+                " (records, positions)"
             )
         if self.unit.shape != self.inputs.shape[:1]:
             raise InputError(f"{len(self.inputs)} records, but unit numbers of shape {tuple(self.unit.shape)}")
@@ -135,25 +133,21 @@ def clipped_gradient_sum(
         raise InputError(f"clip norm is {clip_norm}: it must be positive, and finite where gradients are normalised")
     if clip_kind not in get_args(ClipKind) or engine not in get_args(Engine):
         raise InputError(f"unknown clip kind or engine: '{clip_kind}', '{engine}'")
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if not trainable:
-        raise InputError("the model has no trainable parameter")
-    _refuse_batch_norm(model)
+    parts = _take_apart(model)
     if not len(units.inputs):
-        return _nothing(trainable, units, "no records")
+        return _nothing(parts, units)
     layout = lay_out(units.unit, units.units)
     inputs, targets = units.inputs[layout.order], units.targets[layout.order]
-    with _evaluating(model) as notice:
-        why = None if engine == "loop" else _why_not_rules(model, trainable, inputs, targets)
+    with _evaluating(parts) as dropout_off:
+        why = _why_not_rules(parts, inputs, targets) if engine != "loop" else None
         if engine == "loop" or why is not None:
-            notice = "; ".join(filter(None, [notice, why and f"one backward pass per unit, because {why}"])) or None
-            found = _loop(model, trainable, inputs, targets, layout, clip_norm, clip_kind)
-            used = "loop"
+            found, used = _loop(parts, inputs, targets, layout, clip_norm, clip_kind), "loop"
         else:
-            ways = _ways(model, trainable, layout, inputs.shape[1], engine, memory_budget)
-            gradients, losses = _one_pass(model, trainable, inputs, targets, layout, ways)
-            found = _clip(gradients, losses, clip_norm, clip_kind)
-            used = _in_words(engine, ways)
+            ways = _ways(parts, layout, inputs.shape[1], engine, memory_budget)
+            gradients, losses = _one_pass(parts, inputs, targets, layout, ways)
+            with torch.autocast(inputs.device.type, enabled=False):  # or the sum would be in half precision
+                found, used = _clip(gradients, losses, clip_norm, clip_kind), in_words(engine, ways)
+    notices = (["dropout is off"] if dropout_off else []) + ([f"one backward pass per unit: {why}"] if why else [])
     total, norms, losses, masked = found
     return ClippedSum(
         gradients=total,
@@ -161,8 +155,40 @@ def clipped_gradient_sum(
         losses=_spread(losses, layout, units.units),
         masked=_spread(masked, layout, units.units),
         engine=used,
-        notice=notice,
+        notice="; ".join(notices) or None,
     )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A model in one walk: all its modules, those with trainable parameters of their own, and these parameters."""
+
+    model: nn.Module
+    modules: tuple[nn.Module, ...]
+    layers: tuple[tuple[str, nn.Module, LayerRule | None], ...]
+    trainable: dict[str, nn.Parameter]
+
+
+def _take_apart(model: nn.Module) -> _Parts:
+    named = list(model.named_modules())
+    trainable: dict[str, nn.Parameter] = {}
+    layers = []
+    seen: set[int] = set()
+    for name, module in named:
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise InputError(
+                f"layer '{name}' ({type(module).__name__}) mixes the records of a batch, so that no user has a gradient"
+                " of their own: replace it by a layer norm or group norm"
+            )
+        own = {f"{name}.{key}".lstrip("."): p for key, p in module._parameters.items() if p is not None}
+        own = {key: p for key, p in own.items() if p.requires_grad}
+        if own:
+            layers.append((name, module, rule_of(module)))
+        trainable.update((key, p) for key, p in own.items() if id(p) not in seen)
+        seen.update(id(p) for p in own.values())
+    if not trainable:
+        raise InputError("the model has no trainable parameter")
+    return _Parts(model, tuple(m for _, m in named), tuple(layers), trainable)
 
 
 Found = tuple[dict[str, Tensor], Tensor, Tensor, Tensor]  # sums, norms (U,), losses (U,), masked (U,)
@@ -171,7 +197,7 @@ Found = tuple[dict[str, Tensor], Tensor, Tensor, Tensor]  # sums, norms (U,), lo
 def _unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Layout) -> Tensor:
     """(U,) losses; no unit's depends on another's records or padding."""
     logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
-    losses = _TokenLosses.apply(logits, targets)  # (B, L)
+    losses: Tensor = _TokenLosses.apply(logits, targets)  # type: ignore[no-untyped-call]  # (B, L)
     records = losses.sum(1) / (targets != IGNORED).sum(1).clamp_min(1)
     sizes = torch.bincount(layout.unit, minlength=layout.units)
     return torch.zeros_like(records[: layout.units]).index_add(0, layout.unit, records / sizes[layout.unit])
@@ -202,45 +228,34 @@ class _TokenLosses(torch.autograd.Function):
 
 
 def _one_pass(
-    model: nn.Module,
-    trainable: dict[str, nn.Parameter],
-    inputs: Tensor,
-    targets: Tensor,
-    layout: Layout,
-    ways: dict[str, Way],
+    parts: _Parts, inputs: Tensor, targets: Tensor, layout: Layout, ways: Mapping[str, Way]
 ) -> tuple[dict[str, UnitGradients], Tensor]:
     """Each parameter's gradients of all units, and the losses (U,).
 
     Autograd's own gradients of the parameters are off: the pass back brings the deltas only.
     """
-    workspace = _WORKSPACES.setdefault(model, Workspace())
-    gradients: dict[str, UnitGradients] = {}
-    for name, parameter in trainable.items():
-        match ways[name]:
-            case "rows":
-                gradients[name] = RowSums(parameter.shape, layout, parameter.device)
-            case "materialise" | "total":
-                kept = workspace.take(name, layout.units, parameter.numel(), parameter.device)
-                gradients[name] = Materialised(parameter.shape, layout, kept)
-            case way:
-                gradients[name] = Deferred(parameter.shape, layout, ghost=way == "ghost", device=parameter.device)
-    by_parameter = {id(p): gradients[name] for name, p in trainable.items()}
+    workspace = _WORKSPACES.setdefault(parts.model, Workspace())
+    looked_up = {id(layer.weight) for _, layer, rule in parts.layers if rule is not None and rule.weight == "rows"}
+    gradients = {
+        name: hold(name, p, ways[name], layout, workspace, looked_up=id(p) in looked_up)
+        for name, p in parts.trainable.items()
+    }
+    by_parameter = {id(p): gradients[name] for name, p in parts.trainable.items()}
 
     def found(parameter: nn.Parameter, use: Use) -> None:
         by_parameter[id(parameter)].add(use)
 
     anchor = torch.zeros((), device=inputs.device, requires_grad=True)
-    handles = []
-    for name, layer in model.named_modules():
-        if any(p.requires_grad for p in layer._parameters.values() if p is not None):
-            rule = rule_of(layer)
+    records, positions = inputs.shape
+    handles: list[RemovableHandle] = []
+    try:
+        for name, layer, rule in parts.layers:
             if rule is None:
                 raise NoRule(f"layer '{name}' ({type(layer).__name__}) has no rule")
-            handles.append(watch(layer, rule, name, *inputs.shape, anchor, found))
-    try:
-        with _without_gradients(trainable), torch.enable_grad():
-            losses = _unit_losses(model, inputs, targets, layout)
-            losses.sum().backward()
+            handles.append(watch(layer, rule, name, records, positions, anchor, found))
+        with _without_gradients(parts.trainable), torch.enable_grad():
+            losses = _unit_losses(parts.model, inputs, targets, layout)
+            torch.autograd.backward(losses.sum())
     finally:
         for handle in handles:
             handle.remove()
@@ -281,20 +296,14 @@ def _clip_factors(norms: Tensor, masked: Tensor, clip_norm: float, clip_kind: Cl
 
 
 def _loop(
-    model: nn.Module,
-    trainable: dict[str, nn.Parameter],
-    inputs: Tensor,
-    targets: Tensor,
-    layout: Layout,
-    clip_norm: float,
-    clip_kind: ClipKind,
+    parts: _Parts, inputs: Tensor, targets: Tensor, layout: Layout, clip_norm: float, clip_kind: ClipKind
 ) -> Found:
     """One plain backward pass per unit."""
-    total = {name: torch.zeros(p.shape, device=p.device) for name, p in trainable.items()}
+    total = {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
     of_units: list[Tensor] = []
     for number in range(layout.units):
         rows = layout.unit == number
-        loss, gradients = _plain_gradient(model, trainable, inputs[rows], targets[rows])
+        loss, gradients = _plain_gradient(parts, inputs[rows], targets[rows])
         norm = torch.stack([torch.linalg.vector_norm(g.double()) for g in gradients]).square().sum().sqrt()
         masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
         factor = _clip_factors(norm, masked, clip_norm, clip_kind)
@@ -305,24 +314,32 @@ def _loop(
     return total, norms, losses, bad > 0
 
 
-def _plain_gradient(
-    model: nn.Module, trainable: dict[str, nn.Parameter], inputs: Tensor, targets: Tensor
-) -> tuple[Tensor, list[Tensor]]:
+def _plain_gradient(parts: _Parts, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Loss and float32 gradients of one unit, by autograd alone."""
-    longest = int((targets != IGNORED).any(0).nonzero().max()) + 1 if bool((targets != IGNORED).any()) else 1
+    asked = (targets != IGNORED).any(0).nonzero()
+    longest = int(asked.max()) + 1 if len(asked) else 1
     one = lay_out(torch.zeros(len(inputs), dtype=torch.long, device=inputs.device), 1)
-    with torch.enable_grad():
-        loss = _unit_losses(model, inputs[:, :longest], targets[:, :longest], one)[0]
-        found = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
-    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(trainable.values(), found, strict=True)]
-    return loss.detach(), [g.float() for g in gradients]
+    parameters = list(parts.trainable.values())
+    before = [p.grad for p in parameters]
+    try:
+        for parameter in parameters:
+            parameter.grad = None
+        with torch.enable_grad():
+            loss = _unit_losses(parts.model, inputs[:, :longest], targets[:, :longest], one)[0]
+            torch.autograd.backward(loss)  # not autograd.grad, which reentrant checkpointing refuses
+        return loss.detach(), [
+            torch.zeros(p.shape, device=p.device) if p.grad is None else p.grad.float() for p in parameters
+        ]
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
 
 
 _WORKSPACES: "weakref.WeakKeyDictionary[nn.Module, Workspace]" = weakref.WeakKeyDictionary()
 _CHECKED: "weakref.WeakKeyDictionary[nn.Module, dict[object, str | None]]" = weakref.WeakKeyDictionary()
 
 
-def _why_not_rules(model: nn.Module, trainable: dict[str, nn.Parameter], inputs: Tensor, targets: Tensor) -> str | None:
+def _why_not_rules(parts: _Parts, inputs: Tensor, targets: Tensor) -> str | None:
     """Why the one-pass engines cannot be used on this model, or None; found out once for each set of parameters.
 
     The rules are tried on two records, of which the first is given weight one and the second zero: the result must be
@@ -333,32 +350,34 @@ def _why_not_rules(model: nn.Module, trainable: dict[str, nn.Parameter], inputs:
         InputError: a record's loss depends on the other records of its batch.
     """
     autocast = torch.is_autocast_enabled(inputs.device.type)
-    key = (tuple((name, id(p)) for name, p in trainable.items()), autocast, bool(_checkpointed(model)))
-    known = _CHECKED.setdefault(model, {})
+    checkpointed = any(getattr(m, "gradient_checkpointing", False) for m in parts.modules)
+    key = (tuple((name, id(p)) for name, p in parts.trainable.items()), autocast, checkpointed)
+    known = _CHECKED.setdefault(parts.model, {})
     if key in known:
         return known[key]
     row = int((targets[:, :PROBE_POSITIONS] != IGNORED).sum(1).argmax())
     inputs, targets = inputs[row, :PROBE_POSITIONS], targets[row, :PROBE_POSITIONS]
-    if not bool((targets != IGNORED).any()):
-        return "the batch has no targets to try the rules on"
-    loss, expected = _plain_gradient(model, trainable, inputs[None], targets[None])
+    loss, expected = _plain_gradient(parts, inputs[None], targets[None])
+    if not bool(torch.isfinite(loss)) or not any(bool(g.any()) for g in expected):
+        return "this batch has no record with a finite gradient that is not zero, to try the rules on"
+    half = autocast or any(p.dtype != torch.float32 for p in parts.trainable.values())
     pair = lay_out(torch.arange(2, device=inputs.device), 2)
-    both, answers = torch.stack([inputs, inputs.flip(0)]), torch.stack([targets, targets])
-    half = autocast or any(p.dtype != torch.float32 for p in trainable.values())
+    other = torch.where(inputs == inputs.flip(0), (inputs == 0).long(), inputs.flip(0))  # differs somewhere, at least
+    both, answers = torch.stack([inputs, other]), torch.stack([targets, targets])
+    with torch.enable_grad():  # reentrant checkpointing warns without
+        beside = _unit_losses(parts.model, both, answers, pair)[0].detach()
+    if abs(float(beside - loss)) > (3e-2 if half else 1e-3) * max(1.0, abs(float(loss))):
+        raise InputError("the model mixes the records of a batch, so that no user has a gradient of their own")
     try:
-        with torch.no_grad():
-            beside = _unit_losses(model, both, answers, pair)[0]
-        if abs(float(beside - loss)) > (3e-2 if half else 1e-3) * max(1.0, abs(float(loss))):
-            raise InputError("the model mixes the records of a batch: no user's gradient of its own exists")
-        ways = _ways(model, trainable, pair, len(inputs), "materialise", None)
-        gradients, _ = _one_pass(model, trainable, both, answers, pair, ways)
-        for gradient in gradients.values():
-            gradient.squares()
+        gradients, _ = _one_pass(parts, both, answers, pair, _ways(parts, pair, len(inputs), "materialise", None))
         first = torch.tensor([1.0, 0.0], device=inputs.device)
-        known[key] = _difference(expected, {n: g.weighted_sum(first) for n, g in gradients.items()}, half=half)
+        with torch.autocast(inputs.device.type, enabled=False):
+            for gradient in gradients.values():
+                gradient.squares()
+            known[key] = _difference(expected, {n: g.weighted_sum(first) for n, g in gradients.items()}, half=half)
     except torch.OutOfMemoryError:
         raise
-    except (NoRule, RuntimeError) as error:  # autograd's own, such as a layer that writes into another's output
+    except (NoRule, RuntimeError) as error:  # autograd's own, such as of a layer that writes into another's output
         known[key] = str(error).splitlines()[0]
     return known[key]
 
@@ -372,42 +391,22 @@ def _difference(expected: list[Tensor], found: dict[str, Tensor], *, half: bool)
     return None
 
 
-def _ways(
-    model: nn.Module,
-    trainable: dict[str, nn.Parameter],
-    layout: Layout,
-    positions: int,
-    engine: Engine,
-    budget: int | None,
-) -> dict[str, Way]:
+def _ways(parts: _Parts, layout: Layout, positions: int, engine: Engine, budget: int | None) -> dict[str, Way]:
     """How each parameter's gradients are held: "rows" where it is only looked up, "total" where it is a vector."""
     kinds: dict[int, set[str]] = {}
-    for layer in model.modules():
-        rule = rule_of(layer) if any(p is not None and p.requires_grad for p in layer._parameters.values()) else None
+    for _, layer, rule in parts.layers:
         for key, parameter in layer._parameters.items():
             if rule is not None and parameter is not None:
                 kinds.setdefault(id(parameter), set()).add(rule.weight if key == "weight" else "total")
     ways: dict[str, Way] = {}
-    for name, parameter in trainable.items():
+    for name, parameter in parts.trainable.items():
         kind = kinds.get(id(parameter), {"total"})
         ways[name] = "materialise" if "product" in kind else "rows" if "rows" in kind else "total"
-    matrices = {name: trainable[name].shape for name, way in ways.items() if way == "materialise"}
-    match engine:
-        case "auto":
-            ways.update(choose_ways(matrices, layout, positions, next(iter(trainable.values())).device, budget))
-        case "ghost":
-            ways.update(dict.fromkeys(matrices, "ghost"))
-        case _:
-            pass
-    return ways
-
-
-def _in_words(engine: Engine, ways: dict[str, Way]) -> str:
-    if engine != "auto":
-        return engine
-    taken = list(ways.values())
-    counts = [f"{way} {taken.count(way)}" for way in get_args(MatrixWay) if way in taken]
-    return f"auto: {', '.join(counts)} weight matrices"
+    matrices = {name: parts.trainable[name].shape for name, way in ways.items() if way == "materialise"}
+    if engine == "auto":
+        device = next(iter(parts.trainable.values())).device
+        return {**ways, **choose_ways(matrices, layout, positions, device, budget)}
+    return {**ways, **dict.fromkeys(matrices, "ghost")} if engine == "ghost" else ways
 
 
 def _spread(values: Tensor, layout: Layout, units: int) -> Tensor:
@@ -417,10 +416,10 @@ def _spread(values: Tensor, layout: Layout, units: int) -> Tensor:
     return out
 
 
-def _nothing(trainable: dict[str, nn.Parameter], units: Units, why: str) -> ClippedSum:
+def _nothing(parts: _Parts, units: Units) -> ClippedSum:
     zeros = torch.zeros(units.units, device=units.inputs.device)
-    gradients = {name: torch.zeros(p.shape, device=p.device) for name, p in trainable.items()}
-    return ClippedSum(gradients, zeros, zeros.clone(), zeros > 0, why)
+    gradients = {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
+    return ClippedSum(gradients, zeros, zeros.clone(), zeros > 0, "no records")
 
 
 def release_workspace(model: nn.Module) -> None:
@@ -428,26 +427,10 @@ def release_workspace(model: nn.Module) -> None:
     _WORKSPACES.pop(model, None)
 
 
-def _refuse_batch_norm(model: nn.Module) -> None:
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            raise InputError(
-                f"layer '{name}' ({type(layer).__name__}) mixes the records of a batch, so that no user has a gradient"
-                " of their own: replace it by a layer norm or group norm"
-            )
-
-
-def _checkpointed(model: nn.Module) -> list[nn.Module]:
-    return [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
-
-
 @contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[str | None]:
-    """The model as in evaluation, but for gradient checkpointing, which needs training mode; yields a notice."""
-    before = [m for m in model.modules() if m.training]
-    if not before:
-        yield None
-        return
+def _evaluating(parts: _Parts) -> Iterator[bool]:
+    """The model as in evaluation, but for gradient checkpointing, which needs training mode; yields: dropout was on."""
+    before = [m for m in parts.modules if m.training]
     checkpointed = [m for m in before if getattr(m, "gradient_checkpointing", False)]
     for module in checkpointed:
         if (dropped := _dropout(module)) is not None:
@@ -457,10 +440,11 @@ def _evaluating(model: nn.Module) -> Iterator[str | None]:
             )
     dropout = any(_dropout(m) is not None for m in before)
     try:
-        model.eval()
+        for module in before:
+            module.training = False
         for module in checkpointed:
             module.training = True
-        yield "dropout is off" if dropout else None
+        yield dropout
     finally:
         for module in before:
             module.training = True

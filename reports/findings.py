@@ -31,6 +31,7 @@ def findings(record: Record) -> Findings:
         paragraphs=(
             ("What was audited", _audited(record)),
             ("How well the attack did", _success(record)),
+            ("What is certified", _certified(record)),
             ("What it means", _meaning(record)),
             ("What it does not say", _limits(record)),
         ),
@@ -49,6 +50,10 @@ def interval(estimate: Estimate, digits: int = 3) -> str:
 
 def _headline(record: Record) -> str:
     area = record.primary().auroc
+    violated = [v for v in record.judgement.verdicts if v.outcome == "violated"]
+    if violated:
+        kind = "certified" if violated[0].standing == "certified" else "indicative only"
+        return f"The claim is violated ({kind}): this model leaks more than {violated[0].claim} allows."
     if any(b.separates for b in record.blind):
         return "Inconclusive: the two groups of users differ even without the audited model."
     if area.lower > 0.5:
@@ -136,6 +141,27 @@ def _success(record: Record) -> str:
         f"The {result.attack} attack ({result.aggregation} over a user's texts) reached an AUROC of"
         f" {interval(result.auroc)}; 0.5 is guessing, 1 is certainty.{low}{other}"
     )
+
+
+def _certified(record: Record) -> str:
+    """The verdict on each claim, the reason for its standing first, and the best bound with its name."""
+    judgement = record.judgement
+    said = []
+    for v in judgement.verdicts:
+        reason = f"{v.reason[0].upper()}{v.reason[1:].rstrip('.')}."
+        said.append(f"On {v.claim}: {v.outcome} ({v.standing}). {reason}")
+    said += [f"{w[0].upper()}{w[1:]}." for v in judgement.verdicts for w in v.warnings]
+    bounds = [b for b in judgement.bounds if b.standing != "estimate"]
+    if bounds:
+        best = max(bounds, key=lambda b: b.epsilon_lower)
+        said.append(
+            f"Of the {len(bounds)} lower bounds on epsilon per user (at delta {judgement.delta:g}) that this design"
+            f" supports, the highest is {best.epsilon_lower:.2f} ({best.name}, {percent(best.level, 0)},"
+            f" {best.standing}); it was picked after looking, each bound holds on its own."
+        )
+    elif judgement.refused:
+        said.append(f"No bound on epsilon can be given: {judgement.refused[0].reason}.")
+    return " ".join(said)
 
 
 def _meaning(record: Record) -> str:

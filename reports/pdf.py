@@ -53,6 +53,18 @@ def _content(record: Record) -> dict[str, Any]:
             for b in record.blind
         ],
         "ceiling": bool(record.training and record.training.ceiling),
+        "bounds": [
+            [
+                b.name,
+                f"{b.epsilon_lower:.3f}",
+                percent(b.level, 0),
+                b.standing,
+                "not measured" if b.coverage is None else percent(b.coverage),
+            ]
+            for b in record.judgement.bounds
+        ],
+        "refused": [[r.name, r.reason] for r in record.judgement.refused],
+        "bound_delta": f"{record.judgement.delta:g}",
         "spearman": _spearman(record),
         "facts": _facts(record),
         "resamples": f"{record.resamples:,}",

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--help"], ["demo", "run", "audit", "report", "export", "corpus", "Exit codes"]),
+        (["--help"], ["demo", "run", "audit", "report", "export", "corpus", "account", "bound", "power", "Exit codes"]),
         (["run", "--help"], ["--set", "--out", "goes on where a killed run stopped"]),
         (["audit", "--help"], ["--model", "--reference", "--held-in", "--held-out", "LoRA"]),
         (["corpus", "stats", "--help"], ["--tokenizer", "--aliases", "--skip-bad-lines"]),

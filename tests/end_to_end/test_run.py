@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import audit.pipeline
+import audit.training
 from audit.config import load_config
 from audit.data import prepare_data
 from audit.ledger import load_ledger
@@ -93,7 +94,7 @@ def test_the_report_says_internal_on_every_page(finished):
 def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_config, tmp_path, monkeypatch):
     """Spy on what reaches the training loop: the token sequences of held-in users' training texts, no others."""
     handed = {}
-    original = audit.pipeline.encode
+    original = audit.training.encode
 
     def spy(tokenizer, texts, length):
         handed["texts"] = list(texts)
@@ -106,8 +107,8 @@ def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_confi
         handed["arguments"] = arguments
         raise Stop
 
-    monkeypatch.setattr(audit.pipeline, "encode", spy)
-    monkeypatch.setattr(audit.pipeline, "train", stop)
+    monkeypatch.setattr(audit.training, "encode", spy)
+    monkeypatch.setattr(audit.training, "train", stop)
     with pytest.raises(Stop):
         audit.pipeline.run(load_config(small_config), tmp_path / "run", LineReporter(lambda line: None), command="")
     data = prepare_data(load_config(small_config), tmp_path / "run", LineReporter(lambda line: None))

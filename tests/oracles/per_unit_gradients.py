@@ -1,4 +1,4 @@
-"""Slow, obviously right clipping: one plain backward pass per unit, one forward pass per record, in double precision."""
+"""Slow, obviously right clipping: one plain backward pass per unit, one forward pass per record, in float64."""
 
 import copy
 import math

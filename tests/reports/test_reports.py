@@ -81,6 +81,38 @@ def test_the_words_quote_the_records_numbers(record):
     assert "not a DP guarantee" in said["What was audited"]
 
 
+def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(record):
+    verdict = {
+        "claim": "epsilon 1 at delta 1e-05",
+        "outcome": "violated",
+        "standing": "certified",
+        "reason": "it is rejected at 95 %",
+        "max_certifiable_epsilon": 5.0,
+        "warnings": [],
+        "exit_code": 3,
+    }
+    bound = {"name": "one-run", "epsilon_lower": 2.5, "level": 0.95, "standing": "certified", "coverage": 0.97}
+    judgement = {"delta": 1e-5, "bounds": [bound], "refused": [], "verdicts": [verdict]}
+    said = findings(_with(record, judgement=judgement))
+    assert said.headline == (
+        "The claim is violated (certified): this model leaks more than epsilon 1 at delta 1e-05 allows."
+    )
+    certified = dict(said.paragraphs)["What is certified"]
+    assert "On epsilon 1 at delta 1e-05: violated (certified). It is rejected at 95 %." in certified
+    assert "the highest is 2.50 (one-run, 95 %, certified); it was picked after looking" in certified
+    calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent", "exit_code": 0}]}
+    assert "violated" not in findings(_with(record, judgement=calm)).headline
+    assert _with(record, judgement=judgement).judgement.exit_code == 3
+    assert _with(record, judgement=calm).judgement.exit_code == 0
+
+
+def test_a_design_that_supports_no_bound_says_why(record):
+    refused = [{"name": "all bounds", "reason": "3 users are too few"}]
+    judgement = {"delta": 1e-5, "bounds": [], "refused": refused, "verdicts": []}
+    said = dict(findings(_with(record, judgement=judgement)).paragraphs)["What is certified"]
+    assert said == "No bound on epsilon can be given: 3 users are too few."
+
+
 def test_overlaps_are_said_in_front(record):
     split = record.split.model_dump()
     split["overlaps"]["attacker_texts_in_same_users_training"] = 3

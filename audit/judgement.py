@@ -1,0 +1,77 @@
+"""Bounds and verdict of a run or an audit, for its record: the primary attack's scores against what was claimed."""
+
+from collections.abc import Mapping, Sequence
+
+from audit.bound_scores import BoundResult, evaluate
+from audit.labelled import join
+from audit.record import Blind, Bound, Judgement, RefusedBound, VerdictFacts
+from audit.verdict import Assignment, Claim, Design
+from corpus.errors import InputError
+
+
+def judge(
+    scores: Mapping[str, float],
+    member: Mapping[str, bool],
+    *,
+    assignment: Assignment,
+    coins_witnessed: bool,
+    blind: Sequence[Blind],
+    claims: Sequence[Claim],
+    delta: float,
+) -> Judgement:
+    """What the primary attack's scores certify, and what they say of each claim.
+
+    The attack and its aggregation are named in the config before anything is seen, so that no price is paid for the
+    other attacks, whose results are for the reader's information.
+
+    Args:
+        scores: of every scored user.
+        member: user to whether held in.
+        assignment: how membership was decided.
+        coins_witnessed: whether heldin itself drew the coins.
+        blind: baselines; the smallest of their p-values counts, times their number.
+        claims: to test; none gives bounds only.
+        delta: of the bounds, where no claim states one.
+    """
+    p_values = [b.p_value for b in blind]
+    design = Design(
+        assignment,
+        coins_witnessed=coins_witnessed,
+        blind_p_value=min(1.0, len(p_values) * min(p_values)) if p_values else None,
+    )
+    held_in = {user for user, its in member.items() if its}
+    try:
+        joined = join(dict(scores), held_in, set(member) - held_in)
+        return _facts(evaluate(joined, design, delta=claims[0].delta if claims else delta, claims=claims))
+    except InputError as error:  # too few users, or scores that say nothing: a finding, not a failure of the run
+        refused = RefusedBound(name="all bounds", reason=str(error))
+        return Judgement(delta=delta, bounds=[], refused=[refused], verdicts=[])
+
+
+def _facts(result: BoundResult) -> Judgement:
+    return Judgement(
+        delta=result.delta,
+        bounds=[
+            Bound(
+                name=b.name,
+                epsilon_lower=b.epsilon_lower,
+                level=b.level,
+                standing=b.standing.value,
+                coverage=b.coverage,
+            )
+            for b in result.bounds
+        ],
+        refused=[RefusedBound(name=r.name, reason=r.reason) for r in result.refused],
+        verdicts=[
+            VerdictFacts(
+                claim=v.claim,
+                outcome=v.outcome.value,
+                standing=v.standing.value,
+                reason=v.reason,
+                max_certifiable_epsilon=v.max_certifiable_epsilon,
+                warnings=list(v.warnings),
+                exit_code=v.exit_code,
+            )
+            for v in result.verdicts
+        ],
+    )

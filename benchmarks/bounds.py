@@ -1,0 +1,73 @@
+"""Times of every bound on 10,000 scores: `python benchmarks/bounds.py`. One thread: set OMP_NUM_THREADS=1.
+
+Goals: every bound under 2 s, the f-DP one-run recursion for m = 10,000 under 1 s. Nothing is cached between rows.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from audit import bands, bounds, estimates, one_run, power, verdict
+from audit.bound_scores import evaluate
+from audit.labelled import LabelledScores, labelled
+from audit.one_run import Guesses
+from audit.tradeoff import ceiling_of
+from defenses.accounting import loss_distribution
+from defenses.events import PoissonGaussian
+
+DELTA = 1e-5
+
+
+def row(name: str, call: Callable[[], Any], goal: float) -> None:
+    for cached in (one_run.one_run_epsilon, one_run.fdp_epsilon, one_run.fdp_mu, bands.local_level):
+        cached.cache_clear()
+    began = time.perf_counter()
+    call()
+    taken = time.perf_counter() - began
+    print(f"{name:<52}{taken:>9.4f} s   goal {goal:g} s{'' if taken < goal else '   MISSED'}")
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    trials = labelled(rng.normal(1, 1, 5000), rng.normal(0, 1, 5000))
+    member = rng.random(10_000) < 0.5
+    run = LabelledScores(rng.standard_normal(10_000) + member, member)
+    event = PoissonGaussian(0.92826, 16 / 1024)
+    loss_distribution(event, 1000, DELTA)
+    ceiling = ceiling_of(event, 1000, DELTA)
+    claim = verdict.curve_claim(ceiling, 3.3, DELTA)
+    v = one_run.guess(run, 10_000).correct
+    full = Guesses(10_000, 10_000, v)
+    coin = verdict.Design(verdict.Assignment.COIN)
+    apart = verdict.Design(verdict.Assignment.FIXED, independent_trials=True, thresholds=(1.0,))
+    mu = one_run.fdp_mu(full)
+    row(
+        "f-DP recursion, one test near the limit, r = m",
+        lambda: one_run.fdp_rejects(full, one_run.gaussian_inverse(mu)),
+        1,
+    )
+    row("f-DP recursion to mu, r = m", lambda: one_run.fdp_mu(full), 1)
+    row("f-DP recursion to epsilon, r = m", lambda: one_run.fdp_epsilon(full, DELTA), 1)
+    row("f-DP recursion to mu, all right", lambda: one_run.fdp_mu(Guesses(10_000, 10_000, 10_000)), 1)
+    row("one run, Steinke, grid of six", lambda: one_run.steinke_bound(run, DELTA), 2)
+    row("one run, f-DP, grid of six", lambda: one_run.fdp_bound(run, DELTA), 2)
+    row("one run, f-DP Gaussian, grid of six", lambda: one_run.fdp_gaussian_bound(run, DELTA), 2)
+    row("one run against the accountant's curve, grid of six", lambda: one_run.fdp_violates(run, ceiling), 2)
+    row("Clopper-Pearson, fixed threshold", lambda: bounds.threshold_bound(trials, [1.0], DELTA), 2)
+    row("Clopper-Pearson, split halves", lambda: bounds.split_bound(trials, DELTA), 2)
+    row("Gaussian, split halves", lambda: bounds.split_gaussian_bound(trials, DELTA), 2)
+    row("ROC band", lambda: bands.equal_local_level_band(trials).epsilon(DELTA), 2)
+    row("DKW band", lambda: bands.dkw_band(trials).epsilon(DELTA), 2)
+    row("ROC against the accountant's curve", lambda: bands.violates(trials, ceiling), 2)
+    row("AUROC", lambda: bands.auroc_at_least(trials), 2)
+    row("Bayesian interval", lambda: estimates.bayesian_interval(bounds.counts_at(trials, 1.0), DELTA), 2)
+    row("one-shot canaries, 1000 resamples", lambda: estimates.andrew_estimate(rng.normal(1, 1, 10_000), DELTA), 2)
+    row("everything, one run, one claim", lambda: evaluate(run, coin, claims=[claim], gaussian=True), 5)
+    row("everything, independent trials, one claim", lambda: evaluate(trials, apart, claims=[claim], gaussian=True), 5)
+    row("power, m = 10,000", lambda: power.power(10_000, 0.75, DELTA), 5)
+
+
+if __name__ == "__main__":
+    main()

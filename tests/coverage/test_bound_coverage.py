@@ -1,0 +1,105 @@
+"""Each bound is right as often as it says, on mechanisms of known epsilon; the rule that most tools use is not."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit import one_run
+from audit.labelled import LabelledScores
+from audit.measured_coverage import MEASURED
+from tests.coverage import measure
+from tests.coverage.measure import Row, most_wrong
+from tests.coverage.mechanisms import randomised_response
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "coverage.md"
+
+
+def failures(rows):
+    return [row for row in rows if row.gated and not row.passes]
+
+
+def test_exact_coverage():
+    rows = measure.exact((50, 500))
+    assert not failures(rows)
+    assert max(row.share for row in rows if row.bound.startswith("one-run, ")) > 0.03  # and not idle
+
+
+@pytest.mark.parametrize(("users", "epsilons", "trials"), [(50, (0.0, 1.0), 200), (500, (0.5, 4.0), 150)])
+def test_simulated_coverage(users, epsilons, trials):
+    assert not failures(measure.simulate(epsilons, users, trials, seed=11, estimates=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("users", "epsilons"), [(50, measure.EPSILONS), (500, measure.EPSILONS), (5000, (1.0,)), (5000, (4.0,))]
+)
+def test_simulated_coverage_at_length(users, epsilons):
+    assert not failures(measure.simulate(epsilons, users, 2000, seed=12, estimates=False))
+
+
+@pytest.mark.slow
+def test_exact_coverage_at_5000():
+    assert not failures(measure.exact((5000,)))
+
+
+def test_the_best_threshold_without_a_price_fails():
+    row = measure.failing_rule(1000)
+    assert not row.passes
+    assert 0.11 < row.share < 0.18
+
+
+def test_the_best_number_of_guesses_without_a_price_fails():
+    """What the Bonferroni price of the grid is for: the best of all r at alpha each is wrong too often."""
+
+    def unpaid(scores, known):
+        games = (one_run.guess(scores, r) for r in range(10, 501, 20))
+        return any(one_run.one_run_p_value(game, known.epsilon, 0.0) <= 0.05 for game in games)
+
+    assert measure.count([unpaid], randomised_response(0.0), 500, 300, coins=True, seed=5)[0] > most_wrong(300)
+
+
+def test_one_run_bounds_fail_on_dependent_coins():
+    """Pairs of which one is in: a mechanism of replace-one epsilon 1 is rejected at 1 in most runs (4h)."""
+    rng = np.random.default_rng(6)
+    wrong = 0
+    for _ in range(100):
+        first = rng.random(100) < 0.5
+        told = np.where(rng.random(100) < 1 / (1 + np.exp(-2.0)), first, ~first)
+        # each member of a pair is told from one answer of epsilon 2: flipping one coin of the pair costs 1 each
+        both = np.concatenate([told, ~told]) + 1e-3 * rng.random(200)
+        scores = LabelledScores(both, np.concatenate([first, ~first]))
+        wrong += one_run.steinke_bound(scores, 0.0, made=200).epsilon > 1.0
+    assert wrong > 50
+
+
+def test_a_row_is_judged_as_it_should():
+    assert most_wrong(2000) == pytest.approx(150, abs=2)
+    assert Row("b", "m", 1.0, 50, 2000, 149).passes
+    assert not Row("b", "m", 1.0, 50, 2000, 160).passes
+    assert Row("b", "m", 1.0, 50, None, 0.05).passes
+    assert not Row("b", "m", 1.0, 50, None, 0.0501).passes
+
+
+def test_the_document_and_the_numbers_beside_the_bounds_agree():
+    text = DOCUMENT.read_text(encoding="utf-8")
+    found = dict(
+        re.findall(r"^\| ([^|]+) \| (\d\.\d{4}) \| [^|]* \| (?:yes|estimate, not gated) \|$", text, re.MULTILINE)
+    )
+    assert {name: float(found[name]) for name in MEASURED} == MEASURED
+    assert set(MEASURED) <= set(found)
+    failing = re.findall(r"^\| ([^|]+) \| [^|]* \| [^|]* \| \*\*no\*\* \|$", text, re.MULTILINE)
+    assert failing == ["best threshold, uncorrected"]
+
+
+def test_markdown_of_a_few_rows():
+    rows = [
+        Row("a", "m", 1.0, 50, 100, 3),
+        Row("a, r = 50", "m", 1.0, 50, None, 0.04),
+        Row("e", "m", 0.0, 50, 10, 9, False),
+    ]
+    text = measure.markdown(rows)
+    assert "| a | 0.9600 | m, epsilon 1, 50 users | yes |" in text
+    assert "| e | 0.1000 | m, epsilon 0, 50 users | estimate, not gated |" in text
+    assert "| a, r = 50 | m | 1 | 50 | exact |  | 0.0400 |" in text

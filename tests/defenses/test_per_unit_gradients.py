@@ -1,0 +1,517 @@
+"""The clipped sum against one plain backward pass per unit, and what it must never depend on."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from corpus.errors import InputError
+from defenses import layer_rules, per_unit_gradients
+from defenses.engine_choice import choose_ways
+from defenses.layer_rules import lay_out
+from defenses.per_unit_gradients import Units, clipped_gradient_sum
+from models.loading import quiet_transformers
+from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
+
+V = 61
+ENGINES = ["loop", "materialise", "ghost", "stream", "auto"]
+SHAPE = {"hidden_size": 16, "max_position_embeddings": 32, "vocab_size": V, "bos_token_id": 0, "eos_token_id": 0}
+TWO = {"num_hidden_layers": 2, "num_attention_heads": 4}
+TINY_LLAMA = {**SHAPE, **TWO, "num_key_value_heads": 2, "intermediate_size": 24}
+
+
+def gpt_neo(**changes):
+    from transformers import GPTNeoConfig, GPTNeoForCausalLM
+
+    kinds = [[["global", "local"], 1]]
+    settings = {**SHAPE, "num_layers": 2, "num_heads": 2, "window_size": 4, "attention_types": kinds, **changes}
+    return GPTNeoForCausalLM(GPTNeoConfig(**settings))
+
+
+def gpt2(**changes):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    ids = {"vocab_size": V, "bos_token_id": 0, "eos_token_id": 0}
+    drop = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return GPT2LMHeadModel(
+        GPT2Config(**{**ids, **drop, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, **changes})
+    )
+
+
+def opt(**changes):
+    from transformers import OPTConfig, OPTForCausalLM
+
+    own = {"ffn_dim": 24, "word_embed_proj_dim": 8, "pad_token_id": 1, "dropout": 0.0}
+    return OPTForCausalLM(OPTConfig(**{**SHAPE, **TWO, **own, **changes}))
+
+
+def pythia():
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    return GPTNeoXForCausalLM(GPTNeoXConfig(**SHAPE, **TWO, intermediate_size=24))
+
+
+def llama(tied=False):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**TINY_LLAMA, tie_word_embeddings=tied))
+
+
+def lora():
+    from peft import LoraConfig, get_peft_model
+
+    with quiet_transformers():
+        model = get_peft_model(gpt2(), LoraConfig(r=3, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:  # zero at the start, which would leave lora_A without a gradient
+            nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+MODELS = {
+    "gpt-neo": gpt_neo,
+    "gpt-neo untied": lambda: gpt_neo(tie_word_embeddings=False),
+    "gpt2": gpt2,
+    "opt": opt,
+    "pythia": pythia,
+    "llama": llama,
+    "llama tied": lambda: llama(tied=True),
+    "lora": lora,
+}
+
+
+def new_model(name="gpt-neo", seed=0):
+    torch.manual_seed(seed)
+    model = MODELS[name]()
+    for parameter in model.parameters():
+        if parameter.dim() == 1:  # biases of zero and scales of one hide mistakes
+            parameter.data += 0.02 * torch.randn_like(parameter)
+    return model
+
+
+def record(length, seed):
+    ids = torch.randint(0, V, (length + 1,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return ids[:-1], ids[1:]
+
+
+def people():
+    """Units of one to three records; one of a single token, one whose gradient is zero, one without records."""
+    silent = (record(5, 9)[0], [-100] * 5)
+    partly = (record(6, 10)[0], [-100, 3, 4, -100, 5, 6])
+    return [
+        [record(7, 1), record(12, 2)],
+        [record(1, 3)],
+        [record(9, 4), partly],
+        [silent],
+        [record(3, 5), record(16, 6), record(2, 7)],
+        [],
+        [record(8, 8), silent],
+    ]
+
+
+def batch(units, *, seed=0, padding=0):
+    rows = [(u, *r) for u, records in enumerate(units) for r in records]
+    rows = [rows[i] for i in torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))]
+    longest = max(len(r[1]) for r in rows) + padding
+    inputs = torch.tensor([r[1] + [r[1][0]] * (longest - len(r[1])) for r in rows])
+    targets = torch.tensor([r[2] + [-100] * (longest - len(r[2])) for r in rows])
+    return Units(inputs, targets, torch.tensor([r[0] for r in rows]), len(units))
+
+
+def checkpoint(model, **settings):
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)  # its newer name
+    enable(settings or None)
+
+
+def run(model, units, engine="auto", **settings):
+    if engine == "stream":  # what "auto" takes for long units where there is no memory for anything else
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("defenses.engine_choice.GRAM", 1e9)
+            return clipped_gradient_sum(model, units, engine="auto", memory_budget=0, **settings)
+    return clipped_gradient_sum(model, units, engine=engine, **settings)
+
+
+def worst_error(found, expected, whole):
+    """Largest error of a tensor, relative to its own norm or a millionth of the whole gradient's."""
+    return max(
+        float((found[n].double() - g.double()).norm()) / max(float(g.norm()), 1e-6 * whole, 1e-30)
+        for n, g in expected.items()
+    )
+
+
+def assert_same(one, other, tolerance=1e-5):
+    for name, gradient in one.gradients.items():
+        torch.testing.assert_close(gradient, other.gradients[name], rtol=tolerance, atol=tolerance * 1e-2)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_oracle(name):
+    model, units = new_model(name), people()
+    oracle = unit_gradients(model, units)
+    norms = [norm_of(g) for _, g in oracle]
+    assert norms[3] == norms[5] == 0
+    settings = [("flat", 1e9), ("flat", sorted(norms)[-2] * 0.9), ("flat", 1e-3), ("normalised", 0.5)]
+    for engine in ENGINES:
+        for kind, bound in settings:
+            expected, _ = clipped_sum(oracle, bound, kind)
+            found = run(model, batch(units), engine, clip_norm=bound, clip_kind=kind)
+            assert found.notice is None
+            assert (found.engine == "loop") == (engine == "loop")
+            assert found.gradients.keys() == expected.keys()
+            assert worst_error(found.gradients, expected, norm_of(expected)) < 1e-4, (engine, kind, bound)
+            torch.testing.assert_close(found.norms.double(), torch.tensor(norms).double(), rtol=1e-4, atol=0)
+            torch.testing.assert_close(
+                found.losses.double(), torch.tensor([x for x, _ in oracle]).double(), rtol=1e-5, atol=1e-7
+            )
+            assert not found.masked.any()
+
+
+def test_oracle_would_see_each_unit():
+    """Every unit alone: no error may hide in a sum."""
+    model, units = new_model(), people()
+    for number, oracle in enumerate(unit_gradients(model, units)):
+        expected, _ = clipped_sum([oracle], 0.3)
+        alone = [u if i == number else [] for i, u in enumerate(units)]
+        if alone[number]:
+            found = run(model, batch(alone), clip_norm=0.3)
+            assert worst_error(found.gradients, expected, norm_of(expected)) < 1e-4
+
+
+def test_auto_says_which_ways_it_took():
+    found = run(new_model(), batch(people()), clip_norm=1.0)
+    assert found.engine.startswith("auto: ")
+    assert "materialise" in found.engine or "ghost" in found.engine
+    assert "stream 13 weight matrices" in run(new_model(), batch(people()), "stream", clip_norm=1.0).engine
+
+
+def test_choice_follows_size_and_memory():
+    wide, narrow = {"w": torch.Size([768, 3072])}, {"w": torch.Size([32, 32])}
+    short, long = lay_out(torch.arange(32), 32), lay_out(torch.arange(4).repeat_interleave(16), 4)
+    cpu = torch.device("cpu")
+    assert choose_ways(wide, short, 16, cpu, 10**12) == {"w": "ghost"}
+    assert choose_ways(wide, short, 32, cpu, 10**12) == {"w": "materialise"}
+    assert choose_ways(wide, short, 32, cpu, 10**6) == {"w": "ghost"}
+    assert choose_ways(narrow, long, 64, cpu, 10**9) == {"w": "materialise"}
+    assert choose_ways(wide, long, 128, cpu, 10**6) == {"w": "stream"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_micro_batches_of_whole_units_add_up(engine):
+    model, units = new_model(), people()
+    whole = run(model, batch(units), engine, clip_norm=0.5)
+    parts = [run(model, batch(units[i:j]), engine, clip_norm=0.5) for i, j in ((0, 2), (2, 5), (5, 7))]
+    for name, gradient in whole.gradients.items():
+        torch.testing.assert_close(sum(p.gradients[name] for p in parts), gradient, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(torch.cat([p.norms for p in parts]), whole.norms, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_order_padding_and_company_do_not_matter(engine):
+    model, units = new_model(), people()
+    base = run(model, batch(units), engine, clip_norm=0.5)
+    assert_same(base, run(model, batch(units, seed=5), engine, clip_norm=0.5))
+    assert_same(base, run(model, batch(units, padding=9), engine, clip_norm=0.5))
+    other = [units[0], *([record(11, 77), record(4, 78)] for _ in units[1:])]
+    found = run(model, batch(other), engine, clip_norm=0.5)
+    torch.testing.assert_close(found.norms[0], base.norms[0], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_more_unit_adds_exactly_its_contribution(engine):
+    model, units = new_model(), people()
+    newcomer = [record(10, 50), record(3, 51)]
+    before, after = (run(model, batch(u), engine, clip_norm=0.5) for u in (units, [*units, newcomer]))
+    ((_, gradient),) = unit_gradients(model, [newcomer])
+    factor = min(1.0, 0.5 / norm_of(gradient))
+    added = {n: after.gradients[n] - before.gradients[n] for n in gradient}
+    error = norm_of({n: added[n] - factor * g for n, g in gradient.items()})
+    assert error < 1e-5 * norm_of(before.gradients)
+    assert norm_of(added) <= 0.5 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["flat", "normalised"])
+def test_sensitivity_is_at_most_the_clip_norm(engine, kind):
+    """Over units with aligned, huge, vanishing and cancelling gradients, alone and many times over."""
+    bound = 0.7
+    one = record(6, 1)
+    adversaries = [[one], [one] * 4, [record(1, 2)], [([3] * 12, [4] * 12)], [([3] * 9, [-100] * 9)]]
+    opposed = [[([5, 5, 5, 5], [a, b, a, b])] for a in range(4) for b in range(4)]
+    for scale in (1e-6, 1.0, 30.0):
+        model = new_model("gpt-neo untied")
+        model.lm_head.weight.data *= scale
+        for unit in adversaries + opposed:
+            found = run(model, batch([unit]), engine, clip_norm=bound, clip_kind=kind)
+            assert norm_of(found.gradients) <= bound * (1 + 1e-4)
+    crowd = run(new_model(), batch([[one]] * 5), engine, clip_norm=bound, clip_kind=kind)
+    alone = run(new_model(), batch([[one]]), engine, clip_norm=bound, clip_kind=kind)
+    assert norm_of(crowd.gradients) == pytest.approx(5 * norm_of(alone.gradients), rel=1e-5)
+    assert norm_of(crowd.gradients) <= 5 * bound * (1 + 1e-5)
+
+
+def test_a_ghost_norm_that_cancels_is_taken_again(monkeypatch):
+    """Two tokens with opposite huge gradients and a small rest: a ghost norm alone misses the rest."""
+    layer = nn.Linear(8, 8, bias=False)
+    x = torch.randn(1, 2, 8)
+    x[0, 1] = x[0, 0] + 1e-4 * torch.randn(8)
+    model = Toy(layer, x, torch.tensor([1e3, -1e3]))
+    units = Units(
+        torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, dtype=torch.long), 1
+    )
+    exact = clipped_gradient_sum(model, units, clip_norm=math.inf, engine="materialise")
+    ghost = clipped_gradient_sum(model, units, clip_norm=math.inf, engine="ghost")
+    assert exact.notice is ghost.notice is None
+    assert float(ghost.norms[0]) == pytest.approx(float(exact.norms[0]), rel=1e-4)
+    monkeypatch.setattr(per_unit_gradients, "CANCELLATION", 0.0)
+    unguarded = clipped_gradient_sum(model, units, clip_norm=math.inf, engine="ghost")
+    assert abs(float(unguarded.norms[0]) / float(exact.norms[0]) - 1) > 1e-4
+
+
+class Toy(nn.Module):
+    """Logits whose gradient at each token is a given multiple of that of the first; not a language model."""
+
+    def __init__(self, layer, x, factors):
+        super().__init__()
+        self.layer, self.x, self.factors = layer, x, factors
+
+    def forward(self, input_ids, use_cache):
+        hidden = self.layer(self.x.expand(len(input_ids), -1, -1)[:, : input_ids.shape[1]])
+        steep = hidden.sum(-1, keepdim=True) * self.factors[: input_ids.shape[1], None]
+        logits = torch.cat([torch.zeros_like(steep), steep - steep.detach()], -1)
+        return type("Output", (), {"logits": logits})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_unit_that_is_not_finite_contributes_zero(engine):
+    model, units = new_model("llama"), people()
+    run(model, batch(units), engine, clip_norm=0.5)
+    bad = 60
+    clean = [[([i % 60 for i in a], [i % 60 if i >= 0 else i for i in b]) for a, b in u] for u in units]
+    spoiled = [*clean, [([1, bad, 2], [3, 4, 5]), record(4, 11)]]
+    spoiled[-1][1] = ([1, 2, 3, 4], [2, 3, 4, 5])
+    base = run(model, batch(clean), engine, clip_norm=0.5)
+    for value in (math.nan, math.inf):
+        model.model.embed_tokens.weight.data[bad] = value
+        found = run(model, batch(spoiled), engine, clip_norm=0.5)
+        assert found.masked.tolist() == [False] * 7 + [True]
+        assert all(bool(torch.isfinite(g).all()) for g in found.gradients.values())
+        for name, gradient in base.gradients.items():
+            torch.testing.assert_close(found.gradients[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_records(engine):
+    model = new_model()
+    empty = Units(torch.zeros(0, 5, dtype=torch.long), torch.zeros(0, 5, dtype=torch.long), torch.zeros(0).long(), 0)
+    found = run(model, empty, engine, clip_norm=1.0)
+    assert found.norms.shape == found.losses.shape == found.masked.shape == (0,)
+    assert {n: g.shape for n, g in found.gradients.items()} == {n: p.shape for n, p in model.named_parameters()}
+    assert not any(g.any() for g in found.gradients.values())
+
+
+def broken_position_rule(monkeypatch):
+    """Position embeddings without a gradient of their own."""
+    real = layer_rules._embedding
+
+    def rows(layer, read, delta):
+        return iter(()) if layer.num_embeddings == 32 else real(layer, read, delta)
+
+    monkeypatch.setattr(layer_rules, "_embedding", rows)
+
+
+def broken_tied_rule(monkeypatch):
+    """The look-up is left out of a tied matrix."""
+    real = layer_rules._embedding
+    monkeypatch.setattr(
+        layer_rules, "_embedding", lambda la, r, d: iter(()) if la.num_embeddings == V else real(la, r, d)
+    )
+
+
+@pytest.mark.parametrize("plant", [broken_position_rule, broken_tied_rule])
+def test_a_rule_that_leaves_a_use_out_is_caught_twice(plant, monkeypatch):
+    """By the comparison with the oracle, and by the check that every new model goes through."""
+    model, units = new_model(), people()
+    oracle = unit_gradients(model, units)
+    norms = [norm_of(g) for _, g in oracle]
+    plant(monkeypatch)
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(per_unit_gradients, "_difference", lambda *_args, **_kw: None)
+        found = run(new_model(), batch(units), "materialise", clip_norm=1e9)
+    expected, _ = clipped_sum(oracle, 1e9)
+    assert worst_error(found.gradients, expected, norm_of(expected)) > 1e-2
+    assert max(abs(a - b) / b for a, b in zip(found.norms.tolist(), norms, strict=True) if b) > 1e-3
+    checked = run(model, batch(units), "materialise", clip_norm=1e9)
+    assert checked.engine == "loop"
+    assert "do not give the gradient that autograd gives" in checked.notice
+    assert worst_error(checked.gradients, expected, norm_of(expected)) < 1e-4
+
+
+class Custom(nn.Module):
+    """A small language model with parts that the tests swap."""
+
+    def __init__(self, middle):
+        super().__init__()
+        self.embed, self.middle, self.head = nn.Embedding(V, 8), middle, nn.Linear(8, V)
+
+    def forward(self, input_ids, use_cache):
+        return type("Output", (), {"logits": self.head(self.middle(self.embed(input_ids)))})
+
+
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(torch.tanh(self.layer(x)))
+
+
+class Outside(nn.Module):
+    """Uses its layer's weight without calling the layer, beside a call."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x) + x @ self.layer.weight
+
+
+class Swapped(nn.Module):
+    """Position first."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x.transpose(0, 1)).transpose(0, 1)
+
+
+class Mixing(nn.Module):
+    def forward(self, x):
+        return x + x.mean(0, keepdim=True)
+
+
+@pytest.mark.parametrize("engine", ["materialise", "ghost", "stream", "auto"])
+@pytest.mark.parametrize(
+    ("middle", "words"),
+    [(Bare, "(Bare) has no rule"), (Outside, "middle.layer.weight"), (Swapped, "first dimension is not the records")],
+)
+def test_what_has_no_rule_takes_the_loop_and_says_so(engine, middle, words):
+    torch.manual_seed(0)
+    model, units = Custom(middle()), people()
+    expected, _ = clipped_sum(unit_gradients(model, units), 0.5)
+    found = run(model, batch(units), engine, clip_norm=0.5)
+    assert found.engine == "loop"
+    assert found.notice.startswith("one backward pass per unit: ")
+    assert words in found.notice
+    assert worst_error(found.gradients, expected, norm_of(expected)) < 1e-4
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_layer_used_twice(engine):
+    torch.manual_seed(0)
+    model, units = Custom(Twice()), people()
+    expected, _ = clipped_sum(unit_gradients(model, units), 0.5)
+    found = run(model, batch(units), engine, clip_norm=0.5)
+    assert found.notice is None
+    assert worst_error(found.gradients, expected, norm_of(expected)) < 1e-4
+
+
+def test_models_that_mix_records_are_refused():
+    with pytest.raises(InputError, match=r"layer 'middle' \(BatchNorm1d\) mixes the records"):
+        run(Custom(nn.BatchNorm1d(8)), batch(people()), clip_norm=1.0)
+    with pytest.raises(InputError, match="mixes the records of a batch"):
+        run(Custom(Mixing()), batch(people()), clip_norm=1.0)
+
+
+@pytest.mark.parametrize("name", ["gpt-neo", "opt", "llama"])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing(name, engine, reentrant):
+    model, units = new_model(name), people()
+    expected = run(model.eval(), batch(units), engine, clip_norm=0.5)
+    checkpoint(model.train(), use_reentrant=reentrant)
+    found = run(model, batch(units), engine, clip_norm=0.5)
+    assert found.engine == expected.engine
+    assert found.notice is None
+    assert model.training
+    assert_same(expected, found)
+
+
+def test_dropout_is_off():
+    model, units = MODELS["gpt2"](), people()
+    expected = run(model.eval(), batch(units), clip_norm=0.5)
+    torch.manual_seed(0)
+    dropping = gpt2(resid_pdrop=0.4, embd_pdrop=0.4, attn_pdrop=0.4)
+    dropping.load_state_dict(model.state_dict())
+    found = run(dropping.train(), batch(units), clip_norm=0.5)
+    assert found.notice == "dropout is off"
+    assert all(m.training for m in dropping.modules())
+    assert_same(expected, found)
+    checkpointed = opt(dropout=0.1).train()
+    checkpoint(checkpointed)
+    with pytest.raises(InputError, match="gradient checkpointing needs training mode, in which .* has dropout 0.1"):
+        run(checkpointed, batch(units), clip_norm=0.5)
+
+
+@pytest.mark.parametrize("name", ["gpt-neo", "llama", "gpt2"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_half_precision_has_norms_of_what_is_summed(name, engine):
+    model, units = new_model(name), people()
+    full = run(model, batch(units), engine, clip_norm=1e9)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = run(model, batch(units), engine, clip_norm=1e9)
+        for number in (0, 1, 4):
+            alone = [u if i == number else [] for i, u in enumerate(units)]
+            one = run(model, batch(alone), engine, clip_norm=0.1)
+            assert norm_of(one.gradients) == pytest.approx(0.1, rel=1e-4)
+    assert found.notice is None
+    assert found.norms.dtype == torch.float32
+    assert {g.dtype for g in found.gradients.values()} == {torch.float32}
+    torch.testing.assert_close(found.norms, full.norms, rtol=5e-2, atol=0)
+    half = new_model(name).to(torch.bfloat16)
+    found = run(half, batch(units), engine, clip_norm=1e9)
+    assert {g.dtype for g in found.gradients.values()} == {torch.float32}
+    torch.testing.assert_close(found.norms, full.norms, rtol=5e-2, atol=0)
+
+
+def test_frozen_parameters_are_left_out():
+    model, units = new_model(), people()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("ln" in name or "wpe" in name or "c_fc" in name)
+    expected, norms = clipped_sum(unit_gradients(model, units), 0.5)
+    for engine in ENGINES:
+        found = run(model, batch(units), engine, clip_norm=0.5)
+        assert found.gradients.keys() == expected.keys()
+        assert worst_error(found.gradients, expected, norm_of(expected)) < 1e-4
+        torch.testing.assert_close(found.norms.double(), torch.tensor(norms).double(), rtol=1e-4, atol=0)
+
+
+def test_bad_input():
+    model, units = new_model(), batch(people())
+    with pytest.raises(InputError, match="clip norm is 0"):
+        run(model, units, clip_norm=0)
+    with pytest.raises(InputError, match="clip norm is inf"):
+        run(model, units, clip_norm=math.inf, clip_kind="normalised")
+    with pytest.raises(InputError, match="unknown clip kind or engine: 'flat', 'fast'"):
+        run(model, units, "fast", clip_norm=1.0)
+    with pytest.raises(InputError, match="no trainable parameter"):
+        run(new_model().requires_grad_(False), units, clip_norm=1.0)
+    with pytest.raises(InputError, match=r"unit numbers must lie in 0\.\.1"):
+        Units(units.inputs, units.targets, units.unit, 2)
+    with pytest.raises(InputError, match="must be of one shape"):
+        Units(units.inputs, units.targets[:, 1:], units.unit, units.units)

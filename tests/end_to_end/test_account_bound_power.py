@@ -1,0 +1,137 @@
+"""`heldin account`, `bound` and `power`: the examples of the README, their JSON, their exit codes."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unit", "epsilon", "noise_multiplier", "black_box"),
+    [
+        (["uls", "--users", 1024, "--cohort", 16, "--steps", 1000, "--target-epsilon", 4], "user", 4.0, 0.92826, 4.0),
+        (
+            ["els", "--group-size", 8, "--sampling-rate", 0.01, "--steps", 2000, "--noise-multiplier", 2],
+            "user",
+            10.715937,
+            2.0,
+            12.412964,
+        ),
+        (
+            ["group", "--group-size", 8, "--sampling-rate", 0.01, "--steps", 2000, "--noise-multiplier", 1],
+            "user",
+            34.890696,
+            1.0,
+            math.inf,
+        ),
+        (
+            ["example", "--sampling-rate", 0.01, "--steps", 2000, "--noise-multiplier", 1],
+            "example",
+            2.955246,
+            1.0,
+            2.955246,
+        ),
+    ],
+    ids=["uls", "els", "group", "example"],
+)
+def test_account_prints_the_rule_books_numbers(call, arguments, unit, epsilon, noise_multiplier, black_box):
+    """accounting.md section 1: the reference table, and the Figure 2 calibration."""
+    code, out, err = call("account", *arguments, "--delta", 1e-6, "--json")
+    assert code == 0, err
+    row = json.loads(out)
+    assert row["unit"] == unit
+    assert row["epsilon"] == pytest.approx(epsilon, rel=2e-3)
+    assert row["noise_multiplier"] == pytest.approx(noise_multiplier, rel=2e-3)
+    assert row["epsilon_black_box"] == pytest.approx(black_box, rel=2e-3)
+    assert row["delta"] == 1e-6
+    if unit == "example":
+        assert row["auroc_bound"] is None
+        assert row["tpr_at_1pct_fpr_bound"] is None
+    else:
+        assert 0.5 < row["auroc_bound"] <= 1
+        assert 0.01 < row["tpr_at_1pct_fpr_bound"] <= 1
+    code, out, _ = call("account", *arguments, "--delta", 1e-6)
+    assert code == 0
+    assert "noise multiplier" in out
+    assert ("AUROC of any attack on users, at most" in out) == (unit == "user")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["uls", "--users", 10, "--cohort", 16, "--noise-multiplier", 1], "cohort 16 is larger than the 10 users"),
+        (["uls", "--noise-multiplier", 1], "the sampling rate is missing"),
+        (["uls", "--sampling-rate", 0.1], "give exactly one of noise multiplier and target epsilon"),
+        (["els", "--group-size", 0, "--sampling-rate", 0.1, "--noise-multiplier", 1], "group size"),
+        (["uls", "--sampling-rate", 0.1, "--noise-multiplier", -1], "noise multiplier"),
+    ],
+)
+def test_account_refuses_in_one_line(call, arguments, message):
+    code, _, err = call("account", *arguments, "--steps", 10, "--delta", 1e-6)
+    assert code == 2
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.fixture
+def scores(tmp_path):
+    def write(shift, users=400):
+        generator = np.random.default_rng(1)
+        member = generator.integers(0, 2, users)
+        rows = [f"u{i},{generator.normal(shift * m, 1):.6f},{m}" for i, m in enumerate(member)]
+        path = tmp_path / "scores.csv"
+        path.write_text("user,score,member\n" + "\n".join(rows) + "\n", encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("shift", "assignment", "outcome", "standing", "code"),
+    [
+        (4.0, "coin", "violated", "certified", 3),
+        (4.0, "unknown", "violated", "indicative", 4),
+        (0.0, "coin", "consistent", "certified", 0),
+    ],
+)
+def test_bound_judges_a_claim_and_says_so_by_its_exit_code(call, scores, shift, assignment, outcome, standing, code):
+    arguments = ["bound", scores(shift), "--assignment", assignment, "--claim", "epsilon=0.5,delta=1e-5"]
+    found, out, _ = call(*arguments, "--json")
+    assert found == code
+    result = json.loads(out)
+    assert set(result) == {"bounds", "refused", "verdict"}
+    assert (result["verdict"]["outcome"], result["verdict"]["standing"]) == (outcome, standing)
+    assert {b["standing"] for b in result["bounds"]} == {standing}
+    assert all(set(b) == {"name", "epsilon_lower", "level", "standing", "coverage"} for b in result["bounds"])
+    assert {"name", "reason"} == set(result["refused"][0])
+    found, out, _ = call(*arguments)
+    assert found == code
+    assert outcome in out.lower()
+
+
+def test_bound_refuses_damaged_scores_in_one_line(call, scores, tmp_path):
+    path = scores(1.0)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(text.splitlines()[3].split(",")[1], "nan"), encoding="utf-8")
+    code, _, err = call("bound", path, "--delta", 1e-5)
+    assert code == 2
+    assert "user 'u2'" in err
+    assert "nan" in err
+    code, _, err = call("bound", tmp_path / "gone.csv", "--delta", 1e-5)
+    assert code == 2
+    assert "gone.csv" in err
+    code, _, err = call("bound", path, "--claim", "epsilon=4")
+    assert code == 2
+    assert "claim 'epsilon=4' is not of the form epsilon=4,delta=1e-6" in err
+
+
+def test_power_says_what_could_be_shown(call):
+    code, out, _ = call("power", "--users", 500, "--auroc", 0.75, "--delta", 1e-5, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["users"] == 500
+    code, out, _ = call("power", "--users", 500, "--auroc", 0.75, "--claim", "epsilon=4,delta=1e-6")
+    assert code == 0
+    assert "5.10" in out  # accounting.md 4h: m = 500, delta = 1e-5
+    assert "claim: epsilon 4 at delta 1e-06" in out
