@@ -251,8 +251,10 @@ def choose_ways(
     return ways
 
 
-def hold(name: str, parameter: torch.nn.Parameter, way: Way, layout: Layout, workspace: Workspace) -> UnitGradients:
-    """What gathers the units' gradients of a parameter in this way."""
+def hold(
+    name: str, parameter: torch.nn.Parameter, way: Way, layout: Layout, workspace: Workspace, *, looked_up: bool
+) -> UnitGradients:
+    """What gathers the units' gradients of a parameter in this way; looked_up: an embedding uses it too."""
     shape, device = parameter.shape, parameter.device
     match way:
         case "rows":
