@@ -9,11 +9,11 @@ from pathlib import Path
 from attacks.scoring import AttackTexts
 from audit.config import AttackConfig, AuditConfig
 from audit.environment import environment
-from audit.evaluation import blind_baselines, evaluate_attacks, write_scores
-from audit.judgement import judge
-from audit.pipeline import SCORING_RULE, model_facts, primary_scores, score_users_texts
+from audit.evaluation import write_scores
+from audit.pipeline import SCORING_RULE, model_facts, score_users_texts
 from audit.progress import Reporter
 from audit.record import CorpusFacts, Overlaps, Record, SplitFacts, write_record
+from audit.results import results_of
 from audit.verdict import Assignment, Claim
 from corpus.errors import InputError
 from corpus.files import cache_directory, private_directory, text_sha256
@@ -82,24 +82,16 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     write_scores(statistics, out / "scores.parquet")
     seconds["scoring"] = time.monotonic() - started
     started = time.monotonic()
-    results = evaluate_attacks(
+    results = results_of(
         statistics,
+        mixed,
         member,
-        primary=job.attack.primary,
-        aggregations=job.attack.aggregations,
-        fprs=job.audit.fprs,
-        resamples=job.audit.resamples,
-        seed=job.seed,
-    )
-    blind = blind_baselines(statistics, mixed, member, coins=False, seed=job.seed)
-    judgement = judge(
-        primary_scores(statistics, job.attack),
-        member,
+        attack=job.attack,
+        audit=job.audit,
         assignment=job.assignment,
         coins_witnessed=False,
-        blind=blind,
         claims=job.claims,
-        delta=job.audit.delta,
+        seed=job.seed,
     )
     seconds["statistics"] = time.monotonic() - started
     record = Record(
@@ -125,9 +117,9 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
         attacker_texts=sum(map(len, texts.values())),
         scoring_rule=SCORING_RULE.format(limit=job.attack.max_characters),
         resamples=job.audit.resamples,
-        attacks=results,
-        blind=blind,
-        judgement=judgement,
+        attacks=results.attacks,
+        blind=results.blind,
+        judgement=results.judgement,
         environment=environment(seconds),
     )
     write_record(record, out / "record.json")

@@ -12,16 +12,17 @@ from typing import Any
 
 import yaml
 
-from attacks.scoring import AttackTexts, TextStatistic, score_attacks, user_scores
+from attacks.scoring import AttackTexts, TextStatistic, score_attacks
 from attacks.statistics import Loss, get_attack
-from audit.config import AttackConfig, RunConfig
+from audit.config import RunConfig
 from audit.data import RunData, corpus_facts, prepare_data, split_facts
 from audit.environment import environment
-from audit.evaluation import REFERENCE_ALONE, blind_baselines, evaluate_attacks, read_scores, write_scores
-from audit.judgement import judge
+from audit.evaluation import REFERENCE_ALONE, read_scores, write_scores
+from audit.plan import claims_of, settle_plan
 from audit.progress import Reporter
 from audit.record import ModelFacts, Record, write_record
-from audit.training import claims_of, finetune, settle_plan, training_facts
+from audit.results import results_of
+from audit.training import finetune, training_facts
 from audit.verdict import Assignment
 from corpus.errors import InputError
 from corpus.files import cache_directory, private_directory, write_text
@@ -65,25 +66,17 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         reporter.say("statistics: ROC, bootstrap, blind baselines")
         member = data.membership()
         texts = data.attacker_texts(list(member))
-        results = evaluate_attacks(
-            statistics,
-            member,
-            primary=config.attack.primary,
-            aggregations=config.attack.aggregations,
-            fprs=config.audit.fprs,
-            resamples=config.audit.resamples,
-            seed=config.seed,
-        )
         split = split_facts(data)
-        blind = blind_baselines(statistics, texts, member, coins=split.certifiable, seed=config.seed)
-        judgement = judge(
-            primary_scores(statistics, config.attack),
+        results = results_of(
+            statistics,
+            texts,
             member,
+            attack=config.attack,
+            audit=config.audit,
             assignment=Assignment.COIN if split.certifiable else Assignment.FIXED,
             coins_witnessed=True,
-            blind=blind,
             claims=claims_of(mechanism),
-            delta=config.audit.delta,
+            seed=config.seed,
         )
     record = Record(
         kind="run",
@@ -104,9 +97,9 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         attacker_texts=sum(map(len, texts.values())),
         scoring_rule=SCORING_RULE.format(limit=config.attack.max_characters),
         resamples=config.audit.resamples,
-        attacks=results,
-        blind=blind,
-        judgement=judgement,
+        attacks=results.attacks,
+        blind=results.blind,
+        judgement=results.judgement,
         environment=environment(seconds),
     )
     write_record(record, out / "record.json")
@@ -121,12 +114,6 @@ def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
         fingerprint=lm.fingerprint,
         architecture=type(lm.model).__name__,
     )
-
-
-def primary_scores(statistics: list[TextStatistic], attack: AttackConfig) -> dict[str, float]:
-    """User to score, of the attack and aggregation that the config leads with."""
-    scores = user_scores(statistics, attack.primary, attack.aggregations[0])
-    return dict(zip(scores.users, scores.values.tolist(), strict=True))
 
 
 def _claim_folder(config: RunConfig, out: Path) -> None:

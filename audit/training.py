@@ -1,22 +1,18 @@
-"""The training stage of a run: settle the plan, train under it, say what was done."""
+"""The training stage of a run: train under the plan, measure the curves, say what was done."""
 
 from pathlib import Path
 
 import numpy as np
 
-from audit.bound_scores import mechanism_claim
 from audit.config import RunConfig
 from audit.data import RunData, curve_texts
-from audit.defense import NoDefense, PrivateDefense, mechanism_of
+from audit.defense import NoDefense, PrivateDefense
+from audit.plan import accountant_cache
 from audit.progress import Reporter
 from audit.record import Ceiling, CurvePoint, TrainingFacts
 from audit.tradeoff import ceiling_of
 from audit.validation import HELD_IN_LOSS, CurveEvaluation, gap_auroc_correlation
-from audit.verdict import Claim
-from corpus.errors import InputError
-from corpus.files import cache_directory
 from defenses.mechanism import Guarantee, Mechanism
-from defenses.plan_file import read_plan, write_plan
 from finetune.batches import encode
 from finetune.loop import TrainingResult, train
 from finetune.private import PrivateRecords, PrivateTraining, plan_private_training
@@ -24,27 +20,6 @@ from models.loading import LanguageModel
 from models.logprobs import score_texts
 
 CEILING_FPRS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 120)])
-
-
-def settle_plan(config: RunConfig, data: RunData, out: Path) -> Mechanism:
-    """Write ``out``/plan.json before the first step, or read the one that is there.
-
-    Raises:
-        InputError: the plan that is there is not the one that the config gives, or ``out`` is a copy of a private run.
-    """
-    plain_steps = config.finetune.steps(len(data.ledger.training_rows()))
-    mechanism = mechanism_of(config, plain_steps=plain_steps, cache_dir=_accountant_cache())
-    path = out / "plan.json"
-    if path.is_file():
-        kept = read_plan(path, cache_dir=_accountant_cache())
-        changed = [name for name in Mechanism.model_fields if getattr(kept, name) != getattr(mechanism, name)]
-        if changed:
-            raise InputError(f"'{path}' is another plan ({', '.join(changed)} differ): use a new run folder")
-    else:
-        write_plan(mechanism, path, cache_dir=_accountant_cache())
-    if mechanism.unit != "none":
-        _refuse_copies(out)
-    return mechanism
 
 
 def finetune(
@@ -56,7 +31,7 @@ def finetune(
     sequences = encode(base.tokenizer, texts, recipe.sequence_length)
     private = _private(config, data, base, mechanism, texts, sequences)
     if private:
-        reporter.say(f"mechanism: {mechanism.guarantee(cache_dir=_accountant_cache()).label}")
+        reporter.say(f"mechanism: {mechanism.guarantee(cache_dir=accountant_cache()).label}")
         reporter.say(f"mechanism: noise multiplier {mechanism.noise_multiplier:.4g}, {len(private.units)} units")
     evaluate = CurveEvaluation(
         curve_texts(
@@ -82,7 +57,7 @@ def finetune(
 
 def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, result: TrainingResult) -> TrainingFacts:
     """What the record says of the training and of its guarantee."""
-    promise = mechanism.guarantee(cache_dir=_accountant_cache())
+    promise = mechanism.guarantee(cache_dir=accountant_cache())
     holds = isinstance(promise, Guarantee)
     rows = data.ledger.training_rows()
     return TrainingFacts(
@@ -103,14 +78,6 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         gap_auroc_spearman=gap_auroc_correlation(result.history),
         seconds=round(result.seconds, 2),
     )
-
-
-def claims_of(mechanism: Mechanism) -> list[Claim]:
-    """What the audit tests: the accountant's curve, where the plan is a guarantee for users."""
-    promise = mechanism.guarantee(cache_dir=_accountant_cache())
-    if not isinstance(promise, Guarantee) or promise.unit != "user":
-        return []
-    return [mechanism_claim(mechanism, cache_dir=_accountant_cache())]
 
 
 def _private(
@@ -147,30 +114,9 @@ def _private(
 
 def _ceiling(mechanism: Mechanism) -> Ceiling:
     assert mechanism.delta is not None
-    ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, mechanism.delta, cache_dir=_accountant_cache())
+    ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, mechanism.delta, cache_dir=accountant_cache())
     return Ceiling(
         auroc=ceiling.auroc,
         fpr=CEILING_FPRS.tolist(),
         tpr=[float(ceiling.tpr_at(fpr)) for fpr in CEILING_FPRS],
     )
-
-
-def _refuse_copies(out: Path) -> None:
-    """A copied folder trained on other data under the same key would differ from the first by un-noised data.
-
-    The file names its own inode, which a copy does not share and a moved folder keeps.
-    """
-    path = out / "ledger" / "origin"
-    path.touch(mode=0o600)
-    kept = path.read_text(encoding="utf-8")
-    if not kept:
-        path.write_text(str(path.stat().st_ino), encoding="utf-8")
-    elif kept != str(path.stat().st_ino):
-        raise InputError(
-            f"'{out}' is a copy of a private run's folder, and two runs under one key differ by un-noised data: go on"
-            " in the original folder, or start a new run"
-        )
-
-
-def _accountant_cache() -> Path:
-    return cache_directory() / "pld"

@@ -1,0 +1,156 @@
+"""The plan of a run: the mechanism that its config gives, written before the first step, and what it claims.
+
+Nothing here looks at the private records; only a plain run's number of steps follows from them.
+"""
+
+from pathlib import Path
+from typing import assert_never
+
+from audit.bound_scores import mechanism_claim
+from audit.config import RunConfig
+from audit.data import RunData
+from audit.defense import NoDefense, PrivateDefense
+from audit.verdict import Claim
+from corpus.errors import InputError
+from corpus.files import cache_directory
+from defenses.choices import (
+    CappedPoissonSampler,
+    Clip,
+    ConstantDivisor,
+    DataStep,
+    FlatClip,
+    NoClip,
+    NormalisedClip,
+    PoissonSampler,
+    Sampler,
+    ShuffledSampler,
+)
+from defenses.mechanism import Guarantee, Mechanism
+from defenses.plan_file import read_plan, write_plan
+from finetune.recipe import Select
+
+
+def settle_plan(config: RunConfig, data: RunData, out: Path) -> Mechanism:
+    """Write ``out``/plan.json before the first step, or read the one that is there.
+
+    Raises:
+        InputError: the plan that is there is not the one that the config gives, or ``out`` is a copy of a private run.
+    """
+    plain_steps = config.finetune.steps(len(data.ledger.training_rows()))
+    mechanism = mechanism_of(config, plain_steps=plain_steps, cache_dir=accountant_cache())
+    path = out / "plan.json"
+    if path.is_file():
+        kept = read_plan(path, cache_dir=accountant_cache())
+        changed = [name for name in Mechanism.model_fields if getattr(kept, name) != getattr(mechanism, name)]
+        if changed:
+            raise InputError(f"'{path}' is another plan ({', '.join(changed)} differ): use a new run folder")
+    else:
+        write_plan(mechanism, path, cache_dir=accountant_cache())
+    if mechanism.unit != "none":
+        _refuse_copies(out)
+    return mechanism
+
+
+def claims_of(mechanism: Mechanism) -> list[Claim]:
+    """What the audit tests: the accountant's curve, where the plan is a guarantee for users."""
+    promise = mechanism.guarantee(cache_dir=accountant_cache())
+    if not isinstance(promise, Guarantee) or promise.unit != "user":
+        return []
+    return [mechanism_claim(mechanism, cache_dir=accountant_cache())]
+
+
+def mechanism_of(config: RunConfig, *, plain_steps: int, cache_dir: Path | None = None) -> Mechanism:
+    """The run's mechanism, its noise calibrated where the config names a target.
+
+    Args:
+        config: of the run.
+        plain_steps: steps of plain training, which follow from the data; a private run's come from the config.
+        cache_dir: of the accountant.
+    """
+    defense = config.defense
+    match defense:
+        case NoDefense():
+            return Mechanism(
+                unit="none",
+                sampled="example",
+                sampler=PoissonSampler(rate=1.0),
+                clip=NoClip(),
+                noise_multiplier=0.0,
+                steps=plain_steps,
+                divisor=ConstantDivisor(value=config.finetune.batch_size),
+                record_selection="all",
+                noise_generator="none",
+            )
+        case PrivateDefense():
+            mechanism = Mechanism(
+                unit="example" if defense.kind == "example" else "user",
+                adjacency="zero_out" if defense.sampler == "shuffled" else "add_remove",
+                sampled="user" if defense.kind == "uls" else "example",
+                sampler=_sampler(defense),
+                group_size=defense.group_size,
+                clip=_clip(defense),
+                noise_multiplier=1.0 if defense.noise_multiplier is None else defense.noise_multiplier,
+                steps=defense.steps,
+                delta=defense.delta,
+                divisor=ConstantDivisor(value=defense.cohort),
+                record_selection=defense.record_selection,
+                noise_generator=defense.noise().value,
+                checkpoint="last_step" if config.finetune.select is Select.LAST else "protected_validation",
+                data_steps=_data_steps(config),
+                base_model_saw_protected=defense.base_model_saw_protected,
+                tokenizer_saw_protected=defense.base_model_saw_protected,
+                protected_units=defense.protected_users,
+            )
+            if defense.target_epsilon is None:
+                return mechanism
+            return mechanism.calibrated(defense.target_epsilon, cache_dir=cache_dir)
+        case _:
+            assert_never(defense)
+
+
+def _sampler(defense: PrivateDefense) -> Sampler:
+    if defense.sampler == "shuffled":
+        return ShuffledSampler(population=defense.population, cohort=defense.cohort)
+    if defense.cap is not None:
+        return CappedPoissonSampler.of(defense.population, defense.cohort, defense.cap)
+    return PoissonSampler.of(defense.population, defense.cohort)
+
+
+def _clip(defense: PrivateDefense) -> Clip:
+    return FlatClip(norm=defense.clip_norm) if defense.clip_kind == "flat" else NormalisedClip(norm=defense.clip_norm)
+
+
+def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:
+    """What happens to the records before training, and what each step looks at (accounting.md section 7)."""
+    users = config.corpus.users
+    steps = [
+        DataStep(name="minimum number of records", user_local=True, record_local=False),
+        DataStep(name="set-asides", user_local=True, record_local=False),
+    ]
+    if users.max_records is not None:
+        steps.append(DataStep(name="maximum number of records", user_local=True, record_local=False))
+    if users.max_users is not None:
+        steps.append(DataStep(name="sample of max_users users", user_local=False, record_local=False))
+    return tuple(steps)
+
+
+def _refuse_copies(out: Path) -> None:
+    """A copied folder trained on other data under the same key would differ from the first by un-noised data.
+
+    The file names its own inode, which a copy does not share and a moved folder keeps.
+    """
+    path = out / "ledger" / "origin"
+    path.touch(mode=0o600)
+    kept = path.read_text(encoding="utf-8")
+    if not kept:
+        path.write_text(str(path.stat().st_ino), encoding="utf-8")
+    elif kept != str(path.stat().st_ino):
+        raise InputError(
+            f"'{out}' is a copy of a private run's folder, and two runs under one key differ by un-noised data: go on"
+            " in the original folder, or start a new run"
+        )
+
+
+def accountant_cache() -> Path:
+    """Where the accountant keeps its loss distributions."""
+    return cache_directory() / "pld"
