@@ -206,7 +206,7 @@ def _first_sentence(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep notices and bars of transformers and peft off the terminal; what matters of them is checked and said by us."""
+    """Keep notices and bars of transformers and peft off the terminal; what matters of them we check and say."""
     from transformers.utils import logging as transformers_logging
 
     logger = logging.getLogger("transformers")

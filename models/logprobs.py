@@ -19,7 +19,8 @@ from models.loading import LanguageModel
 from models.token_scores import TokenScores
 
 MAX_PADDING = 0.05
-LOGITS_PER_BATCH = {"cpu": 2**24, "cuda": 2**30}
+LOGITS_PER_BATCH = {"cpu": 2**22, "cuda": 2**30}
+LOGITS_PER_CHUNK = {False: 2**18, True: 2**28}  # by whether on a GPU
 
 
 @dataclass(frozen=True)
@@ -97,16 +98,25 @@ def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool) -> 
     # Padding stands to the right of a causal model's text and so changes nothing to its left: no mask is needed.
     inputs = torch.tensor([[start, *w[:-1]] + [start] * (longest - len(w)) for w in windows])  # (B, L)
     targets = torch.tensor([w + [start] * (longest - len(w)) for w in windows])  # (B, L)
-    logits = lm.model(input_ids=inputs.to(lm.device), use_cache=False).logits.float().flatten(0, 1)  # (B*L, V)
-    columns = [-F.cross_entropy(logits, targets.to(lm.device).flatten(), reduction="none")]
+    logits = lm.model(input_ids=inputs.to(lm.device), use_cache=False).logits.flatten(0, 1)  # (B*L, V)
+    # In chunks that stay in a CPU's cache: one pass over memory in place of several.
+    rows = max(1, LOGITS_PER_CHUNK[lm.device.type == "cuda"] // logits.shape[1])
+    chunks = zip(torch.split(logits, rows), torch.split(targets.to(lm.device).flatten(), rows), strict=True)
+    scored = torch.cat([_score_rows(part.float(), its, moments) for part, its in chunks], dim=1)  # (1 or 3, B*L)
+    values = scored.view(len(scored), len(windows), longest).cpu().numpy()
+    return [values[:, i, : len(w)] for i, w in enumerate(windows)]
+
+
+def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool) -> torch.Tensor:
+    """Shape (1 or 3, N) from logits (N, V): log-probability of the targets, mean and deviation over the vocabulary."""
+    columns = [-F.cross_entropy(logits, targets, reduction="none")]
     if moments:
         logprobs = logits.log_softmax(-1)
         probabilities = logprobs.exp()
         mean = torch.einsum("nv,nv->n", probabilities, logprobs)
         squares = logprobs.sub_(mean[:, None]).square_()
         columns += [mean, torch.einsum("nv,nv->n", probabilities, squares).sqrt()]
-    values = torch.stack(columns).view(len(columns), len(windows), longest).cpu().numpy()
-    return [values[:, i, : len(w)] for i, w in enumerate(windows)]
+    return torch.stack(columns)
 
 
 def _token_scores(values: NDArray[np.float32], text: int, moments: bool, name: str) -> TokenScores:

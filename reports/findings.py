@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from audit.record import Blind, Estimate, Record
 
+NO_CLAIM = "none"
 NOTICEABLE = 0.55
 STRONG = 0.75
 
@@ -149,7 +150,7 @@ def _certified(record: Record) -> str:
     said = []
     for v in judgement.verdicts:
         reason = f"{v.reason[0].upper()}{v.reason[1:].rstrip('.')}."
-        said.append(f"On {v.claim}: {v.outcome} ({v.standing}). {reason}")
+        said.append(reason if v.claim == NO_CLAIM else f"On {v.claim}: {v.outcome} ({v.standing}). {reason}")
     said += [f"{w[0].upper()}{w[1:]}." for v in judgement.verdicts for w in v.warnings]
     bounds = [b for b in judgement.bounds if b.standing != "estimate"]
     if bounds:
