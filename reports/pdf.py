@@ -63,7 +63,7 @@ def _content(record: Record) -> dict[str, Any]:
             ]
             for b in record.judgement.bounds
         ],
-        "refused": [[r.name, r.reason] for r in record.judgement.refused],
+        "refused": _refused(record),
         "bound_delta": f"{record.judgement.delta:g}",
         "spearman": _spearman(record),
         "facts": _facts(record),
@@ -93,6 +93,14 @@ def _tpr_rows(record: Record) -> list[list[str]]:
         cells = ["N/A" if t.estimate is None else percent(t.estimate.value) for t in r.tpr_at]
         rows.append([f"{r.attack}, {r.aggregation}", *cells])
     return rows
+
+
+def _refused(record: Record) -> list[list[str]]:
+    """(names, reason): the refused bounds that share a reason stand together."""
+    names: dict[str, list[str]] = {}
+    for refused in record.judgement.refused:
+        names.setdefault(refused.reason, []).append(refused.name)
+    return [[", ".join(its), reason] for reason, its in names.items()]
 
 
 def _spearman(record: Record) -> str:
