@@ -52,7 +52,7 @@ app.add_typer(account_app, name="account")
 Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: runs/NAME).")]
 UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
 TextColumn = Annotated[str, typer.Option(help="Column that holds the text.")]
-IdColumn = Annotated[str | None, typer.Option(help="Column with unique record ids (default: file and line).")]
+IdColumn = Annotated[str | None, typer.Option(help="Column with unique record ids (default: made from user and text).")]
 DateColumn = Annotated[str | None, typer.Option(help="Column with dates.")]
 Steps = Annotated[int, typer.Option(help="Optimizer steps T.")]
 Delta = Annotated[float, typer.Option(help="delta of the guarantee, at least 1e-11.")]

@@ -3,6 +3,7 @@
 Under independent fair coins a blind score cannot tell held-in from held-out users, except by chance.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,8 @@ def bag_of_words(texts: Mapping[str, Sequence[str]], member: Mapping[str, bool],
     labels = np.array([member[user] for user in users])
     if min(labels.sum(), (~labels).sum()) < MIN_USERS_PER_SIDE:
         return None
+    if any(not re.search(r"\w", " ".join(its)) for its in texts.values()):
+        return None  # a user without a single word: there is no bag to look into
     generator = np.random.default_rng(seed)
     first = np.zeros(len(users), dtype=bool)
     for side in (labels, ~labels):

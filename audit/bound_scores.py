@@ -174,7 +174,7 @@ def read_scores(path: Path) -> LabelledScores:
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
+            reader = csv.DictReader(file, skipinitialspace=True, strict=True)
             header = [str(name).strip() for name in reader.fieldnames or ()]
             missing = [column for column in COLUMNS if column not in header]
             if missing:
@@ -183,6 +183,8 @@ def read_scores(path: Path) -> LabelledScores:
             reader.fieldnames = header
             rows: dict[str, tuple[float, bool]] = {}
             for row in reader:
+                if None in row:
+                    raise InputError(f"{path}, row {reader.line_num}: more fields than the header has")
                 user, score, member = _row(path, reader.line_num, row)
                 if user in rows and rows[user][1] != member:
                     raise InputError(f"{path}, row {reader.line_num}: user '{user}' is in both groups")
@@ -319,6 +321,8 @@ def _row(path: Path, number: int, row: dict[str, Any]) -> tuple[str, float, bool
     user, score, member = (str(row.get(column) or "").strip() for column in COLUMNS)
     if not user:
         raise InputError(f"{where}: no user name")
+    if "\n" in user:
+        raise InputError(f"{where}: a user name over several lines: is there a stray quotation mark before this row?")
     if not member:
         raise InputError(f"{where}: user '{user}' has a score but no membership: say 1 (held in) or 0")
     if not score:

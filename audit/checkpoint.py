@@ -1,22 +1,24 @@
 """Audit a model that someone else trained: two files of users' texts, a target, a reference, no training at all."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from attacks.scoring import AttackTexts
 from audit.config import AttackConfig, AuditConfig
 from audit.environment import environment
 from audit.evaluation import write_scores
-from audit.pipeline import SCORING_RULE, model_facts, score_users_texts
+from audit.pipeline import SCORING_RULE, claim_new_folder, model_facts, score_users_texts
 from audit.progress import Reporter
-from audit.record import CorpusFacts, Overlaps, Record, SplitFacts, write_record
+from audit.record import CorpusFacts, Overlaps, Record, SplitFacts, read_record, write_record
 from audit.results import results_of
 from audit.verdict import Assignment, Claim
 from corpus.errors import InputError
-from corpus.files import cache_directory, private_directory, text_sha256
+from corpus.files import cache_directory, text_sha256
 from corpus.sources import Columns, open_source
 from corpus.statistics import records_percentiles
 from corpus.store import CorpusStore, build_store, texts_of
@@ -55,7 +57,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     Raises:
         InputError: a user or a record id in both files, fewer than two users on a side, or unusable input.
     """
-    private_directory(out)
+    _claim_folder(job, out)
     seconds: dict[str, float] = {}
     started = time.monotonic()
     stores = {
@@ -79,7 +81,8 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     statistics = score_users_texts(
         job.attack.names, AttackTexts(mixed, job.attack.max_characters), target, reference, reporter
     )
-    write_scores(statistics, out / "scores.parquet")
+    of = text_sha256(target.fingerprint, reference.fingerprint, job.attack.model_dump_json())
+    write_scores(statistics, out / "scores.parquet", of=of)
     seconds["scoring"] = time.monotonic() - started
     started = time.monotonic()
     results = results_of(
@@ -99,15 +102,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
         name=job.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
-        config={
-            "model": job.model,
-            "reference": job.reference,
-            "held_in": str(job.held_in),
-            "held_out": str(job.held_out),
-            "max_texts_per_user": job.max_texts_per_user,
-            "attack": job.attack.model_dump(mode="json"),
-            "audit": job.audit.model_dump(mode="json"),
-        },
+        config=_config(job),
         corpus=_corpus_facts(stores),
         split=_split_facts(stores, mixed, job.assignment),
         target=model_facts(target, job.model),
@@ -124,6 +119,30 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     )
     write_record(record, out / "record.json")
     return record
+
+
+def _config(job: CheckpointAudit) -> dict[str, Any]:
+    """What the record keeps of the job."""
+    return {
+        "model": job.model,
+        "reference": job.reference,
+        "held_in": str(job.held_in),
+        "held_out": str(job.held_out),
+        "max_texts_per_user": job.max_texts_per_user,
+        "assignment": job.assignment.value,
+        "claims": [claim.label for claim in job.claims],
+        "attack": job.attack.model_dump(mode="json"),
+        "audit": job.audit.model_dump(mode="json"),
+    }
+
+
+def _claim_folder(job: CheckpointAudit, out: Path) -> None:
+    """Take a new folder, or one that holds this very audit."""
+    if (out / "record.json").is_file() and not (out / "config.yaml").exists():
+        record = read_record(out / "record.json")
+        if record.kind == "audit" and record.config == json.loads(json.dumps(_config(job))):
+            return
+    claim_new_folder(out, "audit")
 
 
 _STANDING = {

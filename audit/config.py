@@ -182,7 +182,7 @@ class AuditConfig(_Section):
 
     resamples: int = Field(2000, ge=100)
     delta: float = Field(1e-5, ge=1e-11, lt=1)
-    fprs: tuple[float, ...] = (0.001, 0.005, 0.01, 0.05, 0.1)
+    fprs: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.001, 0.005, 0.01, 0.05, 0.1), min_length=1)
     validation_texts: int = Field(400, ge=1)
     curve_texts_per_user: int = Field(5, ge=1)
 

@@ -24,8 +24,8 @@ HISTOGRAM_BINS = 30
 ROC_POINTS = 1000
 
 
-def write_scores(statistics: Sequence[TextStatistic], path: Path) -> None:
-    """Write every text's statistics (owner-only: user names, but no membership)."""
+def write_scores(statistics: Sequence[TextStatistic], path: Path, *, of: str) -> None:
+    """Write every text's statistics (owner-only: user names, but no membership); ``of`` names models and texts."""
     columns = {
         "user": [s.user for s in statistics],
         "text": [s.text for s in statistics],
@@ -33,14 +33,20 @@ def write_scores(statistics: Sequence[TextStatistic], path: Path) -> None:
         "statistic": [s.value for s in statistics],
     }
     with whole_file(path, private=True) as temporary:
-        pq.write_table(pa.table(columns), temporary)
+        pq.write_table(pa.table(columns).replace_schema_metadata({"of": of}), temporary)
 
 
-def read_scores(path: Path) -> list[TextStatistic]:
-    """Read what ``write_scores`` wrote. Raises InputError if there is none."""
+def read_scores(path: Path, *, of: str) -> list[TextStatistic] | None:
+    """What ``write_scores`` wrote, or None where there is nothing, or scores of other models or texts."""
     if not path.is_file():
-        raise InputError(f"no scores at '{path}'")
-    table = pq.read_table(path).to_pydict()
+        return None
+    try:
+        kept = pq.read_table(path)
+    except pa.ArrowException:
+        return None
+    if (kept.schema.metadata or {}).get(b"of") != of.encode():
+        return None
+    table = kept.to_pydict()
     return [
         TextStatistic(*row)
         for row in zip(table["user"], table["text"], table["attack"], table["statistic"], strict=True)

@@ -29,6 +29,7 @@ def export_run(run: Path, to: Path) -> list[str]:
     Raises:
         InputError: ``run`` is not a finished run, or ``to`` is not empty.
     """
+    to = to.resolve()
     record = read_record(run / "record.json")
     model = run / "checkpoints" / "final"
     if record.kind != "run" or not (model / "config.json").is_file():

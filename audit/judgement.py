@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from audit.bound_scores import BoundResult, evaluate
 from audit.labelled import join
 from audit.record import Blind, Bound, Judgement, RefusedBound, VerdictFacts
-from audit.verdict import Assignment, Claim, Design
+from audit.verdict import Assignment, Claim, Design, Outcome
 from corpus.errors import InputError
 
 
@@ -42,13 +42,16 @@ def judge(
     held_in = {user for user, its in member.items() if its}
     try:
         joined = join(dict(scores), held_in, set(member) - held_in)
-        return _facts(evaluate(joined, design, delta=claims[0].delta if claims else delta, claims=claims))
+        result = evaluate(joined, design, delta=claims[0].delta if claims else delta, claims=claims)
+        coins = assignment is Assignment.COIN and coins_witnessed
+        return _facts(result, split_to_blame=not coins and any(b.separates for b in blind))
     except InputError as error:  # too few users, or scores that say nothing: a finding, not a failure of the run
         refused = RefusedBound(name="all bounds", reason=str(error))
         return Judgement(delta=delta, bounds=[], refused=[refused], verdicts=[])
 
 
-def _facts(result: BoundResult) -> Judgement:
+def _facts(result: BoundResult, *, split_to_blame: bool) -> Judgement:
+    """The result for the record. A rejection that blind scores could make too says nothing against the model."""
     return Judgement(
         delta=result.delta,
         bounds=[
@@ -65,12 +68,12 @@ def _facts(result: BoundResult) -> Judgement:
         verdicts=[
             VerdictFacts(
                 claim=v.claim,
-                outcome=v.outcome.value,
+                outcome=Outcome.INCONCLUSIVE.value if split_to_blame else v.outcome.value,
                 standing=v.standing.value,
                 reason=v.reason,
                 max_certifiable_epsilon=v.max_certifiable_epsilon,
                 warnings=list(v.warnings),
-                exit_code=v.exit_code,
+                exit_code=0 if split_to_blame else v.exit_code,
             )
             for v in result.verdicts
         ],

@@ -18,6 +18,7 @@ from audit.config import RunConfig
 from audit.data import RunData, corpus_facts, prepare_data, split_facts
 from audit.environment import environment
 from audit.evaluation import REFERENCE_ALONE, read_scores, write_scores
+from audit.masking import masked, without_names
 from audit.plan import claims_of, settle_plan
 from audit.progress import Reporter
 from audit.record import ModelFacts, Record, write_record
@@ -25,7 +26,7 @@ from audit.results import results_of
 from audit.training import finetune, training_facts
 from audit.verdict import Assignment
 from corpus.errors import InputError
-from corpus.files import cache_directory, private_directory, write_text
+from corpus.files import cache_directory, private_directory, text_sha256, write_text
 from finetune.pretraining import pretrain, pretrained_folder
 from models.loading import LanguageModel, load_language_model
 from models.score_cache import ScoreCache
@@ -82,8 +83,8 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         kind="run",
         name=config.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=command,
-        config=config.model_dump(mode="json"),
+        command=without_names(command),
+        config=masked(config.model_dump(mode="json")),
         corpus=corpus_facts(data),
         split=split,
         target=model_facts(
@@ -118,18 +119,26 @@ def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
 
 def _claim_folder(config: RunConfig, out: Path) -> None:
     """Make the run folder, or find in it an earlier run of the same config."""
-    private_directory(out)
     path = out / "config.yaml"
     content = config.model_dump(mode="json")
     if path.is_file():
-        earlier = yaml.safe_load(path.read_text(encoding="utf-8"))
+        try:
+            earlier = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(f"'{path}' is damaged: choose another --out") from error
         changed = _first_difference(earlier, content)
         if changed:
             raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out")
         return
-    if any(out.iterdir()):
-        raise InputError(f"'{out}' is not empty and holds no run: choose another --out")
+    claim_new_folder(out, "run")
     write_text(path, yaml.safe_dump(content, sort_keys=False))
+
+
+def claim_new_folder(out: Path, what: str) -> None:
+    """Make ``out`` for its owner only; refuse it, unchanged, if it holds anything or is a file."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
+    private_directory(out)
 
 
 def _first_difference(a: Any, b: Any, where: str = "") -> str:
@@ -167,12 +176,13 @@ def _score(
     reporter: Reporter,
 ) -> list[TextStatistic]:
     """Statistics of the scored users' texts. The attack is handed users and texts, and no roles."""
-    path = out / "scores.parquet"
-    if path.is_file():
-        return read_scores(path)
     texts = AttackTexts(data.attacker_texts(data.ledger.scored_users()), config.attack.max_characters)
+    of = text_sha256(target.fingerprint, reference.fingerprint, repr(texts.flat()))
+    kept = read_scores(out / "scores.parquet", of=of)
+    if kept is not None:
+        return kept
     statistics = score_users_texts(config.attack.names, texts, target, reference, reporter)
-    write_scores(statistics, path)
+    write_scores(statistics, out / "scores.parquet", of=of)
     return statistics
 
 

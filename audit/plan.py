@@ -13,6 +13,7 @@ from audit.defense import NoDefense, PrivateDefense
 from audit.verdict import Claim
 from corpus.errors import InputError
 from corpus.files import cache_directory
+from corpus.split import Assignment
 from defenses.choices import (
     CappedPoissonSampler,
     Clip,
@@ -100,6 +101,7 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, cache_dir: Path | None 
                 base_model_saw_protected=defense.base_model_saw_protected,
                 tokenizer_saw_protected=defense.base_model_saw_protected,
                 protected_units=defense.protected_users,
+                assumptions=_assumptions(config),
             )
             if defense.target_epsilon is None:
                 return mechanism
@@ -120,6 +122,13 @@ def _clip(defense: PrivateDefense) -> Clip:
     return FlatClip(norm=defense.clip_norm) if defense.clip_kind == "flat" else NormalisedClip(norm=defense.clip_norm)
 
 
+def _assumptions(config: RunConfig) -> tuple[str, ...]:
+    """What the guarantee takes for granted of the base model, as printed beside epsilon."""
+    if config.model.pretrain is not None:
+        return ("for audited users only: the users whose texts pre-trained the base model are taken as public",)
+    return ("taking it that the base model and its tokenizer saw no protected user",)
+
+
 def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:
     """What happens to the records before training, and what each step looks at (accounting.md section 7)."""
     users = config.corpus.users
@@ -129,6 +138,10 @@ def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:
     ]
     if users.max_records is not None:
         steps.append(DataStep(name="maximum number of records", user_local=True, record_local=False))
+    if config.split.audit_pool is not None:
+        steps.append(DataStep(name="audit pool of fixed size", user_local=False, record_local=False))
+    if config.split.assignment is Assignment.EXACT_HALF:
+        steps.append(DataStep(name="an exact half held in", user_local=False, record_local=False))
     if users.max_users is not None:
         steps.append(DataStep(name="sample of max_users users", user_local=False, record_local=False))
     return tuple(steps)

@@ -12,9 +12,11 @@ from audit.progress import Reporter
 from audit.record import Ceiling, CurvePoint, TrainingFacts
 from audit.tradeoff import ceiling_of
 from audit.validation import HELD_IN_LOSS, CurveEvaluation, gap_auroc_correlation
+from corpus.errors import InputError
+from corpus.files import write_text
 from defenses.mechanism import Guarantee, Mechanism
 from finetune.batches import encode
-from finetune.loop import TrainingResult, train
+from finetune.loop import TrainingResult, job_name, train
 from finetune.private import PrivateRecords, PrivateTraining, plan_private_training
 from models.loading import LanguageModel
 from models.logprobs import score_texts
@@ -27,12 +29,18 @@ def finetune(
 ) -> TrainingResult:
     """Train on the included records under the mechanism, measuring the curves on the way."""
     recipe = config.finetune
+    if recipe.sequence_length > base.context:
+        raise InputError(
+            f"finetune.sequence_length is {recipe.sequence_length}, more than the {base.context} tokens that"
+            f" '{base.name}' takes: lower it"
+        )
     texts = data.training_texts()
     sequences = encode(base.tokenizer, texts, recipe.sequence_length)
     private = _private(config, data, base, mechanism, texts, sequences)
     if private:
         reporter.say(f"mechanism: {mechanism.guarantee(cache_dir=accountant_cache()).label}")
         reporter.say(f"mechanism: noise multiplier {mechanism.noise_multiplier:.4g}, {len(private.units)} units")
+        _bind_key(out / "ledger" / "job", job_name(base, sequences, recipe, private))
     evaluate = CurveEvaluation(
         curve_texts(
             data,
@@ -52,6 +60,17 @@ def finetune(
             evaluate=evaluate,
             select_by=HELD_IN_LOSS,
             advance=advance,
+        )
+
+
+def _bind_key(path: Path, job: str) -> None:
+    """A run's key serves one job: two models under one key differ by un-noised data, whatever became of checkpoints."""
+    if not path.exists():
+        write_text(path, job, private=True)
+    elif path.read_text(encoding="utf-8") != job:
+        raise InputError(
+            f"'{path.parent}' holds the key of another private job (its corpus, membership, base model, mechanism or"
+            " recipe differ): one key serves one job, so use a new run folder"
         )
 
 

@@ -16,10 +16,10 @@ def cache_directory() -> Path:
 
 
 def private_directory(path: Path) -> Path:
-    """Make ``path`` (and its parents) and let only its owner read it."""
+    """Make ``path`` (and its parents), readable by its owner only; a folder that exists keeps its permissions."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o700)
+        if not path.is_dir():
+            path.mkdir(parents=True, mode=0o700)
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
         raise InputError(f"cannot use folder '{path}' ({error.strerror}): name another one") from error
     return path

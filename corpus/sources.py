@@ -6,9 +6,11 @@ blank, an id. What is wrong with a row is said with its file and line, or counte
 
 import csv
 import gzip
+import hashlib
 import json
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +31,11 @@ csv.field_size_limit(sys.maxsize)
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column holds what. Without an ``id`` column a record is named by its file and line."""
+    """Which column holds what.
+
+    Without an ``id`` column a record is named by its user, its text, and how many times that user wrote that text
+    before: never by its place in the file, which would make one user's records move another's (accounting.md 7).
+    """
 
     user: str = "user"
     text: str = "text"
@@ -214,6 +220,8 @@ def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
                     bad.report(f"{path.name} line {number}", f"invalid UTF-8 at byte {error.start}")
                 except json.JSONDecodeError as error:
                     bad.report(f"{path.name} line {number}", f"broken JSON ({error.msg} at column {error.colno})")
+                except (ValueError, RecursionError) as error:  # a number of thousands of digits, endless nesting
+                    bad.report(f"{path.name} line {number}", f"JSON that cannot be read ({_first_line(error)[:80]})")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(
             f"{path.name}: corrupt gzip data after line {number} ({error}); fetch the file again"
@@ -249,6 +257,7 @@ def _batched(
     """Check rows and gather them into batches of ``SCHEMA``."""
     roles = columns.named()
     batch: list[dict[str, str | None]] = []
+    copies: Counter[bytes] = Counter()
     checked_columns = False
     for number, row in rows:
         where = f"{name} {unit} {number}"
@@ -258,10 +267,12 @@ def _batched(
         if not checked_columns:
             _require_columns(columns, list(row), where)
             checked_columns = True
-        record, wrong = _record(row, roles, f"{name}:{number}")
+        record, wrong = _record(row, roles)
         if wrong:
             bad.report(where, wrong)
             continue
+        if columns.id is None:
+            record["id"] = _made_id(str(record["user"]), str(record["text"]), copies)
         batch.append(record)
         if len(batch) == BATCH_ROWS:
             yield pa.RecordBatch.from_pylist(batch, schema=SCHEMA)
@@ -270,9 +281,15 @@ def _batched(
         yield pa.RecordBatch.from_pylist(batch, schema=SCHEMA)
 
 
-def _record(row: dict[str, Any], roles: dict[str, str], fallback_id: str) -> tuple[dict[str, str | None], str]:
+def _made_id(user: str, text: str, copies: Counter[bytes]) -> str:
+    digest = hashlib.blake2b(text_sha256(user, text).encode(), digest_size=16).digest()
+    copies[digest] += 1
+    return f"{digest.hex()}-{copies[digest]}"
+
+
+def _record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, str | None], str]:
     """The row as a record of ``SCHEMA``, and what is wrong with it ("" if nothing)."""
-    record: dict[str, str | None] = {"id": fallback_id, "date": None}
+    record: dict[str, str | None] = {"id": None, "date": None}
     for role, column in roles.items():
         value = row.get(column)
         if role == "date":

@@ -78,6 +78,10 @@ def select_users(store: CorpusStore, rule: UserFilter, *, taken: frozenset[str] 
 
     Raises InputError for a minimum that leaves nothing to train on.
     """
+    if rule.max_users is not None and rule.max_users < 1:
+        raise InputError(f"max_users is {rule.max_users}: it must be at least 1, or null for no limit")
+    if not 0 < rule.fraction <= 1:
+        raise InputError(f"fraction is {rule.fraction}: it must be in (0, 1]")
     if rule.min_records < 1:
         raise InputError(f"min_records is {rule.min_records}: it must be at least 1")
     candidates = [user for user in store.users if user not in taken]

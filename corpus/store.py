@@ -18,7 +18,7 @@ from corpus.errors import InputError
 from corpus.files import text_sha256, whole_directory
 from corpus.sources import SCHEMA, BadRows, Source
 
-FORMAT_VERSION = "1"
+FORMAT_VERSION = "2"
 ROWS_PER_BATCH = 65_536
 
 

@@ -89,6 +89,7 @@ class Mechanism(Choice):
     sampled: what the sampler draws. sampled "user" with unit "user" is ULS, where group_size is the number of records a
     user contributes per step (no effect on epsilon); sampled "example" with unit "user" is ELS or group privacy, where
     group_size is the cap on a user's records; sampled "example" with unit "example" is example-level DP.
+    assumptions: what the guarantee takes for granted, printed with it.
     protected_units: the public number of protected units, for the warning about delta, where the sampler does not tell.
     Raises InputError, one line with every problem, for a combination that no accountant here covers.
     """
@@ -111,6 +112,7 @@ class Mechanism(Choice):
     data_steps: tuple[DataStep, ...] = ()
     base_model_saw_protected: bool = False
     tokenizer_saw_protected: bool = False
+    assumptions: tuple[str, ...] = ()
     target_epsilon: Positive | None = None
     protected_units: PositiveInt | None = None
 
@@ -288,4 +290,4 @@ class Mechanism(Choice):
             (self.record_selection in _PERPLEXITY, "the base model that ranks records saw no protected user"),
             (True, f"noise by {self.noise_generator}"),
         ]
-        return tuple(text for holds, text in checks if holds)
+        return (*self.assumptions, *(text for holds, text in checks if holds))

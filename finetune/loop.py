@@ -73,7 +73,7 @@ def train(
     model = _with_adapters(base.model, recipe).to(accelerator.device).train()
     optimizer = _optimizer(model, recipe)
     steps = private.mechanism.steps if private else recipe.steps(len(sequences))
-    state = TrainingState(job=_job(base, sequences, recipe, private))
+    state = TrainingState(job=job_name(base, sequences, recipe, private))
     state = load_state(folder / "resume", state.job, model, optimizer) or state
     if advance and state.step:
         advance(state.step)
@@ -168,7 +168,12 @@ def _with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
         task_type="CAUSAL_LM",
     )
     with quiet_transformers():
-        return get_peft_model(model, config)
+        try:
+            return get_peft_model(model, config)
+        except ValueError as error:
+            raise InputError(
+                f"finetune.lora.targets = {targets!r} does not fit the model: {str(error)[:120]}"
+            ) from error
 
 
 def _optimizer(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimizer:
@@ -188,7 +193,7 @@ def _mixed_precision(precision: Precision) -> str:
     return "bf16" if precision is Precision.BF16 else "no"
 
 
-def _job(
+def job_name(
     base: LanguageModel, sequences: Sequence[Sequence[int]], recipe: Recipe, private: PrivateTraining | None
 ) -> str:
     """Name of the job: base model, data, mechanism, key, and every hyperparameter that shapes the weights."""

@@ -1,5 +1,6 @@
 """How to train: the public constants of a training run, and what follows from them at each step."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -37,6 +38,10 @@ class Lora:
     alpha: int = 16
     targets: tuple[str, ...] | str = "all-linear"
 
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise InputError(f"finetune.lora.rank is {self.rank}: it must be at least 1")
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -72,8 +77,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "learning_rate", "sequence_length", "evaluations", "checkpoint_every"):
-            if getattr(self, name) <= 0:
-                raise InputError(f"finetune.{name} is {getattr(self, name)}: it must be positive")
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"finetune.{name} is {value}: it must be positive and finite")
+        for name in ("weight_decay", "warmup_steps", "seed"):
+            value = getattr(self, name)
+            if not 0 <= value < 2**31:
+                raise InputError(f"finetune.{name} is {value}: it must be at least 0 and below 2^31")
         if self.micro_batch is not None and self.micro_batch < 1:
             raise InputError(f"finetune.micro_batch is {self.micro_batch}: it must be at least 1, or null for no limit")
 

@@ -166,12 +166,22 @@ def fingerprint_folder(folder: Path) -> str:
 def _load_adapter(folder: Path, *, device: torch.device | None, dtype: torch.dtype) -> LanguageModel:
     from peft import PeftModel  # only adapter folders need it
 
-    base_name = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    try:
+        base_name = str(
+            json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"'{folder}/adapter_config.json' does not name a base model (base_model_name_or_path)"
+        ) from error
     if not (folder / "adapter_model.safetensors").is_file():
         raise InputError(f"'{folder}' has an adapter_config.json but no adapter_model.safetensors")
     base = load_language_model(base_name, device=device, dtype=dtype)
     with quiet_transformers():
-        model = PeftModel.from_pretrained(base.model, str(folder)).merge_and_unload().eval()
+        try:
+            model = PeftModel.from_pretrained(base.model, str(folder)).merge_and_unload().eval()
+        except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
+            raise InputError(f"cannot load the adapter '{folder}': {_first_sentence(error)}") from error
     tokenizer = load_tokenizer(str(folder)) if (folder / "tokenizer.json").is_file() else base.tokenizer
     check_tokenizer(tokenizer, str(folder), vocabulary=model.get_input_embeddings().weight.shape[0])
     return LanguageModel(model, tokenizer, str(folder), text_sha256(base.fingerprint, fingerprint_folder(folder)))

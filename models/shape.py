@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from corpus.errors import InputError
+
 
 @dataclass(frozen=True)
 class TinyModel:
@@ -13,3 +15,8 @@ class TinyModel:
     layers: int = 4
     heads: int = 4
     window: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "context", "hidden", "layers", "heads", "window"):
+            if getattr(self, name) < 1:
+                raise InputError(f"model.pretrain.shape.{name} is {getattr(self, name)}: it must be at least 1")

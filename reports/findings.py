@@ -51,6 +51,8 @@ def interval(estimate: Estimate, digits: int = 3) -> str:
 
 def _headline(record: Record) -> str:
     area = record.primary().auroc
+    if any(b.separates for b in record.blind) and not record.split.certifiable:
+        return "Inconclusive: the two groups of users differ even without the audited model."
     violated = [v for v in record.judgement.verdicts if v.outcome == "violated"]
     if violated:
         kind = "certified" if violated[0].standing == "certified" else "indicative only"

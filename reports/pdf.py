@@ -68,7 +68,7 @@ def _content(record: Record) -> dict[str, Any]:
         "spearman": _spearman(record),
         "facts": _facts(record),
         "resamples": f"{record.resamples:,}",
-        "config": yaml.safe_dump(_shown_config(record.config), sort_keys=False, width=100),
+        "config": yaml.safe_dump(record.config, sort_keys=False, width=100),
         "command": record.command,
     }
 
@@ -157,16 +157,3 @@ def _facts(record: Record) -> list[list[str]]:
 def interval_label(record: Record) -> str:
     """The kind of statement that the primary attack's interval is."""
     return record.primary().auroc.label
-
-
-def _shown_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The config without user names: patterns are counted, not printed."""
-
-    def shown(value: Any, key: str) -> Any:
-        if key in {"include", "exclude"} and isinstance(value, list):
-            return f"{len(value)} pattern(s)"
-        if isinstance(value, dict):
-            return {k: shown(v, k) for k, v in value.items()}
-        return value
-
-    return {key: shown(value, key) for key, value in config.items()}

@@ -98,6 +98,18 @@ def test_records_without_an_id_column_are_named_by_place_and_unique(write, tmp_p
 
 
 @every_source
+def test_a_made_id_depends_on_the_users_own_records_only(write, tmp_path):
+    """Were records named by their place, removing one user would move the set-asides of all others."""
+    columns = Columns(user="who", text="body")
+    rows = [*ROWS, {**ROWS[0], "key": "again"}]
+    whole = _read(open_source(write(tmp_path, rows), columns))
+    (tmp_path / "less").mkdir()
+    rest = _read(open_source(write(tmp_path / "less", [r for r in rows if r["who"] != "bob"]), columns))
+    assert [r["id"] for r in rest] == [r["id"] for r in whole if r["user"] != "bob"]
+    assert len({r["id"] for r in whole}) == len(rows)
+
+
+@every_source
 def test_a_missing_column_names_those_that_exist(write, tmp_path):
     source = open_source(write(tmp_path, ROWS), Columns(user="sender", text="body"))
     with pytest.raises(InputError, match=r"no column 'sender'; the columns here are who, body, key, when"):

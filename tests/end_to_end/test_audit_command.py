@@ -59,6 +59,38 @@ def test_it_finds_what_the_run_found_and_says_that_sides_are_asserted(call, fini
     assert not audited.split.certifiable
 
 
+def test_it_takes_no_folder_of_a_run_or_of_another_audit(call, finished, files, tmp_path):
+    before = (finished / "record.json").read_bytes()
+    code, _, err = call(*_arguments(finished, files, finished))
+    assert (code, err.splitlines()[-1]) == (
+        2,
+        f"error: '{finished}' is not empty and holds no such audit: choose another --out",
+    )
+    assert (finished / "record.json").read_bytes() == before
+    out = tmp_path / "mine"
+    assert call(*_arguments(finished, files, out))[0] == 0
+    assert call(*_arguments(finished, files, out))[0] == 0
+    code, _, err = call(*_arguments(finished, files, out), "--assignment", "coin")
+    assert code == 2
+    assert "holds no such audit" in err
+
+
+def test_groups_that_differ_by_their_words_do_not_blame_the_model(call, finished, tmp_path):
+    for name, word in (("in", "zebra"), ("out", "invoice")):
+        rows = [
+            {"author": f"{name}{i}", "body": f"The {word} number {i} and {j} of {word}s.", "mail": f"{name}{i}-{j}"}
+            for i in range(30)
+            for j in range(2)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    files = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    code, printed, err = call(*_arguments(finished, files, tmp_path / "a"), "--claim", "epsilon=0.5,delta=1e-5")
+    assert code == 0, err
+    assert "Inconclusive: the two groups of users differ even without the audited model." in printed
+    verdict = read_record(tmp_path / "a" / "record.json").judgement.verdicts[0]
+    assert (verdict.outcome, verdict.standing, verdict.exit_code) == ("inconclusive", "indicative", 0)
+
+
 def test_a_user_or_a_record_on_both_sides_is_refused(call, finished, files, tmp_path):
     held_in, held_out = files
     kept = held_out.read_text(encoding="utf-8")

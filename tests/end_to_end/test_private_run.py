@@ -113,6 +113,38 @@ def test_what_is_no_guarantee_says_so_on_the_terminal_in_record_and_card(call, c
     assert label in (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [("split.audit_pool=20", "audit pool of fixed size"), ("split.assignment=exact_half", "an exact half held in")],
+)
+def test_sides_that_depend_on_other_users_void_the_guarantee(call, config, tmp_path, change, step):
+    code, printed, err = call("run", config(), "--out", tmp_path / "run", "--set", change)
+    assert code == 0, err
+    assert f"not a DP guarantee: preprocessing is not user-local ({step})" in printed
+
+
+def test_the_label_says_who_is_not_covered(call, config, tmp_path):
+    out = tmp_path / "run"
+    assert call("run", config(), "--out", out)[0] == 0
+    call("export", out, "--to", tmp_path / "public")
+    card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    assert "for audited users only: the users whose texts pre-trained the base model are taken as public" in card
+
+
+def test_a_key_serves_one_job_even_where_the_checkpoints_are_gone(call, config, tmp_path):
+    out = tmp_path / "run"
+    path = config()
+    assert call("run", path, "--out", out)[0] == 0
+    shutil.rmtree(out / "checkpoints")
+    text = (out / "config.yaml").read_text(encoding="utf-8")
+    (out / "config.yaml").write_text(
+        text.replace("sequence_length: 48\n  evaluations: 3", "sequence_length: 40\n  evaluations: 3"), encoding="utf-8"
+    )
+    code, _, err = call("run", path, "--out", out, "--set", "finetune.sequence_length=40")
+    assert code == 2
+    assert "holds the key of another private job" in err
+
+
 def test_choosing_by_validation_on_protected_users_is_no_guarantee(call, config, tmp_path):
     code, printed, err = call("run", config(), "--out", tmp_path / "run", "--set", "finetune.select=best")
     assert code == 0, err

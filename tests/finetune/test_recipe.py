@@ -32,7 +32,14 @@ def test_steps_and_evaluations():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("epochs", 0), ("batch_size", 0), ("learning_rate", -1.0), ("micro_batch", 0), ("evaluations", 0)],
+    [
+        ("epochs", 0),
+        ("batch_size", 0),
+        ("learning_rate", -1.0),
+        ("micro_batch", 0),
+        ("evaluations", 0),
+        ("weight_decay", -1),
+    ],
 )
 def test_constants_that_cannot_be(field, value):
     with pytest.raises(InputError, match=rf"finetune.{field} is {value}: it must be"):

@@ -1,0 +1,14 @@
+"""User names stay out of the record."""
+
+from audit.masking import masked, without_names
+
+
+def test_patterns_are_counted_and_commands_lose_their_values():
+    config = {"corpus": {"users": {"include": ["ann@x"], "exclude": [], "min_records": 4}}, "name": "x"}
+    assert masked(config) == {
+        "corpus": {"users": {"include": "1 pattern(s)", "exclude": "0 pattern(s)", "min_records": 4}},
+        "name": "x",
+    }
+    command = "heldin run a.yaml --set 'corpus.users.exclude=[ann@x, bob@x]' --set finetune.epochs=3"
+    assert without_names(command) == "heldin run a.yaml --set corpus.users.exclude=... --set finetune.epochs=3"
+    assert "ann" not in without_names("heldin run a.yaml --set 'corpus.users={include: [ann]}'")
