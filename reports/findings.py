@@ -187,7 +187,8 @@ def _meaning(record: Record) -> str:
 
 
 def _limits(record: Record) -> str:
-    guarantee = "No differential-privacy guarantee was claimed or tested."
+    tested = any(v.claim != NO_CLAIM for v in record.judgement.verdicts)
+    guarantee = "" if tested else "No differential-privacy guarantee was claimed or tested."
     if record.training and record.training.epsilon is not None:
         guarantee = f"The accountant promises {record.training.guarantee}."
         if record.training.ceiling:

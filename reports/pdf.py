@@ -41,6 +41,7 @@ def _content(record: Record) -> dict[str, Any]:
     """Everything the template prints, as text: the template lays out, it does not compute."""
     return {
         "name": record.name,
+        "kind": record.kind,
         "created": record.created,
         "notice": record.notice,
         "findings": asdict(findings(record)),

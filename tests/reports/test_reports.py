@@ -99,6 +99,7 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     )
     certified = dict(said.paragraphs)["What is certified"]
     assert "On epsilon 1 at delta 1e-05: violated (certified). It is rejected at 95 %." in certified
+    assert "No differential-privacy guarantee was claimed" not in dict(said.paragraphs)["What it does not say"]
     assert "the highest is 2.50 (one-run, 95 %, certified); it was picked after looking" in certified
     calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent", "exit_code": 0}]}
     assert "violated" not in findings(_with(record, judgement=calm)).headline
