@@ -119,20 +119,23 @@ def load_ledger(folder: Path) -> Ledger | None:
     """The ledger below ``folder``, or None if none was finished there."""
     if not (folder / "ledger.json").is_file():
         return None
-    content = json.loads((folder / "ledger.json").read_text(encoding="utf-8"))
-    users = pq.read_table(folder / "users.parquet").to_pydict()
-    parts: dict[str, dict[Part, list[int]]] = {user: {part: [] for part in Part} for user in users["user"]}
-    records = pq.read_table(folder / "records.parquet").to_pydict()
-    for row, user, part in zip(records["row"], records["user"], records["part"], strict=True):
-        parts[user][Part(part)].append(row)
-    return Ledger(
-        key=bytes.fromhex(content["key"]),
-        corpus=content["corpus"],
-        split=content["split"],
-        assignment=Assignment(content["assignment"]),
-        roles={user: Role(role) for user, role in zip(users["user"], users["role"], strict=True)},
-        parts={user: {part: tuple(rows) for part, rows in of.items()} for user, of in parts.items()},
-    )
+    try:
+        content = json.loads((folder / "ledger.json").read_text(encoding="utf-8"))
+        users = pq.read_table(folder / "users.parquet").to_pydict()
+        parts: dict[str, dict[Part, list[int]]] = {user: {part: [] for part in Part} for user in users["user"]}
+        records = pq.read_table(folder / "records.parquet").to_pydict()
+        for row, user, part in zip(records["row"], records["user"], records["part"], strict=True):
+            parts[user][Part(part)].append(row)
+        return Ledger(
+            key=bytes.fromhex(content["key"]),
+            corpus=content["corpus"],
+            split=content["split"],
+            assignment=Assignment(content["assignment"]),
+            roles={user: Role(role) for user, role in zip(users["user"], users["role"], strict=True)},
+            parts={user: {part: tuple(rows) for part, rows in of.items()} for user, of in parts.items()},
+        )
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise InputError(f"the ledger '{folder}' is damaged: its run cannot go on; start a new run folder") from error
 
 
 def ledger_of_run(folder: Path, draw: Callable[[bytes], Ledger]) -> Ledger:

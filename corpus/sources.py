@@ -128,8 +128,7 @@ class Parquet:
             raise InputError(f"{self.path.name}: not a readable Parquet file ({_first_line(error)})") from error
         _require_columns(self.columns, file.schema_arrow.names, self.path.name)
         names = list(self.columns.named().values())
-        rows = (row for batch in file.iter_batches(BATCH_ROWS, columns=names) for row in batch.to_pylist())
-        return _batched(enumerate(rows, start=1), self.path.name, "row", self.columns, bad)
+        return _batched(_parquet_rows(file, names, self.path.name), self.path.name, "row", self.columns, bad)
 
 
 @dataclass(frozen=True)
@@ -226,6 +225,17 @@ def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
         raise InputError(
             f"{path.name}: corrupt gzip data after line {number} ({error}); fetch the file again"
         ) from error
+
+
+def _parquet_rows(file: pq.ParquetFile, names: list[str], where: str) -> Iterator[tuple[int, Any]]:
+    number = 0
+    try:
+        for batch in file.iter_batches(BATCH_ROWS, columns=names):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{where}: damaged after row {number} ({_first_line(error)}); fetch the file again") from error
 
 
 def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -54,14 +55,20 @@ def load_state(
     """Put the newest state below ``folder`` into model and optimizer; None if there is none.
 
     Raises:
-        InputError: the state belongs to another job (another corpus, membership, base model or recipe).
+        InputError: the state is damaged, or belongs to another job (another corpus, membership, base model or recipe).
     """
     states = sorted(folder.glob("step-*"))
     if not states:
         return None
     newest = states[-1]
-    content = json.loads((newest / "state.json").read_text(encoding="utf-8"))
-    state = TrainingState(**content["state"])
+    try:
+        content = json.loads((newest / "state.json").read_text(encoding="utf-8"))
+        state = TrainingState(**content["state"])
+        weights, tensors = load_file(newest / "weights.safetensors"), load_file(newest / "optimizer.safetensors")
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise InputError(
+            f"checkpoint '{newest}' is damaged: remove it, and the run goes on from the one before"
+        ) from error
     if state.job != job:
         raise InputError(
             f"'{newest}' is a checkpoint of another job: its corpus, membership, base model or recipe differ from this"
@@ -69,9 +76,8 @@ def load_state(
         )
     parameters = _trainable(model)
     with torch.no_grad():
-        for name, tensor in load_file(newest / "weights.safetensors").items():
+        for name, tensor in weights.items():
             parameters[name].copy_(tensor)
-    tensors = load_file(newest / "optimizer.safetensors")
     optimizer.load_state_dict(
         {"state": _unflatten(tensors, content["optimizer"]), "param_groups": optimizer.state_dict()["param_groups"]}
     )

@@ -106,6 +106,15 @@ def test_a_ledger_that_was_not_finished_is_none(tmp_path):
     assert load_ledger(tmp_path / "ledger") is None
 
 
+@pytest.mark.parametrize("name", ["ledger.json", "users.parquet", "records.parquet"])
+def test_a_damaged_ledger_is_one_line(tmp_path, name):
+    save_ledger(_draw(_store(tmp_path, [10] * 10)), tmp_path / "ledger")
+    path = tmp_path / "ledger" / name
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(InputError, match="the ledger '.*ledger' is damaged: its run cannot go on"):
+        load_ledger(tmp_path / "ledger")
+
+
 def test_a_run_folder_of_another_corpus_split_or_membership_is_refused(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -2,6 +2,8 @@
 
 import gzip
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from corpus.errors import InputError
@@ -80,6 +82,17 @@ def test_a_parquet_file_that_is_none(tmp_path):
     path = tmp_path / "m.parquet"
     path.write_bytes(b"PAR1 but no more")
     with pytest.raises(InputError, match="m.parquet: not a readable Parquet file"):
+        _users(Parquet(path))
+
+
+def test_a_parquet_file_with_a_damaged_page(tmp_path):
+    path = tmp_path / "m.parquet"
+    rows = {"user": [f"u{i}" for i in range(5000)], "text": [f"text number {i * 7919}" for i in range(5000)]}
+    pq.write_table(pa.table(rows), path)
+    content = bytearray(path.read_bytes())
+    content[4:400] = bytes(255 for _ in range(396))
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match="m.parquet: damaged after row 0"):
         _users(Parquet(path))
 
 

@@ -1,6 +1,7 @@
 """The loop against one record at a time; kill and resume; best and last; adapters; divergence."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -191,6 +192,20 @@ def test_a_checkpoint_of_another_job_is_refused(make_lm, sequences, tmp_path):
             InputError, match="is a checkpoint of another job: its corpus, membership, base model or recipe"
         ):
             train(base, data, recipe, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["state.json", "weights.safetensors", "optimizer.safetensors"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_serves(make_lm, sequences, tmp_path, name):
+    whole = train(make_lm(), sequences, RECIPE, tmp_path / "whole")
+    train(make_lm(), sequences, RECIPE, tmp_path / "hit")
+    newest = sorted((tmp_path / "hit" / "resume").iterdir())[-1]
+    (newest / name).write_bytes((newest / name).read_bytes()[:30])
+    with pytest.raises(InputError, match=f"checkpoint '.*{newest.name}' is damaged: remove it, and the run goes on"):
+        train(make_lm(), sequences, RECIPE, tmp_path / "hit")
+    shutil.rmtree(newest)
+    shutil.rmtree(tmp_path / "hit" / "final")
+    resumed = train(make_lm(), sequences, RECIPE, tmp_path / "hit")
+    assert _same(_weights(resumed.folder), _weights(whole.folder))
 
 
 def test_nothing_to_train_on_or_to_choose_by(make_lm, sequences, tmp_path):
