@@ -1,6 +1,7 @@
 """Files that are never left half-written: temporary name first, then a rename; owner-only folders; content hashes."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -23,6 +24,23 @@ def private_directory(path: Path) -> Path:
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
         raise InputError(f"cannot use folder '{path}' ({error.strerror}): name another one") from error
     return path
+
+
+@contextlib.contextmanager
+def one_process_at_a_time(folder: Path) -> Iterator[None]:
+    """Hold ``folder`` for this process; the hold ends with the process, however it ends.
+
+    Raises:
+        InputError: another process holds it.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise InputError(f"another process works in '{folder}': wait for it, or name another folder") from error
+    finally:
+        os.close(handle)
 
 
 @contextlib.contextmanager

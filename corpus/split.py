@@ -73,8 +73,13 @@ class Selection:
     dropped_by_sampling: int
 
 
-def select_users(store: CorpusStore, rule: UserFilter, *, taken: frozenset[str] = frozenset(), seed: int) -> Selection:
+def select_users(
+    store: CorpusStore, rule: UserFilter, *, taken: frozenset[str] = frozenset(), seed: int, purpose: str = "user"
+) -> Selection:
     """Users admitted by ``rule`` and not in ``taken``, sorted; at most ``max_users`` of them, chosen by ``seed``.
+
+    ``purpose`` makes the coins of one rule independent of another's: the users that an audit's coins left over would
+    all fail the same coins once more.
 
     Raises InputError for a minimum that leaves nothing to train on.
     """
@@ -89,9 +94,9 @@ def select_users(store: CorpusStore, rule: UserFilter, *, taken: frozenset[str] 
     enough = [user for user in named if store.count(user) >= rule.min_records]
     fitting = [user for user in enough if rule.max_records is None or store.count(user) <= rule.max_records]
     key = seed_key(seed)
-    chosen = [user for user in fitting if keyed_uniform(key, "user fraction", user) < rule.fraction]
+    chosen = [user for user in fitting if keyed_uniform(key, f"{purpose} fraction", user) < rule.fraction]
     if rule.max_users is not None and len(chosen) > rule.max_users:
-        chosen = keyed_order(key, "user sample", chosen)[: rule.max_users]
+        chosen = keyed_order(key, f"{purpose} sample", chosen)[: rule.max_users]
     return Selection(
         users=tuple(sorted(chosen)),
         dropped_by_pattern=len(candidates) - len(named),
@@ -119,9 +124,9 @@ def set_aside(
         raise InputError(f"a user with {len(ids)} records cannot be split: at least {MIN_RECORDS_TO_SPLIT} are needed")
     row_of = {id_: row for row, id_ in ids.items()}
     rows = [row_of[id_] for id_ in keyed_order(seed_key(seed), "set aside", list(row_of))]
-    spare = len(rows) - 1  # one record always stays for training
-    evaluation = min(max(2, round(evaluation_fraction * len(rows))), spare - 1)
-    attacker = min(max(1, round(attacker_fraction * len(rows))), spare - evaluation)
+    attacker, evaluation = set_aside_sizes(
+        len(rows), attacker_fraction=attacker_fraction, evaluation_fraction=evaluation_fraction
+    )
     validation = (evaluation + 1) // 2
     return {
         Part.ATTACKER: tuple(rows[:attacker]),
@@ -129,6 +134,33 @@ def set_aside(
         Part.TEST: tuple(rows[attacker + validation : attacker + evaluation]),
         Part.TRAIN: tuple(sorted(rows[attacker + evaluation :])),
     }
+
+
+def set_aside_sizes(records: int, *, attacker_fraction: float, evaluation_fraction: float) -> tuple[int, int]:
+    """How many of a user's records are for the attacker, and how many for validation and test together."""
+    spare = records - 1  # one record always stays for training
+    evaluation = min(max(2, round(evaluation_fraction * records)), spare - 1)
+    return min(max(1, round(attacker_fraction * records)), spare - evaluation), evaluation
+
+
+def records_to_train_on(documents: int, *, attacker_fraction: float, evaluation_fraction: float) -> int:
+    """The fewest records a user must have for exactly ``documents`` of them to be left after the set-asides."""
+    records = MIN_RECORDS_TO_SPLIT
+    while True:
+        attacker, evaluation = set_aside_sizes(
+            records, attacker_fraction=attacker_fraction, evaluation_fraction=evaluation_fraction
+        )
+        if records - attacker - evaluation >= documents:
+            return records
+        records += 1
+
+
+def check_pool(users: int, audit_pool: int | None) -> None:
+    """Raises InputError for fewer than two users in the pool, or a pool larger than the users."""
+    if audit_pool is not None and audit_pool > users:
+        raise InputError(f"audit_pool is {audit_pool}, but only {users} users have enough records: lower it")
+    if (pool := users if audit_pool is None else audit_pool) < 2:
+        raise InputError(f"the audit has {pool} user(s) to hold in or out: at least 2 are needed, 100 to say much")
 
 
 def assign(
@@ -149,12 +181,9 @@ def assign(
         InputError: fewer than two users in the pool, a pool larger than the users, or coins that left one side empty.
     """
     pool = list(users)
+    check_pool(len(pool), audit_pool)
     if audit_pool is not None:
-        if audit_pool > len(pool):
-            raise InputError(f"audit_pool is {audit_pool}, but only {len(pool)} users have enough records: lower it")
         pool = keyed_order(seed_key(seed), "audit pool", pool)[:audit_pool]
-    if len(pool) < 2:
-        raise InputError(f"the audit has {len(pool)} user(s) to hold in or out: at least 2 are needed, 100 to say much")
     match assignment:
         case Assignment.COIN:
             held_in = {user for user in pool if fair_coin(key, "membership", user)}
@@ -164,3 +193,8 @@ def assign(
         raise InputError(f"all {len(pool)} coins fell on one side: audit more users, or start again for new coins")
     decided = {user: Role.HELD_IN if user in held_in else Role.HELD_OUT for user in pool}
     return {user: decided.get(user, Role.ALWAYS_IN) for user in users}
+
+
+def assign_canaries(canaries: Sequence[str], *, key: bytes) -> dict[str, Role]:
+    """A fair coin for every canary user, whatever decides about the others: all of them are flipped (4h)."""
+    return {user: Role.HELD_IN if fair_coin(key, "membership", user) else Role.HELD_OUT for user in canaries}

@@ -1,25 +1,21 @@
-"""The corpus on disk: a memory-mapped Arrow file sorted by user, and an index from user to rows.
+"""The corpus on disk: memory-mapped Arrow files sorted by user, and an index from user to rows.
 
-A store is built once per content: its folder's name is a hash of the source's content and of every option, it is
-written under a temporary name and renamed, and a later build of the same content opens it. Reading k records costs
-O(k), however large the corpus.
+``corpus.build`` writes it. Reading k records costs O(k), however large the corpus.
 """
 
+import bisect
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from corpus.errors import InputError
-from corpus.files import text_sha256, whole_directory
-from corpus.sources import SCHEMA, BadRows, Source
-
-FORMAT_VERSION = "2"
-ROWS_PER_BATCH = 65_536
+from corpus.rows import SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +38,35 @@ class BuildReport:
     reused: bool
 
 
+class Corpus(Protocol):
+    """What a run reads of a corpus, whoever keeps it; ``fingerprint`` names the exact content."""
+
+    fingerprint: str
+    users: list[str]
+
+    def __len__(self) -> int: ...
+
+    def count(self, user: str) -> int:
+        """Number of records of ``user``."""
+        ...
+
+    def rows(self, user: str) -> range:
+        """Row numbers of ``user``, in the source's order."""
+        ...
+
+    def record(self, row: int) -> Record:
+        """The record at ``row``."""
+        ...
+
+    def text(self, row: int) -> str:
+        """The text at ``row``."""
+        ...
+
+    def id(self, row: int) -> str:
+        """The record id at ``row``."""
+        ...
+
+
 class CorpusStore:
     """Read access to a built store. Rows are numbered 0..len-1, all rows of one user next to each other."""
 
@@ -49,9 +74,12 @@ class CorpusStore:
         self.folder = folder
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         self.fingerprint: str = meta["fingerprint"]
+        self.ids: str = meta["ids"]  # "given", "made" from user and text, or "mixed"
         self.report = BuildReport(meta["skipped"], meta["first_skipped"], reused=True)
-        table = pa.ipc.open_file(pa.memory_map(str(folder / "records.arrow"))).read_all()
-        self._columns = {name: table.column(name) for name in SCHEMA.names}
+        files = sorted(folder.glob("records*.arrow"))
+        self.table = pa.concat_tables(pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files)
+        self._chunks = {name: self.table.column(name).chunks for name in SCHEMA.names}
+        self._ends = list(itertools.accumulate(map(len, self._chunks["id"])))
         index = pa.ipc.open_file(pa.memory_map(str(folder / "users.arrow"))).read_all()
         self.users: list[str] = index.column("user").to_pylist()
         self.starts = index.column("start").to_numpy()
@@ -72,22 +100,27 @@ class CorpusStore:
 
     def record(self, row: int) -> Record:
         """The record at ``row``."""
-        user, text, id_, date = (self._columns[name][row].as_py() for name in ("user", "text", "id", "date"))
+        user, text, id_, date = (self._value(name, row) for name in ("user", "text", "id", "date"))
         return Record(row, user, id_, text, date)
 
     def text(self, row: int) -> str:
         """The text at ``row``."""
-        text: str = self._columns["text"][row].as_py()
+        text: str = self._value("text", row)
         return text
 
     def id(self, row: int) -> str:
         """The record id at ``row``."""
-        id_: str = self._columns["id"][row].as_py()
+        id_: str = self._value("id", row)
         return id_
+
+    def _value(self, column: str, row: int) -> Any:
+        number = bisect.bisect_right(self._ends, row)  # a chunked array would look for the chunk each time anew
+        chunk = self._chunks[column][number]
+        return chunk[row - self._ends[number] + len(chunk)].as_py()
 
     def texts(self) -> Iterator[str]:
         """All texts in row order, a chunk in memory at a time."""
-        for chunk in self._columns["text"].chunks:
+        for chunk in self._chunks["text"]:
             yield from chunk.to_pylist()
 
     def sample(self, users: int, records: int, generator: np.random.Generator) -> list[list[Record]]:
@@ -106,75 +139,6 @@ class CorpusStore:
         return sampled
 
 
-def build_store(
-    source: Source,
-    cache: Path,
-    *,
-    aliases: Mapping[str, str] | None = None,
-    skip_bad_rows: bool = False,
-) -> CorpusStore:
-    """Build the store of ``source`` under ``cache``/corpora, or open it if this content was built before.
-
-    Sorting holds the corpus in memory about three times over.
-
-    Raises:
-        InputError: the source cannot be used, holds no record, or one record id stands more than once.
-    """
-    alias_of = dict(aliases or {})
-    fingerprint = text_sha256(
-        FORMAT_VERSION, source.fingerprint(), json.dumps(alias_of, sort_keys=True), str(skip_bad_rows)
-    )
-    folder = cache / "corpora" / fingerprint[:24]
-    if (folder / "meta.json").is_file():
-        return CorpusStore(folder)
-    bad = BadRows(skip=skip_bad_rows)
-    batches = list(source.batches(bad))
-    if not batches:
-        raise InputError(f"no usable record in the corpus ({bad.skipped} skipped; first: {bad.first or 'none'})")
-    table = _with_aliases(pa.Table.from_batches(batches, schema=SCHEMA), alias_of)
-    _refuse_repeated_ids(table)
-    table = table.take(pc.sort_indices(table, sort_keys=[("user", "ascending")]))  # a stable sort: keeps source order
-    with whole_directory(folder) as temporary:
-        _write(table, temporary / "records.arrow")
-        _write(_user_index(table), temporary / "users.arrow")
-        meta = {"fingerprint": fingerprint, "skipped": bad.skipped, "first_skipped": bad.first}
-        (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-    store = CorpusStore(folder)
-    store.report = BuildReport(bad.skipped, bad.first, reused=False)
-    return store
-
-
-def _with_aliases(table: pa.Table, alias_of: Mapping[str, str]) -> pa.Table:
-    if not alias_of:
-        return table
-    users = table.column("user").combine_chunks().dictionary_encode()
-    merged = pa.array([alias_of.get(name, name) for name in users.dictionary.to_pylist()], pa.string())
-    return table.set_column(0, "user", merged.take(users.indices))
-
-
-def _refuse_repeated_ids(table: pa.Table) -> None:
-    counts = pc.value_counts(table.column("id"))
-    repeated = counts.filter(pc.greater(pc.struct_field(counts, "counts"), 1))
-    if len(repeated):
-        name, times = repeated[0]["values"].as_py(), repeated[0]["counts"].as_py()
-        raise InputError(
-            f"{len(repeated)} record ids stand more than once, such as '{name}' ({times} times): ids must be unique,"
-            " because no record may be on both sides; name another id column, or none to number the records"
-        )
-
-
-def _user_index(table: pa.Table) -> pa.Table:
-    runs = pc.run_end_encode(table.column("user").combine_chunks())
-    ends = np.asarray(runs.run_ends, dtype=np.int64)
-    starts = np.concatenate([[0], ends[:-1]])
-    return pa.table({"user": runs.values, "start": pa.array(starts), "count": pa.array(ends - starts)})
-
-
-def _write(table: pa.Table, path: Path) -> None:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks(), max_chunksize=ROWS_PER_BATCH)
-
-
-def texts_of(store: CorpusStore, rows: Sequence[int]) -> list[str]:
+def texts_of(store: Corpus, rows: Sequence[int]) -> list[str]:
     """The texts at ``rows``."""
     return [store.text(row) for row in rows]

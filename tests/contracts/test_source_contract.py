@@ -11,8 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from corpus.build import build_store
 from corpus.errors import InputError
-from corpus.sources import SCHEMA, BadRows, Columns, Csv, HuggingFace, JsonLines, Parquet, Source, open_source
+from corpus.hub import HuggingFace
+from corpus.rows import SCHEMA, BadRows, Columns, Source
+from corpus.sources import open_source
+from corpus.text_files import Csv, JsonLines, Parquet
 
 ROWS = [
     {"who": "ann", "body": "Good morning, Bob.", "key": "r1", "when": "2001-01-02"},
@@ -32,6 +36,12 @@ def _jsonl(folder: Path, rows: Rows) -> Path:
 def _jsonl_gz(folder: Path, rows: Rows) -> Path:
     path = folder / "mail.jsonl.gz"
     path.write_bytes(gzip.compress(_jsonl(folder, rows).read_bytes()))
+    return path
+
+
+def _jsonl_zst(folder: Path, rows: Rows) -> Path:
+    path = folder / "mail.jsonl.zst"
+    path.write_bytes(pa.Codec("zstd").compress(_jsonl(folder, rows).read_bytes(), asbytes=True))
     return path
 
 
@@ -59,6 +69,7 @@ def _huggingface(folder: Path, rows: Rows) -> Path:
 WRITERS: dict[str, Callable[[Path, Rows], Path]] = {
     "jsonl": _jsonl,
     "jsonl.gz": _jsonl_gz,
+    "jsonl.zst": _jsonl_zst,
     "csv": _csv,
     "parquet": _parquet,
     "huggingface": _huggingface,
@@ -91,10 +102,8 @@ def test_reading_twice_gives_the_same_and_the_fingerprint_follows_content_and_co
     assert source.fingerprint() != open_source(write(other, changed), COLUMNS).fingerprint()
 
 
-@every_source
-def test_records_without_an_id_column_are_named_by_place_and_unique(write, tmp_path):
-    ids = [r["id"] for r in _read(open_source(write(tmp_path, ROWS), Columns(user="who", text="body")))]
-    assert len(set(ids)) == len(ROWS)
+def _ids(store):
+    return {record.id: record.user for record in map(store.record, range(len(store)))}
 
 
 @every_source
@@ -102,11 +111,13 @@ def test_a_made_id_depends_on_the_users_own_records_only(write, tmp_path):
     """Were records named by their place, removing one user would move the set-asides of all others."""
     columns = Columns(user="who", text="body")
     rows = [*ROWS, {**ROWS[0], "key": "again"}]
-    whole = _read(open_source(write(tmp_path, rows), columns))
+    source = open_source(write(tmp_path, rows), columns)
+    assert {row["id"] for row in _read(source)} == {None}
+    whole = build_store(source, tmp_path)
     (tmp_path / "less").mkdir()
-    rest = _read(open_source(write(tmp_path / "less", [r for r in rows if r["who"] != "bob"]), columns))
-    assert [r["id"] for r in rest] == [r["id"] for r in whole if r["user"] != "bob"]
-    assert len({r["id"] for r in whole}) == len(rows)
+    rest = build_store(open_source(write(tmp_path / "less", [r for r in rows if r["who"] != "bob"]), columns), tmp_path)
+    assert _ids(rest) == {name: user for name, user in _ids(whole).items() if user != "bob"}
+    assert len(_ids(whole)) == len(rows)
 
 
 @every_source
@@ -162,3 +173,22 @@ def test_a_dataset_with_splits_asks_which(tmp_path):
 def test_an_unknown_ending_names_the_known_ones(tmp_path):
     with pytest.raises(InputError, match=r"cannot tell the format by its name; known endings are \.jsonl, "):
         open_source(tmp_path / "mail.xlsx", COLUMNS)
+
+
+@pytest.mark.parametrize("role", ["who", "body", "key", "when"])
+def test_a_lone_surrogate_in_any_column_is_one_clear_line(tmp_path, role):
+    rows = [ROWS[0], {**ROWS[1], role: "\ud800x"}]
+    path = tmp_path / "mail.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    with pytest.raises(InputError, match=rf"mail.jsonl line 2: column '{role}' holds a lone surrogate"):
+        build_store(open_source(path, COLUMNS), tmp_path)
+    assert len(build_store(open_source(path, COLUMNS), tmp_path, skip_bad_rows=True)) == 1
+
+
+def test_parquet_bytes_that_are_no_text_are_one_clear_line(tmp_path):
+    text = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(b"\x00\x00\x00\x00\x02\x00\x00\x00"), pa.py_buffer(b"\xff\xfe")]
+    )
+    pq.write_table(pa.table({"user": ["ann"], "text": text}), tmp_path / "mail.parquet")
+    with pytest.raises(InputError, match="mail.parquet: damaged after row 0"):
+        build_store(open_source(tmp_path / "mail.parquet", Columns()), tmp_path)

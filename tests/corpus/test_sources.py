@@ -7,8 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from corpus.errors import InputError
-from corpus.sources import BadRows, Csv, JsonLines, Parquet, Synthetic
+from corpus.rows import BadRows
+from corpus.sources import Synthetic
 from corpus.synthetic import SyntheticCorpus
+from corpus.text_files import Csv, JsonLines, Parquet
 
 GOOD = b'{"user": "ann", "text": "hello"}\n'
 

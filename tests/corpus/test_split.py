@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from corpus.build import build_store
 from corpus.coins import fair_coin, keyed_order, new_key, seed_key
 from corpus.errors import InputError
-from corpus.sources import Columns, JsonLines
+from corpus.rows import Columns
 from corpus.split import Assignment, Part, Role, UserFilter, assign, select_users, set_aside
-from corpus.store import build_store
+from corpus.text_files import JsonLines
 
 USERS = [f"user{i}" for i in range(400)]
 COIN_ALARM = 1e-6

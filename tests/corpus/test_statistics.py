@@ -4,10 +4,11 @@ import gzip
 import json
 from collections import Counter, defaultdict
 
-from corpus.sources import Columns, JsonLines
+from corpus.build import build_store
+from corpus.rows import Columns
 from corpus.statistics import corpus_statistics, records_histogram
 from corpus.statistics_table import statistics_table
-from corpus.store import build_store
+from corpus.text_files import JsonLines
 
 
 def _store(tmp_path, pairs):

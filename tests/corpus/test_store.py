@@ -9,12 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import corpus.store
+import corpus.build
 from corpus.aliases import load_aliases
+from corpus.build import build_store
 from corpus.errors import InputError
 from corpus.files import whole_directory, whole_file
-from corpus.sources import Columns, JsonLines
-from corpus.store import build_store
+from corpus.rows import Columns
+from corpus.sources import Several
+from corpus.text_files import JsonLines
 
 
 def _source(folder, rows, name="mail.jsonl"):
@@ -76,7 +78,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path, monkeypatch):
     def full_disk(table, path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(corpus.store, "_write", full_disk)
+    monkeypatch.setattr(corpus.build, "write_table", full_disk)
     with pytest.raises(OSError, match="No space left"):
         build_store(_source(tmp_path, _rows(3, 2)), tmp_path)
     assert list((tmp_path / "corpora").iterdir()) == []
@@ -100,6 +102,51 @@ def test_a_repeated_id_is_refused(tmp_path):
 def test_an_empty_corpus_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"no usable record in the corpus \(0 skipped; first: none\)"):
         build_store(_source(tmp_path, []), tmp_path)
+
+
+def _records(store):
+    return [(r.user, r.text, r.id) for r in map(store.record, range(len(store)))]
+
+
+@pytest.mark.parametrize("ids", [True, False], ids=["given ids", "made ids"])
+def test_appending_reads_the_earlier_store_and_gives_what_building_at_once_gives(tmp_path, monkeypatch, ids):
+    columns = Columns(id="id" if ids else None)
+    parts = []
+    for i, rows in enumerate((_rows(5, 4), _rows(7, 3))):
+        rows = [{**row, "id": f"{i}{row['id']}"} for row in rows]
+        parts.append(JsonLines(_source(tmp_path, rows, f"part{i}.jsonl").path, columns))
+    at_once = _records(build_store(Several(tuple(parts)), tmp_path / "a"))
+    build_store(parts[0], tmp_path / "b")
+    read = []
+    monkeypatch.setattr(JsonLines, "batches", _counting(JsonLines.batches, read))
+    assert _records(build_store(Several(tuple(parts)), tmp_path / "b")) == at_once
+    assert read == ["part1.jsonl"]
+    assert build_store(Several(tuple(parts)), tmp_path / "b").report.reused
+    if not ids:
+        assert len({i for *_, i in at_once}) == len(at_once) > len({t for _, t, _ in at_once})
+
+
+def _counting(real, read):
+    def batches(self, bad):
+        read.append(self.path.name)
+        return real(self, bad)
+
+    return batches
+
+
+def test_an_appended_record_must_have_an_id_of_its_own(tmp_path):
+    first, second = (_source(tmp_path, _rows(3, 2), f"{name}.jsonl") for name in "ab")
+    build_store(first, tmp_path)
+    with pytest.raises(InputError, match="6 record ids stand more than once, such as 'r0'"):
+        build_store(Several((first, second)), tmp_path)
+
+
+def test_what_goes_wrong_in_a_source_is_said_as_it_is(tmp_path):
+    path = tmp_path / "mail.jsonl"
+    path.write_text('{"user": "a", "text": "b"}\n{"user": ""}\n', encoding="utf-8")
+    with pytest.raises(InputError, match="mail.jsonl line 2: no user in column 'user'"):
+        build_store(JsonLines(path, Columns()), tmp_path)
+    assert list((tmp_path / "corpora").iterdir()) == []
 
 
 def test_aliases_merge_the_addresses_of_one_person(tmp_path):

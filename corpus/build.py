@@ -1,0 +1,107 @@
+"""Building a store out of core: rows stream into DuckDB on disk, which sorts them by user in bounded memory.
+
+A store is built once per content: its folder's name is a hash of the source's content and of every option, it is
+written under a temporary name and renamed, and a later build of the same content opens it. Records keep the source's
+order within a user.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from corpus.errors import InputError
+from corpus.files import text_sha256, whole_directory
+from corpus.rows import BadRows, Source
+from corpus.sorting import STAGED, add_store, refuse_repeated_ids, sorting_table, take_in, write_records, write_table
+from corpus.sources import Several
+from corpus.store import BuildReport, CorpusStore
+
+FORMAT_VERSION = "3"
+
+
+def build_store(
+    source: Source,
+    cache: Path,
+    *,
+    aliases: Mapping[str, str] | None = None,
+    skip_bad_rows: bool = False,
+) -> CorpusStore:
+    """Build the store of ``source`` under ``cache``/corpora, or open it if this content was built before.
+
+    Of several sources, those whose store was built before are read from it: appending costs a pass over the records,
+    not over the files they came from. Memory stays bounded whatever the size of the corpus.
+
+    Raises:
+        InputError: the source cannot be used, holds no record, or one record id stands more than once.
+    """
+    folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
+    if (folder / "meta.json").is_file():
+        return CorpusStore(folder)
+    bad = BadRows(skip=skip_bad_rows)
+    earlier, rest = _built_before(source, lambda some: store_folder(some, cache, aliases, skip_bad_rows)[0])
+    if earlier is not None:
+        bad.skipped, bad.first = earlier.report.skipped, earlier.report.first_skipped
+    with whole_directory(folder) as temporary:
+        with sorting_table(temporary / "scratch") as database:
+            take_in(database, _numbered(rest.batches(bad), aliases or {}))
+            if earlier is not None:
+                add_store(database, earlier, -len(earlier))
+            users, ids = write_records(database, temporary / "records.arrow")
+            refuse_repeated_ids(database)
+        if not users.num_rows:
+            raise InputError(f"no usable record in the corpus ({bad.skipped} skipped; first: {bad.first or 'none'})")
+        write_table(users, temporary / "users.arrow")
+        meta = {"fingerprint": fingerprint, "skipped": bad.skipped, "first_skipped": bad.first, "ids": ids}
+        (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    store = CorpusStore(folder)
+    store.report = BuildReport(bad.skipped, bad.first, reused=False)
+    return store
+
+
+def store_folder(
+    source: Source, cache: Path, aliases: Mapping[str, str] | None, skip_bad_rows: bool
+) -> tuple[Path, str]:
+    """Where the store of this content with these options is or will be, and its fingerprint."""
+    options = json.dumps(dict(aliases or {}), sort_keys=True), str(skip_bad_rows)
+    fingerprint = text_sha256(FORMAT_VERSION, source.fingerprint(), *options)
+    return cache / "corpora" / fingerprint[:24], fingerprint
+
+
+def _built_before(source: Source, folder_of: Callable[[Source], Path]) -> tuple[CorpusStore | None, Source]:
+    """The store of the longest run of first sources that was built before, and the sources after it."""
+    if isinstance(source, Several):
+        for count in range(len(source.sources) - 1, 0, -1):
+            first = source.sources[0] if count == 1 else Several(source.sources[:count])
+            if (folder_of(first) / "meta.json").is_file():
+                store = CorpusStore(folder_of(first))
+                return (None, source) if store.ids == "mixed" else (store, Several(source.sources[count:]))
+    return None, source
+
+
+def _numbered(batches: Iterator[pa.RecordBatch], alias_of: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """Batches with ids where the source has none, aliases merged, and each record's place."""
+    place = 0
+    for batch in batches:
+        users, ids = batch.column("user"), batch.column("id")
+        made = pc.is_null(ids)
+        if ids.null_count:
+            names = (_digest(u, t) for u, t in zip(users.to_pylist(), batch.column("text").to_pylist(), strict=True))
+            ids = pc.if_else(made, pa.array(names, pa.string()), ids)
+        if alias_of:
+            users = pa.array([alias_of.get(name, name) for name in users.to_pylist()], pa.string())
+        places = pa.array(np.arange(place, place + len(batch)))
+        place += len(batch)
+        columns = [users, batch.column("text"), ids, batch.column("date"), made, places]
+        yield pa.RecordBatch.from_arrays(columns, schema=STAGED)
+
+
+def _digest(user: str, text: str) -> str:
+    """The name of a record without an id, but for its number among that user's records of the same text.
+
+    Never its place in the file, which would make one user's records move another's (accounting.md section 7).
+    """
+    return text_sha256(user, text)[:32]

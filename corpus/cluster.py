@@ -1,0 +1,160 @@
+"""The build of ``corpus.build`` on a Ray cluster, for corpora of many machines' size: the same store in several files.
+
+Each source becomes a store of its own, in parallel; then ranges of users, cut so that they hold about equally many
+records, are merged from all of them, in parallel. Rows, ids and order are those of the build on one machine. The cache
+must lie on a file system that every machine sees. Needs the extra ``cluster``.
+"""
+
+import bisect
+import itertools
+import json
+import shutil
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from corpus.build import build_store, store_folder
+from corpus.errors import InputError
+from corpus.files import whole_directory
+from corpus.rows import Source
+from corpus.sorting import add_store, say_repeated, sorting_table, write_records, write_table
+from corpus.sources import Several
+from corpus.store import CorpusStore
+
+ID_SHARES = 16
+
+
+def build_on_cluster(
+    sources: Sequence[Source],
+    cache: Path,
+    *,
+    address: str | None = None,
+    parts: int | None = None,
+    aliases: Mapping[str, str] | None = None,
+    skip_bad_rows: bool = False,
+) -> CorpusStore:
+    """Build the store of ``Several(sources)`` (of the one source, if there is one) with a task for each.
+
+    Args:
+        sources: such as the files of a corpus; each is read by one task.
+        cache: on a file system that all machines share.
+        address: of the cluster; None: the one that Ray finds, or a new one on this machine.
+        parts: files of the store; None: one for each CPU of the cluster.
+        aliases: alias to person.
+        skip_bad_rows: count and skip unusable rows.
+
+    Raises:
+        InputError: Ray is not installed, or what ``build_store`` raises.
+    """
+    source = sources[0] if len(sources) == 1 else Several(tuple(sources))
+    folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
+    if (folder / "meta.json").is_file():
+        return CorpusStore(folder)
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError("building on a cluster needs Ray: pip install 'heldin[cluster]'") from error
+    if not ray.is_initialized():
+        ray.init(address=address, log_to_driver=False)
+
+    def on_all(task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        remote = ray.remote(task)
+        try:
+            return list(ray.get([remote.remote(*its) for its in arguments]))
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            raise cause from None
+
+    built = on_all(_build_one, [(one, cache, dict(aliases or {}), skip_bad_rows) for one in sources])
+    folders = [Path(its) for its in built if its is not None]
+    if not folders:
+        raise InputError("no usable record in the corpus: every source is empty")
+    stores = [CorpusStore(its) for its in folders]
+    if len({store.ids for store in stores} | {"mixed"}) > 2:
+        raise InputError("some sources have ids and some have none: name the id column of all, or of none")
+    if stores[0].ids == "given":
+        _refuse_repeated(on_all(_repeated_ids, [(folders, share, ID_SHARES) for share in range(ID_SHARES)]))
+    ranges = user_ranges(stores, parts or max(1, int(ray.cluster_resources().get("CPU", 1))))
+    with whole_directory(folder) as temporary:
+        arguments = [(folders, *users, temporary / f"records-{i:05d}.arrow") for i, users in enumerate(ranges)]
+        index = pa.concat_tables(on_all(_merge_slices, arguments))
+        counts = index.column("count").to_numpy()
+        starts = np.cumsum(counts) - counts
+        write_table(index.set_column(1, "start", pa.array(starts)), temporary / "users.arrow")
+        meta = {
+            "fingerprint": fingerprint,
+            "skipped": sum(store.report.skipped for store in stores),
+            "first_skipped": next((s.report.first_skipped for s in stores if s.report.first_skipped), ""),
+            "ids": stores[0].ids,
+        }
+        (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    if len(sources) > 1:
+        for its in folders:
+            shutil.rmtree(its, ignore_errors=True)  # the whole store holds them
+    return CorpusStore(folder)
+
+
+def user_ranges(stores: Sequence[CorpusStore], parts: int) -> list[tuple[str | None, str | None]]:
+    """At most ``parts`` ranges [first, last) of users with about equally many records; None: no end on that side."""
+    counts: dict[str, int] = {}
+    for store in stores:
+        for user, count in zip(store.users, store.counts.tolist(), strict=True):
+            counts[user] = counts.get(user, 0) + count
+    users = sorted(counts, key=str.encode)
+    total = np.cumsum([counts[user] for user in users])
+    cuts = sorted({int(np.searchsorted(total, total[-1] * i / parts)) for i in range(1, parts)} - {0})
+    bounds: list[str | None] = [None, *(users[i] for i in cuts), None]
+    return list(itertools.pairwise(bounds))
+
+
+def _build_one(source: Source, cache: Path, aliases: dict[str, str], skip_bad_rows: bool) -> str | None:
+    """The folder of one source's store; None if it holds no record."""
+    try:
+        return str(build_store(source, cache, aliases=aliases, skip_bad_rows=skip_bad_rows).folder)
+    except InputError as error:
+        if str(error).startswith("no usable record"):
+            return None
+        raise
+
+
+def _refuse_repeated(found: Sequence[tuple[int, str, int]]) -> None:
+    number = sum(count for count, _, _ in found)
+    if number:
+        name, times = min((name, times) for count, name, times in found if count)
+        raise say_repeated(number, name, times)
+
+
+def rows_between(store: CorpusStore, first: str | None, last: str | None) -> tuple[int, int]:
+    """The rows of users in [first, last): a slice, since a store is sorted by user."""
+    keys = [user.encode() for user in store.users]
+    low = 0 if first is None else bisect.bisect_left(keys, first.encode())
+    high = len(keys) if last is None else bisect.bisect_left(keys, last.encode())
+    begin = int(store.starts[low]) if low < len(keys) else len(store)
+    end = int(store.starts[high]) if high < len(keys) else len(store)
+    return begin, end
+
+
+def _merge_slices(folders: Sequence[Path], first: str | None, last: str | None, path: Path) -> pa.Table:
+    """Write the records of users in [first, last) of all stores; returns the index of these users."""
+    with sorting_table(path.with_suffix(".scratch")) as database:
+        place = 0
+        for store in map(CorpusStore, folders):
+            rows = rows_between(store, first, last)
+            add_store(database, store, place, rows)
+            place += rows[1] - rows[0]
+        return write_records(database, path)[0]
+
+
+def _repeated_ids(folders: Sequence[Path], share: int, shares: int) -> tuple[int, str, int]:
+    """How many ids of this share stand more than once in all stores, and one of them with its number of times."""
+    times: Counter[str] = Counter()
+    for store in map(CorpusStore, folders):
+        for chunk in store.table.column("id").chunks:
+            times.update(id_ for id_ in chunk.to_pylist() if zlib.crc32(id_.encode()) % shares == share)
+    repeated = {id_: count for id_, count in times.items() if count > 1}
+    return len(repeated), *(min(repeated.items()) if repeated else ("", 0))

@@ -1,0 +1,94 @@
+"""The build on a cluster gives, row for row, the store of the build on one machine; with Ray where it is installed."""
+
+import importlib.util
+import json
+
+import pytest
+
+from corpus import cluster
+from corpus.build import build_store
+from corpus.cluster import build_on_cluster, rows_between, user_ranges
+from corpus.errors import InputError
+from corpus.rows import Columns
+from corpus.sources import Several
+from corpus.store import CorpusStore
+from corpus.text_files import JsonLines
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray (the extra 'cluster') is missing")
+
+
+def _sources(folder, *, ids):
+    sources = []
+    for part in range(3):
+        rows = [
+            {"user": f"user{(7 * i + part) % 13}", "text": f"text {i % 5}", "id": f"{part}-{i}"}
+            for i in range(40 + part)
+        ]
+        path = folder / f"part{part}.jsonl"
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+        sources.append(JsonLines(path, Columns(id="id" if ids else None)))
+    return sources
+
+
+def _records(store):
+    return [(r.user, r.text, r.id) for r in map(store.record, range(len(store)))]
+
+
+@pytest.mark.parametrize("ids", [True, False], ids=["given ids", "made ids"])
+@pytest.mark.parametrize("parts", [1, 4, 50])
+def test_merged_ranges_are_the_store_of_one_machine(tmp_path, ids, parts):
+    sources = _sources(tmp_path, ids=ids)
+    whole = build_store(Several(tuple(sources)), tmp_path / "whole")
+    stores = [build_store(source, tmp_path / "each") for source in sources]
+    out = tmp_path / "merged"
+    out.mkdir()
+    users, records = [], []
+    for i, (first, last) in enumerate(user_ranges(stores, parts)):
+        index = cluster._merge_slices([s.folder for s in stores], first, last, out / f"records-{i:05d}.arrow")
+        users += index.column("user").to_pylist()
+        records += index.column("count").to_pylist()
+    assert users == whole.users
+    assert records == whole.counts.tolist()
+    (whole.folder / "records.arrow").unlink()
+    for file in out.iterdir():
+        file.rename(whole.folder / file.name)
+    expected = build_store(Several(tuple(sources)), tmp_path / "again")
+    assert _records(CorpusStore(whole.folder)) == _records(expected)
+
+
+def test_ranges_hold_about_equally_many_records(tmp_path):
+    stores = [build_store(source, tmp_path) for source in _sources(tmp_path, ids=True)]
+    ranges = user_ranges(stores, 4)
+    sizes = [sum(b - a for a, b in (rows_between(s, *its) for s in stores)) for its in ranges]
+    assert sum(sizes) == sum(map(len, stores))
+    assert max(sizes) < 2 * min(sizes)
+    assert (ranges[0][0], ranges[-1][1]) == (None, None)
+
+
+def test_repeated_ids_are_found_over_all_stores(tmp_path):
+    sources = _sources(tmp_path, ids=True)
+    folders = [build_store(s, tmp_path).folder for s in (*sources, sources[0])]
+    found = [cluster._repeated_ids(folders, share, 4) for share in range(4)]
+    with pytest.raises(InputError, match=r"40 record ids stand more than once, such as '0-0' \(2 times\)"):
+        cluster._refuse_repeated(found)
+    cluster._refuse_repeated([cluster._repeated_ids(folders[:3], share, 4) for share in range(4)])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_one_line_says_how_to_get_it(tmp_path):
+    with pytest.raises(InputError, match="building on a cluster needs Ray: pip install 'heldin\\[cluster\\]'"):
+        build_on_cluster(_sources(tmp_path, ids=True), tmp_path)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_ray_builds_the_same_store(tmp_path):
+    sources = _sources(tmp_path, ids=False)
+    built = build_on_cluster(sources, tmp_path / "cluster", parts=3, aliases={"user12": "user1"})
+    whole = build_store(Several(tuple(sources)), tmp_path / "whole", aliases={"user12": "user1"})
+    assert _records(built) == _records(whole)
+    assert built.fingerprint == whole.fingerprint
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"user": ""}\n', encoding="utf-8")
+    with pytest.raises(InputError, match="bad.jsonl line 1: no user in column 'user'"):
+        build_on_cluster([*sources, JsonLines(bad, Columns())], tmp_path / "other")
