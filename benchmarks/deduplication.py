@@ -1,0 +1,49 @@
+"""Near-duplicate removal of many short records, within and across users: `python benchmarks/deduplication.py`."""
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+from typing import Literal
+
+from defenses.data_side import Deduplicate, TrainingRecord, apply_defenses
+
+WORDS = [f"word{i}" for i in range(20_000)]
+
+
+def measure(records: int, scope: Literal["user", "corpus"]) -> dict[str, float]:
+    dice = random.Random(0)
+    made: list[TrainingRecord] = []
+    for i in range(records):
+        copy = i and i % 20 == 0
+        text = made[i - 1].text + " ps" if copy else " ".join(dice.choices(WORDS, k=20))
+        made.append(TrainingRecord(i, f"user{i // 50}", str(i), text))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    began = time.monotonic()
+    _, removals = apply_defenses(
+        [Deduplicate(scope=scope, threshold=0.7, ngram=3)], made, lengths=lambda _: [], losses=lambda _: [], seed=0
+    )
+    seconds = time.monotonic() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return {"seconds": seconds, "gib_above_the_records": peak - before, "removed": removals[0].removed}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--one")
+    chosen = parser.parse_args()
+    if chosen.one:
+        print(json.dumps(measure(chosen.records, chosen.one)))
+        return
+    for scope in ("user", "corpus"):
+        command = [sys.executable, __file__, "--records", str(chosen.records), "--one", scope]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        print(scope, {k: round(v, 2) for k, v in json.loads(done.stdout).items()}, f"of {chosen.records}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""Canary users made from nothing: unseen tokens, text sampled from the base model, a rare phrase in ordinary mail.
+
+Pure functions of public things (tokenizer, base model, seed): no protected user's record is looked at, so that planting
+them changes nothing about anybody's privacy. What one canary user writes depends on its name and the seed only. Later
+records of a canary user come from the same generator as its first, so that some can be set aside as fresh text.
+"""
+
+import functools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from transformers import PreTrainedTokenizerBase
+
+from canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind, public_dice
+from corpus.errors import InputError
+from corpus.lexicon import STOCKS
+from corpus.synthetic import SyntheticCorpus, generate_user
+from models.generation import sample_texts
+from models.loading import LanguageModel
+
+TRIES = 40  # per record wanted, before a generator that repeats itself is given up
+_T = TypeVar("_T")
+_REPLACEMENT = "\ufffd"
+_WORDS = tuple(
+    dict.fromkeys(
+        word.lower() for table in ("project_first", "project_second", "client_first") for word in STOCKS[table]
+    )
+)
+
+
+def token_counts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, batch: int = 1000) -> Counter[int]:
+    """How often each token id stands in ``texts``."""
+    counts: Counter[int] = Counter()
+    for start in range(0, len(texts), batch):
+        for ids in _encode(tokenizer, texts[start : start + batch]):
+            counts.update(ids)
+    return counts
+
+
+def rare_tokens(tokenizer: PreTrainedTokenizerBase, counts: Mapping[int, int]) -> list[int]:
+    """Printable tokens that come back when decoded and encoded again, rarest first.
+
+    Among equally rare ones the latest come first: a byte-pair tokenizer learns frequent merges early.
+    """
+    special = set(tokenizer.all_special_ids)
+    ids = [i for i in range(len(tokenizer)) if i not in special]
+    texts = [_decode(tokenizer, [i]) for i in ids]
+    shown = [(i, t) for i, t in zip(ids, texts, strict=True) if t.strip() and t.isprintable() and _REPLACEMENT not in t]
+    again = _encode(tokenizer, [t for _, t in shown])
+    stable = [i for (i, _), found in zip(shown, again, strict=True) if found == [i]]
+    return sorted(stable, key=lambda i: (counts.get(i, 0), -i))
+
+
+def unseen_token_users(
+    tokenizer: PreTrainedTokenizerBase,
+    names: Sequence[str],
+    *,
+    candidates: Sequence[int],
+    documents: int | None,
+    records: int,
+    signature_tokens: int,
+    tokens: int,
+    seed: int,
+) -> list[CanaryUser]:
+    """Users who write in tokens that nobody else writes, each with an own signature (a cycle of tokens).
+
+    A record strings together random stretches of the signature's cycle, so that no two records are alike and a fresh
+    one is still of the same user. Every record's tokens come back when its text is encoded.
+
+    Args:
+        tokenizer: of the model.
+        names: of the users, one canary user each.
+        candidates: token ids to draw signatures from, of ``rare_tokens``.
+        documents: see ``Canary``.
+        records: texts per user, set-asides included.
+        signature_tokens: different tokens in a signature, at least 2.
+        tokens: length of a record.
+        seed: public.
+
+    Raises:
+        InputError: too few candidates that stand beside each other unchanged, or too few different records.
+    """
+    taken: set[tuple[int, ...]] = set()
+    users = []
+    for name in names:
+        dice = public_dice(seed, "unseen-token canary", name)
+        signature = _first_new(functools.partial(_signature, tokenizer, candidates, signature_tokens, dice), taken)
+        if signature is None:
+            raise InputError(
+                f"{len(names)} unseen-token canary users, but {len(candidates)} tokens give fewer signatures of"
+                f" {signature_tokens}: raise signature_tokens or lower users"
+            )
+        write = functools.partial(_unseen_token_text, tokenizer, signature, tokens, dice)
+        texts = _different(write, records, f"unseen-token texts of {tokens} tokens")
+        users.append(_user(name, Kind.UNSEEN_TOKEN, documents, _decode(tokenizer, signature), texts))
+    return users
+
+
+def high_temperature_users(
+    lm: LanguageModel,
+    names: Sequence[str],
+    *,
+    documents: int | None,
+    records: int,
+    prefix_tokens: int,
+    tokens: int,
+    temperature: float,
+    seed: int,
+    advance: Callable[[int], object] | None = None,
+) -> list[CanaryUser]:
+    """Users whose texts the base model wrote at a high temperature, each going on from an own prefix.
+
+    Without the prefix all these users would write from one distribution, and fresh text could tell none apart.
+
+    Args:
+        lm: the base model.
+        names: of the users.
+        documents: see ``Canary``.
+        records: texts per user, set-asides included.
+        prefix_tokens: length of the prefix, itself sampled at that temperature.
+        tokens: most new tokens of a record.
+        temperature: of the sampling.
+        seed: public; prefix and texts follow from it and the name.
+        advance: called with the number of users done.
+
+    Raises:
+        InputError: a temperature that is not positive, a context that the prefix fills, or a model that keeps saying
+            the same or nothing.
+    """
+    taken: set[str] = set()
+    users = []
+    for name in names:
+        dice = public_dice(seed, "high-temperature canary", name)
+        prefix = _first_new(functools.partial(_prefix, lm, prefix_tokens, temperature, dice), taken)
+        if prefix is None:
+            raise InputError(f"the base model gives no new prefix at temperature {temperature}: raise prefix_tokens")
+        write = functools.partial(_sampled, lm, records, tokens, temperature, dice, prefix)
+        texts = _different(write, records, f"texts of {tokens} tokens from the base model")
+        users.append(_user(name, Kind.HIGH_TEMPERATURE, documents, prefix, texts))
+        if advance:
+            advance(1)
+    return users
+
+
+def rare_phrase_users(
+    names: Sequence[str], *, documents: int | None, records: int, phrase_words: int, seed: int
+) -> list[CanaryUser]:
+    """Users of ordinary mail in which one sentence, the user's own phrase, stands in every record.
+
+    The mail is the synthetic corpus at distinctiveness 0: apart from the phrase nothing in a text depends on its user.
+
+    Args:
+        names: of the users.
+        documents: see ``Canary``.
+        records: texts per user, set-asides included.
+        phrase_words: words of the phrase, drawn from a common stock and unlikely to meet elsewhere.
+        seed: public.
+
+    Raises:
+        InputError: more users than there are phrases, or too few different records.
+    """
+    taken: set[str] = set()
+    users = []
+    for name in names:
+        dice = public_dice(seed, "rare-phrase canary", name)
+        phrase = _first_new(functools.partial(_phrase, phrase_words, dice), taken)
+        if phrase is None:
+            raise InputError(
+                f"{len(names)} rare-phrase canary users, but few phrases of {phrase_words} words: raise phrase_words"
+            )
+        found: dict[str, int] = {}
+        while len(found) < records:
+            spec = SyntheticCorpus(1, float(records), records, distinctiveness=0.0, seed=dice.getrandbits(31))
+            found |= dict(_with_sentence(mail.text, phrase, dice) for mail in generate_user(spec, 0))
+        marked = list(found.items())[:records]
+        users.append(
+            _user(name, Kind.RARE_PHRASE, documents, phrase, [text for text, _ in marked], [at for _, at in marked])
+        )
+    return users
+
+
+def _user(
+    name: str,
+    kind: Kind,
+    documents: int | None,
+    mark: str,
+    texts: Iterable[str],
+    positions: Sequence[int] | None = None,
+) -> CanaryUser:
+    records = tuple(
+        CanaryRecord(f"{name}/{i:05d}", text, position=positions[i] if positions else None)
+        for i, text in enumerate(texts)
+    )
+    return CanaryUser(Canary(name, kind, None, documents, None, mark), records)
+
+
+def _signature(
+    tokenizer: PreTrainedTokenizerBase, candidates: Sequence[int], size: int, dice: random.Random
+) -> tuple[int, ...]:
+    """``size`` tokens of which any two, in either order, stand side by side unchanged."""
+    chosen: list[int] = []
+    for token in dice.sample(candidates, len(candidates)):
+        pairs = [[token, token], *([token, c] for c in chosen), *([c, token] for c in chosen)]
+        if _encode(tokenizer, [_decode(tokenizer, pair) for pair in pairs]) == pairs:
+            chosen.append(token)
+        if len(chosen) == size:
+            return tuple(chosen)
+    raise InputError(
+        f"only {len(chosen)} rare tokens of this tokenizer can stand side by side and come back when encoded again:"
+        " lower canaries signature_tokens"
+    )
+
+
+def _unseen_token_text(
+    tokenizer: PreTrainedTokenizerBase, signature: Sequence[int], tokens: int, dice: random.Random
+) -> list[str]:
+    """One text whose tokens come back when it is encoded, or none."""
+    ids = _stretches(signature, tokens, dice)
+    text = _decode(tokenizer, ids)
+    return [text] if _encode(tokenizer, [text]) == [ids] else []
+
+
+def _sampled(
+    lm: LanguageModel, count: int, most: int, temperature: float, dice: random.Random, prompt: str
+) -> list[str]:
+    """Prompt and continuation, for each continuation that is not blank."""
+    found = sample_texts(lm, count, seed=dice.getrandbits(62), temperature=temperature, max_tokens=most, prompt=prompt)
+    return [prompt + text for text in found if not _blank(text)]
+
+
+def _prefix(lm: LanguageModel, tokens: int, temperature: float, dice: random.Random) -> str:
+    return "".join(_sampled(lm, 1, tokens, temperature, dice, ""))
+
+
+def _first_new(draw: Callable[[], _T], taken: set[_T]) -> _T | None:
+    """The first draw that is neither empty nor taken, now taken; None if ``TRIES`` of them are."""
+    for _ in range(TRIES):
+        drawn = draw()
+        if drawn and drawn not in taken:
+            taken.add(drawn)
+            return drawn
+    return None
+
+
+def _stretches(signature: Sequence[int], tokens: int, dice: random.Random) -> list[int]:
+    ids: list[int] = []
+    while len(ids) < tokens:
+        start, length = dice.randrange(len(signature)), 2 + dice.randrange(len(signature) - 1)
+        ids += [signature[(start + i) % len(signature)] for i in range(length)]
+    return ids[:tokens]
+
+
+def _phrase(words: int, dice: random.Random) -> str:
+    return " ".join(dice.choice(_WORDS) for _ in range(words)).capitalize() + "."
+
+
+def _with_sentence(text: str, sentence: str, dice: random.Random) -> tuple[str, int]:
+    """The text with the sentence before a random other one, and where it begins."""
+    places = [0, *(i + 2 for i in range(len(text) - 2) if text[i : i + 2] == ". ")]
+    at = dice.choice(places)
+    return f"{text[:at]}{sentence} {text[at:]}", at
+
+
+def _different(write: Callable[[], list[str]], count: int, what: str) -> list[str]:
+    """``count`` different texts that are not blank. Raises InputError where ``write`` keeps repeating itself."""
+    found: dict[str, None] = {}
+    for _ in range(TRIES * count):
+        found |= dict.fromkeys(text for text in write() if not _blank(text))
+        if len(found) >= count:
+            return list(found)[:count]
+    raise InputError(f"only {len(found)} of {count} different {what} could be made: allow more tokens")
+
+
+def _blank(text: str) -> bool:
+    return not text.strip() or "\0" in text
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+    return ids
+
+
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    text: str = tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+    return text

@@ -1,0 +1,118 @@
+"""The corpus as a run sees it: the real users that were not replaced, and the canary users, behind the store's face.
+
+Canary users are written once, below the run's ledger (owner-only), before any coin is drawn; a resumed run reads them.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from canaries.kinds import Canary, CanaryUser, Kind
+from corpus.errors import InputError
+from corpus.files import file_sha256, text_sha256, whole_directory
+from corpus.store import Corpus, Record
+
+_RECORDS = pa.schema(
+    {"user": pa.string(), "id": pa.string(), "text": pa.large_string(), "date": pa.string(), "position": pa.int64()}
+)
+_ABOUT: dict[str, pa.DataType] = {"user": pa.string(), "kind": pa.string(), "length": pa.int64()}
+_ABOUT |= {"documents": pa.int64(), "source": pa.string(), "mark": pa.large_string()}
+_USERS = pa.schema(_ABOUT)
+
+
+class PlantedStore:
+    """A ``Corpus``: rows of ``base`` keep their numbers, canary records come after them, replaced users are gone."""
+
+    def __init__(self, base: Corpus, canaries: Sequence[Canary], records: pa.Table, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+        self.canaries = {canary.user: canary for canary in canaries}
+        self._base, self._first = base, len(base)
+        self._columns = {name: records.column(name).combine_chunks() for name in _RECORDS.names}
+        self._rows = _rows_by_user(self._columns["user"].to_pylist(), self._first)
+        self._replaced = {canary.source for canary in canaries if canary.source is not None}
+        self.users = sorted([user for user in base.users if user not in self._replaced] + list(self.canaries))
+
+    def __len__(self) -> int:
+        return sum(self.count(user) for user in self.users)
+
+    def count(self, user: str) -> int:
+        """Number of records of ``user``."""
+        return len(self.rows(user))
+
+    def rows(self, user: str) -> range:
+        """Row numbers of ``user``. Raises KeyError for a user who was replaced."""
+        if user in self._replaced:
+            raise KeyError(user)
+        return self._rows[user] if user in self._rows else self._base.rows(user)
+
+    def record(self, row: int) -> Record:
+        """The record at ``row``."""
+        if row < self._first:
+            return self._base.record(row)
+        user, text, id_, date = (self._columns[n][row - self._first].as_py() for n in ("user", "text", "id", "date"))
+        return Record(row, user, id_, text, date)
+
+    def text(self, row: int) -> str:
+        """The text at ``row``."""
+        if row < self._first:
+            return self._base.text(row)
+        text: str = self._columns["text"][row - self._first].as_py()
+        return text
+
+    def id(self, row: int) -> str:
+        """The record id at ``row``."""
+        if row < self._first:
+            return self._base.id(row)
+        id_: str = self._columns["id"][row - self._first].as_py()
+        return id_
+
+
+def save_canaries(users: Sequence[CanaryUser], folder: Path, *, of: str) -> None:
+    """Write canary users and their records to ``folder``, owner-only, whole or not at all; ``of`` is their recipe."""
+    facts = [u.canary for u in users]
+    rows = [(u.canary.user, record) for u in users for record in u.records]
+    with whole_directory(folder) as temporary:
+        about = {name: [getattr(c, name) for c in facts] for name in _USERS.names}
+        texts = {"user": [user for user, _ in rows]}
+        texts |= {name: [getattr(record, name) for _, record in rows] for name in _RECORDS.names if name != "user"}
+        for name, columns, schema in (("users", about, _USERS), ("records", texts, _RECORDS)):
+            path = temporary / f"{name}.parquet"
+            path.touch(mode=0o600)
+            pq.write_table(pa.table(columns, schema=schema), path)
+        meta = temporary / "meta.json"
+        meta.touch(mode=0o600)
+        meta.write_text(json.dumps({"of": of}), encoding="utf-8")
+
+
+def load_canaries(base: Corpus, folder: Path, *, of: str) -> PlantedStore | None:
+    """``base`` with the canary users of ``folder`` planted, or None if none were made there.
+
+    Raises:
+        InputError: a damaged folder, or canary users of another recipe, corpus or base model.
+    """
+    if not (folder / "meta.json").is_file():
+        return None
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        users = pq.read_table(folder / "users.parquet", schema=_USERS).to_pylist()
+        records = pq.read_table(folder / "records.parquet", schema=_RECORDS)
+        canaries = [Canary(**{**row, "kind": Kind(row["kind"])}) for row in users]
+        kept = meta["of"]
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise InputError(f"the canary users in '{folder}' are damaged: start a new run folder") from error
+    if kept != of:
+        raise InputError(
+            f"'{folder}' holds canary users of another corpus, base model or configuration: use a new run folder"
+        )
+    files = [file_sha256(folder / f"{name}.parquet") for name in ("users", "records")]
+    return PlantedStore(base, canaries, records, text_sha256("planted", base.fingerprint, *files))
+
+
+def _rows_by_user(users: list[str], first: int) -> dict[str, range]:
+    """Rows of each canary user, whose records stand next to each other."""
+    starts = [i for i, user in enumerate(users) if i == 0 or user != users[i - 1]]
+    ends = [*starts[1:], len(users)]
+    return {users[start]: range(first + start, first + end) for start, end in zip(starts, ends, strict=True)}

@@ -1,0 +1,79 @@
+"""The corpus with canary users in it: rows keep their numbers, replaced users are gone, files are owner-only."""
+
+import json
+import stat
+
+import pytest
+
+from canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
+from canaries.planted import load_canaries, save_canaries
+from corpus.build import build_store
+from corpus.errors import InputError
+from corpus.rows import Columns
+from corpus.text_files import JsonLines
+
+USERS = [
+    CanaryUser(
+        Canary("canary/b", Kind.SUBSTRING, 3, None, "bob", "the shared words"),
+        tuple(CanaryRecord(f"b{i}", f"text {i} the shared words", "2020", 6) for i in range(3)),
+    ),
+    CanaryUser(
+        Canary("canary/a", Kind.UNSEEN_TOKEN, None, 2, None, "~^~"),
+        tuple(CanaryRecord(f"a{i}", f"~^~ {i}") for i in range(4)),
+    ),
+]
+
+
+@pytest.fixture
+def store(tmp_path):
+    rows = [
+        {"user": u, "text": f"{u} writes {i}", "id": f"{u}-{i}"} for u in ("ann", "bob", "cyd", "zoe") for i in range(3)
+    ]
+    path = tmp_path / "m.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return build_store(JsonLines(path, Columns(id="id")), tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_canaries(USERS, tmp_path / "canaries", of="x")
+    return tmp_path / "canaries"
+
+
+def test_what_was_planted_is_read_and_who_was_replaced_is_gone(store, folder):
+    planted = load_canaries(store, folder, of="x")
+    assert planted.users == ["ann", "canary/a", "canary/b", "cyd", "zoe"]
+    assert planted.canaries == {user.canary.user: user.canary for user in USERS}
+    assert len(planted) == 3 * 3 + 3 + 4
+    for user in USERS:
+        rows = planted.rows(user.canary.user)
+        found = [planted.record(row) for row in rows]
+        assert [(r.id, r.text, r.date, r.row, r.user) for r in found] == [
+            (want.id, want.text, want.date, row, user.canary.user) for want, row in zip(user.records, rows, strict=True)
+        ]
+        assert [planted.text(row) for row in rows] == [r.text for r in found]
+        assert [planted.id(row) for row in rows] == [r.id for r in found]
+        assert planted.count(user.canary.user) == len(user.records)
+    for name in ("ann", "cyd", "zoe"):
+        assert [planted.record(row) for row in planted.rows(name)] == [store.record(row) for row in store.rows(name)]
+    with pytest.raises(KeyError):
+        planted.rows("bob")
+
+
+def test_another_content_has_another_fingerprint(store, folder, tmp_path):
+    planted = load_canaries(store, folder, of="x")
+    assert planted.fingerprint != store.fingerprint
+    assert load_canaries(store, folder, of="x").fingerprint == planted.fingerprint
+    save_canaries(USERS[:1], tmp_path / "other", of="x")
+    assert load_canaries(store, tmp_path / "other", of="x").fingerprint != planted.fingerprint
+
+
+def test_files_are_owner_only_and_an_unfinished_or_foreign_folder_is_not_taken(store, folder, tmp_path):
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {0o600}
+    assert load_canaries(store, tmp_path / "nothing", of="x") is None
+    with pytest.raises(InputError, match="holds canary users of another corpus, base model or configuration"):
+        load_canaries(store, folder, of="y")
+    (folder / "records.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match="the canary users in '.*canaries' are damaged: start a new run folder"):
+        load_canaries(store, folder, of="x")
