@@ -23,13 +23,13 @@ from defenses.per_unit_gradients import Units, clipped_gradient_sum
 VOCABULARY = 2048
 
 
-def new_model(*, tied: bool = True) -> GPTNeoForCausalLM:
+def new_model(*, tied: bool = True, hidden: int = 128) -> GPTNeoForCausalLM:
     torch.manual_seed(0)
     return GPTNeoForCausalLM(
         GPTNeoConfig(
             vocab_size=VOCABULARY,
             max_position_embeddings=128,
-            hidden_size=128,
+            hidden_size=hidden,
             num_layers=4,
             num_heads=4,
             window_size=64,

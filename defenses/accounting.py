@@ -20,7 +20,16 @@ from typing import TypeAlias
 from scipy import optimize, special
 
 from corpus.errors import InputError
-from defenses.events import Event, UnamplifiedGaussian, check_count, one_step, one_step_range, with_noise
+from defenses.events import (
+    Event,
+    FilteredGaussian,
+    GridEvent,
+    UnamplifiedGaussian,
+    check_count,
+    one_step,
+    one_step_range,
+    with_noise,
+)
 from defenses.loss_pmf import LossPair, WindowError, compose_pair, pair_delta, pair_epsilon, rounding_mass
 from defenses.mixture_pld import GridError
 from defenses.pld_cache import cached_pair, default_cache_dir
@@ -51,6 +60,8 @@ def epsilon(event: Event, steps: int, delta: float, *, cache_dir: Path | None = 
         return math.inf
     if isinstance(event, UnamplifiedGaussian):
         return gaussian_epsilon(event.mu, delta)
+    if isinstance(event, FilteredGaussian):
+        return event.above_epsilon + gaussian_epsilon(math.sqrt(steps) / event.noise_multiplier, delta / 2.0)
     return pair_epsilon(loss_distribution(event, steps, delta, cache_dir=cache_dir), delta)
 
 
@@ -63,6 +74,10 @@ def delta_of(event: Event, steps: int, target_epsilon: float, *, cache_dir: Path
         return 1.0
     if isinstance(event, UnamplifiedGaussian):
         return max(gaussian_delta(event.mu, target_epsilon), SMALLEST_DELTA)
+    if isinstance(event, FilteredGaussian):
+        rest = target_epsilon - event.above_epsilon
+        mu = math.sqrt(steps) / event.noise_multiplier
+        return 1.0 if rest < 0.0 else min(1.0, max(2.0 * gaussian_delta(mu, rest), SMALLEST_DELTA))
 
     def bias(pair: LossPair) -> tuple[float, float]:
         near = pair_delta(pair, target_epsilon)
@@ -90,6 +105,8 @@ def loss_distribution(event: Event, steps: int, delta: float, *, cache_dir: Path
     check_delta(delta, steps)
     if event.noise_multiplier == 0.0:
         raise InputError("noise multiplier 0 has no privacy-loss distribution: its epsilon is infinite")
+    if isinstance(event, FilteredGaussian):
+        raise InputError("the filtered mechanism has no privacy-loss distribution: its theorem gives (epsilon, delta)")
     return _settled(event, 1 if isinstance(event, UnamplifiedGaussian) else steps, delta, _directory(cache_dir))
 
 
@@ -181,7 +198,7 @@ def _directory(cache_dir: Path | None) -> Path:
 
 
 @functools.lru_cache(maxsize=8)
-def _settled(event: Event, steps: int, delta: float, directory: Path) -> LossPair:
+def _settled(event: GridEvent, steps: int, delta: float, directory: Path) -> LossPair:
     def bias(pair: LossPair) -> tuple[float, float]:
         spent = pair_epsilon(pair, delta)
         if spent == 0.0 or math.isinf(spent):
@@ -193,7 +210,7 @@ def _settled(event: Event, steps: int, delta: float, directory: Path) -> LossPai
     return _refined(event, steps, bias, directory)
 
 
-def _refined(event: Event, steps: int, bias: _Bias, directory: Path) -> LossPair:
+def _refined(event: GridEvent, steps: int, bias: _Bias, directory: Path) -> LossPair:
     """Composes on finer grids until bias(pair) = (predicted, allowed) is in order, or the grid is at its limit.
 
     Widths are powers of two, so that runs share cached steps. A pair is a valid bound on every grid: the limit costs
@@ -213,7 +230,7 @@ def _refined(event: Event, steps: int, bias: _Bias, directory: Path) -> LossPair
             return pair
 
 
-def _composed(event: Event, steps: int, width: float, directory: Path) -> LossPair:
+def _composed(event: GridEvent, steps: int, width: float, directory: Path) -> LossPair:
     while True:
         try:
             return compose_pair(_stored_step(event, width, directory), steps)
@@ -221,7 +238,7 @@ def _composed(event: Event, steps: int, width: float, directory: Path) -> LossPa
             width *= 2.0
 
 
-def _stored_step(event: Event, width: float, directory: Path) -> LossPair:
+def _stored_step(event: GridEvent, width: float, directory: Path) -> LossPair:
     if one_step_range(event) / width < _WORTH_STORING:
         return one_step(event, width)
     parameters = {"event": type(event).__name__, "width": float(width).hex()}

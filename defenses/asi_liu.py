@@ -8,9 +8,12 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from corpus.coins import keyed_uniform
 from corpus.errors import InputError
 from defenses.accounting import calibrate, gaussian_mu
 from defenses.events import PoissonGaussian, check_count
+
+SCORE_SENSITIVITY = 2.0
 
 
 @dataclass(frozen=True)
@@ -57,3 +60,23 @@ def concentration_threshold(users: int) -> float:
     """4 N / 5, what the score must pass at every step for training to go on (Algorithm 3, line 9); N is public."""
     check_count("users", users)
     return 0.8 * users
+
+
+def above_threshold(score: float, users: int, above_epsilon: float, key: bytes, step: int) -> bool:
+    """AboveThreshold (sparse vector) over the steps of a run: whether training goes on (Algorithm 3, line 9).
+
+    Replacing one user changes the score by less than SCORE_SENSITIVITY: 2 (N - 1) ordered pairs over N. The threshold
+    gets one Laplace number for the run, the score one per step, both functions of the key.
+    """
+    threshold = concentration_threshold(users) + _laplace(2.0 * SCORE_SENSITIVITY / above_epsilon, key, "threshold")
+    return score + _laplace(4.0 * SCORE_SENSITIVITY / above_epsilon, key, f"score {step}") >= threshold
+
+
+def keep_probability(near: int, users: int) -> float:
+    """p of a user with so many users within 2 tau: 0 below N / 2, 1 from 2 N / 3, linear between (line 12)."""
+    return min(1.0, max(0.0, (near - users / 2.0) / (users / 6.0)))
+
+
+def _laplace(scale: float, key: bytes, name: str) -> float:
+    u = keyed_uniform(key, "above threshold", name) + 2.0**-54
+    return -scale * math.log(2.0 * (1.0 - u)) if u > 0.5 else scale * math.log(2.0 * u)

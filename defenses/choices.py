@@ -91,6 +91,18 @@ class ShuffledSampler(Choice):
         return _rate(self.population, self.cohort)
 
 
+class FullBatchSampler(Choice):
+    """Every one of a public number of users enters every step; absent ones count as users of gradient zero."""
+
+    kind: Literal["full_batch"] = "full_batch"
+    population: PositiveInt
+
+    @property
+    def rate(self) -> float:
+        """1: nobody is left out."""
+        return 1.0
+
+
 class FlatClip(Choice):
     """Each unit's gradient is scaled down to norm at most `norm`; noise has standard deviation s * norm on the sum."""
 
@@ -110,6 +122,17 @@ class BatchClip(Choice):
 
     kind: Literal["batch"] = "batch"
     norm: Positive
+
+
+class ConcentrationFilter(Choice):
+    """Asi & Liu: users far from the others are left out, and the run halts unless most lie within `tau` of each other.
+
+    above_epsilon: what AboveThreshold may spend over the run (half the budget in Chua et al., Algorithm 3).
+    """
+
+    kind: Literal["concentration_filter"] = "concentration_filter"
+    tau: Positive
+    above_epsilon: Positive
 
 
 class NoClip(Choice):
@@ -148,8 +171,12 @@ class DataStep(Choice):
         return self
 
 
-Sampler: TypeAlias = Annotated[PoissonSampler | CappedPoissonSampler | ShuffledSampler, Field(discriminator="kind")]
-Clip: TypeAlias = Annotated[FlatClip | NormalisedClip | BatchClip | NoClip, Field(discriminator="kind")]
+Sampler: TypeAlias = Annotated[
+    PoissonSampler | CappedPoissonSampler | ShuffledSampler | FullBatchSampler, Field(discriminator="kind")
+]
+Clip: TypeAlias = Annotated[
+    FlatClip | NormalisedClip | BatchClip | ConcentrationFilter | NoClip, Field(discriminator="kind")
+]
 Divisor: TypeAlias = Annotated[ConstantDivisor | RealisedCohortDivisor, Field(discriminator="kind")]
 RecordSelection: TypeAlias = Literal[
     "all", "random", "longest", "shortest", "highest_perplexity", "lowest_perplexity", "random_chunk"

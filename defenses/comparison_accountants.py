@@ -15,6 +15,7 @@ from defenses.accounting import SMALLEST_DELTA, check_delta, epsilon, loss_distr
 from defenses.events import (
     CappedPoissonGaussian,
     Event,
+    FilteredGaussian,
     PoissonGaussian,
     UnamplifiedGaussian,
     check_count,
@@ -80,6 +81,8 @@ def rdp_epsilon(event: Event, steps: int, delta: float) -> float:
             raise InputError(
                 "no Renyi accountant exists for a hard cohort cap: leave the cap out or use epsilon by PLD"
             )
+        case FilteredGaussian():
+            raise InputError("no Renyi accountant exists for the concentration filter: use epsilon")
         case PoissonGaussian(group_size=g) if g > 1:
             return float(rdp.compute_epsilon(_ORDERS, steps * _mixture_rdp(event, _ORDERS), delta)[0])
         case PoissonGaussian() | UnamplifiedGaussian():

@@ -85,7 +85,28 @@ class UnamplifiedGaussian:
         return shift / self.noise_multiplier if self.noise_multiplier > 0 else math.inf
 
 
-Event: TypeAlias = PoissonGaussian | CappedPoissonGaussian | UnamplifiedGaussian
+@dataclass(frozen=True)
+class FilteredGaussian:
+    """Asi & Liu's filtered descent (Chua et al., Algorithm 3): full batches of `users`, replacement adjacency.
+
+    above_epsilon pays for AboveThreshold over the whole run; the Gaussian noise of all steps, of multiplier
+    noise_multiplier, pays the rest at delta / 2. It has an (epsilon, delta), by their theorem, and no loss
+    distribution.
+    """
+
+    noise_multiplier: float
+    users: int
+    above_epsilon: float
+
+    def __post_init__(self) -> None:
+        check_noise(self.noise_multiplier)
+        check_count("users", self.users)
+        if not (math.isfinite(self.above_epsilon) and self.above_epsilon > 0):
+            raise InputError(f"epsilon {self.above_epsilon} of AboveThreshold is not a number above 0")
+
+
+GridEvent: TypeAlias = PoissonGaussian | CappedPoissonGaussian | UnamplifiedGaussian
+Event: TypeAlias = GridEvent | FilteredGaussian
 
 
 def with_noise(event: Event, noise_multiplier: float) -> Event:
@@ -109,7 +130,7 @@ def participations(population: int, cohort: int, steps: int, *, drop_incomplete:
     return -(-steps * cohort // population)
 
 
-def one_step(event: Event, width: float) -> LossPair:
+def one_step(event: GridEvent, width: float) -> LossPair:
     """The event's one-step dominating pair on a grid of `width` nats (for UnamplifiedGaussian: of the whole run).
 
     Raises mixture_pld.GridError where the grid is too fine.
@@ -137,7 +158,7 @@ def mixture(event: PoissonGaussian | UnamplifiedGaussian) -> Mixture:
             assert_never(event)
 
 
-def one_step_range(event: Event) -> float:
+def one_step_range(event: GridEvent) -> float:
     """Width in nats of the interval that holds the one-step loss, for a first grid."""
     twin = (
         event if not isinstance(event, CappedPoissonGaussian) else PoissonGaussian(event.noise_multiplier, event.rate)
@@ -165,6 +186,8 @@ def to_dp_event(event: Event, steps: int) -> dp_event.DpEvent:
             )
         case UnamplifiedGaussian():
             return dp_event.GaussianDpEvent(1.0 / event.mu)
+        case FilteredGaussian():
+            return dp_event.UnsupportedDpEvent()
         case _:
             assert_never(event)
     return dp_event.SelfComposedDpEvent(single, steps)

@@ -21,9 +21,11 @@ from defenses.choices import (
     CappedPoissonSampler,
     Choice,
     Clip,
+    ConcentrationFilter,
     DataStep,
     Divisor,
     FlatClip,
+    FullBatchSampler,
     NoClip,
     NormalisedClip,
     PoissonSampler,
@@ -36,6 +38,7 @@ from defenses.choices import (
 from defenses.events import (
     CappedPoissonGaussian,
     Event,
+    FilteredGaussian,
     PoissonGaussian,
     UnamplifiedGaussian,
     participations,
@@ -79,7 +82,11 @@ class NoGuarantee:
     @property
     def label(self) -> str:
         """One line for record, report and terminal, beginning with "not a DP guarantee: "."""
-        return "not a DP guarantee: " + "; ".join(self.reasons)
+        text = "not a DP guarantee: " + "; ".join(self.reasons)
+        if self.fallback is None:
+            return text
+        assumed = "none" if self.assumed_epsilon is None else f"{self.assumed_epsilon:.4g}"
+        return f"{text} (assumed epsilon {assumed}; what holds without the assumption: {self.fallback.label})"
 
 
 class Mechanism(Choice):
@@ -135,7 +142,14 @@ class Mechanism(Choice):
                 f"group size {self.group_size} with unit example: a group is a user's records, use unit user"
             )
         shuffled = isinstance(self.sampler, ShuffledSampler)
-        if self.adjacency == "replace" and not shuffled:
+        filtered = isinstance(self.clip, ConcentrationFilter)
+        if filtered != isinstance(self.sampler, FullBatchSampler):
+            raise InputError("the concentration filter goes with full batches, and full batches with nothing else")
+        if filtered and (self.unit, self.sampled, self.adjacency) != ("user", "user", "replace"):
+            raise InputError(
+                "the concentration filter protects users that are sampled as such, under replace adjacency"
+            )
+        if self.adjacency == "replace" and not (shuffled or filtered):
             raise InputError("replace adjacency has no accountant under Poisson sampling: use add_remove")
         if self.adjacency == "add_remove" and shuffled:
             raise InputError("shuffled cohorts fix the population: use zero_out or replace adjacency")
@@ -158,6 +172,9 @@ class Mechanism(Choice):
                 return PoissonGaussian(self.noise_multiplier, self.sampler.rate, self.members)
             case CappedPoissonSampler(rate=rate, population=population, cap=cap):
                 return CappedPoissonGaussian(self.noise_multiplier, rate, population, cap)
+            case FullBatchSampler(population=population):
+                assert isinstance(self.clip, ConcentrationFilter)
+                return FilteredGaussian(self.noise_multiplier, population, self.clip.above_epsilon)
             case _:
                 assert_never(self.sampler)
 
@@ -178,8 +195,15 @@ class Mechanism(Choice):
 
     @property
     def sensitivity(self) -> float:
-        """Norm of what one sampled member adds to the sum before noise: noise has deviation noise_multiplier * this."""
+        """Norm of what one sampled member adds to the sum before noise: noise has deviation noise_multiplier * this.
+
+        For the concentration filter: tau sqrt(8 (epsilon + ln(T / delta))) (Chua et al., Algorithm 3, line 14).
+        """
         match self.clip:
+            case ConcentrationFilter(tau=tau):
+                assert self.delta is not None
+                spent = accounting.epsilon(self.assumed_event, self.steps, self.delta)
+                return tau * math.sqrt(8.0 * (spent + math.log(self.steps / self.delta)))
             case FlatClip(norm=norm):
                 return norm
             case NormalisedClip():
@@ -288,6 +312,10 @@ class Mechanism(Choice):
                 "validation users are public, not protected; epsilon is at the last step, whichever is chosen",
             ),
             (self.record_selection in _PERPLEXITY, "the base model that ranks records saw no protected user"),
+            (
+                isinstance(self.clip, ConcentrationFilter),
+                "by the theorem of Asi & Liu (2024) as Chua et al. state it, not proved again; halting is an output",
+            ),
             (True, f"noise by {self.noise_generator}"),
         ]
         return (*self.assumptions, *(text for holds, text in checks if holds))

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from corpus.coins import keyed_digest, keyed_order, keyed_uniform
 from corpus.errors import InputError
-from defenses.choices import CappedPoissonSampler, PoissonSampler, Sampler, ShuffledSampler
+from defenses.choices import CappedPoissonSampler, FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler
 
 
 def draw(sampler: Sampler, key: bytes, step: int, identities: Sequence[str]) -> list[int]:
@@ -37,6 +37,9 @@ def draw(sampler: Sampler, key: bytes, step: int, identities: Sequence[str]) -> 
             return sorted(index[name] for name in keyed_order(key, f"cap {step}", list(index))[:cap])
         case ShuffledSampler():
             return _shuffled(sampler, key, step, identities)
+        case FullBatchSampler(population=population):
+            _check_population(population, len(identities))
+            return list(range(len(identities)))
         case _:
             assert_never(sampler)
 

@@ -19,8 +19,8 @@ GROUPS_OF_BATCHES = 32
 IGNORED = -100
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_length: int) -> list[list[int]]:
-    """Token sequences: start token, text, end-of-text token, cut to ``sequence_length`` predictions.
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_length: int | None) -> list[list[int]]:
+    """Token sequences: start token, text, end-of-text token, cut to ``sequence_length`` predictions (None: whole).
 
     Returns:
         One list per text, of 2 to ``sequence_length`` + 1 ids.
@@ -33,7 +33,8 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_le
         raise InputError(
             f"training text number {empty + 1} has no tokens: remove texts of blanks or unknown characters"
         )
-    return [[start, *tokens, *end][: sequence_length + 1] for tokens in ids]
+    longest = None if sequence_length is None else sequence_length + 1
+    return [[start, *tokens, *end][:longest] for tokens in ids]
 
 
 class ShuffledBatches:

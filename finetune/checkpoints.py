@@ -33,6 +33,7 @@ class TrainingState:
     best_metric: float | None = None
     loss_sum: float = 0.0
     loss_steps: int = 0
+    smallest_norm: float | None = None
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
 
@@ -82,6 +83,19 @@ def load_state(
         {"state": _unflatten(tensors, content["optimizer"]), "param_groups": optimizer.state_dict()["param_groups"]}
     )
     return state
+
+
+def finished_state(folder: Path) -> TrainingState:
+    """The newest state below ``folder``, without its tensors.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    newest = next(iter(sorted(folder.glob("step-*"), reverse=True)), folder)
+    try:
+        return TrainingState(**json.loads((newest / "state.json").read_text(encoding="utf-8"))["state"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"'{newest}' holds no whole checkpoint of a finished run") from error
 
 
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

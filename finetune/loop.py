@@ -12,10 +12,16 @@ from transformers import PreTrainedModel
 
 from corpus.errors import InputError, ResumableError
 from corpus.files import text_sha256
+from defenses.choices import ConcentrationFilter
 from finetune.batches import ShuffledBatches, collate, record_losses
 from finetune.checkpoints import TrainingState, load_state, save_model, save_state
-from finetune.private import PrivateTraining, private_gradient
-from finetune.recipe import Optimizer, Precision, Recipe, Select
+from finetune.clipping import PlainClipping, clipped_batch_gradient
+from finetune.filtered import Halted, filtered_gradient
+from finetune.passes import Passes
+from finetune.private import private_gradient
+from finetune.ranks import own_share, processes, rank, sum_over_ranks, wait_for_all
+from finetune.recipe import Optimizer, Precision, Recipe
+from finetune.units import PrivateTraining
 from models.loading import LanguageModel, quiet_transformers
 
 Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
@@ -23,13 +29,19 @@ Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A finished run: where the chosen model is, and the curve of evaluations."""
+    """A finished run: where the chosen model is, and the curve of evaluations.
+
+    smallest_norm: of the gradients of a clipping run; halted: the filter ended the run after ``steps`` steps, and
+    there is no model.
+    """
 
     folder: Path
     chosen_step: int
     steps: int
     history: tuple[Mapping[str, float], ...]
     seconds: float
+    smallest_norm: float | None = None
+    halted: bool = False
 
 
 def train(
@@ -39,14 +51,17 @@ def train(
     folder: Path,
     *,
     private: PrivateTraining | None = None,
+    clipping: PlainClipping | None = None,
     evaluate: Evaluate | None = None,
     select_by: str | None = None,
     advance: Callable[[int], object] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> TrainingResult:
     """Train ``base`` on ``sequences`` and leave the chosen model in ``folder``/final.
 
     The same call after a kill goes on from the last checkpoint and, on a CPU, ends with bitwise the same weights. A
-    finished run is not run again.
+    finished run is not run again. Under ``torchrun`` every process calls it with the same arguments and ends with the
+    same model; the first one writes.
 
     Args:
         base: the model to start from; its weights are changed in place.
@@ -54,10 +69,12 @@ def train(
         recipe: hyperparameters.
         folder: for checkpoints.
         private: the mechanism to run in place of plain batches; it fixes the number of steps.
+        clipping: clip plain batches, without noise; the norms' least value and a sample go into the result.
         evaluate: called with the number of completed steps and the model at ``recipe.evaluation_steps``; what it
             returns joins the history.
-        select_by: the metric of ``evaluate`` whose smallest value marks the best model; needed for ``Select.BEST``.
+        select_by: the metric of ``evaluate`` whose smallest value marks the best model; needed to keep or stop by it.
         advance: called with 1 after every step.
+        say: told when memory ends and training goes on in smaller passes.
 
     Raises:
         InputError: no records, or a checkpoint of another job in ``folder``.
@@ -66,14 +83,14 @@ def train(
     """
     if not sequences:
         raise InputError("there is no record to train on: the held-in users have none left after the set-asides")
-    if recipe.select is Select.BEST and (evaluate is None or select_by is None):
-        raise InputError("finetune.select is 'best', but nothing is evaluated to choose by: set it to 'last'")
+    if recipe.looks_at_validation and (evaluate is None or select_by is None):
+        raise InputError("finetune.select keeps the best or patience is set, but nothing is evaluated to choose by")
     accelerator = Accelerator(mixed_precision=_mixed_precision(recipe.precision), cpu=base.device.type == "cpu")
     torch.manual_seed(recipe.seed)
     model = _with_adapters(base.model, recipe).to(accelerator.device).train()
     optimizer = _optimizer(model, recipe)
     steps = private.mechanism.steps if private else recipe.steps(len(sequences))
-    state = TrainingState(job=job_name(base, sequences, recipe, private))
+    state = TrainingState(job=job_name(base, sequences, recipe, private, clipping))
     state = load_state(folder / "resume", state.job, model, optimizer) or state
     if advance and state.step:
         advance(state.step)
@@ -81,18 +98,25 @@ def train(
         [len(s) for s in sequences], recipe.batch_size, recipe.seed, group_by_length=recipe.group_by_length
     )
     evaluation_steps = set(recipe.evaluation_steps(steps)) if evaluate else set()
+    passes = Passes(private.micro_records if private else recipe.micro_batch or recipe.batch_size, say)
     started = time.monotonic() - state.seconds
 
-    while state.step < steps:
+    def stopped() -> bool:
+        return select_by is not None and recipe.stops_after([point[select_by] for point in state.history])
+
+    while state.step < steps and not stopped():
         torch.manual_seed(recipe.seed * 2**32 + state.step)  # dropout, where a model has it
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(state.step, steps)
         if private:
             with accelerator.autocast():
-                loss = private_gradient(model, private, state.step, sequences)
+                try:
+                    loss = _noised_gradient(model, private, state.step, sequences, passes)
+                except Halted as halted:
+                    return TrainingResult(folder, 0, halted.step, (), 0.0, halted=True)
         else:
             batch = [sequences[row] for row in batches.rows(state.step)]
-            loss = _accumulate_gradient(model, batch, recipe.micro_batch or len(batch), accelerator)
+            loss = _batch_gradient(model, batch, clipping, passes, accelerator, state)
             if not math.isfinite(loss):
                 raise _diverged("loss", state.step + 1, folder)
         optimizer.step()
@@ -117,41 +141,84 @@ def train(
                 }
             )
             state.loss_sum, state.loss_steps = 0.0, 0
-            if recipe.select is Select.BEST and select_by is not None:
+            if recipe.keeps_best and select_by is not None:
                 _keep_best(state, metrics[select_by], folder, model, base)
-        if state.step % recipe.checkpoint_every == 0 or state.step == steps:
+        if state.step % recipe.checkpoint_every == 0 or state.step == steps or stopped():
             _require_finite(model, state.step, folder)
             state.seconds = time.monotonic() - started
-            save_state(folder / "resume", state, model, optimizer)
+            if rank() == 0:
+                save_state(folder / "resume", state, model, optimizer)
 
     final = folder / "final"
-    if not (final / "config.json").is_file():
-        if recipe.select is Select.BEST:
+    if rank() == 0 and not (final / "config.json").is_file():
+        if recipe.keeps_best:
             (folder / "best").rename(final)
         else:
             save_model(final, model, base.tokenizer)
-    chosen = state.best_step if recipe.select is Select.BEST else steps
-    return TrainingResult(final, chosen, steps, tuple(state.history), state.seconds)
+    wait_for_all()
+    chosen = state.best_step if recipe.keeps_best else state.step
+    return TrainingResult(final, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm)
 
 
-def _accumulate_gradient(
+def _noised_gradient(
+    model: PreTrainedModel,
+    private: PrivateTraining,
+    step: int,
+    sequences: Sequence[Sequence[int]],
+    passes: Passes,
+) -> float | None:
+    if isinstance(private.mechanism.clip, ConcentrationFilter):
+        return filtered_gradient(model, private, step, sequences)
+    return private_gradient(model, private, step, sequences, passes)
+
+
+def _batch_gradient(
+    model: PreTrainedModel,
+    batch: Sequence[Sequence[int]],
+    clipping: PlainClipping | None,
+    passes: Passes,
+    accelerator: Accelerator,
+    state: TrainingState,
+) -> float:
+    """Put the gradient of the batch's mean record loss into ``.grad``, clipped or not; return that loss."""
+    if clipping is None:
+        return passes.fitted(
+            lambda most: _plain_gradient(model, batch, most, accelerator), lambda most: min(most, len(batch))
+        )
+    with accelerator.autocast():
+        loss, norms = clipped_batch_gradient(model, clipping, batch, passes)
+    state.smallest_norm = min([*norms, math.inf if state.smallest_norm is None else state.smallest_norm])
+    return loss
+
+
+def _plain_gradient(
     model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, accelerator: Accelerator
 ) -> float:
-    """Add the gradient of the batch's mean record loss to ``.grad``, micro-batch by micro-batch; return that loss."""
-    total = 0.0
-    for start in range(0, len(batch), micro_batch):
-        inputs, targets = collate(batch[start : start + micro_batch], accelerator.device)
+    """The gradient by autograd alone, micro-batch by micro-batch, summed over processes."""
+    total = torch.zeros(1, dtype=torch.float64, device=accelerator.device)
+    model.zero_grad(set_to_none=True)
+    share = own_share(batch)
+    for start in range(0, len(share), micro_batch):
+        inputs, targets = collate(share[start : start + micro_batch], accelerator.device)
         with accelerator.autocast():
             loss = record_losses(model, inputs, targets).sum() / len(batch)
         torch.autograd.backward(loss)
-        total += float(loss.detach())
-    return total
+        total += loss.detach()
+    if processes() > 1:  # all of them, whatever their shares: a process that left one sum out would join the next
+        gradients = [
+            p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters() if p.requires_grad
+        ]
+        for parameter, gradient in zip((p for p in model.parameters() if p.requires_grad), gradients, strict=True):
+            parameter.grad = gradient
+        sum_over_ranks([total, *gradients])
+    return float(total)
 
 
 def _keep_best(state: TrainingState, metric: float, folder: Path, model: PreTrainedModel, base: LanguageModel) -> None:
     if state.best_metric is None or metric < state.best_metric:
         state.best_metric, state.best_step = metric, state.step
-        save_model(folder / "best", model, base.tokenizer)
+        if rank() == 0:
+            save_model(folder / "best", model, base.tokenizer)
 
 
 def _with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
@@ -185,6 +252,8 @@ def _optimizer(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimizer:
             return torch.optim.AdamW(parameters, recipe.learning_rate, weight_decay=recipe.weight_decay)
         case Optimizer.SGD:
             return torch.optim.SGD(parameters, recipe.learning_rate, momentum=0.9, weight_decay=recipe.weight_decay)
+        case Optimizer.ADAFACTOR:
+            return torch.optim.Adafactor(parameters, recipe.learning_rate, weight_decay=recipe.weight_decay)
 
 
 def _mixed_precision(precision: Precision) -> str:
@@ -194,14 +263,19 @@ def _mixed_precision(precision: Precision) -> str:
 
 
 def job_name(
-    base: LanguageModel, sequences: Sequence[Sequence[int]], recipe: Recipe, private: PrivateTraining | None
+    base: LanguageModel,
+    sequences: Sequence[Sequence[int]],
+    recipe: Recipe,
+    private: PrivateTraining | None,
+    clipping: PlainClipping | None = None,
 ) -> str:
     """Name of the job: base model, data, mechanism, key, and every hyperparameter that shapes the weights."""
     shaping = {k: v for k, v in asdict(recipe).items() if k != "checkpoint_every"}
-    mechanism = ""
+    mechanism = repr(clipping) if clipping else ""
     if private:
         units = [(unit.name, unit.rows) for unit in private.units]
-        mechanism = text_sha256(private.mechanism.model_dump_json(), private.key.hex(), private.noise, repr(units))
+        plan = private.mechanism.model_dump_json()
+        mechanism = text_sha256(plan, private.key.hex(), private.noise, repr(units), repr(private.chunk))
     return text_sha256(base.fingerprint, repr(shaping), mechanism, *(repr(list(s)) for s in sequences))
 
 

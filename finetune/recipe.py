@@ -1,6 +1,7 @@
 """How to train: the public constants of a training run, and what follows from them at each step."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -8,17 +9,22 @@ from corpus.errors import InputError
 
 
 class Optimizer(StrEnum):
-    """Optimizers, with torch's defaults for what the recipe does not name."""
+    """Optimizers, with torch's defaults for what the recipe does not name; SGD has momentum 0.9."""
 
     ADAM = "adam"
     ADAMW = "adamw"
     SGD = "sgd"
+    ADAFACTOR = "adafactor"
 
 
 class Select(StrEnum):
-    """Which checkpoint is the result: the best by held-in validation loss (Kandpal et al.), or the last."""
+    """Which checkpoint is the result: the best by validation loss of held-in users (Kandpal et al.), or the last.
+
+    Or the best by the loss of separate public users, which a user-level guarantee outlives (accounting.md section 7).
+    """
 
     BEST = "best"
+    BEST_PUBLIC = "best_public"
     LAST = "last"
 
 
@@ -55,6 +61,7 @@ class Recipe:
         sequence_length: tokens of a record that are trained on, the end-of-text token included; the rest is cut off.
         evaluations: how often the evaluation callback runs, evenly over the run, the last time after the last step.
         checkpoint_every: steps between resumable checkpoints.
+        patience: stop when so many evaluations in a row have brought no better validation loss; None: never.
         group_by_length: draw batches of records of like length, in random order, to save padding.
         seed: of initialisation of adapters and of the order of records; public.
     """
@@ -70,6 +77,7 @@ class Recipe:
     evaluations: int = 10
     checkpoint_every: int = 200
     select: Select = Select.BEST
+    patience: int | None = None
     group_by_length: bool = True
     precision: Precision = Precision.AUTO
     lora: Lora | None = None
@@ -84,8 +92,29 @@ class Recipe:
             value = getattr(self, name)
             if not 0 <= value < 2**31:
                 raise InputError(f"finetune.{name} is {value}: it must be at least 0 and below 2^31")
+        if self.patience is not None and self.patience < 1:
+            raise InputError(
+                f"finetune.patience is {self.patience}: it must be at least 1, or null to train to the end"
+            )
         if self.micro_batch is not None and self.micro_batch < 1:
             raise InputError(f"finetune.micro_batch is {self.micro_batch}: it must be at least 1, or null for no limit")
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the result is the best checkpoint, not the last."""
+        return self.select is not Select.LAST
+
+    @property
+    def looks_at_validation(self) -> bool:
+        """Whether the model that comes out depends on a validation loss."""
+        return self.keeps_best or self.patience is not None
+
+    def stops_after(self, losses: Sequence[float]) -> bool:
+        """Whether training ends after these validation losses, one of each evaluation so far."""
+        if self.patience is None or not losses:
+            return False
+        best = min(range(len(losses)), key=lambda i: losses[i])
+        return len(losses) - 1 - best >= self.patience
 
     def steps(self, records: int) -> int:
         """Optimizer steps for a number of records: at least one."""

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from corpus.errors import InputError
-from defenses import layer_rules, per_unit_gradients
+from defenses import layer_rules, per_unit_gradients, rule_check
 from defenses.engine_choice import choose_ways
 from defenses.layer_rules import lay_out
 from defenses.per_unit_gradients import Units, clipped_gradient_sum
@@ -336,7 +336,7 @@ def test_a_rule_that_leaves_a_use_out_is_caught_twice(plant, monkeypatch):
     norms = [norm_of(g) for _, g in oracle]
     plant(monkeypatch)
     with monkeypatch.context() as unchecked:
-        unchecked.setattr(per_unit_gradients, "_difference", lambda *_args, **_kw: None)
+        unchecked.setattr(rule_check, "_difference", lambda *_args, **_kw: None)
         found = run(new_model(), batch(units), "materialise", clip_norm=1e9)
     expected, _ = clipped_sum(oracle, 1e9)
     assert worst_error(found.gradients, expected, norm_of(expected)) > 1e-2

@@ -211,5 +211,5 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_serves(make_lm, sequen
 def test_nothing_to_train_on_or_to_choose_by(make_lm, sequences, tmp_path):
     with pytest.raises(InputError, match="there is no record to train on"):
         train(make_lm(), [], RECIPE, tmp_path)
-    with pytest.raises(InputError, match="finetune.select is 'best', but nothing is evaluated to choose by"):
+    with pytest.raises(InputError, match="select keeps the best or patience is set, but nothing is evaluated"):
         train(make_lm(), sequences, replace(RECIPE, select=Select.BEST), tmp_path)

@@ -22,8 +22,10 @@ from defenses.choices import (
 from defenses.mechanism import Mechanism
 from finetune.batches import encode
 from finetune.loop import train
-from finetune.private import PrivateRecords, micro_batches, plan_private_training, private_gradient
+from finetune.passes import cut
+from finetune.private import private_gradient
 from finetune.recipe import Optimizer, Recipe, Select
+from finetune.units import PrivateRecords, plan_private_training
 from tests.oracles.private_step import naive_private_gradient
 
 KEY = seed_key(21)
@@ -64,6 +66,10 @@ def _training(sequences, kind="uls", *, micro_records=64, noise=NoiseGenerator.P
     )
 
 
+def _cohort(training, step):
+    return [training.rows(unit, step) for unit in training.drawn(step)]
+
+
 def _gradients(model):
     return {name: p.grad.clone() for name, p in model.named_parameters()}
 
@@ -95,11 +101,9 @@ def test_the_number_of_micro_batches_changes_nothing(make_lm, sequences):
     _assert_same(found[2], found[0])
 
 
-def test_micro_batches_keep_units_whole():
-    cohort = [[1, 2, 3], [4], [], [5, 6], list(range(10, 20)), [7]]
-    runs = micro_batches(cohort, 4)
-    assert runs == [[[1, 2, 3], [4]], [[5, 6]], [list(range(10, 20))], [[7]]]
-    assert micro_batches([], 4) == []
+def test_passes_keep_units_whole():
+    assert cut([3, 1, 0, 2, 10, 1], 4) == [[0, 1], [3], [4], [5]]
+    assert cut([], 4) == []
 
 
 def test_an_empty_cohort_still_gives_noise_of_the_stated_deviation(make_lm, sequences):
@@ -149,8 +153,8 @@ def test_neither_units_nor_divisor_depend_on_who_else_there_is(sequences):
     whole = plan_private_training(_mechanism(), KEY, records, NoiseGenerator.PHILOX)
     rest = plan_private_training(_mechanism(), KEY, fewer, NoiseGenerator.PHILOX)
     for step in range(20):
-        a = [{records.ids[r] for r in rows} for rows in whole.cohort(step)]
-        b = [{fewer.ids[r] for r in rows} for rows in rest.cohort(step)]
+        a = [{records.ids[r] for r in rows} for rows in _cohort(whole, step)]
+        b = [{fewer.ids[r] for r in rows} for rows in _cohort(rest, step)]
         others = [ids for ids in a if not any(records.users[int(i[6:])] == "user6" for i in ids)]
         assert sorted(map(sorted, others)) == sorted(map(sorted, b))
     assert whole.mechanism == rest.mechanism
@@ -172,7 +176,7 @@ def test_els_pools_hold_at_most_the_cap_and_group_privacy_exactly_it(sequences):
 
 def test_every_step_of_uls_takes_at_most_the_group_size_and_a_new_choice(sequences):
     training = _training(sequences, sampler=PoissonSampler(rate=1.0))
-    cohorts = [training.cohort(step) for step in range(6)]
+    cohorts = [_cohort(training, step) for step in range(6)]
     assert all(0 < len(rows) <= 3 for c in cohorts for rows in c)
     assert len({tuple(c[6]) for c in cohorts}) > 1
 

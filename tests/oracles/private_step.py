@@ -11,11 +11,11 @@ def naive_private_gradient(lm, training, step, sequences):
     model = lm.model
     parameters = dict(model.named_parameters())
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    for rows in training.cohort(step):
+    for unit in training.drawn(step):
         model.zero_grad()
         losses = []
-        for row in rows:
-            ids = torch.tensor([sequences[row]])
+        for tokens in training.contribution(unit, step, sequences):
+            ids = torch.tensor([tokens])
             losses.append(model(input_ids=ids, labels=ids).loss)
         (sum(losses) / len(losses)).backward()
         norm = sum(float(p.grad.double().square().sum()) for p in parameters.values()) ** 0.5

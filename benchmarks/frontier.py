@@ -1,0 +1,87 @@
+"""Time and peak memory of a clipped step over plain training, for each engine, over cohort and group size.
+
+`python benchmarks/frontier.py`. Every cell is a process of its own: memory is the peak of the resident set over what
+the process held before its first step (model, tokens, libraries); time is the median of a few steps after one to warm
+up. The last part fits time = a + b * records, whose remainder shows how linear the cost is.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+ENGINES = ("plain", "auto", "materialise", "ghost", "loop")
+
+
+def measure(engine: str, units: int, records: int, positions: int, hidden: int, rounds: int) -> dict[str, float]:
+    """Seconds and bytes of one step in this process."""
+    import torch
+    from uls_step import new_model, new_units, plain_step
+
+    from defenses.per_unit_gradients import Units, clipped_gradient_sum
+
+    torch.set_num_threads(1)
+    model, batch = new_model(hidden=hidden), new_units(units, records, positions)
+
+    def step(batch: Units) -> None:
+        if engine == "plain":
+            plain_step(model, batch)
+        else:
+            clipped_gradient_sum(model, batch, clip_norm=1.0, engine=engine)
+
+    step(new_units(1, 1, 8))  # libraries load their code at the first step
+    model.zero_grad(set_to_none=True)
+    before = _held()
+    times = []
+    for _ in range(rounds + 1):
+        began = time.process_time()
+        step(batch)
+        times.append(time.process_time() - began)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"seconds": statistics.median(times[1:]), "bytes": peak - before}
+
+
+def _held() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+
+def in_process(*arguments: object) -> dict[str, float]:
+    """``measure`` in a new process."""
+    command = [sys.executable, __file__, "--cell", json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cell")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--positions", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    chosen = parser.parse_args()
+    if chosen.cell:
+        print(json.dumps(measure(*json.loads(chosen.cell))))
+        return
+    shape = (chosen.positions, chosen.hidden, chosen.rounds)
+    print(f"{'cohort':>7}{'group':>7}  " + "".join(f"{e + ' time':>18}{'memory':>9}" for e in ENGINES[1:]))
+    autos = []
+    for units, records in ((4, 4), (8, 4), (16, 4), (32, 4), (64, 4), (16, 1), (16, 2), (16, 8), (16, 16)):
+        cells = {e: in_process(e, units, records, *shape) for e in ENGINES}
+        plain = cells["plain"]
+        ratios = [(c["seconds"] / plain["seconds"], c["bytes"] / plain["bytes"]) for c in list(cells.values())[1:]]
+        print(f"{units:>7}{records:>7}  " + "".join(f"{t:>18.2f}{m:>9.2f}" for t, m in ratios), flush=True)
+        autos.append((units * records, cells["auto"]["seconds"]))
+    counts, seconds = np.array(autos).T
+    slope, intercept = np.polyfit(counts, seconds, 1)
+    rest = np.abs(seconds - (intercept + slope * counts)) / seconds
+    print(f"auto: {1e3 * intercept:.1f} ms + {1e3 * slope:.3f} ms a record; off the line by at most {rest.max():.0%}")
+
+
+if __name__ == "__main__":
+    main()

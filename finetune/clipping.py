@@ -1,0 +1,67 @@
+"""Gradient clipping without noise, as a heuristic defense: it bounds no privacy loss (Kandpal et al., Appendix D.3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from transformers import PreTrainedModel
+
+from corpus.errors import InputError
+from defenses.per_unit_gradients import clipped_gradient_sum
+from finetune.passes import Passes
+from finetune.private import whole_units
+from finetune.ranks import own_share, sum_over_ranks
+
+
+@dataclass(frozen=True)
+class PlainClipping:
+    """Clip each example's gradient, or the batch's mean gradient, to ``norm``; infinite: only measure the norms."""
+
+    unit: Literal["example", "batch"]
+    norm: float
+
+    def __post_init__(self) -> None:
+        if not self.norm > 0:
+            raise InputError(f"clip norm is {self.norm}: it must be positive")
+
+
+def clipped_batch_gradient(
+    model: PreTrainedModel, clipping: PlainClipping, batch: Sequence[Sequence[int]], passes: Passes
+) -> tuple[float, list[float]]:
+    """Put the clipped mean gradient of a batch into ``.grad``.
+
+    The mean over the batch in place of D.3's sum, so that without clipping it is plain training.
+
+    Returns:
+        The mean loss, and the norms before clipping: one of each example of this process, or one of the batch.
+    """
+    of_example = clipping.norm if clipping.unit == "example" else float("inf")
+    share = own_share(batch)
+
+    def compute(most: int) -> tuple[dict[str, torch.Tensor], torch.Tensor, list[float]]:
+        total: dict[str, torch.Tensor] = {}
+        loss = torch.zeros(1, dtype=torch.float64, device=model.device)
+        norms: list[float] = []
+        for start in range(0, len(share), most):
+            units = whole_units([[ids] for ids in share[start : start + most]], model.device)
+            found = clipped_gradient_sum(model, units, clip_norm=of_example)
+            for name, gradient in found.gradients.items():
+                total[name] = total[name] + gradient if name in total else gradient
+            loss += found.losses.sum().double()
+            norms += found.norms.tolist()
+        return total, loss, norms
+
+    total, loss, norms = passes.fitted(compute, lambda most: min(most, len(share)))
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not total:  # a process without a share of a small batch
+        total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
+    sum_over_ranks([*total.values(), loss])
+    mean = {name: gradient / len(batch) for name, gradient in total.items()}
+    if clipping.unit == "batch":
+        norms = [float(torch.stack([g.double().square().sum() for g in mean.values()]).sum().sqrt())]
+        factor = min(1.0, clipping.norm / max(norms[0], 1e-30))
+        mean = {name: gradient * factor for name, gradient in mean.items()}
+    for name, parameter in parameters.items():
+        parameter.grad = mean[name].to(parameter.dtype)
+    return float(loss) / len(batch), norms

@@ -1,0 +1,107 @@
+"""A step of Asi & Liu's filtered descent (Chua et al., Algorithm 3): all users, outliers left out, or the run halts.
+
+Needs every user's whole gradient at once: users times parameters, in fp32. For comparison with user-level sampling.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from corpus.coins import keyed_uniform
+from defenses.asi_liu import above_threshold, keep_probability
+from defenses.choices import ConcentrationFilter, FullBatchSampler
+from defenses.noise import gaussian
+from defenses.per_unit_gradients import clipped_gradient_sum
+from finetune.private import whole_units
+from finetune.units import PrivateTraining
+
+FLOATS_A_BLOCK = 2**22
+
+
+class Halted(Exception):
+    """The users' gradients were not concentrated enough: the run ends and releases no model."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"halted at step {step + 1}")
+        self.step = step
+
+
+def filtered_gradient(
+    model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Sequence[int]]
+) -> float | None:
+    """Put the noised mean gradient of the users that are kept into ``.grad``; return the users' mean loss.
+
+    Users that are missing to the public number have gradient zero, and so have users whose gradient is not finite.
+
+    Raises:
+        Halted: AboveThreshold did not pass.
+    """
+    clip, sampler = training.mechanism.clip, training.mechanism.sampler
+    assert isinstance(clip, ConcentrationFilter)
+    assert isinstance(sampler, FullBatchSampler)
+    units = training.drawn(step)
+    absent = sampler.population - len(units)
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    size = sum(p.numel() for p in parameters.values())
+    gradients = torch.zeros(len(units), size, device=model.device)
+    losses = []
+    for i, unit in enumerate(units):
+        people = [training.contribution(unit, step, sequences)]
+        found = clipped_gradient_sum(model, whole_units(people, model.device), clip_norm=float("inf"))
+        gradients[i] = torch.cat([found.gradients[name].flatten() for name in parameters])
+        losses.append(found.losses[~found.masked])
+    kept = kept_users(gradients, [unit.name for unit in units], absent, clip, training.key, step)
+    weights = torch.tensor(kept[: len(units)], dtype=torch.float32, device=model.device)
+    mean = weights @ gradients / max(1, sum(kept))
+    deviation = training.mechanism.noise_multiplier * training.mechanism.sensitivity / sampler.population
+    parts = torch.split(mean, [p.numel() for p in parameters.values()])
+    for (name, parameter), part in zip(parameters.items(), parts, strict=True):
+        noise = gaussian(training.noise, training.key, step, name, parameter.shape, deviation, part.device)
+        parameter.grad = (part.view(parameter.shape) + noise).to(parameter.dtype)
+    if training.watch:
+        training.watch(step, {name: p.grad for name, p in parameters.items() if p.grad is not None})
+    finite = torch.cat(losses)
+    return float(finite.mean()) if finite.numel() else None
+
+
+def kept_users(
+    gradients: torch.Tensor, names: Sequence[str], absent: int, clip: ConcentrationFilter, key: bytes, step: int
+) -> list[bool]:
+    """Which users the step averages over: the present ones (n), then the absent.
+
+    Raises:
+        Halted: AboveThreshold did not pass.
+    """
+    users = len(names) + absent
+    score = float(neighbours(gradients, absent, clip.tau).sum()) / users
+    if not above_threshold(score, users, clip.above_epsilon, key, step):
+        raise Halted(step)
+    close = neighbours(gradients, absent, 2.0 * clip.tau).tolist()
+    identities = [f"user {name}" for name in names] + [f"absent {i}" for i in range(absent)]
+    return [
+        keyed_uniform(key, f"kept {step}", identity) < keep_probability(int(count), users)
+        for identity, count in zip(identities, close, strict=True)
+    ]
+
+
+def neighbours(gradients: torch.Tensor, absent: int, distance: float) -> torch.Tensor:
+    """How many users lie within ``distance`` of each, itself included (equation (1) and line 11).
+
+    Args:
+        gradients: (n, d) of the present users.
+        absent: users of gradient zero beside them.
+        distance: Euclidean.
+
+    Returns:
+        (n + absent,) counts, the absent users last.
+    """
+    products = torch.zeros(len(gradients), len(gradients), dtype=torch.float64, device=gradients.device)
+    for part in torch.split(gradients, max(1, FLOATS_A_BLOCK // max(1, len(gradients))), dim=1):
+        products += part.double() @ part.double().T
+    squares = products.diagonal()
+    between = (squares[:, None] + squares[None, :] - 2.0 * products).clamp_min(0.0).fill_diagonal_(0.0)
+    from_zero = squares <= distance**2
+    counts = (between <= distance**2).sum(1) + absent * from_zero
+    of_absent = torch.full((absent,), absent + int(from_zero.sum()), device=gradients.device)
+    return torch.cat([counts, of_absent])

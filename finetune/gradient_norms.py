@@ -1,0 +1,77 @@
+"""Norms of users' gradients at a model, for choosing group sizes and clip norms before training.
+
+Un-noised facts about the users whose texts are given: of public users only, or charged for (accounting.md section 3).
+"""
+
+import functools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from corpus.build import build_store
+from corpus.coins import keyed_order, seed_key
+from corpus.errors import InputError
+from corpus.files import cache_directory
+from corpus.rows import Columns
+from corpus.sources import open_source
+from corpus.store import texts_of
+from defenses.heuristics import median_group_size
+from defenses.per_unit_gradients import clipped_gradient_sum
+from finetune.batches import encode
+from finetune.passes import cut
+from finetune.private import whole_units
+from models.loading import LanguageModel, load_language_model
+
+SAMPLED_USERS = 128  # as Charles et al. sample, Appendix F.1
+RECORDS_A_PASS = 64
+
+
+@dataclass(frozen=True)
+class PublicUsers:
+    """Public users at a base model: the median number of their records, and L(G) as a function of G."""
+
+    median_records: int
+    clip_norm: Callable[[int], float]
+
+
+def public_users(path: Path, columns: Columns, model: str, sequence_length: int) -> PublicUsers:
+    """Read public users' texts and stand ready to estimate clip norms at ``model``.
+
+    Raises:
+        InputError: the file or the model cannot be used.
+    """
+    store = build_store(open_source(path, columns), cache_directory())
+    lm = load_language_model(model)
+    users = {
+        user: encode(lm.tokenizer, texts_of(store, store.rows(user)), min(sequence_length, lm.context))
+        for user in store.users
+    }
+    norms = functools.cache(lambda group_size: median_user_norm(lm, users, group_size))
+    return PublicUsers(median_group_size([len(its) for its in users.values()]), norms)
+
+
+def median_user_norm(
+    lm: LanguageModel, users: Mapping[str, Sequence[Sequence[int]]], group_size: int, *, seed: int = 0
+) -> float:
+    """L(G): the median over users of the norm of the mean gradient over G random records (Charles et al., eq. (8)).
+
+    Args:
+        lm: the pre-trained model.
+        users: token sequences by user; at most 128 users are sampled, and users with fewer than G records give all.
+        group_size: G.
+        seed: of both samples; public.
+    """
+    if group_size < 1 or not users:
+        raise InputError("gradient norms need at least one user and a group size of at least 1")
+    key = seed_key(seed)
+    people = []
+    for user in keyed_order(key, "norms", list(users))[:SAMPLED_USERS]:
+        order = keyed_order(key, f"records of {user}", [str(i) for i in range(len(users[user]))])
+        people.append([users[user][int(i)] for i in order[:group_size]])
+    sizes = [len(records) for records in people]
+    norms: list[float] = []
+    for run in cut(sizes, RECORDS_A_PASS):
+        units = whole_units([people[i] for i in run], lm.device)
+        norms += clipped_gradient_sum(lm.model, units, clip_norm=float("inf")).norms.tolist()
+    return statistics.median(norms)

@@ -1,0 +1,175 @@
+"""What a private run samples: its units, which of them a step draws, and which token sequences each contributes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from corpus.coins import keyed_uniform
+from corpus.errors import InputError
+from defenses.choices import BatchClip, ConstantDivisor, NoClip, NoiseGenerator, RecordSelection
+from defenses.mechanism import Mechanism
+from defenses.sampling import draw
+from defenses.selection import select_records
+
+Gradients = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class PrivateRecords:
+    """The records that may be trained on, one entry per record: id, user, and loss under the base model if needed."""
+
+    ids: Sequence[str]
+    users: Sequence[str]
+    lengths: Sequence[int]
+    losses: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class SampledUnit:
+    """What the sampler draws: a name, and the rows that it may contribute; or the number of a gradient canary."""
+
+    name: str
+    rows: tuple[int, ...]
+    canary: int | None = None
+
+
+class GradientCanaries(Protocol):
+    """Units of an auditor, with gradients of the auditor's choice; sampled, clipped and summed like any other."""
+
+    def gradient(self, number: int) -> Gradients:
+        """The full gradient of canary ``number`` before clipping, by parameter name."""
+
+
+@dataclass(frozen=True)
+class PrivateTraining:
+    """A mechanism about to run: its key, what it samples, and how many records fit into one pass.
+
+    Attributes:
+        mechanism: what to run.
+        key: the run's secret key.
+        units: everything that can be sampled.
+        records: the units' records.
+        noise: generator.
+        micro_records: most records in one forward pass; a larger unit is a pass of its own.
+        chunk: tokens of a random chunk, for record selection "random_chunk".
+        canaries: gradients of the units that are gradient canaries.
+        watch: handed the number of each step and its noised gradient (for audits; what the optimizer sees, no more).
+    """
+
+    mechanism: Mechanism
+    key: bytes
+    units: tuple[SampledUnit, ...]
+    records: PrivateRecords
+    noise: NoiseGenerator
+    micro_records: int = 64
+    chunk: int | None = None
+    canaries: GradientCanaries | None = None
+    watch: Callable[[int, Gradients], None] | None = None
+
+    def drawn(self, step: int) -> list[SampledUnit]:
+        """The units that take part in ``step``, in the order of ``units``; possibly none."""
+        return [self.units[i] for i in draw(self.mechanism.sampler, self.key, step, [u.name for u in self.units])]
+
+    def rows(self, unit: SampledUnit, step: int) -> list[int]:
+        """Rows that a drawn unit contributes to ``step``."""
+        rule = self.mechanism.record_selection
+        if self.mechanism.sampled == "example" or rule == "random_chunk" or not unit.rows:
+            return list(unit.rows)
+        return choose_records(rule, self.mechanism.group_size, unit.rows, self.records, self.key, f"records {step}")
+
+    def contribution(self, unit: SampledUnit, step: int, sequences: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+        """Token sequences that a drawn unit contributes to ``step``: records, or chunks of all its text."""
+        chosen = [sequences[row] for row in self.rows(unit, step)]
+        if self.mechanism.record_selection != "random_chunk" or not chosen:
+            return chosen
+        assert self.chunk is not None
+        purposes = [f"chunk {step} {i}" for i in range(self.mechanism.group_size)]
+        return random_chunks(chosen, self.chunk, [keyed_uniform(self.key, p, unit.name) for p in purposes])
+
+
+def plan_private_training(
+    mechanism: Mechanism,
+    key: bytes,
+    records: PrivateRecords,
+    noise: NoiseGenerator,
+    *,
+    micro_records: int = 64,
+    chunk: int | None = None,
+    exactly: bool = False,
+) -> PrivateTraining:
+    """Lay out what is sampled.
+
+    Args:
+        mechanism: what to run.
+        key: the run's secret key.
+        records: that may be trained on.
+        noise: generator.
+        micro_records: most records in one forward pass; a larger unit is a pass of its own.
+        chunk: tokens of a random chunk, where the mechanism trains on these.
+        exactly: give every user exactly ``group_size`` entries, repeating records of users with fewer (group privacy as
+            Chua et al. run it); only where examples are sampled for users.
+
+    Raises:
+        InputError: a clip or divisor that the private loop does not run, chunks where examples are sampled, or a record
+            id that stands twice.
+    """
+    if isinstance(mechanism.clip, BatchClip | NoClip) or not isinstance(mechanism.divisor, ConstantDivisor):
+        raise InputError("a private run clips each unit and divides by a public constant; this plan does not")
+    if mechanism.record_selection == "random_chunk" and (mechanism.sampled != "user" or chunk is None):
+        raise InputError("record selection 'random_chunk' cuts a sampled user's text: it goes with user sampling only")
+    if len(set(records.ids)) != len(records.ids):
+        raise InputError("a record id stands twice among the training records")
+    by_user: dict[str, list[int]] = {}
+    for row, user in enumerate(records.users):
+        by_user.setdefault(user, []).append(row)
+    if mechanism.sampled == "user":
+        units = [SampledUnit(user, tuple(rows)) for user, rows in sorted(by_user.items())]
+    elif mechanism.unit == "example":
+        units = [SampledUnit(name, (row,)) for row, name in enumerate(records.ids)]
+    else:
+        units = []
+        for _, rows in sorted(by_user.items()):
+            pool = choose_records(mechanism.record_selection, mechanism.group_size, rows, records, key, "pool")
+            pool = pool[: mechanism.group_size]
+            copies = mechanism.group_size if exactly else len(pool)
+            units += [
+                SampledUnit(f"{records.ids[pool[i % len(pool)]]} copy {i // len(pool)}", (pool[i % len(pool)],))
+                for i in range(copies)
+            ]
+    return PrivateTraining(mechanism, key, tuple(units), records, noise, micro_records, chunk)
+
+
+def random_chunks(records: Sequence[Sequence[int]], length: int, at: Sequence[float]) -> list[Sequence[int]]:
+    """Chunks of ``length`` tokens of one user's records put end to end (Chua et al., section 5.1).
+
+    Args:
+        records: token sequences of one user, each with its start token, of which the first is kept.
+        length: of a chunk.
+        at: where each chunk begins, as shares of the places where one can begin.
+
+    Returns:
+        One chunk for each of ``at``; the whole text once if it is no longer than a chunk.
+    """
+    text = [*records[0], *(token for record in records[1:] for token in record[1:])]
+    places = len(text) - length + 1
+    if places <= 1:
+        return [text]
+    return [text[start : start + length] for start in (int(share * places) for share in at)]
+
+
+def choose_records(
+    rule: RecordSelection, count: int, rows: Sequence[int], records: PrivateRecords, key: bytes, purpose: str
+) -> list[int]:
+    """At most ``count`` of one user's rows (see ``select_records``)."""
+    chosen = select_records(
+        rule,
+        count,
+        ids=[records.ids[row] for row in rows],
+        lengths=[records.lengths[row] for row in rows],
+        key=key,
+        purpose=purpose,
+        losses=None if records.losses is None else [records.losses[row] for row in rows],
+    )
+    return [rows[i] for i in chosen]

@@ -1,0 +1,64 @@
+"""Running out of memory: smaller passes, the same mechanism, and a clear end where a unit does not fit."""
+
+import pytest
+import torch
+
+from corpus.errors import ResumableError
+from finetune.loop import train
+from finetune.passes import Passes
+from finetune.private import private_gradient
+from finetune.recipe import Recipe, Select
+from tests.finetune.test_private import _assert_same, _gradients, _training, sequences  # noqa: F401
+
+
+def _limit(model, most):
+    """The model has memory for so many records a pass."""
+
+    def check(_module, _arguments, keywords):
+        if len(keywords["input_ids"]) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model.register_forward_pre_hook(check, with_kwargs=True)
+
+
+def test_a_private_step_goes_on_in_smaller_passes_with_the_same_gradient(make_lm, sequences):  # noqa: F811
+    training = _training(sequences, micro_records=64)
+    roomy, tight = make_lm(), make_lm()
+    private_gradient(roomy.model, training, 0, sequences)
+    _limit(tight.model, 5)
+    said = []
+    passes = Passes(64, said.append)
+    private_gradient(tight.model, training, 0, sequences, passes)
+    _assert_same(_gradients(tight.model), _gradients(roomy.model))
+    assert passes.most <= 5
+    assert said == [
+        f"out of memory at 64 records in one pass: {passes.most} fit, and training goes on with these; the mechanism is"
+        " the same"
+    ]
+    private_gradient(tight.model, training, 1, sequences, passes)
+    assert len(said) == 1
+
+
+def test_a_unit_that_does_not_fit_ends_the_run_with_one_line(make_lm, sequences):  # noqa: F811
+    lm = make_lm()
+    _limit(lm.model, 2)
+    with pytest.raises(ResumableError, match="out of memory at 3 records in one pass, and the unit that they form"):
+        private_gradient(lm.model, _training(sequences, micro_records=64), 0, sequences)
+
+
+def test_another_error_is_not_taken_for_memory():
+    def broken(_most):
+        raise RuntimeError("shapes differ")
+
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        Passes(8).fitted(broken, lambda most: most)
+
+
+def test_plain_training_goes_on_too(make_lm, sequences, tmp_path):  # noqa: F811
+    recipe = Recipe(epochs=1, batch_size=8, learning_rate=1e-3, select=Select.LAST, sequence_length=31)
+    train(make_lm(), sequences, recipe, tmp_path / "roomy")
+    tight, said = make_lm(), []
+    _limit(tight.model, 3)
+    result = train(tight, sequences, recipe, tmp_path / "tight", say=said.append)
+    assert result.steps == 5
+    assert said[0].startswith("out of memory at 8 records in one pass: 2 fit")
