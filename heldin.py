@@ -1,25 +1,38 @@
 """heldin: was this user held in? The command line; nothing but wiring."""
 
+import errno
 import os
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-import typer.core
 
+from commands import account, corpus, study
+from commands.options import (
+    AsJson,
+    GroupSize,
+    IdColumn,
+    Noise,
+    Out,
+    Rate,
+    SkipBad,
+    Target,
+    TextColumn,
+    UserColumn,
+    json_text,
+)
 from corpus.errors import InputError, ResumableError
 
 if TYPE_CHECKING:
-    from audit.account import AccountRow
     from audit.config import RunConfig
     from audit.record import Record
-    from corpus.store import CorpusStore
 
 BUG, BAD_INPUT, RESUMABLE, INTERRUPTED = 1, 2, 5, 130
+_MISNAMED = {errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
 
 app = typer.Typer(
     help="Was this user held in? Audit language models that were fine-tuned on people's text.",
@@ -29,42 +42,11 @@ app = typer.Typer(
     epilog="Exit codes: 0 fine, 1 bug, 2 bad input or config, 3 certified violation, 4 indicative violation,"
     " 5 failed but can be resumed, 130 interrupted.",
 )
-corpus_app = typer.Typer(help="Build a corpus, or say what is in it.", no_args_is_help=True)
-app.add_typer(corpus_app, name="corpus")
 
 
-class _AccountGroup(typer.core.TyperGroup):
-    """Lets a plan file stand where a subcommand would: `heldin account plan.json`."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands and args[0].endswith(".json"):
-            args = ["plan", *args]
-        return super().resolve_command(ctx, args)
-
-
-account_app = typer.Typer(
-    cls=_AccountGroup,
-    help="What a mechanism costs: noise, epsilon, and the bound on any attacker, without training.",
-    no_args_is_help=True,
-)
-app.add_typer(account_app, name="account")
-
-Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: runs/NAME).")]
-UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
-TextColumn = Annotated[str, typer.Option(help="Column that holds the text.")]
-IdColumn = Annotated[str | None, typer.Option(help="Column with unique record ids (default: made from user and text).")]
-DateColumn = Annotated[str | None, typer.Option(help="Column with dates.")]
-Steps = Annotated[int, typer.Option(help="Optimizer steps T.")]
-Delta = Annotated[float, typer.Option(help="delta of the guarantee, at least 1e-11.")]
-Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Poisson sampling rate of a unit in a step.")]
-Noise = Annotated[float | None, typer.Option("--noise-multiplier", help="Noise standard deviation over clip norm.")]
-Target = Annotated[float | None, typer.Option("--target-epsilon", help="Find the noise multiplier for this epsilon.")]
-Examples = Annotated[int | None, typer.Option(help="Public number of examples.")]
-Batch = Annotated[float | None, typer.Option(help="Expected examples a step.")]
-GroupSize = Annotated[int, typer.Option("--group-size", help="Examples of one user at most.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object (an infinite epsilon is Infinity).")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Count and skip unusable rows.")]
-Aliases = Annotated[Path | None, typer.Option(help="YAML file 'person: [alias, ...]'.")]
+app.add_typer(corpus.app, name="corpus")
+app.add_typer(account.app, name="account")
+app.add_typer(study.app, name="study")
 
 
 @app.command()
@@ -92,10 +74,10 @@ def run(
 
 @app.command()
 def audit(
-    model: Annotated[str, typer.Option(help="Model folder or hub name under audit; may be a LoRA adapter folder.")],
-    reference: Annotated[str, typer.Option(help="Model not trained on these users, such as the base model.")],
-    held_in: Annotated[Path, typer.Option(help="Texts of users that were trained on.")],
-    held_out: Annotated[Path, typer.Option(help="Texts of users that were not.")],
+    model: Annotated[str | None, typer.Option(help="Model folder or hub name; may be a LoRA adapter folder.")] = None,
+    reference: Annotated[str | None, typer.Option(help="Model not trained on these users, as the base model.")] = None,
+    held_in: Annotated[Path | None, typer.Option(help="Texts of users that were trained on.")] = None,
+    held_out: Annotated[Path | None, typer.Option(help="Texts of users that were not.")] = None,
     out: Out = None,
     name: Annotated[str, typer.Option(help="Name of the audit, for the report.")] = "audit",
     user: UserColumn = "user",
@@ -107,18 +89,48 @@ def audit(
     assignment: Annotated[str, typer.Option(help="How sides came about: coin, fixed or unknown.")] = "unknown",
     claim: Annotated[list[str] | None, typer.Option(help="Test epsilon=8,delta=1e-6. Repeatable.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Test the curve of this plan.json.")] = None,
+    runs: Annotated[int | None, typer.Option(min=2, help="Train so many models, each by coin with a user.")] = None,
+    config: Annotated[Path | None, typer.Option(help="With --runs: YAML of the run, whose plan is tested.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="With --runs: section.key=value. Repeatable.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="With --runs: at a time (default: cores).")] = None,
+    target: Annotated[str, typer.Option(help="With --runs: train the config's defense, or none.")] = "defense",
+    documents: Annotated[int | None, typer.Option(min=1, help="With --runs: of the worst-case user.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="With --runs: in place of the config's.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="With --runs: of the score, fixed before looking.")] = None,
 ) -> None:
-    """Audit a checkpoint that someone else trained, from two files of users' texts. Nothing is trained.
+    """Audit a checkpoint that someone else trained (nothing is trained), or --runs many trainings of a config.
 
-    Exit codes: 4 if a claim is violated; never 3, since nobody but its maker knows who was held in.
+    A checkpoint, from two files of users' texts: --model, --reference, --held-in, --held-out. Exit code 4 if a claim is
+    violated; never 3, since nobody but its maker knows who was held in.
+
+    Independent trainings: --runs 200 --config CONFIG trains so many small models, each with a worst-case user or
+    without it by its own coin, and certifies by Clopper-Pearson. The same command goes on after a kill. Exit code 3 if
+    a claim is violated.
     """
     from audit.bound_scores import parse_claim, plan_claim
     from audit.checkpoint import CheckpointAudit, audit_checkpoint
     from audit.config import AttackConfig
     from audit.progress import reporter_for_this_terminal
     from audit.verdict import Assignment
-    from corpus.sources import Columns
+    from corpus.rows import Columns
 
+    files = {"--model": model, "--reference": reference, "--held-in": held_in, "--held-out": held_out}
+    its = {"--set": set_, "--processes": processes, "--documents": documents, "--seed": seed, "--threshold": threshold}
+    if runs is not None or config is not None:
+        strange = next((option for option, value in {**files, "--plan": plan}.items() if value is not None), None)
+        if runs is None or config is None or strange:
+            wrong = f"{strange} is of the other form" if strange else f"--{'config' if runs else 'runs'} is missing"
+            raise InputError(f"independent trainings take --runs and --config ({wrong}); a checkpoint takes neither")
+        _audit_trials(config, set_, out, runs, processes, target, documents, seed, threshold, claim)
+    strange = next((option for option, value in its.items() if value not in (None, [])), None)
+    if model is None or reference is None or held_in is None or held_out is None or strange:
+        missing = (
+            f"{strange} goes with --runs" if strange else f"{next(o for o, v in files.items() if not v)} is missing"
+        )
+        raise InputError(
+            f"audit a checkpoint with --model, --reference, --held-in and --held-out ({missing}), or train many models"
+            " with --runs and --config"
+        )
     if assignment not in tuple(Assignment):
         raise InputError(f"--assignment {assignment}: choose {', '.join(Assignment)}")
     claims = [parse_claim(text) for text in claim or []] + ([plan_claim(plan)] if plan else [])
@@ -133,6 +145,7 @@ def audit(
         skip_bad_lines=skip_bad_lines,
         assignment=Assignment(assignment),
         claims=tuple(claims),
+        plan=plan,
         max_texts_per_user=max_texts_per_user,
         attack=AttackConfig(max_characters=max_characters),
     )
@@ -146,6 +159,33 @@ def report(run: Annotated[Path, typer.Argument(help="Folder of a finished run or
     from reports.pdf import write_report
 
     typer.echo(f"report: {write_report(run)}")
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
+    json: AsJson = False,
+) -> None:
+    """Set finished runs side by side: epsilon, validation loss, AUROC, TPR at low FPR, ceiling and verdict of each."""
+    from audit import compare as engine
+
+    rows, notes = engine.compare(runs)
+    fields = {"runs": [row.as_dict() for row in rows], "notes": notes}
+    typer.echo(json_text(fields) if json else engine.table(rows, notes))
+
+
+@app.command()
+def verify(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run or audit.")],
+    json: AsJson = False,
+) -> None:
+    """Recompute every number of a record from its scores, ledger and plan, and say which differ (exit code 2)."""
+    from audit import verify as engine
+    from audit.progress import LineReporter, reporter_for_this_terminal
+
+    found = engine.verify(run, LineReporter(lambda _: None) if json else reporter_for_this_terminal())
+    typer.echo(json_text(found.as_dict()) if json else engine.table(found))
+    raise typer.Exit(BAD_INPUT if found.differences else 0)
 
 
 @app.command()
@@ -193,7 +233,7 @@ def bound(
         thresholds=threshold or (),
         attacks=attacks,
     )
-    typer.echo(_json(result.as_dict()) if json else engine.table(result))
+    typer.echo(json_text(result.as_dict()) if json else engine.table(result))
     raise typer.Exit(result.verdict.exit_code)
 
 
@@ -210,194 +250,55 @@ def power(
     from audit import power as planning
 
     found = planning.power(users, auroc, delta, claims=tuple(engine.parse_claim(text) for text in claim or []))
-    typer.echo(_json(found.as_dict()) if json else planning.table(found))
+    typer.echo(json_text(found.as_dict()) if json else planning.table(found))
 
 
-@corpus_app.command()
-def build(
-    path: Annotated[Path, typer.Argument(help="File (.jsonl, .jsonl.gz, .csv, .parquet) or save_to_disk folder.")],
-    user: UserColumn = "user",
-    text: TextColumn = "text",
-    id: IdColumn = None,
-    date: DateColumn = None,
-    aliases: Aliases = None,
-    skip_bad_lines: SkipBad = False,
-) -> None:
-    """Build the store of a corpus, or find it built before, and say where it is."""
-    store = _store(path, user, text, id, date, aliases, skip_bad_lines)
-    typer.echo(f"{len(store.users)} users, {len(store)} records: {store.folder}")
-    if store.report.skipped:
-        typer.echo(f"{store.report.skipped} rows skipped, the first: {store.report.first_skipped}")
-
-
-@corpus_app.command()
-def stats(
-    path: Annotated[Path, typer.Argument(help="File (.jsonl, .jsonl.gz, .csv, .parquet) or save_to_disk folder.")],
-    user: UserColumn = "user",
-    text: TextColumn = "text",
-    id: IdColumn = None,
-    date: DateColumn = None,
-    aliases: Aliases = None,
-    skip_bad_lines: SkipBad = False,
-    tokenizer: Annotated[str | None, typer.Option(help="Count tokens with this model's tokenizer, else words.")] = None,
-) -> None:
-    """Users, records, sizes, a histogram, and texts that stand more than once. Prints people's text."""
-    from corpus.statistics import corpus_statistics
-    from corpus.statistics_table import statistics_table
-
-    store = _store(path, user, text, id, date, aliases, skip_bad_lines)
-    if tokenizer is None:
-        found = corpus_statistics(store)
-    else:
-        from models.loading import load_tokenizer
-
-        encode = load_tokenizer(tokenizer)
-        found = corpus_statistics(
-            store, count_tokens=lambda t: len(encode(t, add_special_tokens=False)["input_ids"]), token_unit="tokens"
-        )
-    typer.echo(statistics_table(found))
-
-
-@account_app.command()
-def uls(
-    steps: Steps,
-    delta: Delta,
-    users: Annotated[int | None, typer.Option(help="Public number of users N.")] = None,
-    cohort: Annotated[float | None, typer.Option(help="Expected users a step M; the rate is M / N.")] = None,
+@app.command("audit-trainer")
+def audit_trainer(
+    plan: Annotated[Path | None, typer.Option(help="Audit the trainer under this plan.json.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Without a plan: uls, els or example.")] = None,
+    population: Annotated[int | None, typer.Option(help="Public number of users (uls) or examples.")] = None,
+    cohort: Annotated[float | None, typer.Option(help="Expected number of them in a step.")] = None,
     sampling_rate: Rate = None,
-    cap: Annotated[int | None, typer.Option(help="Hard cap on the cohort.")] = None,
+    group_size: GroupSize = 1,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps T.")] = None,
+    delta: Annotated[float | None, typer.Option(help="delta of the guarantee.")] = None,
     noise_multiplier: Noise = None,
     target_epsilon: Target = None,
+    canaries: Annotated[int, typer.Option(min=2, help="Canary users of each training, each in by a coin.")] = 2000,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings, each with its own key, coins and canaries.")] = 3,
+    directions: Annotated[str, typer.Option(help="Of the canaries' gradients: coordinate or random.")] = "coordinate",
     json: AsJson = False,
 ) -> None:
-    """User-level sampling (Charles et al., Algorithm 2): epsilon per user."""
-    from audit.account import account_uls
+    """White-box audit of heldin's own trainer: canary users with chosen gradients, every noised step watched.
 
-    _account(
-        account_uls(
-            steps=steps,
-            delta=delta,
-            users=users,
-            cohort=cohort,
-            sampling_rate=sampling_rate,
-            cap=cap,
-            noise_multiplier=noise_multiplier,
-            target_epsilon=target_epsilon,
-        ),
-        json,
-    )
+    Exit codes: 3 certified violation of the accountant's curve, 4 the trainer is not the stated mechanism.
+    """
+    from audit import white_box as engine
+    from audit.progress import reporter_for_this_terminal
+    from audit.white_box_power import chosen_mechanism, power_table, trainer_power
+    from corpus.coins import new_key
 
-
-def _account_els(
-    context: typer.Context,
-    steps: Steps,
-    delta: Delta,
-    group_size: GroupSize,
-    examples: Examples = None,
-    batch: Batch = None,
-    sampling_rate: Rate = None,
-    noise_multiplier: Noise = None,
-    target_epsilon: Target = None,
-    json: AsJson = False,
-) -> None:
-    from audit.account import account_els
-
-    row = account_els(
+    mechanism = chosen_mechanism(
+        plan,
+        kind=kind,
+        population=population,
+        cohort=cohort,
+        sampling_rate=sampling_rate,
+        group_size=group_size,
         steps=steps,
         delta=delta,
-        group_size=group_size,
-        examples=examples,
-        batch=batch,
-        sampling_rate=sampling_rate,
         noise_multiplier=noise_multiplier,
         target_epsilon=target_epsilon,
-        method=str(context.info_name),
     )
-    _account(row, json)
-
-
-account_app.command(
-    "els", help="Example-level sampling with at most G examples a user (Charles et al., Theorem 1): epsilon per user."
-)(_account_els)
-account_app.command(
-    "group", help="Group privacy with exactly k records a user (Chua et al.): epsilon per user, tight and black-box."
-)(_account_els)
-
-
-@account_app.command()
-def example(
-    steps: Steps,
-    delta: Delta,
-    examples: Examples = None,
-    batch: Batch = None,
-    sampling_rate: Rate = None,
-    group_size: Annotated[int | None, typer.Option(help="Bound attackers on users of so many examples.")] = None,
-    noise_multiplier: Noise = None,
-    target_epsilon: Target = None,
-    json: AsJson = False,
-) -> None:
-    """Example-level DP-SGD: epsilon per example. It promises nothing finite about a user without a group size."""
-    from audit.account import account_example
-
-    _account(
-        account_example(
-            steps=steps,
-            delta=delta,
-            examples=examples,
-            batch=batch,
-            sampling_rate=sampling_rate,
-            group_size=group_size,
-            noise_multiplier=noise_multiplier,
-            target_epsilon=target_epsilon,
-        ),
-        json,
-    )
-
-
-@account_app.command()
-def plan(
-    path: Annotated[Path, typer.Argument(help="plan.json of a run folder.")],
-    json: AsJson = False,
-) -> None:
-    """The numbers of a plan that a run wrote: `heldin account RUN/plan.json`."""
-    from audit.account import account_plan
-    from defenses.plan_file import read_plan
-
-    _account(account_plan(read_plan(path)), json)
-
-
-def _account(row: "AccountRow", as_json: bool) -> None:
-    from audit.account_table import account_table
-
-    typer.echo(_json(row.as_dict()) if as_json else account_table(row))
-
-
-def _json(fields: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(fields)
-
-
-def _store(
-    path: Path,
-    user: str,
-    text: str,
-    id_: str | None,
-    date: str | None,
-    aliases: Path | None,
-    skip_bad_lines: bool,
-) -> "CorpusStore":
-    from corpus.aliases import load_aliases
-    from corpus.files import cache_directory
-    from corpus.sources import Columns, open_source
-    from corpus.store import build_store
-
-    return build_store(
-        open_source(path, Columns(user, text, id_, date)),
-        cache_directory(),
-        aliases=load_aliases(aliases) if aliases else None,
-        skip_bad_rows=skip_bad_lines,
-    )
+    where = engine.directions_of(directions)
+    if not json:
+        typer.echo(power_table(trainer_power(mechanism, canaries * seeds)))
+    with reporter_for_this_terminal().track("white-box audit", seeds, "trainings") as advance:
+        keys = [new_key() for _ in range(seeds)]
+        found = engine.audit_trainer(mechanism, keys, canaries=canaries, directions=where, advance=advance)
+    typer.echo(json_text(found.as_dict()) if json else engine.table(found))
+    raise typer.Exit(found.exit_code)
 
 
 def _run(config: "RunConfig", out: Path | None) -> None:
@@ -406,10 +307,47 @@ def _run(config: "RunConfig", out: Path | None) -> None:
 
     folder = out or Path("runs") / config.name
     with _interruptible():
-        _finish(run_pipeline(config, folder, reporter_for_this_terminal(), command=_command()), folder)
+        record = run_pipeline(config, folder, reporter_for_this_terminal(), command=_command())
+        if record is not None:
+            _finish(record, folder)
 
 
-def _finish(record: "Record", folder: Path) -> None:
+def _audit_trials(
+    path: Path,
+    overrides: list[str] | None,
+    out: Path | None,
+    runs: int,
+    processes: int | None,
+    target: str,
+    documents: int | None,
+    seed: int | None,
+    threshold: float | None,
+    claims: list[str] | None,
+) -> NoReturn:
+    """The second form of ``heldin audit``."""
+    from audit.bound_scores import parse_claim
+    from audit.config import load_config
+    from audit.progress import reporter_for_this_terminal
+    from audit.trial_job import TrialsAudit, target_of
+    from audit.trials import audit_trials
+
+    config = load_config(path, [*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
+    stated = [parse_claim(text) for text in claims or []]
+    job = TrialsAudit(
+        config=config,
+        runs=runs,
+        target=target_of(target),
+        documents=documents,
+        claims=tuple((claim.epsilon, claim.delta) for claim in stated),
+        threshold=threshold,
+    )
+    folder = out or Path("runs") / config.name
+    with _interruptible():
+        record = audit_trials(job, folder, reporter_for_this_terminal(), command=_command(), processes=processes)
+        _finish(record, folder)
+
+
+def _finish(record: "Record", folder: Path) -> NoReturn:
     """Make the report and say what was found."""
     from reports.findings import findings
     from reports.pdf import write_report
@@ -455,6 +393,10 @@ def main() -> None:
     except OSError as error:
         if error.errno is None:
             raise
+        if error.errno in _MISNAMED:
+            _fail(
+                f"error: {os.strerror(error.errno)}: '{error.filename or ''}': name another file or folder", BAD_INPUT
+            )
         _fail(
             f"stopped: {os.strerror(error.errno)}: {error.filename or ''}; mend it and run the command again", RESUMABLE
         )

@@ -10,7 +10,14 @@ from audit.tradeoff import ceiling_of
 from corpus.errors import InputError
 from defenses import accounting
 from defenses.comparison_accountants import black_box_epsilon, rdp_epsilon
-from defenses.events import CappedPoissonGaussian, Event, PoissonGaussian, UnamplifiedGaussian, check_count
+from defenses.events import (
+    CappedPoissonGaussian,
+    Event,
+    FilteredGaussian,
+    PoissonGaussian,
+    UnamplifiedGaussian,
+    check_count,
+)
 from defenses.mechanism import Guarantee, Mechanism
 
 
@@ -129,6 +136,7 @@ def account_plan(mechanism: Mechanism, *, cache_dir: Path | None = None) -> Acco
     event = mechanism.assumed_event
     method = "none" if mechanism.unit == "none" else "example" if mechanism.unit == "example" else "uls"
     method = "els" if mechanism.unit == "user" and mechanism.sampled == "example" else method
+    method = "filter" if isinstance(event, FilteredGaussian) else method
     delta = mechanism.delta
     if isinstance(promise, Guarantee):
         assert delta is not None
@@ -172,11 +180,15 @@ def _row(
             raise InputError("an unamplified run has no sampling rate to account for: it is a fallback only")
         case PoissonGaussian(noise_multiplier=s, rate=rate):
             group = user.group_size if isinstance(user, PoissonGaussian) else event.group_size
-            black_box = black_box_epsilon(PoissonGaussian(s, rate), group, steps, delta, cache_dir=cache_dir)
+            black_box: float | None = black_box_epsilon(
+                PoissonGaussian(s, rate), group, steps, delta, cache_dir=cache_dir
+            )
             renyi: float | None = rdp_epsilon(event, steps, delta)
         case CappedPoissonGaussian(noise_multiplier=s, rate=rate):
             group, renyi = 1, None
             black_box = accounting.epsilon(event, steps, delta, cache_dir=cache_dir)
+        case FilteredGaussian(noise_multiplier=s):
+            group, renyi, rate, black_box = 1, None, 1.0, None
     auroc, tpr = _bounds(user, steps, delta, cache_dir) if user is not None else (None, None)
     warning = accounting.delta_warning(delta, units) if units is not None else None
     return AccountRow(

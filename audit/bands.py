@@ -122,16 +122,6 @@ def auroc_epsilon(least: float, delta: float) -> float:
     return math.log(odds) if odds > 1.0 else 0.0
 
 
-def epsilon_delta_ceiling(epsilon: float, delta: float) -> RocCeiling:
-    """The ROC region of (epsilon, delta)-DP: (0, delta), the bend on the anti-diagonal, (1 - delta, 1), (1, 1).
-
-    Kairouz, Oh, Viswanath 2015, Theorem 2.1.
-    """
-    check_bound_delta(delta)
-    bend = (1.0 - delta) * float(special.expit(-epsilon))
-    return RocCeiling(np.array([0.0, bend, 1.0 - delta, 1.0]), np.array([delta, 1.0 - bend, 1.0, 1.0]))
-
-
 @functools.lru_cache(maxsize=256)
 def local_level(trials: int, alpha: float) -> float:
     """eta such that n uniform order statistics all stay above their eta-quantiles with probability 1 - alpha.

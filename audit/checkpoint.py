@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ from audit.progress import Reporter
 from audit.record import CorpusFacts, Overlaps, Record, SplitFacts, read_record, write_record
 from audit.results import results_of
 from audit.verdict import Assignment, Claim
+from corpus.build import build_store
 from corpus.errors import InputError
-from corpus.files import cache_directory, text_sha256
-from corpus.sources import Columns, open_source
+from corpus.files import cache_directory, text_sha256, write_text
+from corpus.rows import Columns
+from corpus.sources import open_source
 from corpus.statistics import records_percentiles
-from corpus.store import CorpusStore, build_store, texts_of
+from corpus.store import CorpusStore, texts_of
 from models.loading import load_language_model
 
 
@@ -30,6 +32,7 @@ class CheckpointAudit:
     """What to audit: a model folder (or a LoRA adapter's), its reference, and the texts of both groups.
 
     Attributes:
+        plan: the plan.json among the claims, of which the audit's folder keeps a copy.
         max_texts_per_user: texts scored of one user, the first of them; None: all.
         attacker_texts_are_fresh: whether the held-in users' texts were kept out of training; False for training texts.
     """
@@ -43,6 +46,7 @@ class CheckpointAudit:
     skip_bad_lines: bool = False
     assignment: Assignment = Assignment.UNKNOWN
     claims: tuple[Claim, ...] = ()
+    plan: Path | None = None
     max_texts_per_user: int | None = None
     attack: AttackConfig = field(default_factory=AttackConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
@@ -58,30 +62,21 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
         InputError: a user or a record id in both files, fewer than two users on a side, or unusable input.
     """
     _claim_folder(job, out)
+    if job.plan is not None:
+        write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))
     seconds: dict[str, float] = {}
     started = time.monotonic()
-    stores = {
-        side: build_store(open_source(path, job.columns), cache_directory(), skip_bad_rows=job.skip_bad_lines)
-        for side, path in (("held-in", job.held_in), ("held-out", job.held_out))
-    }
-    _require_disjoint(stores["held-in"], stores["held-out"], ids_are_given=job.columns.id is not None)
-    member = {user: side == "held-in" for side, store in stores.items() for user in store.users}
-    texts = {
-        user: texts_of(store, list(store.rows(user))[: job.max_texts_per_user])
-        for store in stores.values()
-        for user in store.users
-    }
+    stores, member, mixed = read_groups(job)
     seconds["corpus"] = time.monotonic() - started
     started = time.monotonic()
     reporter.say("models: loading target and reference")
     target, reference = load_language_model(job.model), load_language_model(job.reference)
     if target.fingerprint == reference.fingerprint:
         raise InputError("target and reference are the same model: the likelihood ratio of every text would be zero")
-    mixed = dict(sorted(texts.items()))  # users in one order that says nothing of their side
     statistics = score_users_texts(
         job.attack.names, AttackTexts(mixed, job.attack.max_characters), target, reference, reporter
     )
-    of = text_sha256(target.fingerprint, reference.fingerprint, job.attack.model_dump_json())
+    of = audit_scores_name(target.fingerprint, reference.fingerprint, job.attack)
     write_scores(statistics, out / "scores.parquet", of=of)
     seconds["scoring"] = time.monotonic() - started
     started = time.monotonic()
@@ -102,23 +97,59 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
         name=job.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
-        config=_config(job),
-        corpus=_corpus_facts(stores),
-        split=_split_facts(stores, mixed, job.assignment),
+        **audit_facts(job, stores, mixed),
         target=model_facts(target, job.model),
         reference=model_facts(reference, job.reference),
         training=None,
-        primary_attack=job.attack.primary,
-        attacker_texts=sum(map(len, texts.values())),
-        scoring_rule=SCORING_RULE.format(limit=job.attack.max_characters),
-        resamples=job.audit.resamples,
         attacks=results.attacks,
         blind=results.blind,
         judgement=results.judgement,
+        knowledge=results.knowledge,
         environment=environment(seconds),
     )
     write_record(record, out / "record.json")
     return record
+
+
+Groups = tuple[dict[str, CorpusStore], dict[str, bool], dict[str, list[str]]]
+
+
+def read_groups(job: CheckpointAudit) -> Groups:
+    """Both files' stores by side, user to whether held in, and user to scored texts.
+
+    Users come in one order that says nothing of their side.
+    """
+    stores = {
+        side: build_store(open_source(path, job.columns), cache_directory(), skip_bad_rows=job.skip_bad_lines)
+        for side, path in (("held-in", job.held_in), ("held-out", job.held_out))
+    }
+    _require_disjoint(stores["held-in"], stores["held-out"], ids_are_given=job.columns.id is not None)
+    side_of = {user: side for side, store in stores.items() for user in store.users}
+    texts = {
+        user: texts_of(stores[side], list(stores[side].rows(user))[: job.max_texts_per_user])
+        for user, side in sorted(side_of.items())
+    }
+    return stores, {user: side_of[user] == "held-in" for user in texts}, texts
+
+
+def audit_facts(
+    job: CheckpointAudit, stores: Mapping[str, CorpusStore], texts: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """What the record of an audit says besides models and results, by field."""
+    return {
+        "config": _config(job),
+        "corpus": _corpus_facts(stores),
+        "split": _split_facts(stores, texts, job.assignment),
+        "primary_attack": job.attack.primary,
+        "attacker_texts": sum(map(len, texts.values())),
+        "scoring_rule": SCORING_RULE.format(limit=job.attack.max_characters),
+        "resamples": job.audit.resamples,
+    }
+
+
+def audit_scores_name(target: str, reference: str, attack: AttackConfig) -> str:
+    """What an audit's ``scores.parquet`` calls itself."""
+    return text_sha256(target, reference, attack.model_dump_json())
 
 
 def _config(job: CheckpointAudit) -> dict[str, Any]:
@@ -130,7 +161,11 @@ def _config(job: CheckpointAudit) -> dict[str, Any]:
         "held_out": str(job.held_out),
         "max_texts_per_user": job.max_texts_per_user,
         "assignment": job.assignment.value,
-        "claims": [claim.label for claim in job.claims],
+        "columns": asdict(job.columns),
+        "skip_bad_lines": job.skip_bad_lines,
+        "seed": job.seed,
+        "stated_claims": [[claim.epsilon, claim.delta] for claim in job.claims if not claim.is_curve],
+        "plan": None if job.plan is None else str(job.plan),
         "attack": job.attack.model_dump(mode="json"),
         "audit": job.audit.model_dump(mode="json"),
     }

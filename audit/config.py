@@ -1,6 +1,7 @@
 """The configuration of a run: YAML checked by pydantic, all errors at once, the nearest valid key suggested."""
 
 import difflib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,11 +21,20 @@ from pydantic import (
 
 from attacks.protocol import AGGREGATIONS
 from attacks.statistics import ATTACKS
+from audit.canaries import CanarySpec, SubstringCanaries
 from audit.defense import Defense, NoDefense
 from corpus.errors import InputError
-from corpus.sources import Columns, Csv, HuggingFace, JsonLines, Parquet, Source, Synthetic
+from corpus.files import text_sha256
+from corpus.hub import HuggingFace
+from corpus.mail import Maildir, MailUser, Mbox
+from corpus.presets import PRESETS, PresetSource, preset_named
+from corpus.published import WORDS, Tokens
+from corpus.rows import Columns, Source
+from corpus.sources import Several, Synthetic
 from corpus.split import MIN_RECORDS_TO_SPLIT, Assignment, UserFilter
 from corpus.synthetic import SyntheticCorpus
+from corpus.text_files import Csv, JsonLines, Parquet
+from defenses.data_side import DataDefense
 from finetune.recipe import Lora, Recipe, Select
 from models.shape import TinyModel
 
@@ -51,21 +61,40 @@ class _Section(BaseModel):
 
 
 class FileCorpus(_Section):
-    """A file of records."""
+    """A file of records, or several, of which later ones may be appended to a store that was built before."""
 
-    kind: Literal["jsonl", "csv", "parquet"]
-    path: ExpandedPath
+    kind: Literal["jsonl", "csv", "parquet", "mbox"]
+    path: ExpandedPath | Annotated[tuple[ExpandedPath, ...], Field(min_length=1)]
     columns: Columns = Columns()
 
     def source(self) -> Source:
         """The source that reads it."""
+        sources = [self._of(path) for path in ([self.path] if isinstance(self.path, Path) else self.path)]
+        return sources[0] if len(sources) == 1 else Several(tuple(sources))
+
+    def _of(self, path: Path) -> Source:
         match self.kind:
             case "jsonl":
-                return JsonLines(self.path, self.columns)
+                return JsonLines(path, self.columns)
             case "csv":
-                return Csv(self.path, self.columns)
+                return Csv(path, self.columns)
             case "parquet":
-                return Parquet(self.path, self.columns)
+                return Parquet(path, self.columns)
+            case "mbox":
+                return Mbox(path)
+
+
+class MaildirCorpus(_Section):
+    """A folder with one message a file, by account (the Enron tarball's layout)."""
+
+    kind: Literal["maildir"]
+    path: ExpandedPath
+    user: MailUser = "sender"
+    folders: tuple[str, ...] = ()
+
+    def source(self) -> Source:
+        """The source that reads it."""
+        return Maildir(self.path, self.user, self.folders)
 
 
 class HubCorpus(_Section):
@@ -75,11 +104,12 @@ class HubCorpus(_Section):
     name: ExpandedName
     split: str | None = None
     revision: str | None = None
+    streaming: bool = False
     columns: Columns = Columns()
 
     def source(self) -> Source:
         """The source that reads it."""
-        return HuggingFace(self.name, self.split, self.revision, self.columns)
+        return HuggingFace(self.name, self.split, self.revision, self.columns, self.streaming)
 
 
 class SyntheticCorpusConfig(_Section):
@@ -93,16 +123,63 @@ class SyntheticCorpusConfig(_Section):
         return Synthetic(self.parameters)
 
 
-CorpusSource = Annotated[FileCorpus | HubCorpus | SyntheticCorpusConfig, Field(discriminator="kind")]
+class PresetCorpus(_Section):
+    """A local copy of a paper's dataset in its published format, prepared as the paper says (docs/presets.md)."""
+
+    kind: Literal["preset"]
+    name: str
+    path: ExpandedPath
+    tokenizer: ExpandedName | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> "PresetCorpus":
+        try:
+            preset_named(self.name)
+        except InputError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def source(self) -> Source:
+        """The source that reads it."""
+        return PresetSource(preset_named(self.name), self.path, preset_tokens(self.tokenizer))
+
+
+def preset_tokens(tokenizer: str | None) -> Tokens:
+    """How a preset counts: words between blanks, or the tokens of a model's tokenizer (a hub name or folder)."""
+    if tokenizer is None:
+        return WORDS
+    from models.loading import load_tokenizer
+
+    encode = load_tokenizer(tokenizer)
+    fast = getattr(encode, "backend_tokenizer", None)
+    known = text_sha256(fast.to_str() if fast else json.dumps(encode.get_vocab(), sort_keys=True))[:16]
+    return Tokens(f"{tokenizer} {known}", lambda text: encode(text, add_special_tokens=False)["input_ids"])
+
+
+CorpusSource = Annotated[
+    FileCorpus | MaildirCorpus | HubCorpus | SyntheticCorpusConfig | PresetCorpus, Field(discriminator="kind")
+]
 
 
 class CorpusConfig(_Section):
-    """Which texts, and which of their users are audited."""
+    """Which texts, and which of their users are audited: where ``users`` is not stated, those of the preset."""
 
     source: CorpusSource
     aliases: ExpandedPath | None = None
     skip_bad_lines: bool = False
+    public_validation: UserFilter | None = None
     users: UserFilter = UserFilter(min_records=20)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _users_of_the_preset(cls, content: Any) -> Any:
+        if not isinstance(content, dict) or "users" in content:
+            return content
+        source = content.get("source")
+        name = source.get("name") if isinstance(source, dict) and source.get("kind") == "preset" else None
+        if isinstance(source, PresetCorpus):
+            name = source.name
+        return {**content, "users": PRESETS[name].users} if isinstance(name, str) and name in PRESETS else content
 
     @model_validator(mode="after")
     def _enough_to_split(self) -> "CorpusConfig":
@@ -134,8 +211,8 @@ class PretrainConfig(_Section):
 
     @model_validator(mode="after")
     def _last_checkpoint(self) -> "PretrainConfig":
-        if self.recipe.select is not Select.LAST:
-            raise ValueError("recipe.select must be 'last': pre-training has no validation users")
+        if self.recipe.looks_at_validation:
+            raise ValueError("recipe.select must be 'last' and patience null: pre-training has no validation users")
         return self
 
 
@@ -197,6 +274,8 @@ class RunConfig(_Section):
     model: ModelConfig
     finetune: Recipe = Recipe()
     defense: Defense = NoDefense()
+    data_defenses: tuple[DataDefense, ...] = ()
+    canaries: tuple[CanarySpec, ...] = ()
     attack: AttackConfig = AttackConfig()
     audit: AuditConfig = AuditConfig()
 
@@ -207,24 +286,60 @@ class RunConfig(_Section):
             raise ValueError(f"a sequence_length is above model.pretrain.shape.context = {pretrain.shape.context}")
         return self
 
+    @model_validator(mode="after")
+    def _somebody_chooses(self) -> "RunConfig":
+        if self.finetune.select is Select.BEST_PUBLIC and self.corpus.public_validation is None:
+            raise ValueError("finetune.select 'best_public' needs corpus.public_validation: a rule for separate users")
+        return self
+
+    @model_validator(mode="after")
+    def _substrings_are_trained_on(self) -> "RunConfig":
+        longest = max((n for c in self.canaries if isinstance(c, SubstringCanaries) for n in c.lengths), default=0)
+        if longest >= self.finetune.sequence_length:
+            raise ValueError(
+                f"canaries: a substring of {longest} tokens is not below finetune.sequence_length ="
+                f" {self.finetune.sequence_length}, so that training would cut it off: lower lengths"
+            )
+        return self
+
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a YAML config and apply ``a.b=value`` overrides.
+    """Read a YAML config, on top of the one that it ``extends`` if it names one, and apply ``a.b=value`` overrides.
 
     Raises:
         InputError: no such file, broken YAML, or a config with errors, all of which are listed.
     """
+    content = _read_yaml(path, ())
+    for override in overrides:
+        _override(content, override)
+    return parse_config(content, str(path))
+
+
+def _read_yaml(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
+    """A config's content; what it extends is named relative to it, and sections are merged key by key."""
     if not path.is_file():
-        raise InputError(f"no such config: '{path}'")
+        named = f", which '{extending[-1]}' extends" if extending else ""
+        raise InputError(f"no such config: '{path}'{named}")
+    if path.resolve() in [p.resolve() for p in extending]:
+        raise InputError(f"'{path}' extends itself, by way of {', '.join(map(str, extending))}")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: broken YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: a mapping of sections was expected, found {type(content).__name__}")
-    for override in overrides:
-        _override(content, override)
-    return parse_config(content, str(path))
+    if "extends" not in content:
+        return content
+    return _merged(_read_yaml(path.parent / str(content.pop("extends")), (*extending, path)), content)
+
+
+def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        key: _merged(under[key], over[key])
+        for key in over
+        if isinstance(under.get(key), dict) and isinstance(over[key], dict)
+    }
+    return {**under, **over, **both}
 
 
 def parse_config(content: Mapping[str, Any], where: str) -> RunConfig:
@@ -267,7 +382,24 @@ def _explained(error: Any) -> str:
     return f"{location or 'config'}: {message}{found}"
 
 
-_TAGS = {"jsonl", "csv", "parquet", "huggingface", "synthetic", "none", "uls", "els", "group", "example"}
+_TAGS = {
+    "jsonl",
+    "csv",
+    "parquet",
+    "mbox",
+    "maildir",
+    "huggingface",
+    "preset",
+    "synthetic",
+    "none",
+    "clip",
+    "filter",
+    "uls",
+    "els",
+    "group",
+    "example",
+}
+_TAGS |= {"unseen_token", "high_temperature", "rare_phrase", "substring"}
 
 
 def _keys_at(location: tuple[int | str, ...]) -> Iterator[str]:
@@ -281,6 +413,8 @@ def _keys_at(location: tuple[int | str, ...]) -> Iterator[str]:
                 tag = option.get("properties", {}).get("kind", {})
                 if part in _TAGS and part in (tag.get("enum") or [tag.get("const")]):
                     nexts.append(option)
+                elif isinstance(part, int) and "items" in option:
+                    nexts.append(option["items"])
                 elif part in option.get("properties", {}):
                     nexts.append(option["properties"][part])
         candidates = nexts or candidates

@@ -1,57 +1,90 @@
 """The data side of a run: store, public users, ledger, and what of them each stage may see."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from audit.config import RunConfig
 from audit.ledger import Ledger, draw_ledger, ledger_of_run
+from audit.planting import check_enough_users, plant
 from audit.progress import Reporter
 from audit.record import CorpusFacts, Overlaps, SplitFacts
 from audit.validation import CurveTexts
+from canaries.kinds import Canary
 from corpus.aliases import load_aliases
+from corpus.build import build_store
 from corpus.coins import keyed_order, seed_key
 from corpus.errors import InputError
 from corpus.files import cache_directory
-from corpus.split import Assignment, Part, Role, Selection, select_users
+from corpus.split import Assignment, Part, Role, Selection, check_pool, select_users
 from corpus.statistics import records_percentiles, text_digests
-from corpus.store import CorpusStore, build_store, texts_of
+from corpus.store import Corpus, CorpusStore, texts_of
+from defenses.data_side import Cap, Removal, TrainingRecord, apply_defenses
+from finetune.batches import encode
+from models.loading import LanguageModel
+from models.logprobs import score_texts
+
+VALIDATION_RECORDS = 20  # of each public validation user
 
 
 @dataclass(frozen=True)
-class RunData:
-    """Everything of the corpus that a run uses."""
+class CorpusData:
+    """The corpus of a run before anything is planted or drawn."""
 
     store: CorpusStore
     audited: Selection
     public_rows: tuple[int, ...]
     public_users: int
-    ledger: Ledger
+    validation_rows: tuple[int, ...] = ()
 
     def public_texts(self) -> list[str]:
         """Texts that pre-training may see."""
         return texts_of(self.store, self.public_rows)
 
+
+@dataclass(frozen=True)
+class RunData:
+    """Everything of the corpus that a run uses; ``store`` has the canary users in it, where there are any."""
+
+    corpus: CorpusData
+    store: Corpus
+    canaries: Mapping[str, Canary]
+    ledger: Ledger
+    training_rows: tuple[int, ...]
+    removals: tuple[Removal, ...] = ()
+
+    def public_texts(self) -> list[str]:
+        """Texts that pre-training may see."""
+        return self.corpus.public_texts()
+
     def training_texts(self) -> list[str]:
         """Texts that fine-tuning may see, and no others."""
-        return texts_of(self.store, self.ledger.training_rows())
+        return texts_of(self.store, self.training_rows)
 
     def attacker_texts(self, users: Sequence[str], limit: int | None = None) -> dict[str, list[str]]:
         """Fresh texts by user, at most ``limit`` of each."""
         rows = self.ledger.rows(list(users), Part.ATTACKER)
         return {user: texts_of(self.store, its[:limit]) for user, its in rows.items()}
 
+    def real(self, users: Iterable[str]) -> list[str]:
+        """Those of the users who are not canary users."""
+        return [user for user in users if user not in self.canaries]
+
     def membership(self) -> dict[str, bool]:
-        """Scored user to whether held in; for ``audit.evaluation`` only."""
-        return {user: self.ledger.roles[user] is Role.HELD_IN for user in self.ledger.scored_users()}
+        """Scored real user to whether held in; for ``audit.evaluation`` only."""
+        return {user: self.ledger.roles[user] is Role.HELD_IN for user in self.real(self.ledger.scored_users())}
+
+    def canary_membership(self) -> dict[str, bool]:
+        """Canary user to whether held in; for ``audit.evaluation`` only."""
+        return {user: self.ledger.roles[user] is Role.HELD_IN for user in sorted(self.canaries)}
 
 
-def prepare_data(config: RunConfig, out: Path, reporter: Reporter) -> RunData:
-    """Build or open the store, fix the pool, set records aside, draw coins (or read the run's own).
+def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
+    """Build or open the store, and say who is audited and who is public.
 
     Raises:
-        InputError: see ``build_store``, ``select_users`` and ``assign``.
+        InputError: see ``build_store``, ``select_users`` and ``check_pool``; more canary users than users.
     """
     aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
     reporter.say("corpus: reading")
@@ -69,59 +102,136 @@ def prepare_data(config: RunConfig, out: Path, reporter: Reporter) -> RunData:
             f" by pattern, {audited.dropped_by_minimum} with fewer than {config.corpus.users.min_records} records): an"
             " audit needs at least 2 users, and 100 to say much"
         )
-    public_rows, public_users = _public_rows(config, store, audited)
+    check_enough_users(config, len(audited.users))
+    check_pool(len(audited.users), config.split.audit_pool)
+    validation = _validation_users(config, store, audited)
+    taken = frozenset((*audited.users, *validation))
+    rows = [row for user in validation for row in list(store.rows(user))[:VALIDATION_RECORDS]]
+    return CorpusData(store, audited, *_public_rows(config, store, taken), tuple(rows))
+
+
+def prepare_data(
+    config: RunConfig,
+    out: Path,
+    reporter: Reporter,
+    corpus: CorpusData | None = None,
+    base: LanguageModel | None = None,
+) -> RunData:
+    """Plant the canary users, fix the pool, set records aside, draw coins (or read what the run has of all this).
+
+    Args:
+        config: of the run.
+        out: the run folder.
+        reporter: where progress goes.
+        corpus: of ``read_corpus``, read here if None.
+        base: the model before fine-tuning; needed where ``needs_base`` says so.
+
+    Raises:
+        InputError: see ``read_corpus``, ``plant`` and ``assign``.
+    """
+    corpus = corpus or read_corpus(config, reporter)
+    store: Corpus = corpus.store
+    canaries: Mapping[str, Canary] = {}
+    if config.canaries:
+        if base is None:
+            raise ValueError("canary users are made with the base model: give it")
+        store = planted = plant(config, corpus.store, corpus.audited.users, corpus.public_rows, base, out, reporter)
+        canaries = planted.canaries
+    replaced = {canary.source for canary in canaries.values()}
     draw = functools.partial(
         draw_ledger,
         store,
-        audited.users,
+        tuple(user for user in corpus.audited.users if user not in replaced),
         assignment=config.split.assignment,
         audit_pool=config.split.audit_pool,
         attacker_fraction=config.split.attacker_fraction,
         evaluation_fraction=config.split.evaluation_fraction,
         seed=config.seed,
+        canaries={user: canary.documents for user, canary in canaries.items()},
     )
     ledger = ledger_of_run(out / "ledger", lambda key: draw(key=key))
-    counts = ledger.count()
+    rows, removals = _defended(config, store, ledger, base)
+    data = RunData(corpus, store, canaries, ledger, rows, removals)
+    counts = data.ledger.count(data.canaries)
     reporter.say(
         f"split: {counts[Role.HELD_IN]} users held in, {counts[Role.HELD_OUT]} held out, {counts[Role.ALWAYS_IN]}"
-        f" always in; {public_users} public users"
+        f" always in; {corpus.public_users} public users"
     )
-    return RunData(store, audited, public_rows, public_users, ledger)
+    if canaries:
+        included = sum(data.canary_membership().values())
+        reporter.say(f"canaries: {included} canary users held in, {len(canaries) - included} held out")
+    for removal in removals:
+        reporter.say(
+            f"{removal.name}: {removal.removed} of {removal.before} training records of {removal.users} users left out"
+        )
+    return data
+
+
+def needs_base(config: RunConfig) -> bool:
+    """Whether the data side looks at the base model: to make canary users, or to rank records for a cap."""
+    ranked = any(isinstance(d, Cap) and d.selection != "random" for d in config.data_defenses)
+    return bool(config.canaries) or ranked
+
+
+def _defended(
+    config: RunConfig, store: Corpus, ledger: Ledger, base: LanguageModel | None
+) -> tuple[tuple[int, ...], tuple[Removal, ...]]:
+    """The rows that are trained on after the data-side defenses, and what these left out."""
+    rows = ledger.training_rows()
+    if not config.data_defenses:
+        return tuple(rows), ()
+
+    def of_base() -> LanguageModel:
+        if base is None:
+            raise ValueError("records are ranked by the base model: give it")
+        return base
+
+    records = [TrainingRecord(row, (its := store.record(row)).user, its.id, its.text) for row in rows]
+    left, removals = apply_defenses(
+        config.data_defenses,
+        records,
+        lengths=lambda texts: [len(ids) for ids in encode(of_base().tokenizer, texts, None)],
+        losses=lambda texts: [-s.total / len(s.logprobs) for s in score_texts(of_base(), list(texts))],
+        seed=config.seed,
+    )
+    return tuple(record.row for record in left), tuple(removals)
 
 
 def curve_texts(data: RunData, *, validation_texts: int, per_user: int, seed: int) -> CurveTexts:
-    """Samples for the curves: at most so many validation texts a side and attacker texts a user."""
-    held_in, held_out = data.ledger.users(Role.HELD_IN), data.ledger.users(Role.HELD_OUT)
+    """Samples of real users for the curves: at most so many validation texts a side and attacker texts a user."""
+    held_in, held_out = (data.real(data.ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
     return CurveTexts(
         held_in_validation=_sample(data, held_in, Part.VALIDATION, validation_texts, seed),
         held_out_validation=_sample(data, held_out, Part.VALIDATION, validation_texts, seed),
         held_in_attack=data.attacker_texts(held_in, per_user),
         held_out_attack=data.attacker_texts(held_out, per_user),
+        public_validation=texts_of(data.corpus.store, data.corpus.validation_rows[:validation_texts]),
     )
 
 
-def corpus_facts(data: RunData) -> CorpusFacts:
+def corpus_facts(corpus: CorpusData) -> CorpusFacts:
     """What the record says of the corpus."""
+    store, audited = corpus.store, corpus.audited
     return CorpusFacts(
-        fingerprint=data.store.fingerprint,
-        users=len(data.store.users),
-        records=len(data.store),
-        skipped_rows=data.store.report.skipped,
-        records_per_audited_user=list(records_percentiles([data.store.count(u) for u in data.audited.users])),
-        dropped_by_pattern=data.audited.dropped_by_pattern,
-        dropped_by_minimum=data.audited.dropped_by_minimum,
-        dropped_by_maximum=data.audited.dropped_by_maximum,
-        dropped_by_sampling=data.audited.dropped_by_sampling,
-        public_users=data.public_users,
-        public_records=len(data.public_rows),
+        fingerprint=store.fingerprint,
+        users=len(store.users),
+        records=len(store),
+        skipped_rows=store.report.skipped,
+        records_per_audited_user=list(records_percentiles([store.count(u) for u in audited.users])),
+        dropped_by_pattern=audited.dropped_by_pattern,
+        dropped_by_minimum=audited.dropped_by_minimum,
+        dropped_by_maximum=audited.dropped_by_maximum,
+        dropped_by_sampling=audited.dropped_by_sampling,
+        public_users=corpus.public_users,
+        public_records=len(corpus.public_rows),
     )
 
 
 def split_facts(data: RunData) -> SplitFacts:
-    """What the record says of the split."""
-    ledger, counts = data.ledger, data.ledger.count()
+    """What the record says of the split of the real users."""
+    ledger, counts = data.ledger, data.ledger.count(data.canaries)
     coins = ledger.assignment is Assignment.COIN
-    parts = {part.value: sum(len(of[part]) for of in ledger.parts.values()) for part in Part}
+    parts = {part.value: sum(len(ledger.parts[user][part]) for user in data.real(ledger.parts)) for part in Part}
     return SplitFacts(
         assignment=ledger.assignment.value,
         certifiable=coins,
@@ -133,19 +243,30 @@ def split_facts(data: RunData) -> SplitFacts:
         held_in=counts[Role.HELD_IN],
         held_out=counts[Role.HELD_OUT],
         always_in=counts[Role.ALWAYS_IN],
-        records_by_part={**parts, "trained on": len(ledger.training_rows())},
+        records_by_part={**parts, "trained on": len(data.training_rows)},
         key_commitment=ledger.key_commitment(),
         ledger_commitment=ledger.commitment(),
         overlaps=_overlaps(data),
     )
 
 
-def _public_rows(config: RunConfig, store: CorpusStore, audited: Selection) -> tuple[tuple[int, ...], int]:
-    """Rows of public users, who are never audited ones, at most so many of each."""
+def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection) -> tuple[str, ...]:
+    """Public users whose loss chooses the checkpoint: neither audited nor pre-trained on."""
+    rule = config.corpus.public_validation
+    if rule is None:
+        return ()
+    users = select_users(store, rule, taken=frozenset(audited.users), seed=config.seed, purpose="validation").users
+    if not users:
+        raise InputError("corpus.public_validation admits no user beside the audited ones: widen its rule")
+    return users
+
+
+def _public_rows(config: RunConfig, store: CorpusStore, taken: frozenset[str]) -> tuple[tuple[int, ...], int]:
+    """Rows of public users, who are never audited ones nor for validation, at most so many of each."""
     if config.model.pretrain is None:
         return (), 0
     rule = config.model.pretrain.users
-    public = select_users(store, rule, taken=frozenset(audited.users), seed=config.seed)
+    public = select_users(store, rule, taken=taken, seed=config.seed, purpose="public")
     limit = config.model.pretrain.max_records_per_user
     rows = [row for user in public.users for row in list(store.rows(user))[:limit]]
     return tuple(rows), len(public.users)
@@ -160,7 +281,7 @@ def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) 
 
 
 def _overlaps(data: RunData) -> Overlaps:
-    """Exact matches of texts between sides."""
+    """Exact matches of real users' texts between sides; canary users' training texts are among those trained on."""
     store, ledger = data.store, data.ledger
     trained = {user: text_digests(texts_of(store, its[Part.TRAIN])) for user, its in ledger.parts.items()}
     training_users = [user for user, role in ledger.roles.items() if role is not Role.HELD_OUT]
@@ -169,16 +290,16 @@ def _overlaps(data: RunData) -> Overlaps:
         for digest in trained[user]:
             in_training.setdefault(digest, set()).add(user)
     same = other = 0
-    for user in ledger.scored_users():
+    for user in data.real(ledger.scored_users()):
         for digest in map(_digest, texts_of(store, ledger.parts[user][Part.ATTACKER])):
             owners = in_training.get(digest, set())
             same += user in owners
             other += bool(owners - {user})
-    held_out = sum(d in in_training for user in ledger.users(Role.HELD_OUT) for d in trained[user])
-    public = text_digests(texts_of(store, data.public_rows))
+    held_out = sum(d in in_training for user in data.real(ledger.users(Role.HELD_OUT)) for d in trained[user])
+    public = text_digests(texts_of(store, data.corpus.public_rows))
     audited = sum(
         _digest(text) in public
-        for user in ledger.roles
+        for user in data.real(ledger.roles)
         for part in Part
         for text in texts_of(store, ledger.parts[user][part])
     )

@@ -14,7 +14,38 @@ class NoDefense(BaseModel):
     kind: Literal["none"] = "none"
 
 
-class PrivateDefense(BaseModel):
+class ClippingDefense(BaseModel):
+    """Clipping without noise (Kandpal et al., D.3): a heuristic, and no guarantee.
+
+    Attributes:
+        unit: clip each example's gradient, or the batch's.
+        clip_norm: to this norm; None: the smallest norm seen in a plain run, which is done first.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: Literal["clip"]
+    unit: Literal["example", "batch"]
+    clip_norm: float | None = Field(None, gt=0)
+
+
+class _Noised(BaseModel):
+    """What every defense with noise states."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    population: int = Field(ge=1)
+    steps: int = Field(ge=1)
+    delta: float = Field(gt=0, lt=1)
+    group_size: int = Field(1, ge=1)
+    record_selection: RecordSelection = "random"
+    secure_noise: bool = False
+    base_model_saw_protected: bool = False
+
+    def noise(self) -> NoiseGenerator:
+        """The noise generator."""
+        return NoiseGenerator.SECURE if self.secure_noise else NoiseGenerator.PHILOX
+
+
+class PrivateDefense(_Noised):
     """Differentially private training; every number is a public constant of the config.
 
     Attributes:
@@ -25,22 +56,14 @@ class PrivateDefense(BaseModel):
         protected_users: public number of users, for the warning about delta, where records are sampled.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     kind: Literal["uls", "els", "group", "example"]
-    population: int = Field(ge=1)
     cohort: int = Field(ge=1)
-    steps: int = Field(ge=1)
-    delta: float = Field(gt=0, lt=1)
     target_epsilon: float | None = Field(None, gt=0)
     noise_multiplier: float | None = Field(None, ge=0)
-    group_size: int = Field(1, ge=1)
     clip_norm: float = Field(1.0, gt=0)
     clip_kind: Literal["flat", "normalised"] = "flat"
     sampler: Literal["poisson", "shuffled"] = "poisson"
     cap: int | None = Field(None, ge=1)
-    record_selection: RecordSelection = "random"
-    secure_noise: bool = False
-    base_model_saw_protected: bool = False
     protected_users: int | None = Field(None, ge=1)
     micro_records: int = Field(64, ge=1)
 
@@ -50,15 +73,25 @@ class PrivateDefense(BaseModel):
             raise ValueError("give exactly one of 'target_epsilon' and 'noise_multiplier'")
         if self.kind == "example" and self.group_size != 1:
             raise ValueError("group_size belongs to users: kind 'example' has none")
-        if self.record_selection == "random_chunk":
-            raise ValueError("record_selection 'random_chunk' is not supported by the trainer")
+        if self.record_selection == "random_chunk" and self.kind != "uls":
+            raise ValueError("record_selection 'random_chunk' goes with kind 'uls' only: it cuts a sampled user's text")
         if self.cap is not None and (self.sampler == "shuffled" or self.kind != "uls"):
             raise ValueError("a cap goes with kind 'uls' and Poisson sampling only: no other accountant exists")
         return self
 
-    def noise(self) -> NoiseGenerator:
-        """The noise generator."""
-        return NoiseGenerator.SECURE if self.secure_noise else NoiseGenerator.PHILOX
+
+class FilterDefense(_Noised):
+    """Asi & Liu's filtered descent (Chua et al., Algorithm 3): full batches; it may halt and release no model.
+
+    Attributes:
+        population: public number of users; those who are missing to it count as users of gradient zero.
+        tau: most of the users' gradients must lie within this distance of each other, at every step.
+        group_size: records of each user in a step.
+    """
+
+    kind: Literal["filter"]
+    target_epsilon: float = Field(gt=0)
+    tau: float = Field(gt=0)
 
 
-Defense = Annotated[NoDefense | PrivateDefense, Field(discriminator="kind")]
+Defense = Annotated[NoDefense | ClippingDefense | PrivateDefense | FilterDefense, Field(discriminator="kind")]

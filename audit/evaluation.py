@@ -90,8 +90,8 @@ def evaluate_attacks(
             AttackResult(
                 attack=attack,
                 aggregation=aggregation,
-                auroc=_estimate(intervals.auroc),
-                tpr_at=[TprAt(fpr=f, estimate=None if i is None else _estimate(i)) for f, i in intervals.tpr_at],
+                auroc=estimate_of(intervals.auroc),
+                tpr_at=[TprAt(fpr=f, estimate=None if i is None else estimate_of(i)) for f, i in intervals.tpr_at],
                 roc_fpr=curve.fpr[shown].tolist(),
                 roc_tpr=curve.tpr[shown].tolist(),
                 histogram=_histogram(held_in, held_out),
@@ -142,7 +142,8 @@ def _thinned(points: int) -> NDArray[np.intp]:
     return np.unique(np.geomspace(1, points, ROC_POINTS).round().astype(np.intp) - 1)
 
 
-def _estimate(interval: Interval) -> Estimate:
+def estimate_of(interval: Interval) -> Estimate:
+    """The interval for the record, labelled an estimate."""
     return Estimate(
         value=interval.value,
         mean=interval.mean,

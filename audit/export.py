@@ -4,9 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
+from audit.plan import accountant_cache
 from audit.record import Record, read_record
 from corpus.errors import InputError
-from corpus.files import whole_directory
+from corpus.files import private_directory, whole_directory
+from defenses.plan_file import read_plan
 
 MODEL_FILES = (
     "config.json",
@@ -27,15 +29,18 @@ def export_run(run: Path, to: Path) -> list[str]:
     The record, the scores, the ledger and the report stay: they hold un-noised facts about private users.
 
     Raises:
-        InputError: ``run`` is not a finished run, or ``to`` is not empty.
+        InputError: ``run`` is not a finished run, its plan is damaged, or ``to`` is not empty.
     """
     to = to.resolve()
     record = read_record(run / "record.json")
     model = run / "checkpoints" / "final"
     if record.kind != "run" or not (model / "config.json").is_file():
         raise InputError(f"'{run}' holds no model trained here: only a finished `heldin run` can be exported")
-    if to.exists() and any(to.iterdir()):
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InputError(f"'{to}' is not empty: name a new folder")
+    private_directory(to.parent)
+    read_plan(run / "plan.json", cache_dir=accountant_cache())  # whole, and what it states is what it spends
+    plan = json.loads((run / "plan.json").read_text(encoding="utf-8"))
     with whole_directory(to) as temporary:
         for file in sorted(model.iterdir()):
             if (
@@ -44,7 +49,6 @@ def export_run(run: Path, to: Path) -> list[str]:
                 or file.name.endswith(".safetensors.index.json")
             ):
                 shutil.copyfile(file, temporary / file.name)
-        plan = json.loads((run / "plan.json").read_text(encoding="utf-8"))
         (temporary / "plan.json").write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
         (temporary / "README.md").write_text(_card(record), encoding="utf-8")
         names = sorted(p.name for p in temporary.iterdir())

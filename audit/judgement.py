@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from audit.bound_scores import BoundResult, evaluate
 from audit.labelled import join
-from audit.record import Blind, Bound, Judgement, RefusedBound, VerdictFacts
+from audit.record import REAL_USERS, Blind, Bound, Judgement, RefusedBound, VerdictFacts
 from audit.verdict import Assignment, Claim, Design, Outcome
 from corpus.errors import InputError
 
@@ -18,6 +18,8 @@ def judge(
     blind: Sequence[Blind],
     claims: Sequence[Claim],
     delta: float,
+    population: str = REAL_USERS,
+    populations: int = 1,
 ) -> Judgement:
     """What the primary attack's scores certify, and what they say of each claim.
 
@@ -32,25 +34,28 @@ def judge(
         blind: baselines; the smallest of their p-values counts, times their number.
         claims: to test; none gives bounds only.
         delta: of the bounds, where no claim states one.
+        population: whom scores and bounds speak of.
+        populations: how many are judged side by side; bounds and verdicts of each pay for all (Bonferroni).
     """
     p_values = [b.p_value for b in blind]
     design = Design(
         assignment,
         coins_witnessed=coins_witnessed,
         blind_p_value=min(1.0, len(p_values) * min(p_values)) if p_values else None,
+        attacks=populations,
     )
     held_in = {user for user, its in member.items() if its}
     try:
         joined = join(dict(scores), held_in, set(member) - held_in)
         result = evaluate(joined, design, delta=claims[0].delta if claims else delta, claims=claims)
         coins = assignment is Assignment.COIN and coins_witnessed
-        return _facts(result, split_to_blame=not coins and any(b.separates for b in blind))
+        return judgement_of(result, population, split_to_blame=not coins and any(b.separates for b in blind))
     except InputError as error:  # too few users, or scores that say nothing: a finding, not a failure of the run
-        refused = RefusedBound(name="all bounds", reason=str(error))
+        refused = RefusedBound(name="all bounds", reason=str(error), population=population)
         return Judgement(delta=delta, bounds=[], refused=[refused], verdicts=[])
 
 
-def _facts(result: BoundResult, *, split_to_blame: bool) -> Judgement:
+def judgement_of(result: BoundResult, population: str, *, split_to_blame: bool = False) -> Judgement:
     """The result for the record. A rejection that blind scores could make too says nothing against the model."""
     return Judgement(
         delta=result.delta,
@@ -61,10 +66,11 @@ def _facts(result: BoundResult, *, split_to_blame: bool) -> Judgement:
                 level=b.level,
                 standing=b.standing.value,
                 coverage=b.coverage,
+                population=population,
             )
             for b in result.bounds
         ],
-        refused=[RefusedBound(name=r.name, reason=r.reason) for r in result.refused],
+        refused=[RefusedBound(name=r.name, reason=r.reason, population=population) for r in result.refused],
         verdicts=[
             VerdictFacts(
                 claim=v.claim,
@@ -74,6 +80,7 @@ def _facts(result: BoundResult, *, split_to_blame: bool) -> Judgement:
                 max_certifiable_epsilon=v.max_certifiable_epsilon,
                 warnings=list(v.warnings),
                 exit_code=0 if split_to_blame else v.exit_code,
+                population=population,
             )
             for v in result.verdicts
         ],

@@ -7,18 +7,18 @@ else. Only ``audit/`` joins scores to roles.
 import hmac
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpus.coins import new_key
+from corpus.coins import keyed_order, new_key, seed_key
 from corpus.errors import InputError
 from corpus.files import private_directory, text_sha256, whole_file
-from corpus.split import Assignment, Part, Role, assign, set_aside
-from corpus.store import CorpusStore
+from corpus.split import Assignment, Part, Role, assign, assign_canaries, set_aside
+from corpus.store import Corpus
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Ledger:
         roles = json.dumps({user: role.value for user, role in sorted(self.roles.items())})
         return hmac.digest(self.key, b"ledger" + roles.encode(), "sha256").hex()
 
-    def count(self) -> Mapping[Role, int]:
-        """Users by role."""
-        return Counter(self.roles.values())
+    def count(self, without: Container[str] = ()) -> Mapping[Role, int]:
+        """Users by role, those of ``without`` (canary users) left out."""
+        return Counter(role for user, role in self.roles.items() if user not in without)
 
 
 def draw_ledger(
-    store: CorpusStore,
+    store: Corpus,
     users: tuple[str, ...],
     *,
     assignment: Assignment,
@@ -73,8 +73,22 @@ def draw_ledger(
     evaluation_fraction: float,
     seed: int,
     key: bytes,
+    canaries: Mapping[str, int | None] | None = None,
 ) -> Ledger:
-    """Set every user's records aside, then draw the coins under the secret ``key``."""
+    """Set every user's records aside, then draw the coins under the secret ``key``.
+
+    Args:
+        store: with the records of ``users`` and ``canaries``.
+        users: the fixed pool of real users.
+        assignment: see ``assign``; canary users are always flipped, each by its own fair coin.
+        audit_pool: see ``assign``; of the real users.
+        attacker_fraction: see ``set_aside``; the same rule for canary users.
+        evaluation_fraction: see ``set_aside``.
+        seed: public, of the set-asides.
+        key: secret, of the coins.
+        canaries: canary user to the records that it may give to training (None: all that are not set aside).
+    """
+    planted = dict(canaries or {})
     parts = {
         user: set_aside(
             {row: store.id(row) for row in store.rows(user)},
@@ -82,11 +96,21 @@ def draw_ledger(
             evaluation_fraction=evaluation_fraction,
             seed=seed,
         )
-        for user in users
+        for user in (*users, *planted)
     }
+    for user, documents in planted.items():
+        parts[user][Part.TRAIN] = _some(store, parts[user][Part.TRAIN], documents, seed)
     roles = assign(users, assignment=assignment, audit_pool=audit_pool, key=key, seed=seed)
-    split = text_sha256(repr((assignment.value, audit_pool, attacker_fraction, evaluation_fraction, seed)), *users)
+    roles |= assign_canaries(list(planted), key=key)
+    options = repr((assignment.value, audit_pool, attacker_fraction, evaluation_fraction, seed))
+    split = text_sha256(options, *users, *([repr(sorted(planted.items()))] if planted else []))
     return Ledger(key, store.fingerprint, split, assignment, roles, parts)
+
+
+def _some(store: Corpus, rows: tuple[int, ...], most: int | None, seed: int) -> tuple[int, ...]:
+    """At most so many of the rows, chosen by their record ids."""
+    row_of = {store.id(row): row for row in rows}
+    return tuple(sorted(row_of[id_] for id_ in keyed_order(seed_key(seed), "canary documents", list(row_of))[:most]))
 
 
 def save_ledger(ledger: Ledger, folder: Path) -> None:

@@ -5,7 +5,7 @@ config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,20 @@ import yaml
 from attacks.scoring import AttackTexts, TextStatistic, score_attacks
 from attacks.statistics import Loss, get_attack
 from audit.config import RunConfig
-from audit.data import RunData, corpus_facts, prepare_data, split_facts
+from audit.data import CorpusData, RunData, corpus_facts, prepare_data, read_corpus, split_facts
 from audit.environment import environment
 from audit.evaluation import REFERENCE_ALONE, read_scores, write_scores
 from audit.masking import masked, without_names
+from audit.outcome import outcome_of, scores_name, texts_under_attack
 from audit.plan import claims_of, settle_plan
-from audit.progress import Reporter
+from audit.power import forecast
+from audit.progress import LineReporter, Reporter
 from audit.record import ModelFacts, Record, write_record
-from audit.results import results_of
-from audit.training import finetune, training_facts
-from audit.verdict import Assignment
+from audit.training import finetune, measured_clip_norm, training_facts
 from corpus.errors import InputError
-from corpus.files import cache_directory, private_directory, text_sha256, write_text
+from corpus.files import cache_directory, one_process_at_a_time, private_directory, write_text
 from finetune.pretraining import pretrain, pretrained_folder
+from finetune.ranks import first_process_first, joined, rank
 from models.loading import LanguageModel, load_language_model
 from models.score_cache import ScoreCache
 
@@ -37,8 +38,10 @@ SCORING_RULE = (
 )
 
 
-def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record:
+def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
     """Do whatever of the run ``out`` does not hold yet, and return its record.
+
+    Under ``torchrun`` every process calls it: the first prepares and writes, all train, and the first goes on alone.
 
     Args:
         config: of the run; the same as that of an earlier, unfinished run in ``out``.
@@ -46,47 +49,62 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         reporter: where progress goes.
         command: how the run was called, for the record.
 
+    Returns:
+        The record; None where a filter halted training, which is a result and leaves no model, and in other processes.
+
     Raises:
-        InputError: ``out`` holds a run of another config, or the input cannot be used.
+        InputError: ``out`` holds a run of another config or another process works in it, or the input cannot be used.
         ResumableError: training diverged.
     """
-    _claim_folder(config, out)
+    with ExitStack() as until_the_end:
+        return _stages(config, out, reporter, command, until_the_end)
+
+
+def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, until_the_end: ExitStack) -> Record | None:
     seconds: dict[str, float] = {}
-    with _timed(seconds, "corpus"):
-        data = prepare_data(config, out, reporter)
-    with _timed(seconds, "base model"):
-        base_name, base = _base_model(config, data, reporter)
-    with _timed(seconds, "fine-tuning"):
-        mechanism = settle_plan(config, data, out)
-        result = finetune(config, data, base, mechanism, out, reporter)
+    with joined():
+        reporter = reporter if rank() == 0 else LineReporter(lambda _: None)
+        with first_process_first():
+            _claim_folder(config, out)
+            if rank() == 0:
+                until_the_end.enter_context(one_process_at_a_time(out))
+            with _timed(seconds, "corpus"):
+                corpus = read_corpus(config, reporter)
+            with _timed(seconds, "base model"):
+                base_name, base = base_model(config, corpus, reporter)
+            with _timed(seconds, "canaries and coins"):
+                data = prepare_data(config, out, reporter, corpus, base)
+        with _timed(seconds, "fine-tuning"):
+            clip_norm = measured_clip_norm(config, data, base, out, reporter)
+            with first_process_first():
+                mechanism = settle_plan(config, data, out, clip_norm=clip_norm)
+                claims = claims_of(mechanism)
+                for line in forecast(len(data.membership()), config.audit.delta, claims):
+                    reporter.say(line)
+            result = finetune(config, data, base, mechanism, out, reporter)
+        if rank() > 0:
+            return None
+    if result.halted:
+        reporter.say(
+            f"halted after {result.steps} steps: the users' gradients do not lie within tau of each other; this is a"
+            " result, and no model is released"
+        )
+        return None
     with _timed(seconds, "scoring"):
         target = load_language_model(str(result.folder))
         reference = load_language_model(config.attack.reference or base_name)
         statistics = _score(config, data, target, reference, out, reporter)
     with _timed(seconds, "statistics"):
         reporter.say("statistics: ROC, bootstrap, blind baselines")
-        member = data.membership()
-        texts = data.attacker_texts(list(member))
-        split = split_facts(data)
-        results = results_of(
-            statistics,
-            texts,
-            member,
-            attack=config.attack,
-            audit=config.audit,
-            assignment=Assignment.COIN if split.certifiable else Assignment.FIXED,
-            coins_witnessed=True,
-            claims=claims_of(mechanism),
-            seed=config.seed,
-        )
+        outcome = outcome_of(config, data, statistics, claims)
     record = Record(
         kind="run",
         name=config.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=without_names(command),
         config=masked(config.model_dump(mode="json")),
-        corpus=corpus_facts(data),
-        split=split,
+        corpus=corpus_facts(data.corpus),
+        split=split_facts(data),
         target=model_facts(
             target, f"{base_name} fine-tuned in this run" if config.model.base else "fine-tuned in this run"
         ),
@@ -95,12 +113,15 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         ),
         training=training_facts(config, data, mechanism, result),
         primary_attack=config.attack.primary,
-        attacker_texts=sum(map(len, texts.values())),
+        attacker_texts=outcome.attacker_texts,
         scoring_rule=SCORING_RULE.format(limit=config.attack.max_characters),
         resamples=config.audit.resamples,
-        attacks=results.attacks,
-        blind=results.blind,
-        judgement=results.judgement,
+        attacks=outcome.attacks,
+        blind=outcome.blind,
+        judgement=outcome.judgement,
+        canaries=outcome.canaries,
+        knowledge=outcome.knowledge,
+        exposure=outcome.exposure,
         environment=environment(seconds),
     )
     write_record(record, out / "record.json")
@@ -151,12 +172,12 @@ def _first_difference(a: Any, b: Any, where: str = "") -> str:
     return "" if a == b else where
 
 
-def _base_model(config: RunConfig, data: RunData, reporter: Reporter) -> tuple[str, LanguageModel]:
-    """The name to load the base model by, and the model."""
+def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
+    """The name to load the base model by, and the model, pre-trained here if the config says so."""
     if config.model.pretrain is None:
         name = str(config.model.base)
         return name, load_language_model(name, revision=config.model.revision)
-    texts = data.public_texts()
+    texts = corpus.public_texts()
     recipe = config.model.pretrain.recipe
     folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
     if (folder / "config.json").is_file():
@@ -176,8 +197,8 @@ def _score(
     reporter: Reporter,
 ) -> list[TextStatistic]:
     """Statistics of the scored users' texts. The attack is handed users and texts, and no roles."""
-    texts = AttackTexts(data.attacker_texts(data.ledger.scored_users()), config.attack.max_characters)
-    of = text_sha256(target.fingerprint, reference.fingerprint, repr(texts.flat()))
+    texts = texts_under_attack(config, data)
+    of = scores_name(texts, target.fingerprint, reference.fingerprint)
     kept = read_scores(out / "scores.parquet", of=of)
     if kept is not None:
         return kept

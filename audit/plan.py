@@ -4,41 +4,53 @@ Nothing here looks at the private records; only a plain run's number of steps fo
 """
 
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 from audit.bound_scores import mechanism_claim
-from audit.config import RunConfig
+from audit.canaries import SubstringCanaries, UnseenTokenCanaries
+from audit.config import PresetCorpus, RunConfig
 from audit.data import RunData
-from audit.defense import NoDefense, PrivateDefense
+from audit.defense import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
 from audit.verdict import Claim
 from corpus.errors import InputError
 from corpus.files import cache_directory
+from corpus.presets import preset_named
 from corpus.split import Assignment
 from defenses.choices import (
+    BatchClip,
     CappedPoissonSampler,
     Clip,
+    ConcentrationFilter,
     ConstantDivisor,
     DataStep,
     FlatClip,
+    FullBatchSampler,
     NoClip,
     NormalisedClip,
     PoissonSampler,
     Sampler,
     ShuffledSampler,
 )
+from defenses.data_side import declared
 from defenses.mechanism import Guarantee, Mechanism
 from defenses.plan_file import read_plan, write_plan
 from finetune.recipe import Select
 
 
-def settle_plan(config: RunConfig, data: RunData, out: Path) -> Mechanism:
+def settle_plan(config: RunConfig, data: RunData, out: Path, *, clip_norm: float | None = None) -> Mechanism:
     """Write ``out``/plan.json before the first step, or read the one that is there.
+
+    Args:
+        config: of the run.
+        data: of the run.
+        out: the run folder.
+        clip_norm: measured in a plain run, where a clipping defense names none.
 
     Raises:
         InputError: the plan that is there is not the one that the config gives, or ``out`` is a copy of a private run.
     """
-    plain_steps = config.finetune.steps(len(data.ledger.training_rows()))
-    mechanism = mechanism_of(config, plain_steps=plain_steps, cache_dir=accountant_cache())
+    plain_steps = config.finetune.steps(len(data.training_rows))
+    mechanism = mechanism_of(config, plain_steps=plain_steps, clip_norm=clip_norm, cache_dir=accountant_cache())
     path = out / "plan.json"
     if path.is_file():
         kept = read_plan(path, cache_dir=accountant_cache())
@@ -60,54 +72,90 @@ def claims_of(mechanism: Mechanism) -> list[Claim]:
     return [mechanism_claim(mechanism, cache_dir=accountant_cache())]
 
 
-def mechanism_of(config: RunConfig, *, plain_steps: int, cache_dir: Path | None = None) -> Mechanism:
+def mechanism_of(
+    config: RunConfig, *, plain_steps: int, clip_norm: float | None = None, cache_dir: Path | None = None
+) -> Mechanism:
     """The run's mechanism, its noise calibrated where the config names a target.
 
     Args:
         config: of the run.
         plain_steps: steps of plain training, which follow from the data; a private run's come from the config.
+        clip_norm: of a clipping defense that names none.
         cache_dir: of the accountant.
     """
     defense = config.defense
     match defense:
         case NoDefense():
-            return Mechanism(
-                unit="none",
-                sampled="example",
-                sampler=PoissonSampler(rate=1.0),
-                clip=NoClip(),
-                noise_multiplier=0.0,
-                steps=plain_steps,
-                divisor=ConstantDivisor(value=config.finetune.batch_size),
-                record_selection="all",
-                noise_generator="none",
-            )
+            return _plain(config, plain_steps, NoClip())
+        case ClippingDefense():
+            norm = defense.clip_norm or clip_norm
+            assert norm is not None
+            return _plain(config, plain_steps, BatchClip(norm=norm) if defense.unit == "batch" else FlatClip(norm=norm))
         case PrivateDefense():
             mechanism = Mechanism(
+                **_common(config, defense),
                 unit="example" if defense.kind == "example" else "user",
                 adjacency="zero_out" if defense.sampler == "shuffled" else "add_remove",
                 sampled="user" if defense.kind == "uls" else "example",
                 sampler=_sampler(defense),
-                group_size=defense.group_size,
                 clip=_clip(defense),
                 noise_multiplier=1.0 if defense.noise_multiplier is None else defense.noise_multiplier,
-                steps=defense.steps,
-                delta=defense.delta,
                 divisor=ConstantDivisor(value=defense.cohort),
-                record_selection=defense.record_selection,
-                noise_generator=defense.noise().value,
-                checkpoint="last_step" if config.finetune.select is Select.LAST else "protected_validation",
-                data_steps=_data_steps(config),
-                base_model_saw_protected=defense.base_model_saw_protected,
-                tokenizer_saw_protected=defense.base_model_saw_protected,
                 protected_units=defense.protected_users,
-                assumptions=_assumptions(config),
             )
             if defense.target_epsilon is None:
                 return mechanism
             return mechanism.calibrated(defense.target_epsilon, cache_dir=cache_dir)
+        case FilterDefense():
+            return Mechanism(
+                **_common(config, defense),
+                unit="user",
+                adjacency="replace",
+                sampled="user",
+                sampler=FullBatchSampler(population=defense.population),
+                clip=ConcentrationFilter(tau=defense.tau, above_epsilon=defense.target_epsilon / 2),
+                noise_multiplier=1.0,
+                divisor=ConstantDivisor(value=defense.population),
+            ).calibrated(defense.target_epsilon, cache_dir=cache_dir)
         case _:
             assert_never(defense)
+
+
+def _common(config: RunConfig, defense: PrivateDefense | FilterDefense) -> dict[str, Any]:
+    """Fields of every mechanism with noise."""
+    return {
+        "group_size": defense.group_size,
+        "steps": defense.steps,
+        "delta": defense.delta,
+        "record_selection": defense.record_selection,
+        "noise_generator": defense.noise().value,
+        "checkpoint": _checkpoint(config),
+        "data_steps": _data_steps(config),
+        "base_model_saw_protected": defense.base_model_saw_protected,
+        "tokenizer_saw_protected": defense.base_model_saw_protected,
+        "assumptions": _assumptions(config),
+    }
+
+
+def _checkpoint(config: RunConfig) -> str:
+    """By whose loss the released checkpoint is chosen, or training stopped, if by anybody's."""
+    if not config.finetune.looks_at_validation:
+        return "last_step"
+    return "public_validation" if config.finetune.select is Select.BEST_PUBLIC else "protected_validation"
+
+
+def _plain(config: RunConfig, steps: int, clip: Clip) -> Mechanism:
+    return Mechanism(
+        unit="none",
+        sampled="example",
+        sampler=PoissonSampler(rate=1.0),
+        clip=clip,
+        noise_multiplier=0.0,
+        steps=steps,
+        divisor=ConstantDivisor(value=config.finetune.batch_size),
+        record_selection="all",
+        noise_generator="none",
+    )
 
 
 def _sampler(defense: PrivateDefense) -> Sampler:
@@ -132,7 +180,8 @@ def _assumptions(config: RunConfig) -> tuple[str, ...]:
 def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:
     """What happens to the records before training, and what each step looks at (accounting.md section 7)."""
     users = config.corpus.users
-    steps = [
+    steps = _preset_steps(config)
+    steps += [
         DataStep(name="minimum number of records", user_local=True, record_local=False),
         DataStep(name="set-asides", user_local=True, record_local=False),
     ]
@@ -142,9 +191,41 @@ def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:
         steps.append(DataStep(name="audit pool of fixed size", user_local=False, record_local=False))
     if config.split.assignment is Assignment.EXACT_HALF:
         steps.append(DataStep(name="an exact half held in", user_local=False, record_local=False))
+    steps += _canary_steps(config)
+    steps += [declared(defense) for defense in config.data_defenses]
     if users.max_users is not None:
         steps.append(DataStep(name="sample of max_users users", user_local=False, record_local=False))
     return tuple(steps)
+
+
+def _preset_steps(config: RunConfig) -> list[DataStep]:
+    """What a corpus preset did to the rows before they became records."""
+    source = config.corpus.source
+    if not isinstance(source, PresetCorpus):
+        return []
+    return [
+        DataStep(name=f"{source.name}: {step.name}", user_local=step.user_local, record_local=step.record_local)
+        for step in preset_named(source.name).steps
+    ]
+
+
+def _canary_steps(config: RunConfig) -> list[DataStep]:
+    """What canary users do to real users' records.
+
+    Made-up canary users touch nobody's. Algorithm 1 changes a user's records by those records and a public seed; taking
+    a fixed number of users lets one more push another out, while a public coin per user does not.
+    """
+    steps = []
+    for spec in config.canaries:
+        if isinstance(spec, SubstringCanaries):
+            steps.append(DataStep(name="canary substring inserted", user_local=True, record_local=False))
+            if spec.users is not None:
+                steps.append(
+                    DataStep(name="fixed number of users made canary users", user_local=False, record_local=False)
+                )
+        elif isinstance(spec, UnseenTokenCanaries) and spec.rarity == "corpus":
+            steps.append(DataStep(name="canary tokens unseen in the corpus", user_local=False, record_local=False))
+    return list(dict.fromkeys(steps))
 
 
 def _refuse_copies(out: Path) -> None:

@@ -6,7 +6,7 @@ with AUROC Phi(mu / sqrt 2). Limits that perfect guessing cannot pass hold for e
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,6 +167,23 @@ def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, 
         users_perfect=_least_users(lambda m: could_reject(m - m // 2, m // 2, claim, design), alpha),
         users_at_auroc=_least_users(median_rejects, alpha),
     )
+
+
+def forecast(users: int, delta: float, claims: Sequence[Claim] = (), *, alpha: float = 0.05) -> list[str]:
+    """What a run with so many coin-flipped users could say at best, a line each, to be read before it is paid for."""
+    design, members = Design(_COIN, alpha=alpha), users - users // 2
+    try:
+        most = max_certifiable_epsilon(members, users // 2, delta, design)
+    except InputError as error:
+        return [f"power: {users} users by coin can certify nothing ({error})"]
+    lines = [f"power: {users} users by coin can certify at most epsilon {most:.3g} per user, if every guess is right"]
+    for claim in claims:
+        if could_reject(members, users // 2, claim, design):
+            lines.append(f"power: they could falsify {claim.label}")
+        else:
+            needed = _least_users(lambda m, c=claim: could_reject(m - m // 2, m // 2, c, design), alpha)  # type: ignore[misc]
+            lines.append(f"power: they could not falsify {claim.label}, which takes {_count(needed)} users at least")
+    return lines
 
 
 def table(found: Power) -> str:

@@ -20,6 +20,7 @@ INTERNAL_NOTICE = (
 )
 
 Label = Literal["certified", "indicative", "estimate"]
+REAL_USERS = "real users"
 
 
 class _Model(BaseModel):
@@ -83,6 +84,7 @@ class Bound(_Model):
     level: float
     standing: Label
     coverage: float | None
+    population: str = REAL_USERS
 
 
 class RefusedBound(_Model):
@@ -90,6 +92,7 @@ class RefusedBound(_Model):
 
     name: str
     reason: str
+    population: str = REAL_USERS
 
 
 class VerdictFacts(_Model):
@@ -102,10 +105,11 @@ class VerdictFacts(_Model):
     max_certifiable_epsilon: float
     warnings: list[str]
     exit_code: int
+    population: str = REAL_USERS
 
 
 class Judgement(_Model):
-    """Bounds and verdicts from the primary attack's scores."""
+    """Bounds and verdicts from the primary attack's scores, each of one population."""
 
     delta: float
     bounds: list[Bound]
@@ -117,6 +121,94 @@ class Judgement(_Model):
         """3 if a claim is violated with certainty at its level, 4 if only by indication, else 0."""
         codes = [v.exit_code for v in self.verdicts]
         return 3 if 3 in codes else max(codes, default=0)
+
+
+class KnowledgePoint(_Model):
+    """AUROC of attackers with at most ``texts`` random texts of every user; spread over draws of the texts."""
+
+    texts: int
+    mean: float
+    deviation: float
+    low: float
+    high: float
+
+
+class ExposedUser(_Model):
+    """A held-in user by pseudonym, with what might explain the score (``audit.exposure.Exposed``)."""
+
+    pseudonym: str
+    score: float
+    rank: float
+    share: float
+    reference_loss: float
+    divergence: float
+    near_duplicates: int
+
+
+class ExposureCorrelation(_Model):
+    """Spearman's correlation of a property with the score over held-in users; null where it does not vary."""
+
+    name: str
+    rho: float | None
+    p_value: float | None
+
+
+class ExposureFacts(_Model):
+    """The most exposed users, and what goes with exposure over all held-in users."""
+
+    users: int
+    most_exposed: list[ExposedUser]
+    correlations: list[ExposureCorrelation]
+
+
+class CanaryGroup(_Model):
+    """Canary users of one kind, substring length and number of training documents (null: all that they have).
+
+    ``auroc`` is null where the coins left fewer than two users on a side.
+    """
+
+    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "substring"]
+    length: int | None
+    documents: int | None
+    held_in: int
+    held_out: int
+    auroc: Estimate | None
+
+
+class CanaryFacts(_Model):
+    """Canary users: how many, how many real users they replaced, and how well the primary attack did on each group."""
+
+    users: int
+    held_in: int
+    held_out: int
+    replaced: int
+    trained_on: int
+    attacker_texts: int
+    groups: list[CanaryGroup]
+    blind: list[Blind]
+
+
+class TrialsFacts(_Model):
+    """Independent trainings with and without one worst-case user, and the test at one threshold of their scores.
+
+    The first ``pilot`` of them picked the threshold and are not tested at it (0: it was fixed beforehand). Counts and
+    threshold are null where ROC bands were used. ``epsilon_lower`` is the bound of this test, which was chosen before
+    looking; ``reach``: what the tested trainings could have certified at best.
+    """
+
+    runs: int
+    with_user: int
+    documents: int
+    target: Literal["defense", "none"]
+    pilot: int
+    threshold: float | None
+    members: int | None
+    true_positives: int | None
+    non_members: int | None
+    false_positives: int | None
+    epsilon_lower: float | None
+    reach: float | None
+    seconds_each: float
 
 
 class CorpusFacts(_Model):
@@ -177,6 +269,7 @@ class CurvePoint(_Model):
     held_in_loss: float
     held_out_loss: float
     auroc: float
+    public_loss: float | None = None
 
 
 class Ceiling(_Model):
@@ -185,6 +278,15 @@ class Ceiling(_Model):
     auroc: float
     fpr: list[float]
     tpr: list[float]
+
+
+class RemovalFacts(_Model):
+    """What a data-side defense left out of training."""
+
+    name: str
+    before: int
+    removed: int
+    users: int
 
 
 class TrainingFacts(_Model):
@@ -205,6 +307,7 @@ class TrainingFacts(_Model):
     selection: str
     curve: list[CurvePoint]
     gap_auroc_spearman: float | None
+    removals: list[RemovalFacts] = []
     seconds: float
 
 
@@ -225,7 +328,7 @@ class Record(_Model):
 
     schema_version: int = SCHEMA_VERSION
     notice: str = INTERNAL_NOTICE
-    kind: Literal["run", "audit"]
+    kind: Literal["run", "audit", "trials"]
     name: str
     created: str
     command: str
@@ -242,6 +345,10 @@ class Record(_Model):
     attacks: list[AttackResult]
     blind: list[Blind]
     judgement: Judgement
+    canaries: CanaryFacts | None = None
+    knowledge: list[KnowledgePoint] = []
+    exposure: ExposureFacts | None = None
+    trials: TrialsFacts | None = None
     environment: Environment
 
     def primary(self) -> AttackResult:

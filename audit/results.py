@@ -1,13 +1,14 @@
 """Everything that scores and membership say together: attacks, blind baselines, bounds and verdict."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from attacks.scoring import TextStatistic, user_scores
 from audit.config import AttackConfig, AuditConfig
 from audit.evaluation import blind_baselines, evaluate_attacks
 from audit.judgement import judge
-from audit.record import AttackResult, Blind, Judgement
+from audit.knowledge import attacker_knowledge
+from audit.record import AttackResult, Blind, Judgement, KnowledgePoint
 from audit.verdict import Assignment, Claim
 
 
@@ -18,6 +19,7 @@ class Results:
     attacks: list[AttackResult]
     blind: list[Blind]
     judgement: Judgement
+    knowledge: list[KnowledgePoint]
 
 
 def results_of(
@@ -31,6 +33,7 @@ def results_of(
     coins_witnessed: bool,
     claims: Sequence[Claim],
     seed: int,
+    populations: int = 1,
 ) -> Results:
     """Evaluate every attack, run the blind baselines, and judge the claims by the primary attack.
 
@@ -44,6 +47,7 @@ def results_of(
         coins_witnessed: whether heldin itself drew the coins.
         claims: to test.
         seed: of bootstrap and halving; public.
+        populations: see ``judge``.
     """
     attacks = evaluate_attacks(
         statistics,
@@ -65,5 +69,9 @@ def results_of(
         blind=blind,
         claims=claims,
         delta=audit.delta,
+        populations=populations,
     )
-    return Results(attacks, blind, judgement)
+    knowledge = attacker_knowledge(
+        statistics, member, attack=attack.primary, aggregation=attack.aggregations[0], seed=seed
+    )
+    return Results(attacks, blind, judgement, [KnowledgePoint(**asdict(point)) for point in knowledge])

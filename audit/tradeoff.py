@@ -14,8 +14,8 @@ import numpy.typing as npt
 from scipy import special
 
 from corpus.errors import InputError
-from defenses.accounting import loss_distribution
-from defenses.events import Event
+from defenses.accounting import epsilon, loss_distribution
+from defenses.events import Event, FilteredGaussian
 from defenses.loss_pmf import LossPair, LossPmf
 
 Array = npt.NDArray[np.float64]
@@ -60,6 +60,8 @@ def ceiling_of(event: Event, steps: int, delta: float, *, cache_dir: Path | None
     """The ceiling of a run. delta only sets how fine the loss grid is. Without noise nothing is out of reach."""
     if event.noise_multiplier == 0.0:
         return RocCeiling(np.array([0.0, 1.0]), np.array([1.0, 1.0]))
+    if isinstance(event, FilteredGaussian):
+        return epsilon_delta_ceiling(epsilon(event, steps, delta, cache_dir=cache_dir), delta)
     return pld_ceiling(loss_distribution(event, steps, delta, cache_dir=cache_dir))
 
 
@@ -96,6 +98,17 @@ def epsilon_delta_tpr(epsilon: float, delta: float, fpr: float) -> float:
 def epsilon_delta_auroc(epsilon: float, delta: float) -> float:
     """1 - (1 - delta)^2 / (1 + e^eps): the area under that curve."""
     return 1.0 - (1.0 - delta) ** 2 / (1.0 + math.exp(min(epsilon, 700.0)))
+
+
+def epsilon_delta_ceiling(epsilon: float, delta: float) -> RocCeiling:
+    """The ROC region of (epsilon, delta)-DP: (0, delta), the bend on the anti-diagonal, (1 - delta, 1), (1, 1).
+
+    Kairouz, Oh, Viswanath 2015, Theorem 2.1.
+    """
+    if not 0.0 <= delta < 1.0:
+        raise InputError(f"delta {delta} is outside [0, 1)")
+    bend = (1.0 - delta) * float(special.expit(-epsilon))
+    return RocCeiling(np.array([0.0, bend, 1.0 - delta, 1.0]), np.array([delta, 1.0 - bend, 1.0, 1.0]))
 
 
 def symmetrised(ceiling: RocCeiling) -> RocCeiling:

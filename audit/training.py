@@ -1,23 +1,29 @@
 """The training stage of a run: train under the plan, measure the curves, say what was done."""
 
+import math
+from copy import deepcopy
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
 from audit.config import RunConfig
 from audit.data import RunData, curve_texts
-from audit.defense import NoDefense, PrivateDefense
+from audit.defense import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
 from audit.plan import accountant_cache
 from audit.progress import Reporter
-from audit.record import Ceiling, CurvePoint, TrainingFacts
+from audit.record import Ceiling, CurvePoint, RemovalFacts, TrainingFacts
 from audit.tradeoff import ceiling_of
-from audit.validation import HELD_IN_LOSS, CurveEvaluation, gap_auroc_correlation
+from audit.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation, gap_auroc_correlation
 from corpus.errors import InputError
 from corpus.files import write_text
+from defenses.choices import BatchClip, FlatClip
 from defenses.mechanism import Guarantee, Mechanism
 from finetune.batches import encode
+from finetune.clipping import PlainClipping
 from finetune.loop import TrainingResult, job_name, train
-from finetune.private import PrivateRecords, PrivateTraining, plan_private_training
+from finetune.recipe import Select
+from finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from models.loading import LanguageModel
 from models.logprobs import score_texts
 
@@ -29,13 +35,10 @@ def finetune(
 ) -> TrainingResult:
     """Train on the included records under the mechanism, measuring the curves on the way."""
     recipe = config.finetune
-    if recipe.sequence_length > base.context:
-        raise InputError(
-            f"finetune.sequence_length is {recipe.sequence_length}, more than the {base.context} tokens that"
-            f" '{base.name}' takes: lower it"
-        )
+    _check_length(config, base)
     texts = data.training_texts()
-    sequences = encode(base.tokenizer, texts, recipe.sequence_length)
+    whole = mechanism.record_selection == "random_chunk"
+    sequences = encode(base.tokenizer, texts, None if whole else recipe.sequence_length)
     private = _private(config, data, base, mechanism, texts, sequences)
     if private:
         reporter.say(f"mechanism: {mechanism.guarantee(cache_dir=accountant_cache()).label}")
@@ -57,10 +60,62 @@ def finetune(
             recipe,
             out / "checkpoints",
             private=private,
+            clipping=_clipping(mechanism),
             evaluate=evaluate,
-            select_by=HELD_IN_LOSS,
+            select_by=PUBLIC_LOSS if recipe.select is Select.BEST_PUBLIC else HELD_IN_LOSS,
             advance=advance,
+            say=reporter.say,
         )
+
+
+def measured_clip_norm(
+    config: RunConfig, data: RunData, base: LanguageModel, out: Path, reporter: Reporter
+) -> float | None:
+    """The smallest gradient norm of a plain run, for a clipping defense that names no norm (Kandpal et al., D.3).
+
+    That run is done first, on a copy of the base model, and resumes like any other.
+    """
+    defense = config.defense
+    if not isinstance(defense, ClippingDefense) or defense.clip_norm is not None:
+        return None
+    _check_length(config, base)
+    recipe = replace(config.finetune, select=Select.LAST, patience=None)
+    sequences = encode(base.tokenizer, data.training_texts(), recipe.sequence_length)
+    copy = replace(base, model=deepcopy(base.model))
+    with reporter.track("plain run for the clip norm", recipe.steps(len(sequences)), "steps") as advance:
+        measured = train(
+            copy,
+            sequences,
+            recipe,
+            out / "checkpoints" / "plain-run",
+            clipping=PlainClipping(defense.unit, math.inf),
+            advance=advance,
+            say=reporter.say,
+        ).smallest_norm
+    if not measured:
+        raise InputError("the plain run has a gradient of norm 0: give defense.clip_norm")
+    reporter.say(f"clip norm: {measured:.4g}, the smallest {defense.unit} gradient norm of a plain run")
+    return measured
+
+
+def _check_length(config: RunConfig, base: LanguageModel) -> None:
+    if config.finetune.sequence_length > base.context:
+        raise InputError(
+            f"finetune.sequence_length is {config.finetune.sequence_length}, more than the {base.context} tokens that"
+            f" '{base.name}' takes: lower it"
+        )
+
+
+def _clipping(mechanism: Mechanism) -> PlainClipping | None:
+    if mechanism.unit != "none":
+        return None
+    match mechanism.clip:
+        case FlatClip(norm=norm):
+            return PlainClipping("example", norm)
+        case BatchClip(norm=norm):
+            return PlainClipping("batch", norm)
+        case _:
+            return None
 
 
 def _bind_key(path: Path, job: str) -> None:
@@ -78,7 +133,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
     """What the record says of the training and of its guarantee."""
     promise = mechanism.guarantee(cache_dir=accountant_cache())
     holds = isinstance(promise, Guarantee)
-    rows = data.ledger.training_rows()
+    rows = data.training_rows
     return TrainingFacts(
         defense=config.defense.kind,
         guarantee=promise.label,
@@ -87,6 +142,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         delta=mechanism.delta,
         noise_multiplier=mechanism.noise_multiplier,
         warnings=list(promise.warnings) if isinstance(promise, Guarantee) else [],
+        removals=[RemovalFacts(**asdict(removal)) for removal in data.removals],
         ceiling=_ceiling(mechanism) if holds and mechanism.unit == "user" else None,
         records=len(rows),
         users=len({data.store.record(row).user for row in rows}),
@@ -108,10 +164,10 @@ def _private(
     sequences: list[list[int]],
 ) -> PrivateTraining | None:
     match config.defense:
-        case NoDefense():
+        case NoDefense() | ClippingDefense():
             return None
-        case PrivateDefense() as defense:
-            rows = [data.store.record(row) for row in data.ledger.training_rows()]
+        case PrivateDefense() | FilterDefense() as defense:
+            rows = [data.store.record(row) for row in data.training_rows]
             losses = None
             if defense.record_selection in ("highest_perplexity", "lowest_perplexity"):
                 losses = [-s.total / len(s.logprobs) for s in score_texts(base, texts)]
@@ -126,7 +182,8 @@ def _private(
                 data.ledger.key,
                 records,
                 defense.noise(),
-                micro_records=defense.micro_records,
+                micro_records=defense.micro_records if isinstance(defense, PrivateDefense) else 1,
+                chunk=config.finetune.sequence_length + 1,
                 exactly=defense.kind == "group",
             )
 

@@ -19,16 +19,18 @@ from models.logprobs import score_texts
 from models.token_scores import TokenScores
 
 HELD_IN_LOSS = "held_in_loss"
+PUBLIC_LOSS = "public_loss"
 
 
 @dataclass(frozen=True)
 class CurveTexts:
-    """Texts for the curves: validation texts of each side, and the attacker's texts by user of each side."""
+    """Texts for the curves: validation texts of each side and of public users, and the attacker's texts by user."""
 
     held_in_validation: Sequence[str]
     held_out_validation: Sequence[str]
     held_in_attack: Mapping[str, Sequence[str]]
     held_out_attack: Mapping[str, Sequence[str]]
+    public_validation: Sequence[str] = ()
 
 
 class CurveEvaluation:
@@ -58,7 +60,9 @@ class CurveEvaluation:
         area = auroc(scores.of(list(self._texts.held_in_attack)), scores.of(list(self._texts.held_out_attack)))
         if not np.isfinite([held_in, held_out]).all():
             raise ResumableError(f"the validation loss is not finite after step {step}")
-        return {HELD_IN_LOSS: held_in, "held_out_loss": held_out, "auroc": area}
+        public = self._texts.public_validation
+        of_public = {PUBLIC_LOSS: mean_loss(score_texts(lm, public))} if public else {}
+        return {HELD_IN_LOSS: held_in, "held_out_loss": held_out, "auroc": area, **of_public}
 
 
 def mean_loss(scores: Sequence[TokenScores]) -> float:

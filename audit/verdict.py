@@ -15,7 +15,7 @@ from scipy import stats
 from audit import bands, bounds, one_run
 from audit.labelled import LabelledScores, check_alpha, labelled
 from audit.one_run import Guesses, InverseRoc
-from audit.tradeoff import RocCeiling
+from audit.tradeoff import RocCeiling, epsilon_delta_ceiling
 from corpus.errors import InputError
 
 BLIND_UNDER_COINS = 1e-4  # a blind baseline below this is a warning where membership was drawn by coins
@@ -75,7 +75,7 @@ def stated_claim(epsilon: float, delta: float) -> Claim:
     if not 0.0 < delta < 1.0:
         raise InputError(f"claimed delta {delta} is outside (0, 1): state a claim as epsilon=4,delta=1e-6")
     label = f"epsilon {epsilon:g} at delta {delta:g}"
-    return Claim(label, bands.epsilon_delta_ceiling(epsilon, delta), epsilon, delta)
+    return Claim(label, epsilon_delta_ceiling(epsilon, delta), epsilon, delta)
 
 
 def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float) -> Claim:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from corpus.sources import BadRows, Columns, Source, Synthetic, open_source
+from corpus.rows import BadRows, Columns, Source
+from corpus.sources import Synthetic, open_source
 from corpus.synthetic import SyntheticCorpus
 from models.loading import LanguageModel, load_language_model
 from models.logprobs import LOGITS_PER_BATCH, score_texts

@@ -11,7 +11,7 @@ from audit import bands, bounds, estimates, one_run
 from audit.bounds import Counts, clopper_pearson, gaussian_conversion
 from audit.labelled import LabelledScores, join, labelled
 from audit.one_run import Guesses, fdp_epsilon, fdp_mu, fdp_rejects, one_run_epsilon, one_run_p_value
-from audit.tradeoff import ceiling_of, gaussian_auroc
+from audit.tradeoff import ceiling_of, epsilon_delta_ceiling, gaussian_auroc
 from corpus.errors import InputError
 from defenses.accounting import gaussian_epsilon
 from defenses.events import PoissonGaussian, UnamplifiedGaussian
@@ -314,7 +314,7 @@ def test_auroc_bound():
     assert least == pytest.approx(gaussian_auroc(2.0) - math.sqrt(math.log(20) / 1000), abs=0.03)
     assert bands.auroc_epsilon(0.7311, 0.0) == pytest.approx(1.0, abs=1e-3)
     assert bands.auroc_epsilon(0.4, 0.0) == 0.0
-    ceiling = bands.epsilon_delta_ceiling(1.0, 1e-3)
+    ceiling = epsilon_delta_ceiling(1.0, 1e-3)
     assert bands.auroc_epsilon(ceiling.auroc, 1e-3) == pytest.approx(1.0, abs=1e-9)
     assert bands.auroc_at_least(scores, attacks=4) < least
 

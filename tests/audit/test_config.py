@@ -7,7 +7,9 @@ import pytest
 from audit.config import load_config, parse_config
 from audit.demo import demo_config
 from corpus.errors import InputError
-from corpus.sources import Csv, HuggingFace, JsonLines, Parquet, Synthetic
+from corpus.hub import HuggingFace
+from corpus.sources import Synthetic
+from corpus.text_files import Csv, JsonLines, Parquet
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
@@ -120,3 +122,23 @@ def test_files_that_are_no_config(tmp_path, content, message):
         load_config(path)
     with pytest.raises(InputError, match="no such config: '.*gone.yaml'"):
         load_config(tmp_path / "gone.yaml")
+
+
+def test_a_config_extends_another_section_by_section(small_config, tmp_path):
+    (tmp_path / "base.yaml").write_text(small_config.read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "over.yaml").write_text(
+        "extends: base.yaml\nname: over\nfinetune: {learning_rate: 0.5}\n", encoding="utf-8"
+    )
+    base, over = load_config(tmp_path / "base.yaml"), load_config(tmp_path / "over.yaml", ["seed=7"])
+    assert (over.name, over.seed, over.finetune.learning_rate) == ("over", 7, 0.5)
+    assert over.finetune.sequence_length == base.finetune.sequence_length == 48
+    assert over.corpus == base.corpus
+
+
+def test_extending_nothing_or_itself_is_one_clear_line(tmp_path):
+    (tmp_path / "a.yaml").write_text("extends: b.yaml\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"no such config: '.*b.yaml', which '.*a.yaml' extends"):
+        load_config(tmp_path / "a.yaml")
+    (tmp_path / "b.yaml").write_text("extends: a.yaml\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"a.yaml' extends itself, by way of .*a.yaml, .*b.yaml"):
+        load_config(tmp_path / "a.yaml")

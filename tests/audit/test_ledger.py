@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from audit.ledger import draw_ledger, ledger_of_run, load_ledger, save_ledger
+from corpus.build import build_store
 from corpus.coins import fair_coin, new_key
 from corpus.errors import InputError
-from corpus.sources import Columns, JsonLines
+from corpus.rows import Columns
 from corpus.split import Assignment, Part, Role
-from corpus.store import build_store
+from corpus.text_files import JsonLines
 
 
 def _store(folder, sizes):

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from audit.bands import epsilon_delta_ceiling
-from audit.tradeoff import RocCeiling, ceiling_of
+from audit.tradeoff import RocCeiling, ceiling_of, epsilon_delta_ceiling
 from audit.verdict import Claim, curve_claim
 from defenses.accounting import calibrate, gaussian_mu
 from defenses.events import PoissonGaussian, UnamplifiedGaussian

@@ -1,0 +1,125 @@
+"""Finished runs side by side: what each defense cost in loss and what the attack still reached (Kandpal, Table 2)."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from audit.record import Record, TrainingFacts, read_record
+from corpus.errors import InputError
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run. Losses in nats per token on validation texts after the last step; epsilon None without a guarantee.
+
+    tpr_at: (FPR, TPR or None where too few held-out users resolve it); ceiling: the accountant's bound on AUROC.
+    """
+
+    name: str
+    defense: str
+    unit: str
+    epsilon: float | None
+    delta: float | None
+    noise_multiplier: float
+    held_in_loss: float | None
+    held_out_loss: float | None
+    auroc: float
+    auroc_low: float
+    auroc_high: float
+    tpr_at: tuple[tuple[float, float | None], ...]
+    ceiling: float | None
+    verdict: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return dataclasses.asdict(self)
+
+
+def compare(folders: Sequence[Path]) -> tuple[list[Row], list[str]]:
+    """A row for each run folder, and what makes the rows less comparable than they look.
+
+    Raises:
+        InputError: a folder without a record, or fewer than two.
+    """
+    if len(folders) < 2:
+        raise InputError("a comparison needs the folders of at least two finished runs")
+    records = [read_record(folder / "record.json") for folder in folders]
+    return [_row(folder.name, record) for folder, record in zip(folders, records, strict=True)], _notes(records)
+
+
+def table(rows: Sequence[Row], notes: Sequence[str]) -> str:
+    """The rows as plain text, the notes below."""
+    fprs = [fpr for fpr, _ in rows[0].tpr_at]
+    head = ["run", "defense", "epsilon", "held-out loss", "AUROC (95 %)", *(f"TPR at {f:.2g}" for f in fprs)]
+    head += ["AUROC ceiling", "verdict"]
+    cells = [head]
+    for row in rows:
+        tprs = dict(row.tpr_at)
+        cells.append(
+            [
+                row.name,
+                row.defense,
+                "-" if row.epsilon is None else f"{row.epsilon:.3g} per {row.unit}",
+                _number(row.held_out_loss),
+                f"{row.auroc:.3f} ({row.auroc_low:.3f} to {row.auroc_high:.3f})",
+                *(_number(tprs.get(f)) for f in fprs),
+                _number(row.ceiling),
+                row.verdict or "-",
+            ]
+        )
+    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join([*lines, *(f"note: {note}" for note in notes)])
+
+
+def _row(name: str, record: Record) -> Row:
+    primary, training = record.primary(), record.training
+    last = training.curve[-1] if training and training.curve else None
+    verdicts = [f"{v.outcome} ({v.standing})" for v in record.judgement.verdicts]
+    return Row(
+        name=name,
+        defense=_defense(training),
+        unit=training.unit if training else "none",
+        epsilon=training.epsilon if training else None,
+        delta=training.delta if training else None,
+        noise_multiplier=training.noise_multiplier if training else math.nan,
+        held_in_loss=last.held_in_loss if last else None,
+        held_out_loss=last.held_out_loss if last else None,
+        auroc=primary.auroc.value,
+        auroc_low=primary.auroc.lower,
+        auroc_high=primary.auroc.upper,
+        tpr_at=tuple((t.fpr, t.estimate.value if t.estimate else None) for t in primary.tpr_at),
+        ceiling=training.ceiling.auroc if training and training.ceiling else None,
+        verdict=", ".join(verdicts) or None,
+    )
+
+
+def _defense(training: TrainingFacts | None) -> str:
+    return "not trained here" if training is None else training.defense
+
+
+def _notes(records: Sequence[Record]) -> list[str]:
+    """Coins are each run's own, so that held-in users differ; all else should be the same."""
+    notes = []
+    same = (
+        ("corpora", {r.corpus.fingerprint for r in records}),
+        ("reference models", {r.reference.fingerprint for r in records}),
+        ("leading attacks", {f"{r.primary_attack} {r.primary().aggregation}" for r in records}),
+        ("false-positive rates", {tuple(t.fpr for t in r.primary().tpr_at) for r in records}),
+        ("scoring rules", {r.scoring_rule for r in records}),
+    )
+    notes += [
+        f"the runs have different {what}: their numbers do not compare" for what, values in same if len(values) > 1
+    ]
+    chosen = {r.training.selection for r in records if r.training}
+    if len(chosen) > 1:
+        notes.append("some runs keep the best checkpoint and some the last; losses are those after the last step")
+    notes.append("every run drew its own coins: rows differ by chance too, as their intervals say")
+    return notes
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,125 @@
+"""What the scores of a run say: attacks, blind baselines, bounds and verdicts, canary users apart from real ones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from attacks.scoring import AttackTexts, TextStatistic
+from audit.canary_results import canary_results, joined, kinds_of
+from audit.config import RunConfig
+from audit.data import RunData
+from audit.evaluation import REFERENCE_ALONE
+from audit.exposure import SHOWN, exposure
+from audit.record import (
+    AttackResult,
+    Blind,
+    CanaryFacts,
+    ExposedUser,
+    ExposureCorrelation,
+    ExposureFacts,
+    Judgement,
+    KnowledgePoint,
+)
+from audit.results import results_of
+from audit.verdict import Assignment, Claim
+from corpus.files import text_sha256
+from corpus.split import Assignment as SplitAssignment
+from corpus.split import Part
+from defenses.data_side import TrainingRecord
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The statistical part of a run's record: a function of config, ledger, scores and claims, and of nothing else."""
+
+    attacks: list[AttackResult]
+    blind: list[Blind]
+    judgement: Judgement
+    canaries: CanaryFacts | None
+    knowledge: list[KnowledgePoint]
+    exposure: ExposureFacts
+    attacker_texts: int
+
+
+def outcome_of(
+    config: RunConfig, data: RunData, statistics: Sequence[TextStatistic], claims: Sequence[Claim]
+) -> Outcome:
+    """Join scores with membership and judge.
+
+    Args:
+        config: of the run.
+        data: its store and ledger.
+        statistics: of every scored user's texts.
+        claims: to test.
+    """
+    member = data.membership()
+    texts = data.attacker_texts(list(member))
+    populations = 1 + len(kinds_of(data.canaries))
+    coins = data.ledger.assignment is SplitAssignment.COIN
+    real = results_of(
+        [s for s in statistics if s.user in member],
+        texts,
+        member,
+        attack=config.attack,
+        audit=config.audit,
+        assignment=Assignment.COIN if coins else Assignment.FIXED,
+        coins_witnessed=True,
+        claims=claims,
+        seed=config.seed,
+        populations=populations,
+    )
+    canaries, judgements = _canaries(config, data, statistics, claims, populations)
+    judgement = joined([real.judgement, *judgements]) if judgements else real.judgement
+    exposed = _exposure(config, data, [s for s in statistics if s.user in member], member)
+    scored = sum(map(len, texts.values()))
+    return Outcome(real.attacks, real.blind, judgement, canaries, real.knowledge, exposed, scored)
+
+
+def texts_under_attack(config: RunConfig, data: RunData) -> AttackTexts:
+    """The texts that are scored: every scored user's, with no roles."""
+    return AttackTexts(data.attacker_texts(data.ledger.scored_users()), config.attack.max_characters)
+
+
+def scores_name(texts: AttackTexts, target: str, reference: str) -> str:
+    """What ``scores.parquet`` calls itself: a hash of both models' fingerprints and of the texts."""
+    return text_sha256(target, reference, repr(texts.flat()))
+
+
+def _exposure(
+    config: RunConfig, data: RunData, statistics: Sequence[TextStatistic], member: Mapping[str, bool]
+) -> ExposureFacts:
+    records = [data.store.record(row) for row in data.training_rows]
+    users, correlations = exposure(
+        statistics,
+        member,
+        [TrainingRecord(r.row, r.user, r.id, r.text) for r in records],
+        attack=config.attack.primary,
+        aggregation=config.attack.aggregations[0],
+        reference_alone=REFERENCE_ALONE,
+        key=data.ledger.key,
+    )
+    return ExposureFacts(
+        users=len(users),
+        most_exposed=[ExposedUser(**asdict(user)) for user in users[:SHOWN]],
+        correlations=[ExposureCorrelation(**asdict(its)) for its in correlations],
+    )
+
+
+def _canaries(
+    config: RunConfig, data: RunData, statistics: Sequence[TextStatistic], claims: Sequence[Claim], populations: int
+) -> tuple[CanaryFacts | None, list[Judgement]]:
+    if not data.canaries:
+        return None, []
+    member = data.canary_membership()
+    trained_on = sum(len(data.ledger.parts[user][Part.TRAIN]) for user, its in member.items() if its)
+    return canary_results(
+        [s for s in statistics if s.user in member],
+        data.attacker_texts(list(member)),
+        member,
+        data.canaries,
+        trained_on=trained_on,
+        attack=config.attack,
+        audit=config.audit,
+        claims=claims,
+        populations=populations,
+        seed=config.seed,
+    )

@@ -1,0 +1,262 @@
+"""Recompute every number of a record from its scores, ledger and plan, and say which differ.
+
+No model is run: scores are taken as they are, once they are shown to belong to the models and texts that the record
+names. What only training could tell again (the curves) is held against the checkpoint's own log.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from attacks.scoring import TextStatistic
+from audit.bound_scores import plan_claim
+from audit.checkpoint import CheckpointAudit, audit_facts, audit_scores_name, read_groups
+from audit.config import AttackConfig, AuditConfig, RunConfig, parse_config
+from audit.data import corpus_facts, needs_base, prepare_data, read_corpus, split_facts
+from audit.evaluation import read_scores
+from audit.masking import masked
+from audit.outcome import outcome_of, scores_name, texts_under_attack
+from audit.pipeline import SCORING_RULE, base_model, model_facts
+from audit.plan import accountant_cache, claims_of, mechanism_of
+from audit.progress import Reporter
+from audit.record import ModelFacts, Record, read_record
+from audit.results import results_of
+from audit.training import training_facts
+from audit.trials import record_again
+from audit.verdict import Assignment, Claim, stated_claim
+from corpus.errors import InputError
+from corpus.rows import Columns
+from defenses.choices import BatchClip, FlatClip
+from defenses.mechanism import Mechanism
+from defenses.plan_file import read_plan
+from finetune.checkpoints import finished_state
+from finetune.loop import TrainingResult
+from models.loading import load_language_model
+
+TOLERANCE = 1e-9
+NOT_RECOMPUTED = (
+    "the scores themselves (no model is run)",
+    "names, times, command and environment",
+    "the loss curves, held against the checkpoint's log",
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A place in the record where it states one thing and its files give another."""
+
+    where: str
+    stated: Any
+    recomputed: Any
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How many values were compared, and those that differ."""
+
+    compared: int
+    differences: tuple[Difference, ...]
+    not_recomputed: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return {
+            "compared": self.compared,
+            "differences": [vars(d) for d in self.differences],
+            "not_recomputed": list(self.not_recomputed),
+        }
+
+
+def verify(folder: Path, reporter: Reporter) -> Verification:
+    """Recompute ``folder``'s record.
+
+    Raises:
+        InputError: no record, or a file that it rests on is missing, damaged, or belongs to another run.
+    """
+    record = read_record(folder / "record.json")
+    match record.kind:
+        case "run":
+            again = _run_again(folder, record, reporter)
+        case "audit":
+            again = _audit_again(folder, record)
+        case "trials":
+            again = record_again(folder, reporter)
+    pairs = [pair for name, part in again.items() for pair in _pairs(name, _plain(getattr(record, name)), _plain(part))]
+    differing = tuple(Difference(*pair) for pair in pairs if not _same(pair[1], pair[2]))
+    return Verification(len(pairs), differing, NOT_RECOMPUTED if record.kind == "run" else NOT_RECOMPUTED[:2])
+
+
+def table(found: Verification) -> str:
+    """What was found, as plain text."""
+    lines = [f"{found.compared} values compared, {len(found.differences)} differ"]
+    lines += [
+        f"  {d.where}: the record states {_short(d.stated)}, its files give {_short(d.recomputed)}"
+        for d in found.differences
+    ]
+    return "\n".join([*lines, *(f"not recomputed: {what}" for what in found.not_recomputed)])
+
+
+def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, Any]:
+    config = _config(folder)
+    if not (folder / "ledger" / "ledger.json").is_file():
+        raise InputError(f"'{folder}' has no ledger, so that nobody can say again who was held in")
+    corpus = read_corpus(config, reporter)
+    base = base_model(config, corpus, reporter)[1] if needs_base(config) else None
+    data = prepare_data(config, folder, reporter, corpus, base)
+    plan = read_plan(folder / "plan.json", cache_dir=accountant_cache())
+    mechanism = _configured(config, plan, config.finetune.steps(len(data.training_rows)))
+    if plan != mechanism:
+        changed = [name for name in Mechanism.model_fields if getattr(plan, name) != getattr(mechanism, name)]
+        raise InputError(
+            f"'{folder / 'plan.json'}' is not the plan that config.yaml gives ({', '.join(changed)} differ)"
+        )
+    texts = texts_under_attack(config, data)
+    of = scores_name(texts, record.target.fingerprint, record.reference.fingerprint)
+    outcome = outcome_of(config, data, _scores(folder, of), claims_of(plan))
+    target = load_language_model(str(folder / "checkpoints" / "final"))
+    return {
+        "config": masked(config.model_dump(mode="json")),
+        "corpus": corpus_facts(data.corpus),
+        "split": split_facts(data),
+        "target": model_facts(target, record.target.name),
+        "reference": _reference(config, reporter),
+        "training": training_facts(config, data, plan, _trained(folder, config)),
+        "primary_attack": config.attack.primary,
+        "attacker_texts": outcome.attacker_texts,
+        "scoring_rule": SCORING_RULE.format(limit=config.attack.max_characters),
+        "resamples": config.audit.resamples,
+        "attacks": outcome.attacks,
+        "blind": outcome.blind,
+        "judgement": outcome.judgement,
+        "canaries": outcome.canaries,
+        "knowledge": outcome.knowledge,
+        "exposure": outcome.exposure,
+    }
+
+
+def _reference(config: RunConfig, reporter: Reporter) -> ModelFacts:
+    """Facts of the reference model, loaded again; the base model's where no other is configured."""
+    named = config.attack.reference
+    lm = load_language_model(named) if named else base_model(config, read_corpus(config, reporter), reporter)[1]
+    return model_facts(lm, named or config.model.base or "the base model, pre-trained here")
+
+
+def _configured(config: RunConfig, plan: Mechanism, steps: int) -> Mechanism:
+    norm = plan.clip.norm if isinstance(plan.clip, BatchClip | FlatClip) else None
+    return mechanism_of(config, plain_steps=steps, clip_norm=norm, cache_dir=accountant_cache())
+
+
+def _trained(folder: Path, config: RunConfig) -> TrainingResult:
+    state = finished_state(folder / "checkpoints" / "resume")
+    chosen = state.best_step if config.finetune.keeps_best else state.step
+    return TrainingResult(folder, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm)
+
+
+def _audit_again(folder: Path, record: Record) -> dict[str, Any]:
+    job = _audit_job(folder, record)
+    stores, member, texts = read_groups(job)
+    statistics = _scores(folder, audit_scores_name(record.target.fingerprint, record.reference.fingerprint, job.attack))
+    results = results_of(
+        statistics,
+        texts,
+        member,
+        attack=job.attack,
+        audit=job.audit,
+        assignment=job.assignment,
+        coins_witnessed=False,
+        claims=job.claims,
+        seed=job.seed,
+    )
+    return {
+        **audit_facts(job, stores, texts),
+        "attacks": results.attacks,
+        "blind": results.blind,
+        "judgement": results.judgement,
+        "knowledge": results.knowledge,
+    }
+
+
+def _audit_job(folder: Path, record: Record) -> CheckpointAudit:
+    kept = record.config
+    try:
+        claims: list[Claim] = [stated_claim(epsilon, delta) for epsilon, delta in kept["stated_claims"]]
+        if kept["plan"] is not None:
+            claims.append(plan_claim(folder / "plan.json"))
+        return CheckpointAudit(
+            model=kept["model"],
+            reference=kept["reference"],
+            held_in=Path(kept["held_in"]),
+            held_out=Path(kept["held_out"]),
+            columns=Columns(**kept["columns"]),
+            name=record.name,
+            skip_bad_lines=kept["skip_bad_lines"],
+            assignment=Assignment(kept["assignment"]),
+            claims=tuple(claims),
+            plan=None if kept["plan"] is None else Path(kept["plan"]),
+            max_texts_per_user=kept["max_texts_per_user"],
+            attack=AttackConfig.model_validate(kept["attack"]),
+            audit=AuditConfig.model_validate(kept["audit"]),
+            seed=kept["seed"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"'{folder / 'record.json'}' does not say how its audit was done ({str(error).splitlines()[0]}): it cannot"
+            " be verified"
+        ) from error
+
+
+def _config(folder: Path) -> RunConfig:
+    path = folder / "config.yaml"
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"'{path}' is missing or damaged: the record cannot be verified without it") from error
+    return parse_config(content, str(path))
+
+
+def _scores(folder: Path, of: str) -> list[TextStatistic]:
+    statistics = read_scores(folder / "scores.parquet", of=of)
+    if statistics is None:
+        raise InputError(
+            f"'{folder / 'scores.parquet'}' is missing, damaged, or of other models or texts than the record names"
+        )
+    return statistics
+
+
+def _plain(value: Any) -> Any:
+    """As it stands in the file: JSON values only."""
+    if isinstance(value, BaseModel):
+        return json.loads(value.model_dump_json())
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value
+
+
+def _pairs(where: str, stated: Any, again: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Every leaf of either value with its place."""
+    if isinstance(stated, dict) and isinstance(again, dict):
+        for key in dict.fromkeys([*stated, *again]):
+            yield from _pairs(f"{where}.{key}", stated.get(key), again.get(key))
+    elif isinstance(stated, list) and isinstance(again, list) and len(stated) == len(again):
+        for i, (a, b) in enumerate(zip(stated, again, strict=True)):
+            yield from _pairs(f"{where}[{i}]", a, b)
+    else:
+        yield where, stated, again
+
+
+def _same(stated: Any, again: Any) -> bool:
+    numbers = isinstance(stated, int | float) and isinstance(again, int | float)
+    if numbers and not isinstance(stated, bool) and not isinstance(again, bool):
+        return math.isclose(stated, again, rel_tol=TOLERANCE, abs_tol=1e-12)
+    return bool(stated == again)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

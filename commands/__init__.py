@@ -1,0 +1,1 @@
+"""Groups of subcommands of the command line; nothing but wiring."""

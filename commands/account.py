@@ -1,0 +1,200 @@
+"""`heldin account`: what a mechanism costs and promises, without training."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+
+from commands.options import (
+    AsJson,
+    Batch,
+    Delta,
+    Examples,
+    GroupSize,
+    Noise,
+    Rate,
+    Steps,
+    Target,
+    TextColumn,
+    UserColumn,
+    json_text,
+)
+from corpus.errors import InputError
+
+if TYPE_CHECKING:
+    from audit.account import AccountRow
+
+
+class _AccountGroup(typer.core.TyperGroup):
+    """Lets a plan file stand where a subcommand would: `heldin account plan.json`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and args[0].endswith(".json"):
+            args = ["plan", *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_AccountGroup,
+    help="What a mechanism costs: noise, epsilon, and the bound on any attacker, without training.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def uls(
+    steps: Steps,
+    delta: Delta,
+    users: Annotated[int | None, typer.Option(help="Public number of users N.")] = None,
+    cohort: Annotated[float | None, typer.Option(help="Expected users a step M; the rate is M / N.")] = None,
+    sampling_rate: Rate = None,
+    cap: Annotated[int | None, typer.Option(help="Hard cap on the cohort.")] = None,
+    noise_multiplier: Noise = None,
+    target_epsilon: Target = None,
+    json: AsJson = False,
+) -> None:
+    """User-level sampling (Charles et al., Algorithm 2): epsilon per user."""
+    from audit.account import account_uls
+
+    _account(
+        account_uls(
+            steps=steps,
+            delta=delta,
+            users=users,
+            cohort=cohort,
+            sampling_rate=sampling_rate,
+            cap=cap,
+            noise_multiplier=noise_multiplier,
+            target_epsilon=target_epsilon,
+        ),
+        json,
+    )
+
+
+def _account_els(
+    context: typer.Context,
+    steps: Steps,
+    delta: Delta,
+    group_size: GroupSize,
+    examples: Examples = None,
+    batch: Batch = None,
+    sampling_rate: Rate = None,
+    noise_multiplier: Noise = None,
+    target_epsilon: Target = None,
+    json: AsJson = False,
+) -> None:
+    from audit.account import account_els
+
+    row = account_els(
+        steps=steps,
+        delta=delta,
+        group_size=group_size,
+        examples=examples,
+        batch=batch,
+        sampling_rate=sampling_rate,
+        noise_multiplier=noise_multiplier,
+        target_epsilon=target_epsilon,
+        method=str(context.info_name),
+    )
+    _account(row, json)
+
+
+app.command(
+    "els", help="Example-level sampling with at most G examples a user (Charles et al., Theorem 1): epsilon per user."
+)(_account_els)
+
+
+app.command(
+    "group", help="Group privacy with exactly k records a user (Chua et al.): epsilon per user, tight and black-box."
+)(_account_els)
+
+
+@app.command()
+def example(
+    steps: Steps,
+    delta: Delta,
+    examples: Examples = None,
+    batch: Batch = None,
+    sampling_rate: Rate = None,
+    group_size: Annotated[int | None, typer.Option(help="Bound attackers on users of so many examples.")] = None,
+    noise_multiplier: Noise = None,
+    target_epsilon: Target = None,
+    json: AsJson = False,
+) -> None:
+    """Example-level DP-SGD: epsilon per example. It promises nothing finite about a user without a group size."""
+    from audit.account import account_example
+
+    _account(
+        account_example(
+            steps=steps,
+            delta=delta,
+            examples=examples,
+            batch=batch,
+            sampling_rate=sampling_rate,
+            group_size=group_size,
+            noise_multiplier=noise_multiplier,
+            target_epsilon=target_epsilon,
+        ),
+        json,
+    )
+
+
+@app.command()
+def choose(
+    users: Annotated[int, typer.Option(help="Public number of users N.")],
+    budget: Annotated[int, typer.Option(help="Expected gradients a step, B = group size x cohort.")],
+    steps: Steps,
+    target_epsilon: Annotated[float, typer.Option(help="Of every option.")],
+    delta: Annotated[float | None, typer.Option(help="Of every option (default: N^-1.1).")] = None,
+    els_group_size: Annotated[int | None, typer.Option(help="Examples a user for the ELS row.")] = None,
+    public_texts: Annotated[Path | None, typer.Option(help="Texts of public users, to estimate clip norms.")] = None,
+    model: Annotated[str | None, typer.Option(help="Base model to estimate clip norms at.")] = None,
+    user: UserColumn = "user",
+    text: TextColumn = "text",
+    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens of a text.")] = 128,
+    json: AsJson = False,
+) -> None:
+    """Spend a compute budget: every ULS split beside ELS, by the noise each adds; Estimate-and-Double's choice.
+
+    Clip norms and the ELS group size come from public users' texts (Charles et al., section 6), never from others.
+    """
+    from audit import choose as engine
+
+    if (public_texts is None) != (model is None):
+        raise InputError("--public-texts and --model go together: clip norms are estimated at the base model")
+    clip_norm = None
+    if public_texts is not None and model is not None:
+        from corpus.rows import Columns
+        from finetune.gradient_norms import public_users
+
+        found = public_users(public_texts, Columns(user, text), model, sequence_length)
+        clip_norm, els_group_size = found.clip_norm, els_group_size or found.median_records
+    chosen = engine.choose(
+        users=users,
+        budget=budget,
+        steps=steps,
+        target_epsilon=target_epsilon,
+        delta=delta,
+        els_group_size=els_group_size,
+        clip_norm=clip_norm,
+    )
+    typer.echo(json_text(chosen.as_dict()) if json else engine.table(chosen))
+
+
+@app.command()
+def plan(
+    path: Annotated[Path, typer.Argument(help="plan.json of a run folder.")],
+    json: AsJson = False,
+) -> None:
+    """The numbers of a plan that a run wrote: `heldin account RUN/plan.json`."""
+    from audit.account import account_plan
+    from defenses.plan_file import read_plan
+
+    _account(account_plan(read_plan(path)), json)
+
+
+def _account(row: "AccountRow", as_json: bool) -> None:
+    from audit.account_table import account_table
+
+    typer.echo(json_text(row.as_dict()) if as_json else account_table(row))

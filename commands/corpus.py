@@ -1,0 +1,155 @@
+"""`heldin corpus`: build a store, or say what is in it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.options import Aliases, DateColumn, IdColumn, SkipBad, TextColumn, UserColumn
+from corpus.errors import InputError
+
+if TYPE_CHECKING:
+    from corpus.rows import Source
+    from corpus.store import CorpusStore
+
+app = typer.Typer(help="Build a corpus, or say what is in it.", no_args_is_help=True)
+
+Paths = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Files (.jsonl, .csv, plain, .gz or .zst; .parquet; .mbox), a maildir or a save_to_disk folder. Of"
+        " several, later ones are appended to the store of the earlier ones."
+    ),
+]
+PresetName = Annotated[
+    str | None,
+    typer.Option("--preset", help="Read a local copy of a paper's dataset as `heldin corpus presets` lists."),
+]
+
+
+@app.command()
+def build(
+    paths: Paths,
+    preset: PresetName = None,
+    user: UserColumn = "user",
+    text: TextColumn = "text",
+    id: IdColumn = None,
+    date: DateColumn = None,
+    aliases: Aliases = None,
+    skip_bad_lines: SkipBad = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Build on a Ray cluster, a task for each file.")] = False,
+    ray_address: Annotated[str | None, typer.Option(help="Of the cluster (default: the one Ray finds).")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="A preset counts its tokens, else words.")] = None,
+) -> None:
+    """Build the store of a corpus out of core, or find it built before, and say where it is.
+
+    With --ray the cache ($HELDIN_CACHE_DIR) must lie on a file system that all machines share.
+    """
+    if preset is None and tokenizer is not None:
+        raise InputError("--tokenizer counts the tokens of a preset's thresholds: name one with --preset")
+    if ray or ray_address:
+        if preset is not None:
+            raise InputError("--preset counts over all files and cannot be split over a cluster: leave --ray out")
+        from corpus.aliases import load_aliases
+        from corpus.cluster import build_on_cluster
+        from corpus.files import cache_directory
+        from corpus.rows import Columns
+        from corpus.sources import open_source
+
+        store = build_on_cluster(
+            [open_source(path, Columns(user, text, id, date)) for path in paths],
+            cache_directory(),
+            address=ray_address,
+            aliases=load_aliases(aliases) if aliases else None,
+            skip_bad_rows=skip_bad_lines,
+        )
+    else:
+        store = _store(_source(paths, preset, tokenizer, user, text, id, date), aliases, skip_bad_lines)
+    typer.echo(f"{len(store.users)} users, {len(store)} records: {store.folder}")
+    if store.report.skipped:
+        typer.echo(f"{store.report.skipped} rows skipped, the first: {store.report.first_skipped}")
+    if preset is not None:
+        _say_outcome(preset, store)
+
+
+@app.command()
+def stats(
+    paths: Paths,
+    preset: PresetName = None,
+    user: UserColumn = "user",
+    text: TextColumn = "text",
+    id: IdColumn = None,
+    date: DateColumn = None,
+    aliases: Aliases = None,
+    skip_bad_lines: SkipBad = False,
+    tokenizer: Annotated[str | None, typer.Option(help="Count tokens with this model's tokenizer, else words.")] = None,
+) -> None:
+    """Users, records, sizes, a histogram, and texts that stand more than once. Prints people's text."""
+    from corpus.statistics import corpus_statistics
+    from corpus.statistics_table import statistics_table
+
+    store = _store(_source(paths, preset, tokenizer, user, text, id, date), aliases, skip_bad_lines)
+    if tokenizer is None:
+        found = corpus_statistics(store)
+    else:
+        from models.loading import load_tokenizer
+
+        encode = load_tokenizer(tokenizer)
+        found = corpus_statistics(
+            store, count_tokens=lambda t: len(encode(t, add_special_tokens=False)["input_ids"]), token_unit="tokens"
+        )
+    typer.echo(statistics_table(found))
+    if preset is not None:
+        _say_outcome(preset, store)
+
+
+@app.command()
+def presets() -> None:
+    """The datasets of the papers: published format, user, steps, thresholds, and what each step looks at."""
+    from corpus.presets import presets_table
+
+    typer.echo(presets_table())
+
+
+def _say_outcome(preset: str, store: "CorpusStore") -> None:
+    from corpus.presets import preset_named, preset_outcome
+
+    typer.echo(preset_outcome(preset_named(preset), store))
+
+
+def _source(
+    paths: list[Path],
+    preset: str | None,
+    tokenizer: str | None,
+    user: str,
+    text: str,
+    id_: str | None,
+    date: str | None,
+) -> "Source":
+    from corpus.rows import Columns
+    from corpus.sources import open_sources
+
+    columns = Columns(user, text, id_, date)
+    if preset is None:
+        return open_sources(paths, columns)
+    if columns != Columns():
+        raise InputError("--preset knows its columns: leave --user, --text, --id and --date out")
+    if len(paths) != 1:
+        raise InputError(f"--preset reads one file or one folder of files, and {len(paths)} paths were given")
+    from audit.config import preset_tokens
+    from corpus.presets import PresetSource, preset_named
+
+    return PresetSource(preset_named(preset), paths[0], preset_tokens(tokenizer))
+
+
+def _store(source: "Source", aliases: Path | None, skip_bad_lines: bool) -> "CorpusStore":
+    from corpus.aliases import load_aliases
+    from corpus.build import build_store
+    from corpus.files import cache_directory
+
+    return build_store(
+        source,
+        cache_directory(),
+        aliases=load_aliases(aliases) if aliases else None,
+        skip_bad_rows=skip_bad_lines,
+    )

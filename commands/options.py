@@ -1,0 +1,30 @@
+"""Options that several commands share, and how they print JSON."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: runs/NAME).")]
+UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
+TextColumn = Annotated[str, typer.Option(help="Column that holds the text.")]
+IdColumn = Annotated[str | None, typer.Option(help="Column with unique record ids (default: made from user and text).")]
+DateColumn = Annotated[str | None, typer.Option(help="Column with dates.")]
+Steps = Annotated[int, typer.Option(help="Optimizer steps T.")]
+Delta = Annotated[float, typer.Option(help="delta of the guarantee, at least 1e-11.")]
+Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Poisson sampling rate of a unit in a step.")]
+Noise = Annotated[float | None, typer.Option("--noise-multiplier", help="Noise standard deviation over clip norm.")]
+Target = Annotated[float | None, typer.Option("--target-epsilon", help="Find the noise multiplier for this epsilon.")]
+Examples = Annotated[int | None, typer.Option(help="Public number of examples.")]
+Batch = Annotated[float | None, typer.Option(help="Expected examples a step.")]
+GroupSize = Annotated[int, typer.Option("--group-size", help="Examples of one user at most.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object (an infinite epsilon is Infinity).")]
+StudyFolder = Annotated[Path, typer.Option("--to", help="Folder for the figure and the numbers.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Count and skip unusable rows.")]
+Aliases = Annotated[Path | None, typer.Option(help="YAML file 'person: [alias, ...]'.")]
+
+
+def json_text(fields: dict[str, Any]) -> str:
+    """One JSON object; an infinite number is Infinity."""
+    return json.dumps(fields)

@@ -1,0 +1,50 @@
+"""`heldin study`: published comparisons, simulated anew."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from commands.options import AsJson, StudyFolder, json_text
+
+app = typer.Typer(help="Published comparisons of private training, simulated anew.", no_args_is_help=True)
+
+
+@app.command("mean-estimation")
+def mean_estimation(
+    to: StudyFolder = Path("runs/mean-estimation"),
+    trials: Annotated[int, typer.Option(min=2, help="Trials of each setting, besides those that tune it.")] = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Of data, coins and noise.")] = 0,
+    json: AsJson = False,
+) -> None:
+    """ELS against ULS where the truth is known (Charles et al., section 4): three sweeps, and what they confirm."""
+    from audit import mean_estimation_study as study
+    from audit.progress import reporter_for_this_terminal
+    from corpus.files import private_directory
+    from reports.study_figures import mean_estimation_figure
+
+    private_directory(to)  # before the work
+    settings = len(study.settings_of(study.Sweeps()))
+    with reporter_for_this_terminal().track("mean estimation", settings, "settings") as advance:
+        found = study.run_study(trials, seed, advance=advance)
+    _study(to, "mean-estimation", found.as_dict(), study.table(found), mean_estimation_figure(found), json)
+
+
+@app.command("effective-noise")
+def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson = False) -> None:
+    """When Asi & Liu's filter adds less noise than user-wise DP-SGD (Chua et al., Figures 3 and 7)."""
+    from audit import effective_noise as noise
+    from corpus.files import private_directory
+    from reports.study_figures import effective_noise_figure
+
+    private_directory(to)  # before the work
+    rows = noise.effective_noise()
+    _study(to, "effective-noise", noise.as_dict(rows), noise.table(rows), effective_noise_figure(rows), json)
+
+
+def _study(folder: Path, name: str, fields: dict[str, Any], table: str, figure: str, as_json: bool) -> None:
+    from corpus.files import write_text
+
+    for ending, text in (("json", json_text(fields)), ("svg", figure)):
+        write_text(folder / f"{name}.{ending}", text)
+    typer.echo(json_text(fields) if as_json else f"{table}\nfigure: {folder / name}.svg, numbers: {folder / name}.json")

@@ -1,0 +1,304 @@
+"""Canary users in a config, in the ledger, in the plan and in what the scores say."""
+
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from attacks.scoring import TextStatistic
+from audit.canary_results import canary_results, joined, kinds_of
+from audit.config import AttackConfig, AuditConfig, parse_config
+from audit.evaluation import REFERENCE_ALONE
+from audit.judgement import judge
+from audit.ledger import draw_ledger, ledger_of_run
+from audit.plan import mechanism_of
+from audit.planting import plant
+from audit.progress import LineReporter
+from audit.verdict import Assignment, stated_claim
+from canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
+from canaries.planted import load_canaries, save_canaries
+from corpus.build import build_store
+from corpus.coins import fair_coin
+from corpus.errors import InputError
+from corpus.rows import Columns
+from corpus.split import Assignment as Split
+from corpus.split import Part, Role, records_to_train_on, set_aside_sizes
+from corpus.text_files import JsonLines
+
+ULS = {"kind": "uls", "population": 20, "cohort": 5, "steps": 10, "delta": 1e-3, "noise_multiplier": 2.0}
+EXAMPLE = {"kind": "example", "population": 200, "cohort": 5, "steps": 10, "delta": 1e-4, "noise_multiplier": 2.0}
+SUBSTRING = {"kind": "substring", "lengths": [1, 5], "fraction": 0.2}
+UNSEEN = {"kind": "unseen_token", "users": 3}
+
+
+def _config(*canaries, defense=None, **sections):
+    content = {
+        "name": "x",
+        "corpus": {"source": {"kind": "synthetic"}, "users": {"min_records": 8}},
+        "model": {"base": "m"},
+        "canaries": list(canaries),
+        "finetune": {"select": "last", "sequence_length": 64, **({"epochs": 1} if defense is None else {})},
+        **({"defense": defense} if defense else {}),
+        **sections,
+    }
+    return parse_config(content, "test")
+
+
+@pytest.mark.parametrize(
+    ("canaries", "line"),
+    [
+        ([{**UNSEEN, "usrs": 3}], "canaries.0.usrs: unknown key; did you mean 'users'?"),
+        ([UNSEEN, {"kind": "rare_phrase"}], "canaries.1.users: Field required"),
+        ([{**UNSEEN, "documents": [0, 4]}], "canaries.0.documents.0: Input should be greater than or equal to 1"),
+        ([{**UNSEEN, "documents": []}], "canaries.0.documents: Tuple should have at least 1 item"),
+        ([{**SUBSTRING, "users": 4}], "canaries.0: give exactly one of 'users' (of each length and documents)"),
+        ([{**SUBSTRING, "fraction": None}], "canaries.0: give exactly one of 'users'"),
+        ([{**SUBSTRING, "lengths": [100, 2]}], "a substring of 100 tokens is not below finetune.sequence_length = 64"),
+        ([{"kind": "loud"}], "canaries.0: Input tag 'loud' found"),
+    ],
+)
+def test_a_wrong_section_is_one_line(canaries, line):
+    with pytest.raises(InputError) as caught:
+        _config(*canaries)
+    assert line in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_without_the_section_there_are_none():
+    assert _config().canaries == ()
+
+
+@pytest.mark.parametrize(
+    ("canaries", "voids"),
+    [
+        ([UNSEEN, {"kind": "high_temperature", "users": 3}, {"kind": "rare_phrase", "users": 3}], ""),
+        ([SUBSTRING], ""),
+        (
+            [{**SUBSTRING, "fraction": None, "users": 4}],
+            "preprocessing is not user-local (fixed number of users made canary users)",
+        ),
+        (
+            [{**UNSEEN, "rarity": "corpus"}],
+            "preprocessing is not user-local (canary tokens unseen in the corpus)",
+        ),
+    ],
+    ids=["made up", "a coin per user", "a fixed number", "unseen in everybody's texts"],
+)
+def test_a_user_level_guarantee_is_void_only_where_one_user_s_records_move_another_s(canaries, voids):
+    mechanism = mechanism_of(_config(*canaries, defense=ULS), plain_steps=1)
+    assert mechanism.reasons() == ((voids,) if voids else ())
+    assert math.isfinite(mechanism.epsilon()) is not bool(voids)
+
+
+def test_at_the_example_level_a_shared_substring_is_said_beside_epsilon():
+    changed = mechanism_of(_config(SUBSTRING, defense=EXAMPLE), plain_steps=1).guarantee().label
+    assert "canary substring inserted" in changed
+    assert "adjacency after preprocessing" in changed
+    assert "canary" not in mechanism_of(_config(UNSEEN, defense=EXAMPLE), plain_steps=1).guarantee().label
+
+
+@pytest.mark.parametrize("attacker", [0.05, 0.1, 0.34, 0.5])
+@pytest.mark.parametrize("evaluation", [0.1, 0.3])
+def test_a_made_up_user_has_just_as_many_training_documents_as_the_config_says(attacker, evaluation):
+    fractions = {"attacker_fraction": attacker, "evaluation_fraction": evaluation}
+    for documents in (1, 2, 3, 5, 20, 100):
+        records = records_to_train_on(documents, **fractions)
+        sizes = set_aside_sizes(records, **fractions)
+        assert records - sum(sizes) == documents
+        assert min(sizes) >= 1
+
+
+def _store(tmp_path, canaries=40, text="canary text"):
+    path = tmp_path / "m.jsonl"
+    rows = [{"user": f"u{u:02d}", "text": f"{u} writes {i}", "id": f"{u}-{i}"} for u in range(30) for i in range(12)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    store = build_store(JsonLines(path, Columns(id="id")), tmp_path)
+    made = [
+        CanaryUser(
+            Canary(f"canary/{i}", Kind.RARE_PHRASE, None, 5 if i % 2 else None, None, ""),
+            tuple(CanaryRecord(f"c{i}-{j}", f"{text} {i} {j}") for j in range(10)),
+        )
+        for i in range(canaries)
+    ]
+    folder = tmp_path / text.replace(" ", "-")
+    save_canaries(made, folder, of="x")
+    return load_canaries(store, folder, of="x")
+
+
+def _draw(store, key=b"k" * 32, **changes):
+    options = {"assignment": Split.COIN, "audit_pool": None, "attacker_fraction": 0.1, "evaluation_fraction": 0.1}
+    users = tuple(user for user in store.users if user not in store.canaries)
+    caps = {user: canary.documents for user, canary in store.canaries.items()}
+    return draw_ledger(store, users, seed=0, key=key, canaries=caps, **{**options, **changes})
+
+
+def test_every_canary_has_a_coin_of_its_own_whatever_its_text_and_whatever_decides_about_real_users(tmp_path):
+    store, other = _store(tmp_path), _store(tmp_path, text="another text")
+    ledger = _draw(store)
+    for canary in store.canaries:
+        wanted = Role.HELD_IN if fair_coin(b"k" * 32, "membership", canary) else Role.HELD_OUT
+        assert ledger.roles[canary] is wanted
+        for changed in (_draw(other), _draw(store, assignment=Split.EXACT_HALF), _draw(store, audit_pool=4)):
+            assert changed.roles[canary] is wanted
+    heads = sum(ledger.roles[canary] is Role.HELD_IN for canary in store.canaries)
+    assert 5 < heads < 35
+    other_key = _draw(store, key=b"o" * 32)
+    assert any(other_key.roles[canary] is not ledger.roles[canary] for canary in store.canaries)
+    pool = _draw(store, audit_pool=4)
+    real = [user for user in pool.scored_users() if user not in store.canaries]
+    assert len(real) == 4
+    assert set(store.canaries) <= set(pool.scored_users())
+
+
+def test_canaries_are_set_aside_like_users_and_give_no_more_documents_than_they_may(tmp_path):
+    store = _store(tmp_path)
+    ledger = _draw(store)
+    real = ledger.parts["u00"]
+    for canary, its in store.canaries.items():
+        parts = ledger.parts[canary]
+        assert len(parts[Part.ATTACKER]) == len(real[Part.ATTACKER]) == 1
+        assert len(parts[Part.TRAIN]) == (7 if its.documents is None else its.documents)
+        rows = [row for part in Part for row in parts[part]]
+        assert len(set(rows)) == len(rows)
+        assert set(rows) <= set(store.rows(canary))
+    trained = set(ledger.training_rows())
+    for canary in store.canaries:
+        whole = set(ledger.parts[canary][Part.TRAIN])
+        assert trained & set(store.rows(canary)) == (whole if ledger.roles[canary] is Role.HELD_IN else set())
+
+
+def test_a_ledger_is_kept_and_refused_for_other_canaries(tmp_path):
+    store, other = _store(tmp_path), _store(tmp_path, text="another text")
+    kept = ledger_of_run(tmp_path / "ledger", lambda key: _draw(store, key=key))
+    assert ledger_of_run(tmp_path / "ledger", lambda key: _draw(store, key=key)) == kept
+    with pytest.raises(InputError, match=r"is the ledger of another run \(corpus differ"):
+        ledger_of_run(tmp_path / "ledger", lambda key: _draw(other, key=key))
+    assert kept.count(store.canaries)[Role.HELD_IN] + kept.count(store.canaries)[Role.HELD_OUT] == 30
+
+
+def _results(shift, *claims, users=400, offset=0.0, populations=2, seed=0):
+    """Canary users of two groups: scores of the members are shifted, one group's are all moved by ``offset``."""
+    generator = np.random.default_rng(seed)
+    canaries = {f"c{i:04d}": Canary(f"c{i:04d}", Kind.SUBSTRING, 1 + i % 2, None, f"u{i}", "") for i in range(users)}
+    member = {user: bool(generator.integers(2)) for user in canaries}
+    statistics = []
+    for user, its in member.items():
+        value = generator.normal(shift if its else 0.0) + (offset if canaries[user].length == 2 else 0.0)
+        statistics.append(TextStatistic(user, 0, "likelihood-ratio", value))
+        statistics.append(TextStatistic(user, 0, REFERENCE_ALONE, generator.normal()))
+    return canary_results(
+        statistics,
+        {user: [f"word {generator.integers(50)}"] for user in canaries},
+        member,
+        canaries,
+        trained_on=7,
+        attack=AttackConfig(),
+        audit=AuditConfig(resamples=200),
+        claims=claims,
+        populations=populations,
+        seed=0,
+    )
+
+
+def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
+    facts, judgements = _results(4.0, stated_claim(0.5, 1e-5), offset=50.0)
+    assert [(g.kind, g.length, g.documents) for g in facts.groups] == [("substring", 1, None), ("substring", 2, None)]
+    assert all(g.auroc.lower > 0.95 for g in facts.groups)
+    assert sum(g.held_in for g in facts.groups) == facts.held_in
+    assert (facts.users, facts.replaced, facts.trained_on, facts.attacker_texts) == (400, 400, 7, 400)
+    assert {b.name for b in facts.blind} == {"reference model alone", "bag of words"}
+    assert not any(b.separates for b in facts.blind)
+    (judgement,) = judgements
+    assert {b.population for b in judgement.bounds} == {"substring canary users"}
+    assert [(v.outcome, v.standing, v.population) for v in judgement.verdicts] == [
+        ("violated", "certified", "substring canary users")
+    ]
+    assert max(b.epsilon_lower for b in judgement.bounds) > 2  # the offset between groups costs nothing
+    assert joined([judgement, judgement]).bounds == judgement.bounds * 2
+    assert joined([judgement]).exit_code == 3
+
+
+def test_canaries_without_effect_certify_nothing_and_reject_nothing():
+    facts, (judgement,) = _results(0.0, stated_claim(0.5, 1e-5), offset=50.0)
+    assert all(g.auroc.lower < 0.5 < g.auroc.upper for g in facts.groups)
+    assert max(b.epsilon_lower for b in judgement.bounds) < 0.5
+    assert judgement.exit_code == 0
+
+
+def test_every_population_pays_for_the_others():
+    alone, shared = (_results(2.0, populations=n)[1][0] for n in (1, 5))
+    for one, other in zip(alone.bounds, shared.bounds, strict=True):
+        assert one.epsilon_lower > other.epsilon_lower > 0
+    assert alone.verdicts[0].max_certifiable_epsilon > shared.verdicts[0].max_certifiable_epsilon
+    generator = np.random.default_rng(1)
+    member = {f"u{i}": bool(generator.integers(2)) for i in range(300)}
+    scores = {user: generator.normal(2.0 * its) for user, its in member.items()}
+    options = {"assignment": Assignment.COIN, "coins_witnessed": True, "blind": [], "claims": [], "delta": 1e-5}
+    one, other = judge(scores, member, **options), judge(scores, member, **options, populations=3)
+    assert one.bounds[0].population == "real users"
+    assert one.bounds[0].epsilon_lower > other.bounds[0].epsilon_lower > 0
+
+
+def test_coins_on_one_side_leave_a_group_without_a_number():
+    facts, (judgement,) = _results(1.0, users=3, seed=5)
+    assert any(g.auroc is None for g in facts.groups)
+    assert judgement.bounds == [] or all(b.epsilon_lower < 1 for b in judgement.bounds)
+
+
+def test_each_kind_is_a_population():
+    canaries = {str(i): Canary(str(i), kind, None, 1, None, "") for i, kind in enumerate([*Kind, *Kind])}
+    assert len(kinds_of(canaries)) == 4
+
+
+def _people(tmp_path, english, users):
+    path = tmp_path / f"{len(users)}.jsonl"
+    rows = [
+        {"user": user, "text": " ".join(english[(7 * u + i) % 500 : (7 * u + i) % 500 + 4]), "id": f"{user}-{i}"}
+        for u, user in enumerate(users)
+        for i in range(10)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return build_store(JsonLines(path, Columns(id="id")), tmp_path)
+
+
+def _planted(tmp_path, english, make_lm, users, spec):
+    """Canary records by source user, with ``users`` in the corpus."""
+    people = [f"u{i:02d}" for i in range(60)]
+    store = _people(tmp_path, english, people)
+    out = tmp_path / f"run-{len(users)}-{spec.get('users')}"
+    planted = plant(_config(spec), store, users, (), make_lm(), out, LineReporter(lambda line: None))
+    return {
+        canary.source: (canary, [planted.text(row) for row in planted.rows(canary.user)])
+        for canary in planted.canaries.values()
+    }
+
+
+def test_by_a_coin_per_user_nobody_s_presence_changes_what_becomes_of_another(tmp_path, english, make_lm):
+    everybody = [f"u{i:02d}" for i in range(60)]
+    spec = {"kind": "substring", "lengths": [1, 3, 9], "documents": [None, 4], "fraction": 0.4}
+    whole = _planted(tmp_path, english, make_lm, everybody, spec)
+    fewer = _planted(tmp_path, english, make_lm, everybody[::2], spec)
+    assert 10 < len(whole) < 40
+    assert fewer == {user: its for user, its in whole.items() if user in everybody[::2]}
+    assert {(c.length, c.documents) for c, _ in whole.values()} == {(n, d) for n in (1, 3, 9) for d in (None, 4)}
+
+
+def test_a_fixed_number_of_users_is_just_that_and_not_user_local(tmp_path, english, make_lm):
+    everybody = [f"u{i:02d}" for i in range(60)]
+    spec = {"kind": "substring", "lengths": [1, 3], "documents": [None, 4], "users": 5}
+    whole = _planted(tmp_path, english, make_lm, everybody, spec)
+    fewer = _planted(tmp_path, english, make_lm, everybody[::2], spec)
+    for found in (whole, fewer):
+        assert Counter((c.length, c.documents) for c, _ in found.values()) == dict.fromkeys(
+            [(1, None), (1, 4), (3, None), (3, 4)], 5
+        )
+    assert {user: whole[user] for user in whole if user in fewer} != fewer
+
+
+def test_a_real_user_with_a_canary_s_name_is_refused(tmp_path, english, make_lm):
+    store = _people(tmp_path, english, ["canary/rare_phrase/0/2/00000", "ann", "bob", "cyd"])
+    config = _config({"kind": "rare_phrase", "users": 1, "documents": [2]})
+    with pytest.raises(InputError, match="the corpus has a user named 'canary/rare_phrase/0/2/00000'"):
+        plant(config, store, store.users, (), make_lm(), tmp_path / "run", LineReporter(lambda line: None))
