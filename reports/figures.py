@@ -1,43 +1,28 @@
-"""Figures of a record, as SVG: vector, told apart by colour-blind-safe colours and by line style in grey."""
+"""Figures of a record, as SVG."""
 
-import io
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
 
-from audit.record import AttackResult, Record
-
-BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#767676"  # Okabe and Ito (2008), of clearly different lightness
-STYLE: Any = {  # matplotlib types its several hundred keys as literals
-    "font.size": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "heldin",
-    "lines.linewidth": 1.4,
-    "hatch.linewidth": 0.5,
-    "legend.frameon": False,
-}
+from audit.record import AttackResult, CanaryFacts, CanaryGroup, Estimate, KnowledgePoint, Record
+from reports.drawing import BLUE, GREY, ORANGE, figure, label, two_sides
+from reports.findings import counted
 
 
 def figures(record: Record) -> dict[str, str]:
-    """SVG by name: "roc", "histogram", and "curves" where the record holds a training run."""
-    drawn = {"roc": _roc(record), "histogram": _histogram(record.primary())}
+    """SVG by name: "roc", "histogram"; "curves", "knowledge" and "canaries" where the record holds such."""
+    found = {"roc": _roc(record), "histogram": _histogram(record.primary())}
     if record.training and len(record.training.curve) > 1:
-        drawn["curves"] = _curves(record)
-    return drawn
+        found["curves"] = _curves(record)
+    if len(record.knowledge) > 1:
+        found["knowledge"] = _knowledge(record.knowledge)
+    if record.canaries and any(group.auroc for group in record.canaries.groups):
+        found["canaries"] = _canaries(record.canaries, record.primary().auroc)
+    return found
 
 
 def _roc(record: Record) -> str:
-    with _figure(6.3, 2.9) as (figure, saved):
-        linear, log = figure.subplots(1, 2)
+    with figure(6.3, 2.9) as (drawn, saved):
+        linear, log = drawn.subplots(1, 2)
         shown = [r for r in record.attacks if r.aggregation == record.primary().aggregation][:4]
         lines = [("-", BLUE), ("--", ORANGE), ("-.", GREY), (":", "black")]
         for axes in (linear, log):
@@ -46,7 +31,7 @@ def _roc(record: Record) -> str:
                 axes.step(
                     fpr, tpr, style, where="post", color=colour, label=f"{result.attack} ({result.auroc.value:.2f})"
                 )
-            _label(axes, "false-positive rate", "true-positive rate")
+            label(axes, "false-positive rate", "true-positive rate")
         ceiling = record.training.ceiling if record.training else None
         if ceiling:
             for axes in (linear, log):
@@ -65,21 +50,10 @@ def _roc(record: Record) -> str:
 
 
 def _histogram(result: AttackResult) -> str:
-    with _figure(6.3, 2.1) as (figure, saved):
-        axes = figure.subplots()
-        edges = result.histogram.edges
-        axes.stairs(result.histogram.held_out, edges, fill=True, facecolor=ORANGE, alpha=0.55, label="held-out users")
-        axes.stairs(
-            result.histogram.held_in,
-            edges,
-            color=BLUE,
-            hatch="////",
-            fill=True,
-            facecolor="none",
-            label="held-in users",
-        )
-        axes.stairs(result.histogram.held_in, edges, color=BLUE, linewidth=1.2)
-        _label(
+    with figure(6.3, 2.1) as (drawn, saved):
+        axes = drawn.subplots()
+        two_sides(axes, result.histogram, "held-in users", "held-out users")
+        label(
             axes,
             f"user's score ({result.attack}, {result.aggregation} over texts; higher: more likely held in)",
             "users",
@@ -92,34 +66,74 @@ def _curves(record: Record) -> str:
     assert record.training is not None
     points = record.training.curve
     steps = [p.step for p in points]
-    with _figure(6.3, 2.3) as (figure, saved):
-        losses, areas = figure.subplots(1, 2)
+    with figure(6.3, 2.3) as (drawn, saved):
+        losses, areas = drawn.subplots(1, 2)
         losses.plot(steps, [p.held_in_loss for p in points], "o-", color=BLUE, markersize=3, label="held-in users")
         losses.plot(steps, [p.held_out_loss for p in points], "s--", color=ORANGE, markersize=3, label="held-out users")
-        _label(losses, "optimizer steps", "validation loss, nats per token")
+        label(losses, "optimizer steps", "validation loss, nats per token")
         losses.legend()
         areas.plot(steps, [p.auroc for p in points], "o-", color="black", markersize=3)
         areas.axhline(0.5, color=GREY, linewidth=0.6)
-        _label(areas, "optimizer steps", "attack AUROC")
+        label(areas, "optimizer steps", "attack AUROC")
         for axes in (losses, areas):
             axes.axvline(record.training.chosen_step, color=GREY, linewidth=0.8, linestyle=":")
     return saved[0]
 
 
-def _label(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.tick_params(width=0.6, length=2.5)
+def _knowledge(points: list[KnowledgePoint]) -> str:
+    """AUROC by the number of the user's texts that the attacker has (Kandpal et al. 2024, Figure 10)."""
+    with figure(6.3, 2.0) as (drawn, saved):
+        axes = drawn.subplots()
+        counts = [p.texts for p in points]
+        axes.fill_between(counts, [p.low for p in points], [p.high for p in points], color=BLUE, alpha=0.2, linewidth=0)
+        axes.plot(counts, [p.mean for p in points], "o-", color=BLUE, markersize=3)
+        axes.axhline(0.5, color=GREY, linewidth=0.6)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [*map(str, counts[:-1]), f"{counts[-1]} (all)"])
+        axes.minorticks_off()
+        label(axes, "texts of each user that the attacker has, at most", "attack AUROC")
+    return saved[0]
 
 
-@contextmanager
-def _figure(width: float, height: float) -> Iterator[tuple[Figure, list[str]]]:
-    """A figure of ``width`` x ``height`` inches; its SVG is put into the list when the context ends."""
-    saved: list[str] = []
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        yield figure, saved
-        buffer = io.StringIO()
-        canvas: Any = FigureCanvasSVG(figure)
-        canvas.print_svg(buffer, metadata={"Date": None})
-        saved.append(buffer.getvalue())
+def _canaries(canaries: CanaryFacts, real: Estimate) -> str:
+    """AUROC by substring length and by training documents (Kandpal et al. 2024, Figure 5); real users as a band."""
+    shown = [group for group in canaries.groups if group.auroc]
+    by_length = [group for group in shown if group.length is not None]
+    by_documents = [group for group in shown if group.documents is not None]
+    panels = [p for p in ((by_length, "tokens in the shared substring"), (by_documents, "training documents")) if p[0]]
+    with figure(6.3, 3.1) as (drawn, saved):
+        for axes, (groups, title) in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            axes.axhspan(real.lower, real.upper, color=GREY, alpha=0.15, linewidth=0)
+            axes.axhline(real.value, color=GREY, linewidth=0.8, linestyle="--", label="real users")
+            axes.axhline(0.5, color=GREY, linewidth=0.6)
+            _canary_lines(axes, groups, of_length=groups is by_length)
+            label(axes, title, "attack AUROC")
+            axes.set_ylim(0, 1.03)
+            axes.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
+    return saved[0]
+
+
+def _canary_lines(axes: Axes, groups: list[CanaryGroup], *, of_length: bool) -> None:
+    """A line per number of documents over lengths, or per kind and length over numbers of documents."""
+    lines: dict[str, list[tuple[int, Estimate]]] = {}
+    for group in groups:
+        documents = "all documents" if group.documents is None else counted(group.documents, "document")
+        length = "" if group.length is None else f", {counted(group.length, 'token')}"
+        name = documents if of_length else f"{group.kind.replace('_', ' ')}{length}"
+        at = group.length if of_length else group.documents
+        assert at is not None
+        assert group.auroc is not None
+        lines.setdefault(name, []).append((at, group.auroc))
+    styles = list(zip("os^DvPX<>", ["-", "--", ":"] * 3, [BLUE, ORANGE, "black", GREY] * 3, strict=False))
+    values = sorted({at for points in lines.values() for at, _ in points})
+    for i, ((name, points), (marker, style, colour)) in enumerate(
+        zip(lines.items(), styles * len(lines), strict=False)
+    ):
+        points.sort(key=lambda point: point[0])
+        # side by side, so that intervals at one value can be told apart
+        x = [values.index(at) + 0.08 * (i - (len(lines) - 1) / 2) for at, _ in points]
+        y = [area.value for _, area in points]
+        reach = [[area.value - area.lower for _, area in points], [area.upper - area.value for _, area in points]]
+        axes.errorbar(x, y, np.maximum(reach, 0), fmt=marker + style, color=colour, markersize=3, capsize=2, label=name)
+    axes.set_xticks(range(len(values)), [str(value) for value in values])
+    axes.set_xlim(-0.6, len(values) - 0.4)

@@ -123,12 +123,12 @@ def test_overlaps_are_said_in_front(record):
 
 def test_figures_are_vector_and_there_only_where_there_is_something_to_draw(record):
     drawn = figures(record)
-    assert set(drawn) == {"roc", "histogram", "curves"}
+    assert set(drawn) == {"roc", "histogram", "curves", "knowledge"}
     for svg in drawn.values():
         ET.fromstring(svg)
         assert "<path" in svg
         assert "<image" not in svg
-    assert set(figures(_with(record, training=None))) == {"roc", "histogram"}
+    assert set(figures(_with(record, training=None, knowledge=[]))) == {"roc", "histogram"}
 
 
 def test_figures_are_the_same_for_the_same_record(record):

@@ -1,0 +1,54 @@
+"""How figures look and become SVG: vector, told apart by colour-blind-safe colours and by line style in grey."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from audit.record import Histogram
+
+BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#767676"  # Okabe and Ito (2008), of clearly different lightness
+STYLE: Any = {  # matplotlib types its several hundred keys as literals
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "heldin",
+    "lines.linewidth": 1.4,
+    "hatch.linewidth": 0.5,
+    "legend.frameon": False,
+}
+
+
+def label(axes: Axes, x: str, y: str) -> None:
+    """Name the axes."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.tick_params(width=0.6, length=2.5)
+
+
+@contextmanager
+def figure(width: float, height: float) -> Iterator[tuple[Figure, list[str]]]:
+    """A figure of ``width`` x ``height`` inches; its SVG is put into the list when the context ends."""
+    saved: list[str] = []
+    with mpl.rc_context(STYLE):
+        drawn = Figure(figsize=(width, height), layout="constrained")
+        yield drawn, saved
+        buffer = io.StringIO()
+        canvas: Any = FigureCanvasSVG(drawn)
+        canvas.print_svg(buffer, metadata={"Date": None})
+        saved.append(buffer.getvalue())
+
+
+def two_sides(axes: Axes, histogram: Histogram, held_in: str, held_out: str) -> None:
+    """Scores of both sides: one filled, one hatched, so that they differ in grey too."""
+    edges = histogram.edges
+    axes.stairs(histogram.held_out, edges, fill=True, facecolor=ORANGE, alpha=0.55, label=held_out)
+    axes.stairs(histogram.held_in, edges, color=BLUE, hatch="////", fill=True, facecolor="none", label=held_in)
+    axes.stairs(histogram.held_in, edges, color=BLUE, linewidth=1.2)
