@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check check-slow lint
+.PHONY: demo test check check-slow check-long lint
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -17,10 +17,13 @@ demo: .venv/installed
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
-check: test check-slow
+check: test check-slow check-long
 
 check-slow: .venv/installed
-	$(BIN)/python -m pytest -n 2 -m "slow and not gpu"
+	$(BIN)/python -m pytest -n 2 -m "slow and not long and not gpu"
+
+check-long: .venv/installed
+	$(BIN)/python -m pytest -n 2 -m "long and not gpu"
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -1,8 +1,10 @@
 """Shared fixtures: a private cache, the real corpora where they are present, and tiny models with random weights."""
 
+import hashlib
+import itertools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,33 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+class _Entropy:
+    """In place of the operating system's entropy a stream of each test's and each shared fixture's own.
+
+    A coin of a test then falls alike every day, whatever ran before it: no test fails by chance once in a while.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self.owner, self.calls = owner, itertools.count()
+
+    def token_bytes(self, size: int) -> bytes:
+        return hashlib.shake_256(f"{self.owner} {next(self.calls)}".encode()).digest(size)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corpus.coins.secrets", _Entropy(request.node.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+    if fixturedef.scope == "function":
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("corpus.coins.secrets", _Entropy(f"{fixturedef.baseid} {fixturedef.argname}"))
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

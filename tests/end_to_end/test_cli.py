@@ -1,5 +1,6 @@
 """The command line itself: help, what it does not import, exit codes, one line for every mistake."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,13 +73,13 @@ def test_what_can_be_resumed_says_so_by_its_exit_code(call, small_config, tmp_pa
     def fail(*arguments, **options):
         raise error
 
-    monkeypatch.setattr(audit.pipeline, "prepare_data", fail)
+    monkeypatch.setattr(audit.pipeline, "read_corpus", fail)
     found, _, err = call("run", small_config, "--out", tmp_path / "run")
     assert (found, err) == (code, line)
 
 
 def test_a_bug_keeps_its_traceback(small_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(audit.pipeline, "prepare_data", lambda *a: 1 / 0)
+    monkeypatch.setattr(audit.pipeline, "read_corpus", lambda *a: 1 / 0)
     monkeypatch.setattr(sys, "argv", ["heldin", "run", str(small_config), "--out", str(tmp_path / "run")])
     import heldin
 
@@ -142,3 +143,39 @@ def test_report_of_no_run_and_of_a_damaged_record(call, tmp_path):
         assert code == 2
         assert words in err
         assert not (tmp_path / "report.pdf").exists()
+
+
+def test_a_damaged_plan_is_not_exported(call, finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    whole = (run / "plan.json").read_text(encoding="utf-8")
+    (run / "plan.json").write_text(whole[: len(whole) // 2], encoding="utf-8")
+    code, _, err = call("export", run, "--to", tmp_path / "public")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "plan.json: not JSON" in err
+    assert not (tmp_path / "public").exists()
+
+
+@pytest.mark.parametrize("command", ["export", "run", "study"])
+def test_a_folder_below_a_file_is_bad_input(call, finished, small_config, tmp_path, command):
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    below = tmp_path / "file" / "folder"
+    arguments = {
+        "export": ("export", finished, "--to", below),
+        "run": ("run", small_config, "--out", below),
+        "study": ("study", "effective-noise", "--to", below),
+    }
+    code, _, err = call(*arguments[command])
+    assert (code, err.count("\n")) == (2, 1)
+    assert "file" in err
+
+
+def test_two_processes_do_not_share_a_run_folder(call, finished, small_config, tmp_path):
+    from corpus.files import one_process_at_a_time
+
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    with one_process_at_a_time(run):
+        code, _, err = call("run", small_config, "--out", run)
+    assert code == 2
+    assert f"another process works in '{run}'" in err

@@ -1,7 +1,11 @@
 """A run under a mechanism, through the command line: its plan, its label, its ceiling; copies and changes refused."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -188,3 +192,100 @@ def test_a_cohort_above_the_population_and_a_delta_too_small_are_one_line(call, 
     code, _, err = call("run", config(delta=1e-12), "--out", tmp_path / "b")
     assert code == 2
     assert "1e-11" in err
+
+
+@pytest.mark.parametrize("unit", ["batch", "example"])
+def test_clipping_without_noise_takes_its_norm_from_a_plain_run(call, config, tmp_path, unit):
+    path = config()
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["defense"] = {"kind": "clip", "unit": unit}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert f"the smallest {unit} gradient norm of a plain run" in err
+    clip = read_plan(tmp_path / "run" / "plan.json").clip
+    assert clip.kind == ("batch" if unit == "batch" else "flat")
+    assert clip.norm > 0
+    record = read_record(tmp_path / "run" / "record.json")
+    assert record.training.guarantee.startswith("not a DP guarantee: no privacy unit is protected")
+    assert record.training.defense == "clip"
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+
+
+def test_user_level_training_on_random_chunks_of_a_users_text(call, config, tmp_path):
+    code, _, err = call("run", config(record_selection="random_chunk"), "--out", tmp_path / "run")
+    assert code == 0, err
+    assert read_plan(tmp_path / "run" / "plan.json").record_selection == "random_chunk"
+    code, _, err = call("run", config(kind="els", record_selection="random_chunk"), "--out", tmp_path / "other")
+    assert code == 2
+    assert "'random_chunk' goes with kind 'uls' only" in err
+
+
+@pytest.mark.parametrize(("tau", "halts"), [(1e-3, True), (1e3, False)])
+def test_the_filter_halts_as_a_result_or_trains(call, config, tmp_path, tau, halts):
+    path = config()
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["defense"] = {
+        "kind": "filter",
+        "population": 24,
+        "steps": 3,
+        "delta": 1e-3,
+        "target_epsilon": 500,
+        "tau": tau,
+        "group_size": 2,
+    }
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert ("halted after 0 steps" in err) == halts
+    assert (tmp_path / "run" / "record.json").exists() != halts
+    plan = read_plan(tmp_path / "run" / "plan.json")
+    assert plan.adjacency == "replace"
+    assert plan.guarantee().epsilon == pytest.approx(500, rel=1e-3)
+    code, printed, _ = call("account", tmp_path / "run" / "plan.json", "--json")
+    assert json.loads(printed)["method"] == "filter"
+
+
+def test_power_is_said_before_training(call, config, tmp_path):
+    code, _, err = call("run", config(), "--out", tmp_path / "run")
+    assert code == 0
+    lines = err.splitlines()
+    power = next(i for i, line in enumerate(lines) if line.startswith("power: "))
+    assert "can certify" in lines[power]
+    assert power < next(i for i, line in enumerate(lines) if line.startswith("fine-tuning"))
+
+
+@pytest.mark.slow
+def test_a_whole_run_in_two_processes(config, tmp_path):
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launch, "--no-python", "heldin", "run", str(config()), "--out", str(tmp_path / "run")]
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert read_record(tmp_path / "run" / "record.json").training.steps == 10
+    assert done.stdout.count("report: ") == 1
+
+
+def test_choosing_by_public_users_keeps_the_guarantee_at_the_last_step(call, config, tmp_path):
+    path = config()
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["finetune"] |= {"select": "best_public", "patience": 1, "evaluations": 5, "learning_rate": 1.0}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 2
+    assert "'best_public' needs corpus.public_validation" in err
+    content["corpus"]["public_validation"] = {"min_records": 8, "fraction": 0.3}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    training = read_record(tmp_path / "run" / "record.json").training
+    assert training.guarantee.startswith(("epsilon 6", "epsilon 5.99"))
+    assert "validation users are public, not protected; epsilon is at the last step" in training.guarantee
+    losses = [p.public_loss for p in training.curve]
+    assert training.chosen_step == training.curve[losses.index(min(losses))].step
+    assert read_plan(tmp_path / "run" / "plan.json").steps == 10
+    code, out, _ = call("verify", tmp_path / "run")
+    assert code == 0, out

@@ -1,0 +1,321 @@
+"""Runs with canary users of every kind: who is trained on, what is scored, what is said, and what a resume keeps."""
+
+import json
+import shutil
+import subprocess
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+import audit.ledger
+import audit.training
+from audit.config import parse_config
+from audit.ledger import load_ledger
+from audit.pipeline import run
+from audit.progress import LineReporter
+from audit.record import read_record
+from corpus.split import Part, Role
+from corpus.synthetic import SyntheticCorpus, generate
+from reports.figures import figures
+from reports.findings import findings
+from reports.pdf import write_report
+from tests.conftest import SMALL
+
+SILENT = LineReporter(lambda line: None)
+KINDS = [
+    {"kind": "unseen_token", "users": 20, "documents": [12]},
+    {"kind": "high_temperature", "users": 6, "documents": [3], "tokens": 10, "temperature": 2.0},
+    {"kind": "rare_phrase", "users": 8, "documents": [2, 5]},
+    {"kind": "substring", "users": 3, "lengths": [2, 8], "documents": [None, 3]},
+]
+GROUPS = [
+    ("high_temperature", None, 3, 6),
+    ("rare_phrase", None, 2, 8),
+    ("rare_phrase", None, 5, 8),
+    ("substring", 2, None, 3),
+    ("substring", 2, 3, 3),
+    ("substring", 8, None, 3),
+    ("substring", 8, 3, 3),
+    ("unseen_token", None, 12, 20),
+]
+
+
+def _config(canaries, **finetune):
+    content = json.loads(json.dumps(SMALL))
+    content["finetune"] |= finetune
+    return parse_config({**content, "canaries": canaries}, "small.yaml")
+
+
+def _run(folder, config, patch, seed=7):
+    """A run under a fixed key, and the texts that the trainer was handed."""
+    patch.setattr(audit.ledger, "new_key", lambda: bytes([seed]) * 32)
+    handed = []
+    original = audit.training.encode
+
+    def spy(tokenizer, texts, length):
+        handed[:] = texts
+        return original(tokenizer, texts, length)
+
+    patch.setattr(audit.training, "encode", spy)
+    run(config, folder, SILENT, command="heldin run small.yaml")
+    return handed
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """Folder, config and texts trained on of one finished run with every kind of canary user. Read only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+        folder, config = tmp_path_factory.mktemp("canaries") / "run", _config(KINDS, epochs=2)
+        handed = _run(folder, config, patch)
+        write_report(folder)
+    return folder, config, handed
+
+
+def _table(folder, name):
+    return pq.read_table(folder / "ledger" / "canaries" / f"{name}.parquet").to_pylist()
+
+
+def _pdf_text(folder):
+    if shutil.which("pdftotext") is None:
+        pytest.skip("pdftotext (poppler-utils) is not installed")
+    command = ["pdftotext", str(folder / "report.pdf"), "-"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _original():
+    parameters = SMALL["corpus"]["source"]["parameters"]
+    of: dict[str, list[str]] = {}
+    for record in generate(SyntheticCorpus(**parameters)):
+        of.setdefault(record.user, []).append(record.text)
+    return of
+
+
+def test_the_trainer_is_handed_included_canaries_and_no_text_of_the_others(planted):
+    folder, _, handed = planted
+    ledger = load_ledger(folder / "ledger")
+    texts: dict[str, list[str]] = {}
+    for record in _table(folder, "records"):
+        texts.setdefault(record["user"], []).append(record["text"])
+    first = sum(map(len, _original().values()))
+    numbered = {first + i: r["text"] for i, r in enumerate(_table(folder, "records"))}
+    trained, kept_out = set(), set()
+    for user in texts:
+        parts = ledger.parts[user]
+        assert {row for its in parts.values() for row in its} <= set(numbered)
+        assert ledger.roles[user] in (Role.HELD_IN, Role.HELD_OUT)
+        included = ledger.roles[user] is Role.HELD_IN
+        for part, rows in parts.items():
+            (trained if included and part is Part.TRAIN else kept_out).update(numbered[row] for row in rows)
+    assert trained <= set(handed)
+    assert not kept_out & set(handed)
+    assert len(trained) > 100
+
+
+def test_users_whose_place_a_canary_took_are_in_nothing(planted):
+    folder, _, handed = planted
+    ledger, originals = load_ledger(folder / "ledger"), _original()
+    canaries = [c for c in _table(folder, "users") if c["kind"] == "substring"]
+    assert len(canaries) == 12
+    sources = {c["source"] for c in canaries}
+    assert len(sources) == 12
+    assert not sources & set(ledger.roles)
+    for canary in canaries:
+        marked = {r["text"] for r in _table(folder, "records") if r["user"] == canary["user"]}
+        whole = originals[canary["source"]]
+        assert {text.replace(canary["mark"], "", 1) for text in marked} & set(whole)
+        assert len(marked) == len(whole)
+        assert all(canary["mark"] in text for text in marked)
+        assert not set(whole) & set(handed)
+    trains = {c["user"]: len(ledger.parts[c["user"]][Part.TRAIN]) for c in canaries}
+    assert all(trains[c["user"]] == 3 for c in canaries if c["documents"] == 3)
+    assert all(trains[c["user"]] > 3 for c in canaries if c["documents"] is None)
+
+
+def test_the_record_keeps_real_and_canary_users_apart(planted):
+    folder, _, _ = planted
+    record, ledger = read_record(folder / "record.json"), load_ledger(folder / "ledger")
+    names = {c["user"] for c in _table(folder, "users")}
+    found = record.canaries
+    assert [(g.kind, g.length, g.documents, g.held_in + g.held_out) for g in found.groups] == GROUPS
+    assert (found.users, found.held_in + found.held_out, found.replaced) == (54, 54, 12)
+    assert record.split.held_in + record.split.held_out == 30 - 12
+    assert record.split.held_in == len([u for u in ledger.users(Role.HELD_IN) if u not in names])
+    for attack in record.attacks:
+        assert sum(attack.histogram.held_in) == record.split.held_in
+    assert record.training.users == record.split.held_in + found.held_in
+    assert record.training.records == record.split.records_by_part["trained on"]
+    assert found.trained_on < record.training.records
+    populations = {b.population for b in record.judgement.bounds} | {r.population for r in record.judgement.refused}
+    assert populations == {"real users"} | {
+        f"{kind} canary users" for kind in ("unseen-token", "high-temperature", "rare-phrase", "substring")
+    }
+    assert {v.standing for v in record.judgement.verdicts} == {"certified"}
+    scored = set(pq.read_table(folder / "scores.parquet")["user"].to_pylist())
+    assert scored == names | {u for u in ledger.roles if u not in names}
+
+
+def test_unseen_token_canaries_are_told_apart_and_certify_a_leak(tmp_path, monkeypatch):
+    config = _config([{"kind": "unseen_token", "users": 60, "documents": [20]}], epochs=5, select="last")
+    _run(tmp_path / "run", config, monkeypatch)
+    record = read_record(tmp_path / "run" / "record.json")
+    (group,) = record.canaries.groups
+    assert group.auroc.value > 0.97
+    assert group.auroc.lower > 0.85
+    bounds = [b for b in record.judgement.bounds if b.population == "unseen-token canary users"]
+    assert max(b.epsilon_lower for b in bounds) > 1
+    assert {b.standing for b in bounds} == {"certified"}
+    assert not any(b.separates for b in record.canaries.blind)
+
+
+def test_canaries_that_training_does_not_touch_are_not_told_apart(tmp_path, monkeypatch):
+    """At a learning rate of next to nothing: same canaries, same coins' design, nothing to find."""
+    config = _config([{"kind": "unseen_token", "users": 120, "documents": [4]}], epochs=1, learning_rate=1e-9)
+    _run(tmp_path / "run", config, monkeypatch)
+    record = read_record(tmp_path / "run" / "record.json")
+    (group,) = record.canaries.groups
+    spread = ((group.held_in + group.held_out + 1) / (12 * group.held_in * group.held_out)) ** 0.5
+    assert abs(group.auroc.value - 0.5) < 4.9 * spread < 0.27
+    assert max(b.epsilon_lower for b in record.judgement.bounds) < 0.3
+
+
+def test_neither_record_nor_report_nor_plan_holds_a_canary_s_mark_text_or_source(planted):
+    folder, _, _ = planted
+    content = "".join(
+        (folder / name).read_text(encoding="utf-8") for name in ("record.json", "plan.json", "config.yaml")
+    )
+    content += _pdf_text(folder)
+    for canary in _table(folder, "users"):
+        assert canary["user"] not in content
+        assert canary["source"] is None or canary["source"] not in content
+        if len(canary["mark"]) > 12:
+            assert canary["mark"] not in content
+    for record in _table(folder, "records"):
+        assert record["text"][:40] not in content
+
+
+def test_report_and_findings_show_the_groups_and_leave_no_hole_without_them(planted, finished):
+    folder, _, _ = planted
+    record = read_record(folder / "record.json")
+    assert "canaries" in figures(record)
+    text = _pdf_text(folder)
+    assert "Canary users" in text
+    for row in ("unseen token, 12 documents", "substring of 8 tokens, all documents", "rare phrase, 2 documents"):
+        assert row in text
+    assert "one-run, unseen-token canary users" in text
+    said = dict(findings(record).paragraphs)
+    assert said["Canary users"].startswith("54 canary users, planted for this audit, took part like any user: ")
+    assert "12 of them took the place of real users" in said["Canary users"]
+    without = read_record(finished / "record.json")
+    assert without.canaries is None
+    assert "canaries" not in figures(without)
+    assert "Canary users" not in dict(findings(without).paragraphs)
+    assert "anary" not in _pdf_text(finished)
+
+
+def test_a_resumed_run_keeps_its_canaries_and_ends_with_the_same_weights(planted, tmp_path, monkeypatch):
+    folder, config, handed = planted
+    again = tmp_path / "again"
+    again.mkdir()
+    shutil.copy(folder / "config.yaml", again)
+    shutil.copytree(folder / "ledger", again / "ledger")
+    made = {p.name: p.read_bytes() for p in (again / "ledger" / "canaries").iterdir()}
+
+    def fail(*arguments, **options):
+        raise AssertionError("canary users were made again")
+
+    monkeypatch.setattr("audit.planting.high_temperature_users", fail)
+    assert _run(again, config, monkeypatch, seed=8) == handed
+    assert {p.name: p.read_bytes() for p in (again / "ledger" / "canaries").iterdir()} == made
+    one, other = (load_file(f / "checkpoints" / "final" / "model.safetensors") for f in (folder, again))
+    assert all((one[name] == other[name]).all() for name in one)
+    assert read_record(again / "record.json").canaries == read_record(folder / "record.json").canaries
+
+
+def test_a_new_run_of_the_same_config_has_the_same_canaries_and_other_coins(planted, tmp_path, monkeypatch):
+    folder, _, _ = planted
+    config = _config(KINDS, epochs=0.2)
+    _run(tmp_path / "new", config, monkeypatch, seed=9)
+    assert _table(tmp_path / "new", "records") == _table(folder, "records")
+    roles = [load_ledger(f / "ledger").roles for f in (folder, tmp_path / "new")]
+    assert roles[0].keys() == roles[1].keys()
+    assert roles[0] != roles[1]
+
+
+@pytest.mark.parametrize(
+    ("canaries", "line"),
+    [
+        (
+            [{"kind": "substring", "users": 10, "lengths": [1, 2, 3]}],
+            "error: canaries ask for 30 real users to be made canary users, but 30 users pass corpus.users and 2 of"
+            " them must stay as they are: lower users, lengths or documents\n",
+        ),
+        (
+            [{"kind": "substring", "users": 2, "lengths": [3], "documents": [500]}],
+            "error: canaries.0: a substring of 3 tokens is longer than every document of too many users: 0 of 30 users"
+            " have a document that long and 500 training documents, 0 of these 30 went to other groups, and 2 are"
+            " needed: lower lengths, documents or users\n",
+        ),
+    ],
+    ids=["more canaries than users", "more documents than anybody has"],
+)
+def test_what_cannot_be_planted_is_one_line(call, tmp_path, canaries, line):
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, "canaries": canaries}), encoding="utf-8")
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 2
+    assert err.endswith(line)
+    assert err.count("error") == 1
+
+
+def test_a_substring_longer_than_every_document_says_how_many_users_have_one_that_long(call, tmp_path):
+    """Two users write long mails, the others short ones; four canary users are asked for."""
+    rows = [
+        {"user": f"u{u:02d}", "text": " ".join(["word", str(u), str(i)] * (40 if u < 2 else 3))}
+        for u in range(24)
+        for i in range(8)
+    ]
+    corpus = tmp_path / "m.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    content = json.loads(json.dumps(SMALL))
+    content["corpus"] = {"source": {"kind": "jsonl", "path": str(corpus)}, "users": {"min_records": 8, "max_users": 20}}
+    content["canaries"] = [{"kind": "substring", "users": 4, "lengths": [40]}]
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 2
+    assert "error: canaries.0: a substring of 40 tokens is longer than every document of too many users: " in err
+    assert any(f": {n} of 20 users have a document that long, " in err for n in range(3))
+
+
+def test_a_coin_per_user_keeps_the_guarantee_of_a_private_run(tmp_path, monkeypatch):
+    content = json.loads(json.dumps(SMALL))
+    content["corpus"]["users"] = {"min_records": 8, "fraction": 0.6}
+    content["finetune"] = {"learning_rate": 1e-3, "sequence_length": 48, "evaluations": 2, "select": "last"}
+    content["defense"] = {
+        "kind": "uls",
+        "population": 60,
+        "cohort": 8,
+        "steps": 6,
+        "delta": 1e-3,
+        "target_epsilon": 6,
+        "group_size": 2,
+    }
+    content["canaries"] = [
+        {"kind": "substring", "fraction": 0.3, "lengths": [4]},
+        {"kind": "unseen_token", "users": 20, "documents": [6]},
+    ]
+    _run(tmp_path / "run", parse_config(content, "x"), monkeypatch)
+    record = read_record(tmp_path / "run" / "record.json")
+    assert record.training.epsilon <= 6
+    assert record.training.ceiling is not None
+    judged = [*record.judgement.verdicts, *record.judgement.refused]
+    assert {its.population for its in judged} == {
+        "real users",
+        "substring canary users",
+        "unseen-token canary users",
+    }
+    assert not [v for v in record.judgement.verdicts if v.outcome == "violated"]
+    assert write_report(tmp_path / "run").read_bytes().startswith(b"%PDF")

@@ -1,0 +1,80 @@
+"""Data-side defenses and early stopping in a run: what is trained on, what the plan declares, what the report says."""
+
+import json
+
+import pytest
+import yaml
+
+from audit.record import read_record
+from defenses.plan_file import read_plan
+from tests.conftest import SMALL
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(**sections):
+        content = json.loads(json.dumps(SMALL))
+        content["corpus"]["users"] = {"min_records": 8, "fraction": 0.5}
+        for name, its in sections.items():
+            content[name] = {**content.get(name, {}), **its} if isinstance(its, dict) else its
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_a_run_with_copies_out_and_a_cap_trains_on_what_is_left(call, config, tmp_path):
+    defenses = [
+        {"kind": "deduplicate", "threshold": 0.6, "ngram": 2},
+        {"kind": "cap", "records": 4, "selection": "longest"},
+    ]
+    code, _, err = call("run", config(data_defenses=defenses), "--out", tmp_path / "run")
+    assert code == 0, err
+    record = read_record(tmp_path / "run" / "record.json")
+    removals = record.training.removals
+    assert [r.name for r in removals] == [
+        "deduplication within users (2-gram similarity from 0.6 on)",
+        "cap of 4 records a user (longest)",
+    ]
+    assert record.training.records == removals[1].before - removals[1].removed <= 4 * record.training.users
+    assert removals[1].before == removals[0].before - removals[0].removed
+    steps = {s.name: s for s in read_plan(tmp_path / "run" / "plan.json").data_steps}
+    assert all(s.user_local for s in steps.values()) or not steps
+    code, out, _ = call("verify", tmp_path / "run")
+    assert code == 0, out
+
+
+@pytest.mark.parametrize(("scope", "holds"), [("user", True), ("corpus", False)])
+def test_copies_across_users_void_a_user_level_epsilon(call, config, tmp_path, scope, holds):
+    defense = {
+        "kind": "uls",
+        "population": 20,
+        "cohort": 5,
+        "steps": 4,
+        "delta": 1e-3,
+        "target_epsilon": 6,
+        "group_size": 2,
+    }
+    path = config(data_defenses=[{"kind": "deduplicate", "scope": scope}], defense=defense, finetune={"select": "last"})
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    label = read_record(tmp_path / "run" / "record.json").training.guarantee
+    assert label.startswith("epsilon") == holds
+    if not holds:
+        assert "preprocessing is not user-local (deduplication across users (equal texts))" in label
+
+
+def test_training_stops_early_and_resumes_as_stopped(call, config, tmp_path):
+    path = config(finetune={"learning_rate": 3.0, "patience": 1, "evaluations": 6, "epochs": 4})
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    record = read_record(tmp_path / "run" / "record.json")
+    losses = [p.held_in_loss for p in record.training.curve]
+    assert len(losses) < 6
+    assert losses[-1] >= min(losses[:-1])
+    assert record.training.chosen_step == record.training.curve[losses.index(min(losses))].step
+    (tmp_path / "run" / "record.json").unlink()
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert read_record(tmp_path / "run" / "record.json").training.curve == record.training.curve

@@ -1,0 +1,61 @@
+"""`heldin study`: table, findings, figure and numbers."""
+
+import functools
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from audit import effective_noise, mean_estimation_study
+from audit.mean_estimation import Task
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The study at a size of seconds."""
+    task = Task(users=32, examples=4, dimension=4, rounds=8, delta=1e-5)
+    monkeypatch.setattr(mean_estimation_study, "Task", lambda: task)
+    sweeps = functools.partial(mean_estimation_study.Sweeps, (0.5, 1.0), (32, 64), (1.0, 4.0))
+    monkeypatch.setattr(mean_estimation_study, "Sweeps", sweeps)
+
+
+def test_mean_estimation_writes_figure_and_numbers(call, small, tmp_path):
+    code, out, err = call("study", "mean-estimation", "--to", tmp_path / "new" / "study", "--trials", 6, "--seed", 2)
+    assert code == 0, err
+    assert "4/4 settings" in err
+    assert "32 users x 4 examples" in out
+    assert out.count("confirmed: ") == 4
+    numbers = json.loads((tmp_path / "new" / "study" / "mean-estimation.json").read_text(encoding="utf-8"))
+    assert (numbers["trials"], numbers["seed"]) == (6, 2)
+    assert [point["epsilon"] for point in numbers["sweeps"]["epsilon"]] == [0.5, 1.0]
+    error = numbers["sweeps"]["within"][1]["els"]["error"]
+    assert f"{error['value']:.3f} ({error['low']:.3f} to {error['high']:.3f})" in out
+    ET.parse(tmp_path / "new" / "study" / "mean-estimation.svg")
+    code, out, _ = call("study", "mean-estimation", "--to", tmp_path, "--trials", 6, "--seed", 2, "--json")
+    assert code == 0
+    assert json.loads(out) == numbers
+
+
+def test_effective_noise_writes_figure_and_numbers(call, tmp_path, monkeypatch):
+    rows = effective_noise.effective_noise((1024,), (64, 256), (1000,), (3.0,))
+    monkeypatch.setattr(effective_noise, "effective_noise", lambda: rows)
+    code, out, err = call("study", "effective-noise", "--to", tmp_path)
+    assert code == 0, err
+    assert "0.0415" in out  # accounting.md section 5
+    assert "tau / C must be below 0.1 in 2 of 2 settings." in out
+    numbers = json.loads((tmp_path / "effective-noise.json").read_text(encoding="utf-8"))
+    assert [row["cohort"] for row in numbers["rows"]] == [64, 256]
+    ET.parse(tmp_path / "effective-noise.svg")
+    code, out, _ = call("study", "effective-noise", "--to", tmp_path, "--json")
+    assert (code, json.loads(out)) == (0, numbers)
+
+
+def test_bad_options_are_one_line(call, tmp_path, monkeypatch):
+    code, _, err = call("study", "mean-estimation", "--trials", 1)
+    assert code == 2
+    assert "--trials" in err
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(effective_noise, "effective_noise", None)  # the folder is tried before the work
+    code, _, err = call("study", "effective-noise", "--to", tmp_path / "file")
+    assert code == 2
+    assert err == f"error: cannot use folder '{tmp_path / 'file'}' (File exists): name another one\n"

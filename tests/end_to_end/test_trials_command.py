@@ -1,0 +1,180 @@
+"""`heldin audit --runs`: what is printed first, what stands in the folder, resuming, and wrong calls in one line."""
+
+import csv
+import json
+
+import pytest
+import yaml
+
+from audit.record import read_record
+from tests.conftest import SMALL
+
+TINY = {
+    "name": "tiny-trials",
+    "corpus": {
+        "source": {"kind": "synthetic", "parameters": {"users": 14, "mean_records": 5, "min_records": 4, "seed": 3}},
+        "users": {"min_records": 4, "fraction": 0.5},
+    },
+    "model": {
+        "pretrain": {
+            "max_records_per_user": 4,
+            "shape": {"vocabulary": 400, "context": 24, "hidden": 16, "layers": 1, "heads": 2, "window": 8},
+            "recipe": {"epochs": 2, "batch_size": 4, "learning_rate": 0.003, "sequence_length": 24, "select": "last"},
+        }
+    },
+    "finetune": {"optimizer": "sgd", "learning_rate": 0.005, "sequence_length": 24, "select": "last"},
+    "defense": {"kind": "uls", "population": 10, "cohort": 10, "steps": 2, "delta": 1e-5, "target_epsilon": 4},
+    "audit": {"resamples": 100},
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _fixed_key(monkeypatch):
+    """Coins that are known, so that chance cannot leave one side empty."""
+    monkeypatch.setattr("audit.trials.new_key", lambda: b"\x98" * 32)
+
+
+def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, config, tmp_path):
+    out = tmp_path / "audit"
+    command = ["audit", "--runs", 24, "--config", config, "--out", out, "--processes", 1, "--documents", 2]
+    code, printed, err = call(*command, "--claim", "epsilon=8,delta=1e-5")
+    assert code == 0, err
+    first = err.splitlines()[0]
+    assert first.startswith(
+        "power: 24 trainings, half of them with the worst-case user, can certify at most epsilon 1.02"
+    )
+    assert "mechanism: epsilon 4, delta 1e-05 per user (add/remove)" in err
+    assert printed.startswith("24 independent trainings certify")
+    record = read_record(out / "record.json")
+    assert (record.kind, record.trials.runs, record.trials.documents) == ("trials", 24, 2)
+    assert record.training.epsilon == pytest.approx(4, abs=0.01)
+    assert [v.claim for v in record.judgement.verdicts] == [
+        "the accountant's curve (epsilon 4 at delta 1e-05)",
+        "epsilon 8 at delta 1e-05",
+    ]
+    assert {v.standing for v in record.judgement.verdicts} == {"certified"}
+    assert record.split.held_in == record.trials.with_user == 24 - record.split.held_out
+    secret = (out / "ledger" / "key").read_text(encoding="ascii")
+    assert secret not in (out / "record.json").read_text(encoding="utf-8")
+    assert (out / "ledger" / "key").stat().st_mode & 0o777 == 0o600
+    assert len(list((out / "runs").iterdir())) == 24
+    (out / "runs" / "00004.json").unlink()
+    before = {p.name: p.stat().st_mtime_ns for p in (out / "runs").iterdir()}
+    kept = record.model_dump(exclude={"created", "environment", "training", "trials"})
+    code, _, err = call(*command, "--claim", "epsilon=8,delta=1e-5")
+    assert code == 0, err
+    after = {p.name: p.stat().st_mtime_ns for p in (out / "runs").iterdir()}
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {"00004.json"}
+    assert read_record(out / "record.json").model_dump(exclude=set(kept) ^ set(record.model_dump())) == kept
+    (out / "report.pdf").unlink()
+    code, printed, _ = call("report", out)
+    assert code == 0
+    assert (out / "report.pdf").read_bytes().startswith(b"%PDF")
+    code, _, err = call(*command)
+    assert (code, err.splitlines()[-1]) == (
+        2,
+        f"error: '{out}' holds an audit of another config or with other options (options.claims differ): give the same,"
+        " or choose another --out",
+    )
+
+
+def test_its_scores_go_into_heldin_bound(call, config, tmp_path):
+    out = tmp_path / "audit"
+    call("audit", "--runs", 30, "--config", config, "--out", out, "--processes", 1)
+    rows = list(csv.DictReader((out / "scores.csv").read_text(encoding="utf-8").splitlines()))
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / "runs").iterdir())]
+    assert [float(row["score"]) for row in rows] == [result["score"] for result in results]
+    assert [int(row["member"]) for row in rows] == [result["held_in"] for result in results]
+    design = ["--assignment", "coin", "--independent-trials", "--plan", out / "plan.json"]
+    code, printed, err = call("bound", out / "scores.csv", *design, "--json")
+    assert code == 0, err
+    said = {b["name"]: b["epsilon_lower"] for b in json.loads(printed)["bounds"]}
+    stated = {b.name: b.epsilon_lower for b in read_record(out / "record.json").judgement.bounds}
+    assert said["DKW band"] == pytest.approx(stated["DKW band"])
+    assert said["one-run"] == pytest.approx(stated["one-run"])
+
+
+@pytest.mark.slow
+def test_the_control_without_defense_is_found_in_several_processes(call, config, tmp_path):
+    out = tmp_path / "audit"
+    command = ["audit", "--runs", 60, "--config", config, "--out", out, "--processes", 2, "--target", "none"]
+    sets = ["--set", "finetune.learning_rate=0.05", "--set", "finetune.epochs=2"]
+    code, printed, err = call(*command, *sets, "--claim", "epsilon=1,delta=1e-5")
+    assert code == 3, err
+    assert "note: A control: what was trained has no defense" in printed
+    assert (
+        "The claim is violated (certified): this training leaks more than epsilon 1 at delta 1e-05 allows." in printed
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--runs", "20"], "independent trainings take --runs and --config (--config is missing)"),
+        (["--config", "x.yaml"], "independent trainings take --runs and --config (--runs is missing)"),
+        (
+            ["--runs", "20", "--config", "x.yaml", "--model", "m"],
+            "independent trainings take --runs and --config (--model is of the other form); a checkpoint takes neither",
+        ),
+        (["--runs", "20", "--config", "x.yaml", "--plan", "p.json"], "(--plan is of the other form)"),
+        ([], "--held-in and --held-out (--model is missing), or train many models with --runs and --config"),
+        (
+            ["--model", "m", "--reference", "r", "--held-in", "a", "--held-out", "b", "--documents", "3"],
+            "(--documents goes with --runs)",
+        ),
+        (["--runs", "20", "--config", "x.yaml"], "no such config: 'x.yaml'"),
+    ],
+)
+def test_a_form_that_is_not_whole_is_one_line(call, arguments, line):
+    code, _, err = call("audit", *arguments)
+    assert code == 2
+    assert line in err.splitlines()[-1]
+    assert err.splitlines()[-1].startswith("error: ")
+
+
+def test_too_few_trainings_a_strange_target_and_the_folder_of_a_run_are_refused(call, config, tmp_path, finished):
+    code, _, err = call("audit", "--runs", 8, "--config", config, "--out", tmp_path / "a", "--processes", 1)
+    assert code == 2
+    assert "error: 8 trainings are too few" in err.splitlines()[-1]
+    code, _, err = call("audit", "--runs", 20, "--config", config, "--target", "both")
+    assert (code, err.splitlines()[-1]) == (
+        2,
+        "error: --target both: choose defense (the config's) or none (a control without any)",
+    )
+    code, _, err = call("audit", "--runs", 20, "--config", config, "--out", finished)
+    assert code == 2
+    assert f"error: '{finished}' is not empty and holds no such audit" in err
+    assert SMALL["name"] == read_record(finished / "record.json").name
+
+
+def test_the_first_line_says_what_200_trainings_can_certify(call, config, tmp_path):
+    (tmp_path / "busy").mkdir()
+    (tmp_path / "busy" / "file").touch()
+    code, _, err = call("audit", "--runs", 200, "--config", config, "--out", tmp_path / "busy")
+    assert code == 2
+    assert "can certify at most epsilon 3.28 per user" in err.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("sections", "options", "line"),
+    [
+        ({"data_defenses": [{"kind": "cap", "records": 1}]}, (), "take 'data_defenses' out"),
+        ({"finetune": {**TINY["finetune"], "patience": 1}}, (), "patience null"),
+        ({}, ("--threshold", "nan"), "--threshold nan is not a number"),
+    ],
+)
+def test_what_trainings_would_not_do_is_refused_before_a_folder_is_made(call, tmp_path, sections, options, line):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**TINY, **sections}), encoding="utf-8")
+    code, _, err = call("audit", "--runs", 40, "--config", path, "--out", tmp_path / "out", *options)
+    assert code == 2
+    assert line in err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,325 @@
+"""Trainers that are wrong on purpose, each by one common mistake, and a plain correct one to plant them in.
+
+All but one are steps, with the signature of `finetune.private.private_gradient`; `by_sgd` and `stepwise` train by them.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from transformers import PreTrainedModel
+
+from audit.white_box_trainers import PrivateStep, Trainer
+from corpus.coins import keyed_digest, keyed_uniform, seed_key
+from defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
+from defenses.mechanism import Mechanism
+from defenses.sampling import draw
+from finetune.private import private_gradient
+from finetune.recipe import Optimizer, Precision, Recipe, Select
+from finetune.units import PrivateTraining, SampledUnit
+
+Records = Sequence[Sequence[int]]
+Dense = dict[str, torch.Tensor]
+# (model, the unit's records or None for a gradient canary, its gradient before clipping, C) -> what it contributes
+Clipping = Callable[[PreTrainedModel, Records | None, Mapping[str, torch.Tensor], float], Dense]
+
+BY_SGD = Recipe(
+    optimizer=Optimizer.SGD, learning_rate=1.0, warmup_steps=0, select=Select.LAST, precision=Precision.FP32
+)
+RANKS = 4  # of the trainer whose ranks share one seed
+POSITIONS, TIED = "transformer.wpe.weight", "transformer.wte.weight"  # of GPT-Neo
+_CONFIG_SEED = 42
+_EVERYONE = PoissonSampler(rate=1.0)
+
+
+def changed(mechanism: Mechanism, **changes: object) -> Mechanism:
+    return Mechanism(**{**dict(mechanism), **changes})
+
+
+def under(change: Callable[[Mechanism], Mechanism]) -> PrivateStep:
+    """Runs the real step under another mechanism than the stated one."""
+
+    def step(model, training, number, sequences):
+        return private_gradient(model, replace(training, mechanism=change(training.mechanism)), number, sequences)
+
+    return step
+
+
+def by_sgd(step: PrivateStep) -> Trainer:
+    """Trains by gradient descent with momentum, as the loop does under the recipe `BY_SGD`."""
+
+    def run(base, training, sequences):
+        model = base.model.train()
+        optimizer = torch.optim.SGD(_trainable(model).values(), BY_SGD.learning_rate, momentum=0.9)
+        for number in range(training.mechanism.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = BY_SGD.learning_rate_at(number, training.mechanism.steps)
+            optimizer.zero_grad(set_to_none=True)
+            step(model, training, number, sequences)
+            optimizer.step()
+
+    return run
+
+
+def noise_times(share: float) -> PrivateStep:
+    return under(lambda m: changed(m, noise_multiplier=m.noise_multiplier * share))
+
+
+def variance_for_deviation() -> PrivateStep:
+    """normal(std=(sigma C)^2)."""
+    return under(lambda m: changed(m, noise_multiplier=m.noise_multiplier**2 * m.clip.norm))
+
+
+def clip_norm_twice() -> PrivateStep:
+    """normal(std=sigma C) * C."""
+    return under(lambda m: changed(m, noise_multiplier=m.noise_multiplier * m.clip.norm))
+
+
+def without_clipping() -> PrivateStep:
+    """Noise as stated, and no clip to speak of."""
+    return under(lambda m: changed(m, clip=FlatClip(norm=m.clip.norm * 1e6), noise_multiplier=m.noise_multiplier / 1e6))
+
+
+def averaged_noise() -> PrivateStep:
+    """Noise made for the whole batch is added to each micro-batch (here: each unit) and averaged with them."""
+
+    def step(model, training, number, sequences):
+        noisy = training.mechanism.noise_multiplier > 0
+        micro_batches = max(1, len(training.drawn(number))) if noisy else 1
+        averaged = _zeros(model)
+        for i in range(micro_batches):
+            own = replace(training, units=(), key=keyed_digest(training.key, "micro-batch", str(i)))
+            private_gradient(model, own, number, sequences)
+            for name, parameter in _trainable(model).items():
+                averaged[name] += parameter.grad / micro_batches
+        private_gradient(model, replace(training, mechanism=_quiet(training.mechanism)), number, sequences)
+        _add(model, averaged)
+
+    return step
+
+
+def clipped_pieces() -> PrivateStep:
+    """A drawn user's records are micro-batches of their own, and each is clipped."""
+
+    def step(model, training, number, sequences):
+        pieces: list[SampledUnit] = []
+        for unit in training.drawn(number):
+            rows = training.rows(unit, number)
+            pieces += [SampledUnit(f"{unit.name} piece {row}", (row,)) for row in rows] if rows else [unit]
+        _with_cohort(model, training, number, sequences, pieces)
+
+    return step
+
+
+def realised_divisor() -> PrivateStep:
+    def step(model, training, number, sequences):
+        cohort = max(1, len(training.drawn(number)))
+        mechanism = changed(training.mechanism, divisor=ConstantDivisor(value=cohort))
+        private_gradient(model, replace(training, mechanism=mechanism), number, sequences)
+
+    return step
+
+
+def skips_empty_cohorts() -> PrivateStep:
+    def step(model, training, number, sequences):
+        if training.drawn(number):
+            private_gradient(model, training, number, sequences)
+
+    return step
+
+
+def shuffled() -> PrivateStep:
+    """A DataLoader with shuffle=True: passes over everybody in cohorts of the expected size."""
+
+    def step(model, training, number, sequences):
+        names = [unit.name for unit in training.units]
+        cohort: list[SampledUnit] = []
+        if names:
+            size = max(1, round(len(names) * training.mechanism.sampler.rate))
+            sampler = ShuffledSampler(population=len(names), cohort=size)
+            cohort = [training.units[i] for i in draw(sampler, training.key, number, names)]
+        _with_cohort(model, training, number, sequences, cohort)
+
+    return step
+
+
+def cohorts_of_one_size() -> PrivateStep:
+    """Every step takes the expected number of units, in turn."""
+
+    def step(model, training, number, sequences):
+        units = training.units
+        size = max(1, round(len(units) * training.mechanism.sampler.rate))
+        cohort = [units[i % len(units)] for i in range(number * size, (number + 1) * size) if units]
+        _with_cohort(model, training, number, sequences, cohort)
+
+    return step
+
+
+def index_keyed_coins() -> PrivateStep:
+    """Each rank holds every fourth unit and draws by position in its own list, under the seed that all ranks share."""
+
+    def step(model, training, number, sequences):
+        rate, purpose = training.mechanism.sampler.rate, f"sampling {number}"
+        taken = [
+            unit
+            for i, unit in enumerate(training.units)
+            if keyed_uniform(training.key, purpose, str(i // RANKS)) < rate
+        ]
+        _with_cohort(model, training, number, sequences, taken)
+
+    return step
+
+
+def same_noise_every_step() -> PrivateStep:
+    """The draws of each step, the noise of the first."""
+
+    def step(model, training, number, sequences):
+        private_gradient(model, replace(training, units=()), 0, sequences)
+        noise = {name: p.grad.clone() for name, p in _trainable(model).items()}
+        private_gradient(model, replace(training, mechanism=_quiet(training.mechanism)), number, sequences)
+        _add(model, noise)
+
+    return step
+
+
+def one_key() -> PrivateStep:
+    """Noise and coins from the seed of the config, which every variant of a comparison inherits."""
+
+    def step(model, training, number, sequences):
+        private_gradient(model, replace(training, key=seed_key(_CONFIG_SEED)), number, sequences)
+
+    return step
+
+
+def every_unit_twice() -> PrivateStep:
+    """Everybody stands in the corpus under two names, and each name is a unit with coins of its own."""
+
+    def step(model, training, number, sequences):
+        aliases = tuple(replace(unit, name=f"{unit.name} (other address)") for unit in training.units)
+        private_gradient(model, replace(training, units=(*training.units, *aliases)), number, sequences)
+
+    return step
+
+
+def second_moment_from_clean_gradients() -> Trainer:
+    """Adam's numerator sees the noised gradient, its denominator the gradient before noise."""
+    rate, first, second, tiny = 1e-3, 0.9, 0.999, 1e-8  # as of stepwise
+
+    def run(base, training, sequences):
+        model, unwatched = base.model.train(), replace(training, watch=None)
+        m, v = _zeros(model), _zeros(model)
+        for number in range(training.mechanism.steps):
+            private_gradient(model, replace(unwatched, mechanism=_quiet(training.mechanism)), number, sequences)
+            clean = {name: p.grad.clone() for name, p in _trainable(model).items()}
+            private_gradient(model, unwatched, number, sequences)
+            if training.watch:
+                training.watch(number, {name: p.grad for name, p in _trainable(model).items()})
+            with torch.no_grad():
+                for name, p in _trainable(model).items():
+                    m[name] = first * m[name] + (1 - first) * p.grad
+                    v[name] = second * v[name] + (1 - second) * clean[name].square()
+                    deviation = (v[name] / (1 - second ** (number + 1))).sqrt() + tiny
+                    p -= rate * m[name] / (1 - first ** (number + 1)) / deviation
+
+    return run
+
+
+def summing(clip: Clipping, *, batch_mean: bool = False) -> PrivateStep:
+    """The private step as anyone would write it: a backward pass a unit, `clip` it, sum, noise, divide by a constant.
+
+    batch_mean: a unit's gradient is that of the mean loss over all the tokens of the batch.
+    """
+
+    def step(model, training, number, sequences):
+        mechanism = training.mechanism
+        drawn = training.drawn(number)
+        records = [None if u.canary is not None else training.contribution(u, number, sequences) for u in drawn]
+        tokens = [sum(len(r) - 1 for r in its) if its else 0 for its in records]
+        total = _zeros(model)
+        for unit, its, of_unit in zip(drawn, records, tokens, strict=True):
+            raw = _own_gradient(model, its) if its is not None else training.canaries.gradient(unit.canary)
+            if batch_mean and its is not None:
+                raw = {name: g * (of_unit / sum(tokens)) for name, g in raw.items()}
+            for name, contribution in clip(model, its, raw, mechanism.clip.norm).items():
+                total[name] += contribution
+        private_gradient(model, replace(training, units=()), number, sequences)  # the noise alone
+        _add(model, {name: t / mechanism.divisor.value for name, t in total.items()})
+
+    return step
+
+
+def flat(model: PreTrainedModel, records: Records | None, raw: Mapping[str, torch.Tensor], norm: float) -> Dense:
+    """As it should be."""
+    return _scaled(raw, norm, _square(raw.values()))
+
+
+def per_tensor(model: PreTrainedModel, records: Records | None, raw: Mapping[str, torch.Tensor], norm: float) -> Dense:
+    """Each tensor to the clip norm, for a plan that says the whole gradient."""
+    return {name: _scaled({name: g}, norm, _square([g]))[name] for name, g in raw.items()}
+
+
+def without_positions(
+    model: PreTrainedModel, records: Records | None, raw: Mapping[str, torch.Tensor], norm: float
+) -> Dense:
+    """The norm is of everything but the position embeddings, whose hooks see one row for the whole batch."""
+    return _scaled(raw, norm, _square([g for name, g in raw.items() if name != POSITIONS]))
+
+
+def one_use_of_tied(
+    model: PreTrainedModel, records: Records | None, raw: Mapping[str, torch.Tensor], norm: float
+) -> Dense:
+    """The norm counts the embedding's use as look-up table; the gradient that is summed has its use as head too."""
+    if records is None:
+        return flat(model, records, raw, norm)
+    own = _own_gradient(model, records, head_only=True)
+    return _scaled(raw, norm, _square([*(g for name, g in raw.items() if name != TIED), raw[TIED] - own[TIED]]))
+
+
+def _own_gradient(model: PreTrainedModel, records: Records, *, head_only: bool = False) -> Dense:
+    """Of the mean over records of the mean token loss, by autograd; head_only: nothing comes back through look-ups."""
+    model.zero_grad(set_to_none=True)
+    table = model.get_input_embeddings()
+    hook = table.register_forward_hook(lambda layer, args, output: output.detach()) if head_only else None
+    for tokens in records:
+        ids = torch.tensor([list(tokens)])
+        (model(input_ids=ids, labels=ids).loss / len(records)).backward()
+    if hook:
+        hook.remove()
+    found = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in _trainable(model).items()}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def _with_cohort(
+    model: PreTrainedModel, training: PrivateTraining, number: int, sequences: Records, cohort: Sequence[SampledUnit]
+) -> None:
+    everyone = changed(training.mechanism, sampler=_EVERYONE)
+    private_gradient(model, replace(training, units=tuple(cohort), mechanism=everyone), number, sequences)
+
+
+def _scaled(gradients: Mapping[str, torch.Tensor], clip_norm: float, square: float) -> Dense:
+    norm = math.sqrt(square)
+    factor = min(1.0, clip_norm / norm) if norm > 0 else 1.0
+    return {name: g * factor for name, g in gradients.items()}
+
+
+def _square(tensors) -> float:
+    return sum(float(g.double().square().sum()) for g in tensors)
+
+
+def _quiet(mechanism: Mechanism) -> Mechanism:
+    return changed(mechanism, noise_multiplier=0.0)
+
+
+def _trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _zeros(model: PreTrainedModel) -> Dense:
+    return {name: torch.zeros_like(p) for name, p in _trainable(model).items()}
+
+
+def _add(model: PreTrainedModel, gradients: Mapping[str, torch.Tensor]) -> None:
+    for name, parameter in _trainable(model).items():
+        parameter.grad = parameter.grad + gradients[name]
