@@ -75,7 +75,10 @@ def run(
 @app.command()
 def audit(
     model: Annotated[str | None, typer.Option(help="Model folder or hub name; may be a LoRA adapter folder.")] = None,
-    reference: Annotated[str | None, typer.Option(help="Model not trained on these users, as the base model.")] = None,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(help="Model not trained on these users, as the base model. Repeatable: the first leads."),
+    ] = None,
     held_in: Annotated[Path | None, typer.Option(help="Texts of users that were trained on.")] = None,
     held_out: Annotated[Path | None, typer.Option(help="Texts of users that were not.")] = None,
     out: Out = None,
@@ -107,9 +110,9 @@ def audit(
     without it by its own coin, and certifies by Clopper-Pearson. The same command goes on after a kill. Exit code 3 if
     a claim is violated.
     """
+    from audit.attacker import AttackConfig
     from audit.bound_scores import parse_claim, plan_claim
     from audit.checkpoint import CheckpointAudit, audit_checkpoint
-    from audit.config import AttackConfig
     from audit.progress import reporter_for_this_terminal
     from audit.verdict import Assignment
     from corpus.rows import Columns
@@ -117,13 +120,13 @@ def audit(
     files = {"--model": model, "--reference": reference, "--held-in": held_in, "--held-out": held_out}
     its = {"--set": set_, "--processes": processes, "--documents": documents, "--seed": seed, "--threshold": threshold}
     if runs is not None or config is not None:
-        strange = next((option for option, value in {**files, "--plan": plan}.items() if value is not None), None)
+        strange = next((option for option, value in {**files, "--plan": plan}.items() if value), None)
         if runs is None or config is None or strange:
             wrong = f"{strange} is of the other form" if strange else f"--{'config' if runs else 'runs'} is missing"
             raise InputError(f"independent trainings take --runs and --config ({wrong}); a checkpoint takes neither")
         _audit_trials(config, set_, out, runs, processes, target, documents, seed, threshold, claim)
     strange = next((option for option, value in its.items() if value not in (None, [])), None)
-    if model is None or reference is None or held_in is None or held_out is None or strange:
+    if model is None or not reference or held_in is None or held_out is None or strange:
         missing = (
             f"{strange} goes with --runs" if strange else f"{next(o for o, v in files.items() if not v)} is missing"
         )
@@ -137,7 +140,8 @@ def audit(
     folder = out or Path("runs") / name
     job = CheckpointAudit(
         model=model,
-        reference=reference,
+        reference=reference[0],
+        others=tuple(reference[1:]),
         held_in=held_in,
         held_out=held_out,
         columns=Columns(user=user, text=text, id=id),
@@ -147,7 +151,7 @@ def audit(
         claims=tuple(claims),
         plan=plan,
         max_texts_per_user=max_texts_per_user,
-        attack=AttackConfig(max_characters=max_characters),
+        attack=AttackConfig(max_characters=max_characters, reference=reference[0]),
     )
     with _interruptible():
         _finish(audit_checkpoint(job, folder, reporter_for_this_terminal(), command=_command()), folder)
@@ -164,14 +168,27 @@ def report(run: Annotated[Path, typer.Argument(help="Folder of a finished run or
 @app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
+    over: Annotated[
+        str | None, typer.Option(help="Config key that differs (finetune.epochs), or parameters, users or records.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option(help="Folder for compare.svg and compare.json.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Set finished runs side by side: epsilon, validation loss, AUROC, TPR at low FPR, ceiling and verdict of each."""
+    """Set finished runs side by side: epsilon, validation loss, AUROC, TPR at low FPR, ceiling and verdict of each.
+
+    With --to also as a figure: AUROC and loss over --over, ROC curves, and canary users by substring length.
+    """
     from audit import compare as engine
 
-    rows, notes = engine.compare(runs)
-    fields = {"runs": [row.as_dict() for row in rows], "notes": notes}
-    typer.echo(json_text(fields) if json else engine.table(rows, notes))
+    compared = engine.compare(runs, over)
+    fields = {"over": over, "runs": [row.as_dict() for row in compared.rows], "notes": compared.notes}
+    if to is not None:
+        from corpus.files import private_directory, write_text
+        from reports.comparison import comparison_figure
+
+        for name, content in (("compare.svg", comparison_figure(compared)), ("compare.json", json_text(fields))):
+            write_text(private_directory(to) / name, content)
+    typer.echo(json_text(fields) if json else engine.table(compared))
 
 
 @app.command()

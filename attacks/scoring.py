@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from attacks.protocol import Attack, UserScores, lift_to_users
 from corpus.errors import InputError
-from models.loading import LanguageModel
-from models.score_cache import ScoreCache
+from models.score_cache import ScoreCache, ScoredModel
 from models.token_scores import TokenScores
 
 DEFAULT_MAX_CHARACTERS = 4000
@@ -46,8 +45,8 @@ class AttackTexts:
 def score_attacks(
     attacks: Sequence[Attack],
     texts: AttackTexts,
-    target: LanguageModel,
-    reference: LanguageModel | None,
+    target: ScoredModel,
+    reference: ScoredModel | None,
     cache: ScoreCache,
     *,
     advance: Callable[[int], object] | None = None,
@@ -80,6 +79,19 @@ def score_attacks(
         for attack in attacks
         for (user, number, text), of_target, of_reference in zip(items, target_scores, reference_scores, strict=True)
     ]
+
+
+def turned(attack: str, dial: str, setting: str) -> str:
+    """What an attack is called once one of its dials is turned, the others left as they are."""
+    return f"{attack} [{dial}: {setting}]"
+
+
+def dial_of(attack: str, name: str) -> tuple[str, str] | None:
+    """Dial and setting of a name made by ``turned`` of this attack, or None."""
+    if not (name.startswith(f"{attack} [") and name.endswith("]")):
+        return None
+    dial, colon, setting = name.removeprefix(f"{attack} [")[:-1].partition(": ")
+    return (dial, setting) if colon else None
 
 
 def user_scores(statistics: Sequence[TextStatistic], attack: str, aggregation: str = "mean") -> UserScores:

@@ -100,6 +100,16 @@ ATTACKS: Mapping[str, Attack] = {
 }
 
 
+def per_text(attack: Attack) -> Attack:
+    """The attack with a reference of another tokenizer: per text, since the models' tokens are not the same."""
+    return LikelihoodRatio() if compares_tokens(attack) else attack
+
+
+def compares_tokens(attack: Attack) -> bool:
+    """Whether the attack sets the target's mean over tokens against the reference's."""
+    return isinstance(attack, LikelihoodRatio) and attack.scale is Scale.TOKEN
+
+
 def get_attack(name: str) -> Attack:
     """The attack registered under ``name``. Raises InputError, naming those that exist."""
     if name not in ATTACKS:

@@ -67,7 +67,7 @@ def bootstrap(
         above_in, above_out = counts_in.cumsum(1), counts_out.cumsum(1)  # (size, levels), highest score first
         concordant = (counts_out * (above_in - counts_in / 2)).sum(1)
         areas.append(concordant / (held_in.size * held_out.size))
-        rates.append(np.stack([_tpr(above_in, above_out, f) for f in fprs], axis=1))
+        rates.append(np.array([_tpr(above_in, above_out, f) for f in fprs]).reshape(len(fprs), size).T)
     area, rate = np.concatenate(areas), np.concatenate(rates)
     tprs = []
     for j, fpr in enumerate(fprs):

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from attacks.scoring import TextStatistic, user_scores
+from audit.attacker import AttackConfig
 from audit.bootstrap import bootstrap
-from audit.config import AttackConfig, AuditConfig
+from audit.config import AuditConfig
 from audit.evaluation import blind_baselines, estimate_of
 from audit.judgement import judge
 from audit.record import CanaryFacts, CanaryGroup, Judgement

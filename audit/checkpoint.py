@@ -3,19 +3,22 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from attacks.scoring import AttackTexts
-from audit.config import AttackConfig, AuditConfig
+from audit.attacker import AttackConfig
+from audit.config import AuditConfig
 from audit.environment import environment
 from audit.evaluation import write_scores
-from audit.pipeline import SCORING_RULE, claim_new_folder, model_facts, score_users_texts
+from audit.pipeline import claim_new_folder
 from audit.progress import Reporter
 from audit.record import CorpusFacts, Overlaps, Record, SplitFacts, read_record, write_record
+from audit.remote import AT_ENDPOINT, Remote, attacks_at_endpoint, facts_of, reached, rule_at_endpoint
 from audit.results import results_of
+from audit.scoring import beside, score_users_texts, scoring_rule
 from audit.verdict import Assignment, Claim
 from corpus.build import build_store
 from corpus.errors import InputError
@@ -24,7 +27,6 @@ from corpus.rows import Columns
 from corpus.sources import open_source
 from corpus.statistics import records_percentiles
 from corpus.store import CorpusStore, texts_of
-from models.loading import load_language_model
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,10 @@ class CheckpointAudit:
     """What to audit: a model folder (or a LoRA adapter's), its reference, and the texts of both groups.
 
     Attributes:
+        model: by folder or hub name; with ``remote`` by its name at the endpoint.
+        reference: the model that leads; ``others`` stand beside it. ``endpoint:NAME`` is one at the same endpoint.
         plan: the plan.json among the claims, of which the audit's folder keeps a copy.
         max_texts_per_user: texts scored of one user, the first of them; None: all.
-        attacker_texts_are_fresh: whether the held-in users' texts were kept out of training; False for training texts.
     """
 
     model: str
@@ -42,6 +45,7 @@ class CheckpointAudit:
     held_in: Path
     held_out: Path
     columns: Columns
+    others: tuple[str, ...] = ()
     name: str = "audit"
     skip_bad_lines: bool = False
     assignment: Assignment = Assignment.UNKNOWN
@@ -51,6 +55,11 @@ class CheckpointAudit:
     attack: AttackConfig = field(default_factory=AttackConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     seed: int = 0
+    remote: Remote | None = None
+
+    def models(self) -> tuple[str, ...]:
+        """Target, leading reference and the others."""
+        return (f"{AT_ENDPOINT if self.remote else ''}{self.model}", self.reference, *self.others)
 
 
 def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, command: str) -> Record:
@@ -61,23 +70,25 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     Raises:
         InputError: a user or a record id in both files, fewer than two users on a side, or unusable input.
     """
+    if job.remote is not None:
+        job = replace(job, attack=attacks_at_endpoint(job.attack, reporter))
     _claim_folder(job, out)
-    if job.plan is not None:
-        write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))
     seconds: dict[str, float] = {}
     started = time.monotonic()
     stores, member, mixed = read_groups(job)
     seconds["corpus"] = time.monotonic() - started
     started = time.monotonic()
-    reporter.say("models: loading target and reference")
-    target, reference = load_language_model(job.model), load_language_model(job.reference)
-    if target.fingerprint == reference.fingerprint:
-        raise InputError("target and reference are the same model: the likelihood ratio of every text would be zero")
-    statistics = score_users_texts(
-        job.attack.names, AttackTexts(mixed, job.attack.max_characters), target, reference, reporter
-    )
-    of = audit_scores_name(target.fingerprint, reference.fingerprint, job.attack)
-    write_scores(statistics, out / "scores.parquet", of=of)
+    texts = AttackTexts(mixed, job.attack.max_characters)
+    with reached(job.remote, job.models(), texts, reporter) as there:
+        reporter.say("models: loading target and reference")
+        target, reference = map(there.load, job.models()[:2])
+        if target.fingerprint == reference.fingerprint:
+            raise InputError(
+                "target and reference are the same model: the likelihood ratio of every text would be zero"
+            )
+        statistics = score_users_texts(job.attack, texts, target, reference, reporter)
+        for other in map(there.load, job.others):
+            statistics += beside(job.attack, "reference", other.name, texts, target, other, reporter)
     seconds["scoring"] = time.monotonic() - started
     started = time.monotonic()
     results = results_of(
@@ -92,19 +103,25 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
         seed=job.seed,
     )
     seconds["statistics"] = time.monotonic() - started
+    # Only now, so that a folder without a record is empty and can be taken again.
+    of = audit_scores_name(target.fingerprint, reference.fingerprint, job.attack)
+    write_scores(statistics, out / "scores.parquet", of=of)
+    if job.plan is not None:
+        write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))
     record = Record(
         kind="audit",
         name=job.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
         **audit_facts(job, stores, mixed),
-        target=model_facts(target, job.model),
-        reference=model_facts(reference, job.reference),
+        target=facts_of(target, job.model, job.remote, there.drifts),
+        reference=facts_of(reference, job.reference, job.remote, there.drifts),
         training=None,
         attacks=results.attacks,
         blind=results.blind,
         judgement=results.judgement,
         knowledge=results.knowledge,
+        dials=results.dials,
         environment=environment(seconds),
     )
     write_record(record, out / "record.json")
@@ -142,7 +159,7 @@ def audit_facts(
         "split": _split_facts(stores, texts, job.assignment),
         "primary_attack": job.attack.primary,
         "attacker_texts": sum(map(len, texts.values())),
-        "scoring_rule": SCORING_RULE.format(limit=job.attack.max_characters),
+        "scoring_rule": scoring_rule(job.attack.max_characters) + rule_at_endpoint(job.remote),
         "resamples": job.audit.resamples,
     }
 
@@ -157,6 +174,7 @@ def _config(job: CheckpointAudit) -> dict[str, Any]:
     return {
         "model": job.model,
         "reference": job.reference,
+        "others": list(job.others),
         "held_in": str(job.held_in),
         "held_out": str(job.held_out),
         "max_texts_per_user": job.max_texts_per_user,
@@ -168,6 +186,7 @@ def _config(job: CheckpointAudit) -> dict[str, Any]:
         "plan": None if job.plan is None else str(job.plan),
         "attack": job.attack.model_dump(mode="json"),
         "audit": job.audit.model_dump(mode="json"),
+        **({} if job.remote is None else {"endpoint": job.remote.config()}),
     }
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from audit.record import Record, TrainingFacts, read_record
+from audit.paired import Z95
+from audit.record import Estimate, Record, TrainingFacts, read_record
 from corpus.errors import InputError
 
 
@@ -15,10 +16,16 @@ from corpus.errors import InputError
 class Row:
     """One run. Losses in nats per token on validation texts after the last step; epsilon None without a guarantee.
 
-    tpr_at: (FPR, TPR or None where too few held-out users resolve it); ceiling: the accountant's bound on AUROC.
+    Attributes:
+        value: of the key that the runs are compared over; None without one.
+        difference: of the AUROC from the first run's, with a 95 % interval; None in the first row. Each run has its own
+            coins, so that the variances of both add.
+        tpr_at: (FPR, TPR or None where too few held-out users resolve it).
+        ceiling: the accountant's bound on AUROC.
     """
 
     name: str
+    value: Any
     defense: str
     unit: str
     epsilon: float | None
@@ -29,6 +36,7 @@ class Row:
     auroc: float
     auroc_low: float
     auroc_high: float
+    difference: tuple[float, float, float] | None
     tpr_at: tuple[tuple[float, float | None], ...]
     ceiling: float | None
     verdict: str | None
@@ -38,33 +46,53 @@ class Row:
         return dataclasses.asdict(self)
 
 
-def compare(folders: Sequence[Path]) -> tuple[list[Row], list[str]]:
-    """A row for each run folder, and what makes the rows less comparable than they look.
+@dataclass(frozen=True)
+class Comparison:
+    """Records, a row for each, and what makes the rows less comparable than they look; ``over``: a key or None."""
+
+    records: tuple[Record, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    over: str | None
+
+
+def compare(folders: Sequence[Path], over: str | None = None) -> Comparison:
+    """Read the runs' records and set them side by side.
+
+    Args:
+        folders: of finished runs; the first is the one that the others are held against.
+        over: dotted key of the runs' configs (``finetune.learning_rate``), or ``parameters``, ``users``, ``records``:
+            the model's size, held-in users, and records trained on.
 
     Raises:
-        InputError: a folder without a record, or fewer than two.
+        InputError: a folder without a record, fewer than two, or a config without the key.
     """
     if len(folders) < 2:
         raise InputError("a comparison needs the folders of at least two finished runs")
     records = [read_record(folder / "record.json") for folder in folders]
-    return [_row(folder.name, record) for folder, record in zip(folders, records, strict=True)], _notes(records)
+    rows = [_row(folder, record, records[0], over) for folder, record in zip(folders, records, strict=True)]
+    first = dataclasses.replace(rows[0], difference=None)
+    return Comparison(tuple(records), (first, *rows[1:]), tuple(_notes(records)), over)
 
 
-def table(rows: Sequence[Row], notes: Sequence[str]) -> str:
+def table(compared: Comparison) -> str:
     """The rows as plain text, the notes below."""
+    rows, over = compared.rows, compared.over
     fprs = [fpr for fpr, _ in rows[0].tpr_at]
-    head = ["run", "defense", "epsilon", "held-out loss", "AUROC (95 %)", *(f"TPR at {f:.2g}" for f in fprs)]
-    head += ["AUROC ceiling", "verdict"]
+    head = ["run", *([over] if over else []), "defense", "epsilon", "held-out loss", "AUROC (95 %)", "less the first"]
+    head += [*(f"TPR at {f:.2g}" for f in fprs), "AUROC ceiling", "verdict"]
     cells = [head]
     for row in rows:
         tprs = dict(row.tpr_at)
         cells.append(
             [
                 row.name,
+                *([str(row.value)] if over else []),
                 row.defense,
                 "-" if row.epsilon is None else f"{row.epsilon:.3g} per {row.unit}",
                 _number(row.held_out_loss),
                 f"{row.auroc:.3f} ({row.auroc_low:.3f} to {row.auroc_high:.3f})",
+                "-" if row.difference is None else "{:+.3f} ({:+.3f} to {:+.3f})".format(*row.difference),
                 *(_number(tprs.get(f)) for f in fprs),
                 _number(row.ceiling),
                 row.verdict or "-",
@@ -72,15 +100,16 @@ def table(rows: Sequence[Row], notes: Sequence[str]) -> str:
         )
     widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return "\n".join([*lines, *(f"note: {note}" for note in notes)])
+    return "\n".join([*lines, *(f"note: {note}" for note in compared.notes)])
 
 
-def _row(name: str, record: Record) -> Row:
+def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
     primary, training = record.primary(), record.training
     last = training.curve[-1] if training and training.curve else None
     verdicts = [f"{v.outcome} ({v.standing})" for v in record.judgement.verdicts]
     return Row(
-        name=name,
+        name=folder.name,
+        value=None if over is None else _value(folder, record, over),
         defense=_defense(training),
         unit=training.unit if training else "none",
         epsilon=training.epsilon if training else None,
@@ -91,10 +120,36 @@ def _row(name: str, record: Record) -> Row:
         auroc=primary.auroc.value,
         auroc_low=primary.auroc.lower,
         auroc_high=primary.auroc.upper,
+        difference=_difference(first.primary().auroc, primary.auroc),
         tpr_at=tuple((t.fpr, t.estimate.value if t.estimate else None) for t in primary.tpr_at),
         ceiling=training.ceiling.auroc if training and training.ceiling else None,
         verdict=", ".join(verdicts) or None,
     )
+
+
+def _value(folder: Path, record: Record, over: str) -> Any:
+    match over:
+        case "parameters":
+            return record.target.parameters
+        case "users":
+            return record.split.held_in
+        case "records":
+            return record.training.records if record.training else 0
+    value: Any = record.config
+    for part in over.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise InputError(
+                f"--over {over}: the config of '{folder}' has no such key; name one such as finetune.learning_rate, or"
+                " parameters, users or records"
+            )
+        value = value[part]
+    return value
+
+
+def _difference(first: Estimate, other: Estimate) -> tuple[float, float, float]:
+    between = other.value - first.value
+    reach = Z95 * math.hypot(first.deviation, other.deviation)
+    return between, between - reach, between + reach
 
 
 def _defense(training: TrainingFacts | None) -> str:

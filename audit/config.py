@@ -2,15 +2,12 @@
 
 import difflib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
-    BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     TypeAdapter,
@@ -19,10 +16,10 @@ from pydantic import (
     with_config,
 )
 
-from attacks.protocol import AGGREGATIONS
-from attacks.statistics import ATTACKS
+from audit.attacker import AttackConfig
 from audit.canaries import CanarySpec, SubstringCanaries
-from audit.defense import Defense, NoDefense
+from audit.defense import Defense, FilterDefense, NoDefense
+from audit.sections import ExpandedName, ExpandedPath, Section
 from corpus.errors import InputError
 from corpus.files import text_sha256
 from corpus.hub import HuggingFace
@@ -43,24 +40,7 @@ for _dataclass in (Columns, UserFilter, SyntheticCorpus, Recipe, Lora, TinyModel
     with_config(ConfigDict(extra="forbid"))(_dataclass)
 
 
-def _expanded(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    expanded = os.path.expandvars(value)
-    if "$" in expanded:
-        raise ValueError(f"'{value}' names an environment variable that is not set: export it")
-    return expanded
-
-
-ExpandedPath = Annotated[Path, BeforeValidator(_expanded)]
-ExpandedName = Annotated[str, BeforeValidator(_expanded)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class FileCorpus(_Section):
+class FileCorpus(Section):
     """A file of records, or several, of which later ones may be appended to a store that was built before."""
 
     kind: Literal["jsonl", "csv", "parquet", "mbox"]
@@ -84,7 +64,7 @@ class FileCorpus(_Section):
                 return Mbox(path)
 
 
-class MaildirCorpus(_Section):
+class MaildirCorpus(Section):
     """A folder with one message a file, by account (the Enron tarball's layout)."""
 
     kind: Literal["maildir"]
@@ -97,7 +77,7 @@ class MaildirCorpus(_Section):
         return Maildir(self.path, self.user, self.folders)
 
 
-class HubCorpus(_Section):
+class HubCorpus(Section):
     """A Hugging Face dataset, by hub name or ``save_to_disk`` folder."""
 
     kind: Literal["huggingface"]
@@ -112,7 +92,7 @@ class HubCorpus(_Section):
         return HuggingFace(self.name, self.split, self.revision, self.columns, self.streaming)
 
 
-class SyntheticCorpusConfig(_Section):
+class SyntheticCorpusConfig(Section):
     """The built-in corpus."""
 
     kind: Literal["synthetic"]
@@ -123,7 +103,7 @@ class SyntheticCorpusConfig(_Section):
         return Synthetic(self.parameters)
 
 
-class PresetCorpus(_Section):
+class PresetCorpus(Section):
     """A local copy of a paper's dataset in its published format, prepared as the paper says (docs/presets.md)."""
 
     kind: Literal["preset"]
@@ -161,7 +141,7 @@ CorpusSource = Annotated[
 ]
 
 
-class CorpusConfig(_Section):
+class CorpusConfig(Section):
     """Which texts, and which of their users are audited: where ``users`` is not stated, those of the preset."""
 
     source: CorpusSource
@@ -190,7 +170,7 @@ class CorpusConfig(_Section):
         return self
 
 
-class SplitConfig(_Section):
+class SplitConfig(Section):
     """How records are set aside and membership is decided."""
 
     assignment: Assignment = Assignment.COIN
@@ -199,7 +179,7 @@ class SplitConfig(_Section):
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
 
 
-class PretrainConfig(_Section):
+class PretrainConfig(Section):
     """A tiny GPT-Neo from scratch on public users: those that this rule admits and that are not audited."""
 
     users: UserFilter = UserFilter(min_records=1)
@@ -216,7 +196,7 @@ class PretrainConfig(_Section):
         return self
 
 
-class ModelConfig(_Section):
+class ModelConfig(Section):
     """The model before fine-tuning: one that exists, or one to pre-train."""
 
     base: ExpandedName | None = None
@@ -230,31 +210,7 @@ class ModelConfig(_Section):
         return self
 
 
-class AttackConfig(_Section):
-    """Which attacks, with which reference."""
-
-    names: tuple[str, ...] = tuple(ATTACKS)
-    primary: str = "likelihood-ratio"
-    aggregations: tuple[str, ...] = ("mean", "min", "max")
-    max_characters: int = Field(4000, ge=1)
-    reference: ExpandedName | None = None
-
-    @model_validator(mode="after")
-    def _known(self) -> "AttackConfig":
-        for name in (*self.names, self.primary):
-            if name not in ATTACKS:
-                raise ValueError(f"unknown attack '{name}': choose from {', '.join(ATTACKS)}")
-        for name in self.aggregations:
-            if name not in AGGREGATIONS:
-                raise ValueError(f"unknown aggregation '{name}': choose from {', '.join(AGGREGATIONS)}")
-        if self.primary not in self.names:
-            raise ValueError(f"primary attack '{self.primary}' is not among names")
-        if not self.aggregations:
-            raise ValueError("aggregations is empty")
-        return self
-
-
-class AuditConfig(_Section):
+class AuditConfig(Section):
     """How evidence is summed up."""
 
     resamples: int = Field(2000, ge=100)
@@ -264,7 +220,7 @@ class AuditConfig(_Section):
     curve_texts_per_user: int = Field(5, ge=1)
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """One run: corpus to report."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
@@ -284,6 +240,14 @@ class RunConfig(_Section):
         pretrain = self.model.pretrain
         if pretrain and max(self.finetune.sequence_length, pretrain.recipe.sequence_length) > pretrain.shape.context:
             raise ValueError(f"a sequence_length is above model.pretrain.shape.context = {pretrain.shape.context}")
+        return self
+
+    @model_validator(mode="after")
+    def _attackers_models(self) -> "RunConfig":
+        if self.model.pretrain is None and any(r.kind == "pretrained" for r in self.attack.references):
+            raise ValueError("attack.references: 'pretrained' does again what model.pretrain says, and there is none")
+        if self.attack.shadow_models and isinstance(self.defense, FilterDefense):
+            raise ValueError("attack.shadow_models: a filter may halt and leave no shadow model: set it to 0")
         return self
 
     @model_validator(mode="after")
@@ -399,7 +363,7 @@ _TAGS = {
     "group",
     "example",
 }
-_TAGS |= {"unseen_token", "high_temperature", "rare_phrase", "substring"}
+_TAGS |= {"unseen_token", "high_temperature", "rare_phrase", "substring", "named", "pretrained", "public"}
 
 
 def _keys_at(location: tuple[int | str, ...]) -> Iterator[str]:

@@ -67,6 +67,15 @@ class RunData:
         rows = self.ledger.rows(list(users), Part.ATTACKER)
         return {user: texts_of(self.store, its[:limit]) for user, its in rows.items()}
 
+    def training_documents(self, users: Sequence[str], limit: int, seed: int) -> dict[str, list[str]]:
+        """By user at most ``limit`` of the texts that training saw or would have seen: the rule knows no coin."""
+        key, rows = seed_key(seed), self.ledger.rows(list(users), Part.TRAIN)
+        by_id = {user: {self.store.id(row): row for row in its} for user, its in rows.items()}
+        return {
+            user: texts_of(self.store, [its[id_] for id_ in keyed_order(key, "known documents", list(its))[:limit]])
+            for user, its in by_id.items()
+        }
+
     def real(self, users: Iterable[str]) -> list[str]:
         """Those of the users who are not canary users."""
         return [user for user in users if user not in self.canaries]
@@ -150,7 +159,7 @@ def prepare_data(
         canaries={user: canary.documents for user, canary in canaries.items()},
     )
     ledger = ledger_of_run(out / "ledger", lambda key: draw(key=key))
-    rows, removals = _defended(config, store, ledger, base)
+    rows, removals = defended(config, store, ledger, base)
     data = RunData(corpus, store, canaries, ledger, rows, removals)
     counts = data.ledger.count(data.canaries)
     reporter.say(
@@ -173,7 +182,7 @@ def needs_base(config: RunConfig) -> bool:
     return bool(config.canaries) or ranked
 
 
-def _defended(
+def defended(
     config: RunConfig, store: Corpus, ledger: Ledger, base: LanguageModel | None
 ) -> tuple[tuple[int, ...], tuple[Removal, ...]]:
     """The rows that are trained on after the data-side defenses, and what these left out."""

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from attacks.protocol import AGGREGATIONS, UserScores
-from attacks.scoring import TextStatistic, user_scores
+from attacks.scoring import TextStatistic, dial_of, user_scores
 from audit.blind import BlindResult, bag_of_words, reference_alone
 from audit.bootstrap import Interval, bootstrap
 from audit.record import AttackResult, Blind, Estimate, Histogram, TprAt
@@ -77,12 +77,14 @@ def evaluate_attacks(
     unknown = set(aggregations) - set(AGGREGATIONS)
     if unknown:
         raise InputError(f"unknown aggregation '{unknown.pop()}': choose from {', '.join(AGGREGATIONS)}")
-    names = dict.fromkeys(s.attack for s in statistics if s.attack != REFERENCE_ALONE)
+    names = dict.fromkeys(
+        s.attack for s in statistics if s.attack != REFERENCE_ALONE and not dial_of(primary, s.attack)
+    )
     ordered = [primary, *(name for name in names if name != primary)]
     jobs = [(name, aggregations[0]) for name in ordered] + [(primary, other) for other in aggregations[1:]]
     results = []
     for attack, aggregation in jobs:
-        held_in, held_out = _by_side(user_scores(statistics, attack, aggregation), member)
+        held_in, held_out = by_side(user_scores(statistics, attack, aggregation), member)
         intervals = bootstrap(held_in, held_out, fprs, resamples=resamples, seed=seed)
         curve = roc_curve(held_in, held_out)
         shown = _thinned(curve.fpr.size)
@@ -112,7 +114,7 @@ def blind_baselines(
     level = LEVEL_UNDER_COINS if coins else LEVEL_OTHERWISE
     results: list[BlindResult | None] = [bag_of_words(texts, member, seed=seed)]
     if any(s.attack == REFERENCE_ALONE for s in statistics):
-        results.insert(0, reference_alone(*_by_side(user_scores(statistics, REFERENCE_ALONE), member)))
+        results.insert(0, reference_alone(*by_side(user_scores(statistics, REFERENCE_ALONE), member)))
     return [
         Blind(name=r.name, auroc=r.auroc, p_value=r.p_value, level=level, separates=r.p_value < level)
         for r in results
@@ -120,7 +122,8 @@ def blind_baselines(
     ]
 
 
-def _by_side(scores: UserScores, member: Mapping[str, bool]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def by_side(scores: UserScores, member: Mapping[str, bool]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Scores of the held-in users and of the held-out ones, each in the order of ``member``."""
     held_in = scores.of([user for user, its in member.items() if its])
     held_out = scores.of([user for user, its in member.items() if not its])
     return held_in, held_out

@@ -21,4 +21,6 @@ def without_names(command: str) -> str:
 def _masked(value: Any, key: str) -> Any:
     if key in _NAMES and isinstance(value, list):
         return f"{len(value)} pattern(s)"
+    if isinstance(value, list | tuple):
+        return [_masked(part, "") for part in value]
     return masked(value) if isinstance(value, dict) else value

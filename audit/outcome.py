@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from attacks.scoring import AttackTexts, TextStatistic
+from audit.attacker import Documents
 from audit.canary_results import canary_results, joined, kinds_of
 from audit.config import RunConfig
 from audit.data import RunData
@@ -13,6 +14,7 @@ from audit.record import (
     AttackResult,
     Blind,
     CanaryFacts,
+    DialSetting,
     ExposedUser,
     ExposureCorrelation,
     ExposureFacts,
@@ -36,6 +38,7 @@ class Outcome:
     judgement: Judgement
     canaries: CanaryFacts | None
     knowledge: list[KnowledgePoint]
+    dials: list[DialSetting]
     exposure: ExposureFacts
     attacker_texts: int
 
@@ -52,7 +55,7 @@ def outcome_of(
         claims: to test.
     """
     member = data.membership()
-    texts = data.attacker_texts(list(member))
+    texts = documents_of(config, data, list(member), config.attack.documents[0])
     populations = 1 + len(kinds_of(data.canaries))
     coins = data.ledger.assignment is SplitAssignment.COIN
     real = results_of(
@@ -71,17 +74,25 @@ def outcome_of(
     judgement = joined([real.judgement, *judgements]) if judgements else real.judgement
     exposed = _exposure(config, data, [s for s in statistics if s.user in member], member)
     scored = sum(map(len, texts.values()))
-    return Outcome(real.attacks, real.blind, judgement, canaries, real.knowledge, exposed, scored)
+    return Outcome(real.attacks, real.blind, judgement, canaries, real.knowledge, real.dials, exposed, scored)
 
 
-def texts_under_attack(config: RunConfig, data: RunData) -> AttackTexts:
-    """The texts that are scored: every scored user's, with no roles."""
-    return AttackTexts(data.attacker_texts(data.ledger.scored_users()), config.attack.max_characters)
+def documents_of(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[str]]:
+    """The documents that the attacker has of each user."""
+    if which == "fresh":
+        return data.attacker_texts(users)
+    return data.training_documents(users, config.attack.training_documents, config.seed)
 
 
-def scores_name(texts: AttackTexts, target: str, reference: str) -> str:
-    """What ``scores.parquet`` calls itself: a hash of both models' fingerprints and of the texts."""
-    return text_sha256(target, reference, repr(texts.flat()))
+def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None = None) -> AttackTexts:
+    """The texts that are scored, of the leading documents unless others are named: every scored user's, no roles."""
+    documents = documents_of(config, data, data.ledger.scored_users(), which or config.attack.documents[0])
+    return AttackTexts(documents, config.attack.max_characters)
+
+
+def scores_name(config: RunConfig, texts: AttackTexts, target: str, reference: str) -> str:
+    """What ``scores.parquet`` calls itself: a hash of both models' fingerprints, of the texts and of the dials."""
+    return text_sha256(target, reference, config.attack.model_dump_json(), repr(texts.flat()))
 
 
 def _exposure(
@@ -113,7 +124,7 @@ def _canaries(
     trained_on = sum(len(data.ledger.parts[user][Part.TRAIN]) for user, its in member.items() if its)
     return canary_results(
         [s for s in statistics if s.user in member],
-        data.attacker_texts(list(member)),
+        documents_of(config, data, list(member), config.attack.documents[0]),
         member,
         data.canaries,
         trained_on=trained_on,

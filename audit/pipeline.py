@@ -12,30 +12,23 @@ from typing import Any
 
 import yaml
 
-from attacks.scoring import AttackTexts, TextStatistic, score_attacks
-from attacks.statistics import Loss, get_attack
 from audit.config import RunConfig
-from audit.data import CorpusData, RunData, corpus_facts, prepare_data, read_corpus, split_facts
+from audit.data import CorpusData, corpus_facts, prepare_data, read_corpus, split_facts
 from audit.environment import environment
-from audit.evaluation import REFERENCE_ALONE, read_scores, write_scores
+from audit.gradient_norms import canary_gradient_norms
 from audit.masking import masked, without_names
-from audit.outcome import outcome_of, scores_name, texts_under_attack
+from audit.outcome import outcome_of
 from audit.plan import claims_of, settle_plan
 from audit.power import forecast
 from audit.progress import LineReporter, Reporter
 from audit.record import ModelFacts, Record, write_record
+from audit.scoring import score, scoring_rule
 from audit.training import finetune, measured_clip_norm, training_facts
 from corpus.errors import InputError
 from corpus.files import cache_directory, one_process_at_a_time, private_directory, write_text
 from finetune.pretraining import pretrain, pretrained_folder
 from finetune.ranks import first_process_first, joined, rank
 from models.loading import LanguageModel, load_language_model
-from models.score_cache import ScoreCache
-
-SCORING_RULE = (
-    "every model scores the same characters of a text, its first {limit:,}: all tokens, in windows of at most the"
-    " model's context, a start token before each window, the end-of-text token not scored"
-)
 
 
 def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
@@ -75,6 +68,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
             with _timed(seconds, "canaries and coins"):
                 data = prepare_data(config, out, reporter, corpus, base)
         with _timed(seconds, "fine-tuning"):
+            norms = canary_gradient_norms(config, data, base) if rank() == 0 else None
             clip_norm = measured_clip_norm(config, data, base, out, reporter)
             with first_process_first():
                 mechanism = settle_plan(config, data, out, clip_norm=clip_norm)
@@ -93,7 +87,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
     with _timed(seconds, "scoring"):
         target = load_language_model(str(result.folder))
         reference = load_language_model(config.attack.reference or base_name)
-        statistics = _score(config, data, target, reference, out, reporter)
+        statistics = score(config, data, base_name, target, reference, mechanism, out, reporter)
     with _timed(seconds, "statistics"):
         reporter.say("statistics: ROC, bootstrap, blind baselines")
         outcome = outcome_of(config, data, statistics, claims)
@@ -114,13 +108,16 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         training=training_facts(config, data, mechanism, result),
         primary_attack=config.attack.primary,
         attacker_texts=outcome.attacker_texts,
-        scoring_rule=SCORING_RULE.format(limit=config.attack.max_characters),
+        documents=config.attack.documents[0],
+        scoring_rule=scoring_rule(config.attack.max_characters),
         resamples=config.audit.resamples,
         attacks=outcome.attacks,
         blind=outcome.blind,
         judgement=outcome.judgement,
         canaries=outcome.canaries,
+        gradient_norms=norms,
         knowledge=outcome.knowledge,
+        dials=outcome.dials,
         exposure=outcome.exposure,
         environment=environment(seconds),
     )
@@ -186,42 +183,6 @@ def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tup
     with reporter.track("pre-training", recipe.steps(len(texts)) if texts else 0, "steps") as advance:
         lm = pretrain(texts, config.model.pretrain.shape, recipe, cache_directory(), advance=advance)
     return str(folder), lm
-
-
-def _score(
-    config: RunConfig,
-    data: RunData,
-    target: LanguageModel,
-    reference: LanguageModel,
-    out: Path,
-    reporter: Reporter,
-) -> list[TextStatistic]:
-    """Statistics of the scored users' texts. The attack is handed users and texts, and no roles."""
-    texts = texts_under_attack(config, data)
-    of = scores_name(texts, target.fingerprint, reference.fingerprint)
-    kept = read_scores(out / "scores.parquet", of=of)
-    if kept is not None:
-        return kept
-    statistics = score_users_texts(config.attack.names, texts, target, reference, reporter)
-    write_scores(statistics, out / "scores.parquet", of=of)
-    return statistics
-
-
-def score_users_texts(
-    names: tuple[str, ...],
-    texts: AttackTexts,
-    target: LanguageModel,
-    reference: LanguageModel,
-    reporter: Reporter,
-) -> list[TextStatistic]:
-    """Statistics of the named attacks and of the reference model alone, token scores cached."""
-    cache = ScoreCache(cache_directory() / "scores")
-    try:
-        with reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance:
-            statistics = score_attacks([get_attack(n) for n in names], texts, target, reference, cache, advance=advance)
-        return statistics + score_attacks([Loss(name=REFERENCE_ALONE)], texts, reference, None, cache)
-    finally:
-        cache.close()
 
 
 @contextmanager

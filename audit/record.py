@@ -133,6 +133,24 @@ class KnowledgePoint(_Model):
     high: float
 
 
+class Difference(_Model):
+    """Of two AUROCs on the same users, with a 95 % interval (DeLong)."""
+
+    value: float
+    lower: float
+    upper: float
+    label: Label = "estimate"
+
+
+class DialSetting(_Model):
+    """The primary attack with one of the attacker's dials at a setting; ``difference`` is null where this one leads."""
+
+    dial: str
+    setting: str
+    auroc: Estimate
+    difference: Difference | None
+
+
 class ExposedUser(_Model):
     """A held-in user by pseudonym, with what might explain the score (``audit.exposure.Exposed``)."""
 
@@ -186,6 +204,14 @@ class CanaryFacts(_Model):
     attacker_texts: int
     groups: list[CanaryGroup]
     blind: list[Blind]
+
+
+class GradientNorms(_Model):
+    """Norms of single records' gradients at the base model: bins of equal ratio, and how many records fall in each."""
+
+    edges: list[float]
+    canaries: list[int]
+    real: list[int]
 
 
 class TrialsFacts(_Model):
@@ -251,13 +277,32 @@ class SplitFacts(_Model):
     overlaps: Overlaps
 
 
+class EndpointFacts(_Model):
+    """How a model behind an endpoint was reached.
+
+    ``tokenizer`` and ``window`` are null where texts were sent as they are; ``drift``: how far a probe text's score
+    moved from the first score to the last, nats a token.
+    """
+
+    url: str
+    style: str
+    tokenizer: str | None
+    window: int | None
+    drift: float
+    note: str
+
+
 class ModelFacts(_Model):
-    """A model: name or origin, size, and hash of its weights."""
+    """A model: name or origin, size, and hash of its weights.
+
+    Behind an endpoint the size is not known, and the hash is of address, name, style and tokenizer.
+    """
 
     name: str
-    parameters: int
+    parameters: int | None
     fingerprint: str
     architecture: str
+    endpoint: EndpointFacts | None = None
 
 
 class CurvePoint(_Model):
@@ -340,13 +385,16 @@ class Record(_Model):
     training: TrainingFacts | None
     primary_attack: str
     attacker_texts: int
+    documents: Literal["fresh", "training"] = "fresh"
     scoring_rule: str
     resamples: int
     attacks: list[AttackResult]
     blind: list[Blind]
     judgement: Judgement
     canaries: CanaryFacts | None = None
+    gradient_norms: GradientNorms | None = None
     knowledge: list[KnowledgePoint] = []
+    dials: list[DialSetting] = []
     exposure: ExposureFacts | None = None
     trials: TrialsFacts | None = None
     environment: Environment

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from attacks.scoring import TextStatistic, user_scores
-from audit.config import AttackConfig, AuditConfig
+from audit.attacker import AttackConfig
+from audit.config import AuditConfig
+from audit.dials import dials
 from audit.evaluation import blind_baselines, evaluate_attacks
 from audit.judgement import judge
 from audit.knowledge import attacker_knowledge
-from audit.record import AttackResult, Blind, Judgement, KnowledgePoint
+from audit.record import AttackResult, Blind, DialSetting, Judgement, KnowledgePoint
 from audit.verdict import Assignment, Claim
 
 
@@ -20,6 +22,7 @@ class Results:
     blind: list[Blind]
     judgement: Judgement
     knowledge: list[KnowledgePoint]
+    dials: list[DialSetting]
 
 
 def results_of(
@@ -74,4 +77,5 @@ def results_of(
     knowledge = attacker_knowledge(
         statistics, member, attack=attack.primary, aggregation=attack.aggregations[0], seed=seed
     )
-    return Results(attacks, blind, judgement, [KnowledgePoint(**asdict(point)) for point in knowledge])
+    settings = dials(statistics, member, attack=attack, resamples=audit.resamples, seed=seed)
+    return Results(attacks, blind, judgement, [KnowledgePoint(**asdict(point)) for point in knowledge], settings)

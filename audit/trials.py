@@ -19,10 +19,11 @@ from audit.config import parse_config
 from audit.data import CorpusData, corpus_facts, read_corpus
 from audit.environment import environment
 from audit.masking import masked, without_names
-from audit.pipeline import SCORING_RULE, base_model, claim_new_folder, model_facts
+from audit.pipeline import base_model, claim_new_folder, model_facts
 from audit.plan import accountant_cache, claims_of
 from audit.progress import Reporter
 from audit.record import ModelFacts, Record, write_record
+from audit.scoring import scoring_rule
 from audit.trial_bounds import forecast, reach_line
 from audit.trial_job import TrialsAudit, trial_job
 from audit.trial_record import SCORE, evidence_of, scores_text, split_facts, training_facts
@@ -169,7 +170,7 @@ def _record_fields(audit: TrialsAudit, ready: _Ready, trials: Sequence[Trial]) -
         "training": training_facts(config, job, trials, ready.claims),
         "primary_attack": SCORE,
         "attacker_texts": len(job.documents),
-        "scoring_rule": SCORING_RULE.format(limit=max(map(len, job.documents))),
+        "scoring_rule": scoring_rule(max(map(len, job.documents))),
         "resamples": config.audit.resamples,
         "blind": [],
         **evidence_of(

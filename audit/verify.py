@@ -15,18 +15,21 @@ import yaml
 from pydantic import BaseModel
 
 from attacks.scoring import TextStatistic
+from audit.attacker import AttackConfig
 from audit.bound_scores import plan_claim
 from audit.checkpoint import CheckpointAudit, audit_facts, audit_scores_name, read_groups
-from audit.config import AttackConfig, AuditConfig, RunConfig, parse_config
+from audit.config import AuditConfig, RunConfig, parse_config
 from audit.data import corpus_facts, needs_base, prepare_data, read_corpus, split_facts
 from audit.evaluation import read_scores
 from audit.masking import masked
 from audit.outcome import outcome_of, scores_name, texts_under_attack
-from audit.pipeline import SCORING_RULE, base_model, model_facts
+from audit.pipeline import base_model, model_facts
 from audit.plan import accountant_cache, claims_of, mechanism_of
 from audit.progress import Reporter
 from audit.record import ModelFacts, Record, read_record
+from audit.remote import remote_of
 from audit.results import results_of
+from audit.scoring import scoring_rule
 from audit.training import training_facts
 from audit.trials import record_again
 from audit.verdict import Assignment, Claim, stated_claim
@@ -117,7 +120,7 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, An
             f"'{folder / 'plan.json'}' is not the plan that config.yaml gives ({', '.join(changed)} differ)"
         )
     texts = texts_under_attack(config, data)
-    of = scores_name(texts, record.target.fingerprint, record.reference.fingerprint)
+    of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     outcome = outcome_of(config, data, _scores(folder, of), claims_of(plan))
     target = load_language_model(str(folder / "checkpoints" / "final"))
     return {
@@ -129,13 +132,15 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, An
         "training": training_facts(config, data, plan, _trained(folder, config)),
         "primary_attack": config.attack.primary,
         "attacker_texts": outcome.attacker_texts,
-        "scoring_rule": SCORING_RULE.format(limit=config.attack.max_characters),
+        "documents": config.attack.documents[0],
+        "scoring_rule": scoring_rule(config.attack.max_characters),
         "resamples": config.audit.resamples,
         "attacks": outcome.attacks,
         "blind": outcome.blind,
         "judgement": outcome.judgement,
         "canaries": outcome.canaries,
         "knowledge": outcome.knowledge,
+        "dials": outcome.dials,
         "exposure": outcome.exposure,
     }
 
@@ -179,6 +184,7 @@ def _audit_again(folder: Path, record: Record) -> dict[str, Any]:
         "blind": results.blind,
         "judgement": results.judgement,
         "knowledge": results.knowledge,
+        "dials": results.dials,
     }
 
 
@@ -191,6 +197,7 @@ def _audit_job(folder: Path, record: Record) -> CheckpointAudit:
         return CheckpointAudit(
             model=kept["model"],
             reference=kept["reference"],
+            others=tuple(kept["others"]),
             held_in=Path(kept["held_in"]),
             held_out=Path(kept["held_out"]),
             columns=Columns(**kept["columns"]),
@@ -203,6 +210,7 @@ def _audit_job(folder: Path, record: Record) -> CheckpointAudit:
             attack=AttackConfig.model_validate(kept["attack"]),
             audit=AuditConfig.model_validate(kept["audit"]),
             seed=kept["seed"],
+            remote=remote_of(kept["endpoint"]) if "endpoint" in kept else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(

@@ -69,9 +69,13 @@ def median_user_norm(
     for user in keyed_order(key, "norms", list(users))[:SAMPLED_USERS]:
         order = keyed_order(key, f"records of {user}", [str(i) for i in range(len(users[user]))])
         people.append([users[user][int(i)] for i in order[:group_size]])
-    sizes = [len(records) for records in people]
+    return statistics.median(gradient_norms(lm, people))
+
+
+def gradient_norms(lm: LanguageModel, units: Sequence[Sequence[Sequence[int]]]) -> list[float]:
+    """The norm of the gradient of each unit's mean loss at the model, a unit being token sequences; in their order."""
     norms: list[float] = []
-    for run in cut(sizes, RECORDS_A_PASS):
-        units = whole_units([people[i] for i in run], lm.device)
-        norms += clipped_gradient_sum(lm.model, units, clip_norm=float("inf")).norms.tolist()
-    return statistics.median(norms)
+    for run in cut([len(records) for records in units], RECORDS_A_PASS):
+        passed = whole_units([list(units[i]) for i in run], lm.device)
+        norms += clipped_gradient_sum(lm.model, passed, clip_norm=float("inf")).norms.tolist()
+    return norms

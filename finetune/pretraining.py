@@ -53,10 +53,21 @@ def pretrain(
     if not (folder / "config.json").is_file():
         tokenizer = train_tokenizer(texts, shape.vocabulary)
         model = new_tiny_model(shape, tokenizer, recipe.seed).to(default_device())
-        work = folder.with_name(folder.name + ".work")
         sequences = encode(tokenizer, texts, recipe.sequence_length)
         fresh = LanguageModel(model, tokenizer, "tiny GPT-Neo", text_sha256(repr(shape), str(recipe.seed)))
-        result = train(fresh, sequences, recipe, work, advance=advance)
-        result.folder.rename(folder)
-        shutil.rmtree(work)
+        train_once(fresh, sequences, recipe, folder, advance=advance)
     return load_language_model(str(folder))
+
+
+def train_once(
+    fresh: LanguageModel,
+    sequences: Sequence[Sequence[int]],
+    recipe: Recipe,
+    folder: Path,
+    *,
+    advance: Callable[[int], object] | None = None,
+) -> None:
+    """Train ``fresh`` on public texts' ``sequences`` and leave the model, and nothing else, in ``folder``."""
+    work = folder.with_name(folder.name + ".work")
+    train(fresh, sequences, recipe, work, advance=advance).folder.rename(folder)
+    shutil.rmtree(work)

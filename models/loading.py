@@ -139,6 +139,14 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
     return tokenizer
 
 
+def same_tokens(a: PreTrainedTokenizerBase | None, b: PreTrainedTokenizerBase | None) -> bool:
+    """Whether two tokenizers have the same vocabulary, so that a mean over tokens is over the same things.
+
+    None, a tokenizer that is not known, is not the same as any.
+    """
+    return a is not None and b is not None and bool(a.get_vocab() == b.get_vocab())
+
+
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary: int) -> None:
     """Refuse a tokenizer that yields no tokens, only unknown ones, or ids that the model has no embedding for."""
     ids = tokenizer(PROBE, add_special_tokens=False)["input_ids"]

@@ -3,16 +3,18 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from audit.record import AttackResult, CanaryFacts, CanaryGroup, Estimate, KnowledgePoint, Record
+from audit.record import AttackResult, CanaryFacts, CanaryGroup, Estimate, GradientNorms, KnowledgePoint, Record
 from reports.drawing import BLUE, GREY, ORANGE, figure, label, two_sides
 from reports.findings import counted
 
 
 def figures(record: Record) -> dict[str, str]:
-    """SVG by name: "roc", "histogram"; "curves", "knowledge" and "canaries" where the record holds such."""
+    """SVG by name: "roc", "histogram"; "curves", "knowledge", "canaries" and "norms" where the record holds such."""
     found = {"roc": _roc(record), "histogram": _histogram(record.primary())}
     if record.training and len(record.training.curve) > 1:
         found["curves"] = _curves(record)
+    if record.gradient_norms:
+        found["norms"] = _gradient_norms(record.gradient_norms)
     if len(record.knowledge) > 1:
         found["knowledge"] = _knowledge(record.knowledge)
     if record.canaries and any(group.auroc for group in record.canaries.groups):
@@ -110,6 +112,21 @@ def _canaries(canaries: CanaryFacts, real: Estimate) -> str:
             label(axes, title, "attack AUROC")
             axes.set_ylim(0, 1.03)
             axes.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
+    return saved[0]
+
+
+def _gradient_norms(norms: GradientNorms) -> str:
+    """Shares of records by the norm of their gradient (Kandpal et al. 2024, Figure 12, right)."""
+    with figure(6.3, 1.9) as (drawn, saved):
+        axes = drawn.subplots()
+        real, planted = np.array(norms.real), np.array(norms.canaries)
+        axes.stairs(
+            real / real.sum(), norms.edges, fill=True, facecolor=ORANGE, alpha=0.55, label="records of real users"
+        )
+        axes.stairs(planted / planted.sum(), norms.edges, color=BLUE, linewidth=1.2, label="records of canary users")
+        axes.set_xscale("log")
+        label(axes, "gradient norm of one record at the base model", "share of records")
+        axes.legend()
     return saved[0]
 
 

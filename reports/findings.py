@@ -146,9 +146,10 @@ def _audited(record: Record) -> str:
         origin += "".join(f" The {r.name} had left out {r.removed:,} of {r.before:,} of them." for r in t.removals)
     if record.canaries:
         origin += f" {record.canaries.held_in} of these users are canary users, planted by the auditor."
+    which = "fresh texts" if record.documents == "fresh" else "texts that training saw or would have seen"
     always = f" {split.always_in} more users were always in and are not scored." if split.always_in else ""
     return (
-        f"A {target.architecture} of {size} ({target.name}).{origin} Its scores on {record.attacker_texts:,} texts of"
+        f"A {target.architecture} of {size} ({target.name}).{origin} Its scores on {record.attacker_texts:,} {which} of"
         f" {split.held_in} held-in and {split.held_out} held-out users were compared with those of the reference model"
         f" ({record.reference.name}). How the sides were decided: {split.standing_reason}.{always}"
     )

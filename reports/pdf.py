@@ -73,6 +73,7 @@ def _content(record: Record) -> dict[str, Any]:
         ],
         "refused": _refused(record),
         "canaries": _canary_rows(record),
+        "dials": _dial_rows(record),
         "exposed": _exposed_rows(record),
         "correlations": _correlation_rows(record),
         "bound_delta": f"{record.judgement.delta:g}",
@@ -103,6 +104,17 @@ def _tpr_rows(record: Record) -> list[list[str]]:
     for r in record.attacks:
         cells = ["N/A" if t.estimate is None else percent(t.estimate.value) for t in r.tpr_at]
         rows.append([f"{r.attack}, {r.aggregation}", *cells])
+    return rows
+
+
+def _dial_rows(record: Record) -> list[list[str]]:
+    """(dial, setting, AUROC, interval, difference) rows; a dial's name stands at its leading setting."""
+    rows = []
+    for d in record.dials:
+        by = d.difference
+        less = "" if by is None else f"{by.value:+.3f} ({by.lower:+.3f} to {by.upper:+.3f})"
+        area = [f"{d.auroc.value:.3f}", f"{d.auroc.lower:.3f} to {d.auroc.upper:.3f}"]
+        rows.append([d.dial if by is None else "", d.setting, *area, less])
     return rows
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from attacks.scoring import TextStatistic
+from audit.attacker import AttackConfig
 from audit.canary_results import canary_results, joined, kinds_of
-from audit.config import AttackConfig, AuditConfig, parse_config
+from audit.config import AuditConfig, parse_config
 from audit.evaluation import REFERENCE_ALONE
 from audit.judgement import judge
 from audit.ledger import draw_ledger, ledger_of_run

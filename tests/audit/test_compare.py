@@ -18,21 +18,22 @@ def test_rows_hold_the_records_numbers(finished, tmp_path):
         }
     )
     write_record(other, tmp_path / "record.json")
-    rows, notes = compare([finished, tmp_path])
+    compared = compare([finished, tmp_path])
+    rows, notes = compared.rows, compared.notes
     assert rows[0].auroc == record.primary().auroc.value
     assert rows[0].held_out_loss == record.training.curve[-1].held_out_loss
     assert rows[1].epsilon == 2.0
     assert [f for f, _ in rows[0].tpr_at] == [t.fpr for t in record.primary().tpr_at]
     assert notes[0] == "the runs have different reference models: their numbers do not compare"
     assert "some runs keep the best checkpoint" in notes[1]
-    printed = table(rows, notes)
+    printed = table(compared)
     assert "2 per user" in printed
     assert f"{rows[0].auroc:.3f} ({rows[0].auroc_low:.3f} to {rows[0].auroc_high:.3f})" in printed
 
 
 def test_runs_that_are_alike_compare(finished):
-    _, notes = compare([finished, finished])
-    assert notes == ["every run drew its own coins: rows differ by chance too, as their intervals say"]
+    notes = compare([finished, finished]).notes
+    assert notes == ("every run drew its own coins: rows differ by chance too, as their intervals say",)
 
 
 def test_the_command_prints_a_table_or_json(call, finished, tmp_path):

@@ -1,0 +1,124 @@
+"""The scoring stage: every text under target and reference, and again with one of the attacker's dials turned.
+
+The attack is handed users and texts, and no roles. All statistics go to one file, from which everything else follows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from attacks.protocol import Attack
+from attacks.scoring import AttackTexts, TextStatistic, score_attacks, turned
+from attacks.statistics import Loss, compares_tokens, get_attack, per_text
+from audit.attacker import AttackConfig
+from audit.config import RunConfig
+from audit.data import RunData
+from audit.evaluation import REFERENCE_ALONE, read_scores, write_scores
+from audit.outcome import scores_name, texts_under_attack
+from audit.progress import Reporter
+from audit.references import reference_model
+from audit.shadows import shadow_statistics
+from corpus.errors import InputError
+from corpus.files import cache_directory
+from defenses.mechanism import Mechanism
+from models.loading import LanguageModel, same_tokens
+from models.score_cache import ScoreCache, ScoredModel
+
+PER_TEXT = "compared per text: another tokenizer"
+
+
+def scoring_rule(max_characters: int) -> str:
+    """What is scored of a text, in words."""
+    return (
+        f"every model scores the same characters of a text, its first {max_characters:,}: all tokens, in windows"
+        " of at most the model's context, a start token before each window, the end-of-text token not scored; models"
+        " with different tokenizers are compared per text, never per token"
+    )
+
+
+def score(
+    config: RunConfig,
+    data: RunData,
+    base_name: str,
+    target: LanguageModel,
+    reference: LanguageModel,
+    mechanism: Mechanism,
+    out: Path,
+    reporter: Reporter,
+) -> list[TextStatistic]:
+    """Statistics of the scored users' texts, from ``scores.parquet`` if they stand there.
+
+    Raises:
+        InputError: a model that cannot be used, or a primary attack that does not go with the reference's tokenizer.
+    """
+    texts = texts_under_attack(config, data)
+    of = scores_name(config, texts, target.fingerprint, reference.fingerprint)
+    kept = read_scores(out / "scores.parquet", of=of)
+    if kept is not None:
+        return kept
+    statistics = score_users_texts(config.attack, texts, target, reference, reporter)
+    others: list[TextStatistic] = []
+    for documents in config.attack.documents[1:]:
+        known = texts_under_attack(config, data, documents)
+        others += beside(config.attack, "documents", documents, known, target, reference, reporter)
+    for spec in config.attack.references:
+        model = reference_model(spec, config, data.corpus, base_name, reporter)
+        others += beside(config.attack, "reference", spec.label, texts, target, model, reporter)
+    if config.attack.shadow_models:
+        others += shadow_statistics(config, data, statistics, texts, base_name, reference, mechanism, out, of, reporter)
+    write_scores(statistics + others, out / "scores.parquet", of=of)
+    return statistics + others
+
+
+def score_users_texts(
+    attack: AttackConfig, texts: AttackTexts, target: ScoredModel, reference: ScoredModel, reporter: Reporter
+) -> list[TextStatistic]:
+    """Statistics of the configured attacks and of the reference model alone, token scores cached.
+
+    Raises:
+        InputError: the primary attack compares tokens, and the models' tokens are not the same.
+    """
+    attacks = [get_attack(name) for name in attack.names]
+    if not same_tokens(target.tokenizer, reference.tokenizer):
+        if compares_tokens(get_attack(attack.primary)):
+            raise InputError(
+                f"the reference model '{reference.name}' has another tokenizer than the target, so that their tokens do"
+                " not compare: choose the primary attack 'likelihood-ratio'"
+            )
+        attacks = [its for its in attacks if not compares_tokens(its)]
+    return _scored([*attacks], texts, target, reference, reporter) + _scored(
+        [Loss(name=REFERENCE_ALONE)], texts, reference, None, None
+    )
+
+
+def beside(
+    attack: AttackConfig,
+    dial: str,
+    setting: str,
+    texts: AttackTexts,
+    target: ScoredModel,
+    reference: ScoredModel,
+    reporter: Reporter,
+) -> list[TextStatistic]:
+    """Statistics of the primary attack with one dial turned to ``setting``; the rest as in ``score_users_texts``."""
+    same = same_tokens(target.tokenizer, reference.tokenizer)
+    primary = get_attack(attack.primary) if same else per_text(get_attack(attack.primary))
+    name = turned(attack.primary, dial, setting if same else f"{setting}, {PER_TEXT}")
+    return [replace(s, attack=name) for s in _scored([primary], texts, target, reference, reporter)]
+
+
+def _scored(
+    attacks: Sequence[Attack],
+    texts: AttackTexts,
+    target: ScoredModel,
+    reference: ScoredModel | None,
+    reporter: Reporter | None,
+) -> list[TextStatistic]:
+    cache = ScoreCache(cache_directory() / "scores")
+    try:
+        if reporter is None:
+            return score_attacks(attacks, texts, target, reference, cache)
+        with reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance:
+            return score_attacks(attacks, texts, target, reference, cache, advance=advance)
+    finally:
+        cache.close()

@@ -1,0 +1,109 @@
+"""The figure of runs side by side: AUROC and loss by run or over a key, ROC curves, canary users by substring length.
+
+With the runs of Kandpal et al. (2024) it is their Figures 4, 7, 11, 12 (left), 13 and 14.
+"""
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from audit.compare import Comparison
+from audit.record import Estimate, Record
+from reports.drawing import BLUE, GREY, ORANGE, figure, label
+
+STYLES = list(zip("os^DvPX<", ["-", "--", ":", "-."] * 2, [BLUE, ORANGE, "black", GREY] * 2, strict=True))
+
+
+def comparison_figure(compared: Comparison) -> str:
+    """SVG: AUROC and loss above; ROC curves below, and canary users where any run has them."""
+    planted = any(_lengths(record) for record in compared.records)
+    with figure(6.6, 5.0) as (drawn, saved):
+        (areas, losses), (rocs, last) = drawn.subplots(2, 2)
+        places, names = _places(compared)
+        _areas(areas, compared, places)
+        _losses(losses, compared, places)
+        for axes in (areas, losses):
+            axes.set_xticks(places, names, rotation=0 if sum(map(len, names)) < 36 else 25, ha="center")
+            axes.margins(x=0.12)
+            axes.set_xlabel(compared.over or "")
+        _rocs(rocs, compared)
+        if planted:
+            rocs.legend(loc="upper left", fontsize=6.5)
+            _canaries(last, compared)
+        else:
+            last.axis("off")
+            last.legend(*rocs.get_legend_handles_labels(), loc="upper left", fontsize=7)
+    return saved[0]
+
+
+def _places(compared: Comparison) -> tuple[list[float], list[str]]:
+    """Where runs stand: evenly, in their order; numbers would crowd where they differ by powers."""
+    names = [row.name if compared.over is None else _short(row.value) for row in compared.rows]
+    return [float(i) for i in range(len(names))], names
+
+
+def _short(value: object) -> str:
+    text = f"{value:.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    return text if len(text) <= 16 else text[:15] + "…"
+
+
+def _areas(axes: Axes, compared: Comparison, places: list[float]) -> None:
+    rows = compared.rows
+    reach = [[r.auroc - r.auroc_low for r in rows], [r.auroc_high - r.auroc for r in rows]]
+    axes.errorbar(places, [r.auroc for r in rows], np.maximum(reach, 0), fmt="o", color=BLUE, markersize=4, capsize=3)
+    ceilings = [(place, r.ceiling) for place, r in zip(places, rows, strict=True) if r.ceiling is not None]
+    if ceilings:
+        axes.plot(*zip(*ceilings, strict=True), "_", color="black", markersize=14, label="ceiling")
+        axes.legend()
+    axes.axhline(0.5, color=GREY, linewidth=0.6)
+    label(axes, "", "attack AUROC")
+
+
+def _losses(axes: Axes, compared: Comparison, places: list[float]) -> None:
+    for side, (mark, colour) in {"held_in_loss": ("o", BLUE), "held_out_loss": ("s", ORANGE)}.items():
+        points = [(p, loss) for p, r in zip(places, compared.rows, strict=True) if (loss := getattr(r, side))]
+        if points:
+            name = side.removesuffix("_loss").replace("_", "-")
+            axes.plot(*zip(*points, strict=True), mark, color=colour, markersize=4, label=f"{name} users")
+    axes.legend()
+    label(axes, "", "validation loss, nats per token")
+
+
+def _rocs(axes: Axes, compared: Comparison) -> None:
+    for record, row, (_, style, colour) in zip(compared.records, compared.rows, STYLES * 9, strict=False):
+        result = record.primary()
+        axes.step(result.roc_fpr, result.roc_tpr, style, where="post", color=colour, linewidth=1.1, label=row.name)
+    lowest = 0.5 / max(max(r.split.held_in, r.split.held_out) for r in compared.records)
+    diagonal = np.geomspace(lowest, 1, 50)
+    axes.plot(diagonal, diagonal, color=GREY, linewidth=0.6)
+    axes.set(xscale="log", yscale="log", xlim=(lowest, 1), ylim=(lowest, 1.1))
+    label(axes, "false-positive rate", "true-positive rate")
+
+
+def _canaries(axes: Axes, compared: Comparison) -> None:
+    """A line per run over substring lengths; of several numbers of documents the largest is drawn."""
+    lengths = sorted({length for record in compared.records for length in _lengths(record)})
+    runs = len(compared.rows)
+    for i, (record, row, (mark, style, colour)) in enumerate(
+        zip(compared.records, compared.rows, STYLES * 9, strict=False)
+    ):
+        points = sorted(_lengths(record).items())
+        if not points:
+            continue
+        x = [lengths.index(length) + 0.1 * (i - (runs - 1) / 2) for length, _ in points]
+        y = [area.value for _, area in points]
+        reach = [[area.value - area.lower for _, area in points], [area.upper - area.value for _, area in points]]
+        axes.errorbar(
+            x, y, np.maximum(reach, 0), fmt=mark + style, color=colour, markersize=3, capsize=2, label=row.name
+        )
+    axes.axhline(0.5, color=GREY, linewidth=0.6)
+    axes.set_xticks(range(len(lengths)), [str(length) for length in lengths])
+    axes.set_ylim(0, 1.03)
+    axes.legend(fontsize=6.5, loc="lower right")
+    label(axes, "tokens in the canary users' shared substring", "attack AUROC")
+
+
+def _lengths(record: Record) -> dict[int, Estimate]:
+    """AUROC by substring length, of the group with the most documents."""
+    groups = [g for g in (record.canaries.groups if record.canaries else []) if g.length is not None and g.auroc]
+    groups.sort(key=lambda g: float("inf") if g.documents is None else g.documents)
+    return {g.length: g.auroc for g in groups if g.length is not None and g.auroc is not None}

@@ -1,0 +1,184 @@
+"""The attacker's dials: what leads, what stands beside, and that a whole run with every dial turned holds together."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from attacks.scoring import TextStatistic, dial_of, turned
+from attacks.statistics import compares_tokens, get_attack, per_text
+from audit.attacker import AttackConfig
+from audit.config import load_config, parse_config
+from audit.dials import dials
+from audit.ledger import load_ledger
+from audit.masking import masked
+from audit.pipeline import run
+from audit.progress import LineReporter
+from audit.record import read_record
+from audit.scoring import score_users_texts
+from audit.shadows import _included
+from audit.verify import verify
+from corpus.errors import InputError
+from corpus.split import Part, Role
+from tests.conftest import SMALL
+
+QUIET = LineReporter(lambda line: None)
+
+
+def test_a_turned_dial_is_read_back_from_the_attacks_name_and_from_no_other():
+    name = turned("likelihood-ratio", "reference", "org/gpt: [v2]")
+    assert dial_of("likelihood-ratio", name) == ("reference", "org/gpt: [v2]")
+    assert dial_of("likelihood-ratio-per-token", name) is None
+    assert dial_of("likelihood-ratio", "likelihood-ratio") is None
+
+
+def _statistics(gaps, users=400, texts=3):
+    """Per named attack statistics of one world, members better by the attack's own gap."""
+    rng = np.random.default_rng(0)
+    member = {f"u{i}": bool(i % 2) for i in range(users)}
+    common = rng.normal(0, 1, (users, texts))
+    return [
+        TextStatistic(user, t, name, float(common[i, t] + gap * its))
+        for name, gap in gaps.items()
+        for i, (user, its) in enumerate(member.items())
+        for t in range(texts)
+    ], member
+
+
+def test_settings_stand_beside_the_leading_one_with_their_difference():
+    better = turned("loss", "reference", "other")
+    statistics, member = _statistics({"loss": 0.2, better: 0.6})
+    attack = AttackConfig(names=("loss",), primary="loss", aggregations=("mean", "max"), reference="mine")
+    rows = dials(statistics, member, attack=attack, resamples=200, seed=0)
+    assert [(r.dial, r.setting) for r in rows] == [
+        ("aggregation", "mean"),
+        ("aggregation", "max"),
+        ("reference", "mine"),
+        ("reference", "other"),
+    ]
+    assert rows[0].difference is None
+    assert rows[2].difference is None
+    assert rows[3].difference.lower > 0.05
+    assert rows[3].auroc.value - rows[2].auroc.value == pytest.approx(rows[3].difference.value)
+    only = AttackConfig(names=("loss",), primary="loss", aggregations=("mean",))
+    assert dials(_statistics({"loss": 0.2})[0], member, attack=only, resamples=200, seed=0) == []
+
+
+def test_every_user_is_in_half_of_the_shadow_models_and_pairs_are_not_tied():
+    included = _included([f"u{i}" for i in range(500)], 8, seed=1)
+    assert (included.sum(axis=0) == 4).all()
+    together = (included[0] & included[1]).mean()  # 1/2 x 3/7 under independent halves
+    assert abs(together - 3 / 14) < 5 * np.sqrt(3 / 14 * 11 / 14 / 500)
+
+
+@pytest.mark.parametrize(
+    ("attack", "said"),
+    [
+        ({"references": ["gpt2", "gpt2"]}, "references names 'gpt2' twice"),
+        ({"documents": ["fresh", "fresh"]}, "documents names 'fresh' twice"),
+        ({"documents": ["old"]}, "attack.documents.0"),
+        ({"names": ["loss"], "primary": "loss", "references": ["gpt2"]}, "which 'loss' has not"),
+        ({"shadow_models": 2}, "shadow_models is 2"),
+        ({"references": [{"kind": "publik"}]}, "attack.references.0"),
+        ({"references": [{"kind": "public", "user": {}}]}, "did you mean 'users'"),
+    ],
+)
+def test_dials_that_cannot_be_turned_so_are_one_line(attack, said):
+    with pytest.raises(InputError, match=said):
+        parse_config({**SMALL, "attack": attack}, "x.yaml")
+
+
+def test_models_of_the_run_are_needed_where_they_are_trained_again():
+    with pytest.raises(InputError, match="there is none"):
+        parse_config(
+            {**SMALL, "model": {"base": "gpt2"}, "attack": {"references": [{"kind": "pretrained", "seed": 1}]}}, "x"
+        )
+    guarded = {"kind": "filter", "population": 9, "steps": 2, "delta": 1e-5, "target_epsilon": 8.0, "tau": 1.0}
+    with pytest.raises(InputError, match="a filter may halt"):
+        parse_config({**SMALL, "defense": guarded, "attack": {"shadow_models": 4}}, "x")
+
+
+def test_another_tokenizer_is_compared_per_text(make_lm, tmp_path, english):
+    from dataclasses import replace
+
+    from attacks.scoring import AttackTexts
+    from models.tiny import train_tokenizer
+
+    target, reference = make_lm(0), make_lm(1)
+    texts = AttackTexts({"a": english[:2], "b": english[2:4]})
+    other = replace(reference, tokenizer=train_tokenizer(english, 300), fingerprint="other")
+    names = {s.attack for s in score_users_texts(AttackConfig(), texts, target, reference, QUIET)}
+    assert "likelihood-ratio-per-token" in names
+    left = {s.attack for s in score_users_texts(AttackConfig(), texts, target, other, QUIET)}
+    assert names - left == {"likelihood-ratio-per-token"}
+    with pytest.raises(InputError, match="another tokenizer"):
+        score_users_texts(AttackConfig(primary="likelihood-ratio-per-token"), texts, target, other, QUIET)
+    assert not compares_tokens(per_text(get_attack("likelihood-ratio-per-token")))
+    assert per_text(get_attack("likelihood-ratio")) == get_attack("likelihood-ratio")
+
+
+def test_user_name_patterns_of_references_stay_out_of_the_record():
+    config = parse_config(
+        {**SMALL, "attack": {"references": [{"kind": "public", "users": {"include": ["ann@x"]}}]}}, "x"
+    )
+    assert "ann@x" not in json.dumps(masked(config.model_dump(mode="json")))
+
+
+@pytest.fixture(scope="module")
+def turned_run(tmp_path_factory):
+    """A finished small run with every dial turned. Read only."""
+    folder = tmp_path_factory.mktemp("dials")
+    attack = {
+        "max_characters": 200,
+        "documents": ["fresh", "training"],
+        "training_documents": 5,
+        "references": [{"kind": "pretrained", "seed": 1}, {"kind": "public", "max_records_per_user": 3}],
+        "shadow_models": 4,
+    }
+    (folder / "c.yaml").write_text(yaml.safe_dump({**SMALL, "attack": attack}), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+        run(load_config(folder / "c.yaml"), folder / "run", QUIET, command="heldin run c.yaml")
+    return folder / "run"
+
+
+def test_a_run_with_every_dial_turned_says_so_and_is_verified(turned_run):
+    rows = read_record(turned_run / "record.json").dials
+    assert [(r.dial, r.setting) for r in rows] == [
+        ("aggregation", "mean"),
+        ("aggregation", "min"),
+        ("aggregation", "max"),
+        ("documents", "fresh"),
+        ("documents", "training"),
+        ("reference", "the base model"),
+        ("reference", "pre-trained anew, seed 1"),
+        ("reference", "fine-tuned on public users"),
+        ("shadow models", "no shadow model"),
+        ("shadow models", "4"),
+    ]
+    assert len({r.auroc.value for r in rows}) > 5
+    assert not verify(turned_run, QUIET).differences
+
+
+def test_the_leading_attack_is_the_same_whatever_stands_beside_it(turned_run, finished):
+    names = {a.attack for a in read_record(turned_run / "record.json").attacks}
+    assert names == {a.attack for a in read_record(finished / "record.json").attacks}
+
+
+def test_shadow_models_leave_scores_and_no_model(turned_run):
+    assert sorted(p.name for p in (turned_run / "shadow").iterdir()) == [f"{i:03}.parquet" for i in range(4)]
+
+
+def test_known_documents_are_training_records_of_both_sides_by_a_rule_that_knows_no_coin(turned_run):
+    from audit.data import prepare_data
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELDIN_CACHE_DIR", str(turned_run.parents[1] / "cache"))
+        data = prepare_data(load_config(turned_run / "config.yaml"), turned_run, QUIET)
+    ledger = load_ledger(turned_run / "ledger")
+    known = data.training_documents(ledger.scored_users(), 5, 0)
+    for role in (Role.HELD_IN, Role.HELD_OUT):
+        for user in ledger.users(role):
+            assert len(known[user]) == min(5, len(ledger.parts[user][Part.TRAIN]))
+            assert set(known[user]) <= {data.store.record(row).text for row in ledger.parts[user][Part.TRAIN]}
