@@ -1,0 +1,173 @@
+"""The findings of Kandpal et al. (2024) on the runs of configs/trials, each by a test that was fixed before the runs.
+
+python benchmarks/trial_findings.py runs/trials plays
+python benchmarks/trial_findings.py runs/trials enron
+
+A finding that something changes is confirmed if the 95 % interval of the difference lies on its side of zero, and not
+confirmed if the interval lies on the other side or within +-MARGIN. A finding that nothing changes is confirmed if the
+interval lies within +-MARGIN, and not confirmed if it lies outside. Otherwise it cannot be judged at this scale.
+Intervals of different runs are of independent coins: variances add. On one run they are paired (DeLong).
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+from scipy import stats
+
+from audit.paired import Z95
+from audit.record import Estimate, Record, read_record
+
+MARGIN = 0.1
+Change = tuple[float, float, float]
+
+
+def less(of: Change) -> str:
+    """The verdict on "it falls"."""
+    return more((-of[0], -of[2], -of[1]))
+
+
+def more(of: Change) -> str:
+    """The verdict on "it rises"."""
+    _, low, high = of
+    if low > 0:
+        return "confirmed"
+    return "not confirmed" if high < 0 or (low > -MARGIN and high < MARGIN) else "cannot be judged"
+
+
+def alike(of: Change) -> str:
+    """The verdict on "it stays"."""
+    _, low, high = of
+    if low > -MARGIN and high < MARGIN:
+        return "confirmed"
+    return "not confirmed" if low > MARGIN or high < -MARGIN else "cannot be judged"
+
+
+def between(one: tuple[float, float], other: tuple[float, float]) -> Change:
+    """Second less first, each a value and its standard error, with a 95 % interval."""
+    reach = Z95 * math.hypot(one[1], other[1])
+    return other[0] - one[0], other[0] - one[0] - reach, other[0] - one[0] + reach
+
+
+def real(record: Record) -> tuple[float, float]:
+    """AUROC of the leading attack on real users, and its standard error."""
+    return _pair(record.primary().auroc)
+
+
+def planted(record: Record, lengths: Callable[[int], bool] = lambda _: True) -> tuple[float, float]:
+    """Mean AUROC over the groups of canary users of such lengths, and its standard error."""
+    assert record.canaries
+    groups = [_pair(g.auroc) for g in record.canaries.groups if g.auroc and g.length and lengths(g.length)]
+    return sum(a for a, _ in groups) / len(groups), math.hypot(*(d for _, d in groups)) / len(groups)
+
+
+def _pair(area: Estimate) -> tuple[float, float]:
+    return area.value, area.deviation
+
+
+def _say(finding: str, verdict: str, of: Change | None, why: str = "") -> None:
+    numbers = "" if of is None else f"{of[0]:+.3f} ({of[1]:+.3f} to {of[2]:+.3f})"
+    print(f"| {finding} | {verdict} | {numbers}{'; ' if numbers and why else ''}{why} |")
+
+
+def main(runs: Path, corpus: str) -> None:
+    """Print one table row a finding."""
+
+    def run(variant: str = "") -> Record:
+        return read_record(runs / (f"{corpus}-{variant}" if variant else corpus) / "record.json")
+
+    def values(a: tuple[float, float], b: tuple[float, float]) -> str:
+        return f"{a[0]:.3f} to {b[0]:.3f}"
+
+    plain = run()
+    assert plain.training
+    print("| finding | verdict | difference of AUROCs (95 % interval), values |\n|---|---|---|")
+    capped, free = planted(run("cap5")), planted(plain)
+    _say(
+        "a cap of 5 documents brings canary users near chance",
+        alike(between((0.5, 0), capped)),
+        between((0.5, 0), capped),
+        values(free, capped),
+    )
+    _say("a cap of 5 documents lowers the AUROC of canary users", less(between(free, capped)), between(free, capped))
+    for who, measure in (("real", real), ("canary", planted)):
+        one, other = measure(run("copies")), measure(run("copies-out"))
+        _say(
+            f"taking out copies lowers the AUROC ({who} users)",
+            less(between(one, other)),
+            between(one, other),
+            values(one, other),
+        )
+    assert plain.canaries
+    lengths = sorted({g.length for g in plain.canaries.groups if g.length})
+    short, long = planted(plain, lambda n: n == lengths[0]), planted(plain, lambda n: n == lengths[-1])
+    _say(
+        f"a substring of {lengths[-1]} tokens leaks more than of {lengths[0]}",
+        more(between(short, long)),
+        between(short, long),
+        values(short, long),
+    )
+    known = plain.knowledge
+    rise, falls = (
+        known[-1].mean - known[0].mean,
+        [a.deviation > b.deviation for a, b in pairwise(known)],
+    )
+    least, most = known[0], known[-1]
+    _say(
+        f"{most.texts} texts tell more than 1",
+        "confirmed" if most.mean > least.high else "cannot be judged",
+        None,
+        f"{rise:+.3f}; {least.mean:.3f} (95 % of draws {least.low:.3f} to {least.high:.3f}) to {most.mean:.3f}",
+    )
+    _say(
+        "more texts, less variance",
+        "confirmed" if all(falls) else "not confirmed",
+        None,
+        ", ".join(f"{p.texts}: {p.deviation:.4f}" for p in known),
+    )
+    for row in plain.dials:
+        if row.difference and row.dial in ("aggregation", "reference", "documents"):
+            change = (row.difference.value, row.difference.lower, row.difference.upper)
+            finding = {
+                "aggregation": f"mean beats {row.setting}",
+                "reference": f"the base model beats a reference {row.setting}",
+                "documents": "training documents tell more than fresh ones",
+            }[row.dial]
+            _say(finding, (more if row.dial == "documents" else less)(change), change)
+    for kind in ("batch", "example"):
+        for who, measure in (("real", real), ("canary", planted)):
+            one, other = measure(plain), measure(run(f"clip-{kind}"))
+            _say(
+                f"clipping by {kind} changes nothing ({who} users)",
+                alike(between(one, other)),
+                between(one, other),
+                values(one, other),
+            )
+    curve = plain.training.curve
+    found = stats.spearmanr([p.step for p in curve], [p.auroc for p in curve])
+    early = curve[len(curve) // 4 - 1]
+    costs = found.pvalue < 0.05 and found.statistic > 0 and curve[-1].held_in_loss < early.held_in_loss
+    rises = f"AUROC rises with steps (Spearman {found.statistic:.2f}, p {found.pvalue:.2g}), {early.auroc:.3f} to"
+    rises += f" {curve[-1].auroc:.3f}, while held-in loss goes {early.held_in_loss:.3f} to {curve[-1].held_in_loss:.3f}"
+    _say("early stopping trades utility", "confirmed" if costs else "cannot be judged", None, rises)
+    _say("gap of losses and AUROC go together", "", None, f"Spearman {plain.training.gap_auroc_spearman}")
+    for who, measure in (("real", real), ("canary", planted)):
+        one, other = measure(plain), measure(run("large"))
+        _say(
+            f"larger models leak alike ({who} users)",
+            alike(between(one, other)),
+            between(one, other),
+            values(one, other),
+        )
+    one, other = real(run("quarter")), real(plain)
+    _say("more users in all, less leakage of each", less(between(one, other)), between(one, other), values(one, other))
+    for row in run("shadow").dials:
+        if row.dial == "shadow models" and row.difference:
+            change = (row.difference.value, row.difference.lower, row.difference.upper)
+            _say("shadow models beat the leading attack", more(change), change, f"{row.auroc.value:.3f}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
