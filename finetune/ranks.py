@@ -8,6 +8,7 @@ import datetime
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
@@ -17,6 +18,9 @@ Item = TypeVar("Item")
 PATIENCE = datetime.timedelta(hours=24)  # the first process may pre-train while the others wait
 
 
+_alone: ContextVar[bool] = ContextVar("alone", default=False)  # in the block of ``first_process_first``
+
+
 def rank() -> int:
     """Number of this process; 0 alone."""
     return dist.get_rank() if dist.is_initialized() else 0
@@ -24,35 +28,46 @@ def rank() -> int:
 
 def processes() -> int:
     """How many train together; 1 alone."""
-    return int(dist.get_world_size()) if dist.is_initialized() else 1
+    return int(dist.get_world_size()) if _together() else 1
 
 
 def own_share(items: Sequence[Item]) -> list[Item]:
     """This process's part of the units of a step."""
-    return list(items[rank() :: processes()])
+    return list(items[rank() :: processes()]) if _together() else list(items)
 
 
 def sum_over_ranks(tensors: Sequence[torch.Tensor]) -> None:
     """Replace each tensor by its sum over the processes."""
-    if dist.is_initialized():
+    if _together():
         for tensor in tensors:
             dist.all_reduce(tensor)
 
 
 def wait_for_all() -> None:
     """Go on when every process has come here."""
-    if dist.is_initialized():
+    if _together():
         dist.barrier()
 
 
 @contextmanager
 def first_process_first() -> Iterator[None]:
-    """The first process does the block alone, then the others, who find its files."""
+    """The first process does the block alone, then the others, who find its files.
+
+    A training in the block is of one process: what waits for the others there would wait for ever.
+    """
     if rank() > 0:
         wait_for_all()
-    yield
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
     if rank() == 0:
         wait_for_all()
+
+
+def _together() -> bool:
+    return dist.is_initialized() and not _alone.get()
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from finetune.ranks import own_share
 
 SCRIPT = """
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 import torch
 from corpus.coins import seed_key
@@ -20,7 +21,7 @@ from defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonS
 from defenses.mechanism import Mechanism
 from finetune.clipping import PlainClipping
 from finetune.loop import train
-from finetune.ranks import joined, rank
+from finetune.ranks import first_process_first, joined
 from finetune.recipe import Recipe, Select
 from finetune.units import PrivateRecords, plan_private_training
 from models.loading import load_language_model
@@ -36,7 +37,7 @@ mechanism = Mechanism(
 )
 records = PrivateRecords([f"r{i}" for i in range(43)], [f"u{i % 11}" for i in range(43)], [len(s) for s in sequences])
 private = plan_private_training(mechanism, seed_key(1), records, NoiseGenerator.PHILOX)
-with joined():
+with joined(), first_process_first() if kind == "before" else nullcontext():
     train(
         load_language_model(base),
         sequences,
@@ -48,7 +49,9 @@ with joined():
 """
 
 
-@pytest.mark.parametrize("kind", ["private", *(pytest.param(k, marks=pytest.mark.slow) for k in ("plain", "clip"))])
+@pytest.mark.parametrize(
+    "kind", ["private", *(pytest.param(k, marks=pytest.mark.slow) for k in ("plain", "clip", "before"))]
+)
 def test_two_processes_end_with_the_model_of_one(make_lm, tmp_path, kind):
     """43 records in batches of 7: the last batch has one record, and one process none of it."""
     lm = make_lm()
