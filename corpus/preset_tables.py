@@ -27,6 +27,7 @@ BOOKSUM = Published("BookSum's chapters (train.csv, dev.csv, test.csv of kmfoda/
 
 FIRST_SECOND = datetime(2015, 9, 1, tzinfo=UTC).timestamp()
 LAST_SECOND = datetime(2016, 3, 1, tzinfo=UTC).timestamp()
+SMALL_LAST_SECOND = datetime(2016, 1, 1, tzinfo=UTC).timestamp()
 MAX_COMMENTS = 2000
 MIN_TOKENS = 250
 LAST_YEAR = 2021
@@ -34,20 +35,20 @@ LAST_YEAR = 2021
 Row = dict[str, Any]
 
 
-def reddit(path: Path, tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Long comments of September 2015 to February 2016 by people who are no bot, moderator or prolific account.
+def reddit(path: Path, tokens: Tokens, bad: BadRows, *, end: float = LAST_SECOND) -> Iterator[pa.RecordBatch]:
+    """Long comments from September 2015 to ``end`` by people who are no bot, moderator or prolific account.
 
     Reads the files twice: a first pass counts comments by author, all lengths; memory grows with the authors.
     """
     passing = BadRows(skip=bad.skip)
     rows = (row for _, row in REDDIT.rows(path, passing) if isinstance(row, dict))
-    comments = Counter(row["author"] for row in rows if is_person(row.get("author")) and _in_period(_second(row)))
+    comments = Counter(row["author"] for row in rows if is_person(row.get("author")) and _in_period(_second(row), end))
 
     def record(row: Row) -> Row | None:
         second = _second(row)
         if second is None:
             raise _Unusable(f"no time in 'created_utc' (found {row.get('created_utc')!r})")
-        if not _in_period(second) or not is_person(row.get("author")) or comments[row["author"]] > MAX_COMMENTS:
+        if not _in_period(second, end) or not is_person(row.get("author")) or comments[row["author"]] > MAX_COMMENTS:
             return None
         text = row.get("body")
         if isinstance(text, str) and len(tokens.split(text)) < MIN_TOKENS:
@@ -115,8 +116,8 @@ def _second(row: Row) -> float | None:
         return None
 
 
-def _in_period(second: float | None) -> bool:
-    return second is not None and FIRST_SECOND <= second < LAST_SECOND
+def _in_period(second: float | None, end: float) -> bool:
+    return second is not None and FIRST_SECOND <= second < end
 
 
 def _batches(

@@ -5,6 +5,7 @@ A preset is fixed: a threshold that differs is another experiment. What a step m
 """
 
 import difflib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from corpus.files import file_sha256, text_sha256
 from corpus.hub import HuggingFace
 from corpus.preset_mail import enron_chua, enron_fingerprint, enron_kandpal
 from corpus.preset_posts import stackoverflow
-from corpus.preset_tables import arxiv, booksum, cc_news, reddit
+from corpus.preset_tables import SMALL_LAST_SECOND, arxiv, booksum, cc_news, reddit
 from corpus.published import WORDS, Tokens, table_files
 from corpus.rows import BadRows, existing
 from corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter, select_users
@@ -133,6 +134,22 @@ PRESETS: Mapping[str, Preset] = {
             minimum=100,
             published="5,194 users, 1,002K records, records per user 100 | 116 | 144 | 199 | 1,921 (Table 1)",
             read=reddit,
+        ),
+        Preset(
+            name="reddit-small",
+            paper="Kandpal et al. (2024), Appendix D.1 (four of the six months; which ones they do not say)",
+            files="pushshift's RC_2015-09 to RC_2015-12 (.zst, .bz2, JSON lines) or Parquet",
+            user="author",
+            text="body",
+            steps=(
+                PresetStep("comments of September to December 2015 (UTC)"),
+                PresetStep('users with "bot" or "mod" in the name, and deleted accounts, out'),
+                PresetStep("users with over 2,000 comments in the period out", record_local=False),
+                PresetStep("comments under 250 tokens out"),
+            ),
+            minimum=100,
+            published="2,774 users, 537K records, records per user 100 | 115 | 141 | 194 | 1,662 (Table 3)",
+            read=functools.partial(reddit, end=SMALL_LAST_SECOND),
         ),
         Preset(
             name="cc_news",

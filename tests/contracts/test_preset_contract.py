@@ -54,6 +54,7 @@ WRITERS = {
     ("reddit", "zst"): lambda path, raw: json_lines(path, _comments(raw), "RC_2015-09.zst"),
     ("reddit", "plain"): lambda path, raw: json_lines(path, _comments(raw), "RC_2015-09"),
     ("reddit", "parquet"): lambda path, raw: parquet(path, _comments(raw), "2015-09.parquet"),
+    ("reddit-small", "zst"): lambda path, raw: json_lines(path, _comments(raw), "RC_2015-09.zst"),
     ("cc_news", "parquet"): lambda path, raw: parquet(
         path, [article(f"{u}.org", _text(u, n), n) for u, n in raw], "train-00000-of-00005.parquet"
     ),

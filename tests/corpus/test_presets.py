@@ -192,6 +192,12 @@ def test_reddit_keeps_long_comments_of_the_six_months_by_people(tmp_path):
     assert is_person("bo_t")
 
 
+def test_the_small_reddit_ends_with_2015(tmp_path):
+    last = SEPTEMBER + 122 * 86_400 - 1  # September to December
+    rows = [comment("ann", _words(250), second, f"{second}") for second in (SEPTEMBER, last, last + 1)]
+    assert [r["id"] for r in _rows("reddit-small", json_lines(tmp_path, rows, "RC.zst"))] == [f"{SEPTEMBER}", f"{last}"]
+
+
 def test_two_thousand_comments_stay_and_one_more_drops_the_user_over_all_files_and_lengths(tmp_path):
     """The count is of comments of every length, before the short ones go, and over the whole folder."""
     rows = [comment("ann", "short", SEPTEMBER + i, f"a{i}") for i in range(1999)]
@@ -332,6 +338,7 @@ def test_the_thresholds_are_the_papers():
         "enron-chua": None,
         "booksum": None,
         "reddit": 100,
+        "reddit-small": 100,
         "cc_news": 30,
         "arxiv": 20,
         "stackoverflow": None,

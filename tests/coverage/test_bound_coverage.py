@@ -33,7 +33,12 @@ def test_simulated_coverage(users, epsilons, trials):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("users", "epsilons"), [(50, measure.EPSILONS), (500, measure.EPSILONS), (5000, (1.0,)), (5000, (4.0,))]
+    ("users", "epsilons"),
+    [
+        (50, measure.EPSILONS),
+        (500, measure.EPSILONS),
+        *(pytest.param(5000, (epsilon,), marks=pytest.mark.long) for epsilon in (1.0, 4.0)),
+    ],
 )
 def test_simulated_coverage_at_length(users, epsilons):
     assert not failures(measure.simulate(epsilons, users, 2000, seed=12, estimates=False))
