@@ -2,34 +2,27 @@
 
 import errno
 import os
-import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands import account, corpus, study
+from commands import account, audit, corpus, study
+from commands.finish import Interrupted, command_line, finish, interruptible
 from commands.options import (
     AsJson,
     GroupSize,
-    IdColumn,
     Noise,
     Out,
     Rate,
-    SkipBad,
     Target,
-    TextColumn,
-    UserColumn,
     json_text,
 )
 from corpus.errors import InputError, ResumableError
 
 if TYPE_CHECKING:
     from audit.config import RunConfig
-    from audit.record import Record
 
 BUG, BAD_INPUT, RESUMABLE, INTERRUPTED = 1, 2, 5, 130
 _MISNAMED = {errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
@@ -72,89 +65,7 @@ def run(
     _run(load_config(config, set_ or []), out)
 
 
-@app.command()
-def audit(
-    model: Annotated[str | None, typer.Option(help="Model folder or hub name; may be a LoRA adapter folder.")] = None,
-    reference: Annotated[
-        list[str] | None,
-        typer.Option(help="Model not trained on these users, as the base model. Repeatable: the first leads."),
-    ] = None,
-    held_in: Annotated[Path | None, typer.Option(help="Texts of users that were trained on.")] = None,
-    held_out: Annotated[Path | None, typer.Option(help="Texts of users that were not.")] = None,
-    out: Out = None,
-    name: Annotated[str, typer.Option(help="Name of the audit, for the report.")] = "audit",
-    user: UserColumn = "user",
-    text: TextColumn = "text",
-    id: IdColumn = None,
-    skip_bad_lines: SkipBad = False,
-    max_texts_per_user: Annotated[int | None, typer.Option(min=1, help="Score at most so many texts a user.")] = None,
-    max_characters: Annotated[int, typer.Option(min=1, help="Score the first so many characters of a text.")] = 4000,
-    assignment: Annotated[str, typer.Option(help="How sides came about: coin, fixed or unknown.")] = "unknown",
-    claim: Annotated[list[str] | None, typer.Option(help="Test epsilon=8,delta=1e-6. Repeatable.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="Test the curve of this plan.json.")] = None,
-    runs: Annotated[int | None, typer.Option(min=2, help="Train so many models, each by coin with a user.")] = None,
-    config: Annotated[Path | None, typer.Option(help="With --runs: YAML of the run, whose plan is tested.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="With --runs: section.key=value. Repeatable.")] = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="With --runs: at a time (default: cores).")] = None,
-    target: Annotated[str, typer.Option(help="With --runs: train the config's defense, or none.")] = "defense",
-    documents: Annotated[int | None, typer.Option(min=1, help="With --runs: of the worst-case user.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="With --runs: in place of the config's.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="With --runs: of the score, fixed before looking.")] = None,
-) -> None:
-    """Audit a checkpoint that someone else trained (nothing is trained), or --runs many trainings of a config.
-
-    A checkpoint, from two files of users' texts: --model, --reference, --held-in, --held-out. Exit code 4 if a claim is
-    violated; never 3, since nobody but its maker knows who was held in.
-
-    Independent trainings: --runs 200 --config CONFIG trains so many small models, each with a worst-case user or
-    without it by its own coin, and certifies by Clopper-Pearson. The same command goes on after a kill. Exit code 3 if
-    a claim is violated.
-    """
-    from audit.attacker import AttackConfig
-    from audit.bound_scores import parse_claim, plan_claim
-    from audit.checkpoint import CheckpointAudit, audit_checkpoint
-    from audit.progress import reporter_for_this_terminal
-    from audit.verdict import Assignment
-    from corpus.rows import Columns
-
-    files = {"--model": model, "--reference": reference, "--held-in": held_in, "--held-out": held_out}
-    its = {"--set": set_, "--processes": processes, "--documents": documents, "--seed": seed, "--threshold": threshold}
-    if runs is not None or config is not None:
-        strange = next((option for option, value in {**files, "--plan": plan}.items() if value), None)
-        if runs is None or config is None or strange:
-            wrong = f"{strange} is of the other form" if strange else f"--{'config' if runs else 'runs'} is missing"
-            raise InputError(f"independent trainings take --runs and --config ({wrong}); a checkpoint takes neither")
-        _audit_trials(config, set_, out, runs, processes, target, documents, seed, threshold, claim)
-    strange = next((option for option, value in its.items() if value not in (None, [])), None)
-    if model is None or not reference or held_in is None or held_out is None or strange:
-        missing = (
-            f"{strange} goes with --runs" if strange else f"{next(o for o, v in files.items() if not v)} is missing"
-        )
-        raise InputError(
-            f"audit a checkpoint with --model, --reference, --held-in and --held-out ({missing}), or train many models"
-            " with --runs and --config"
-        )
-    if assignment not in tuple(Assignment):
-        raise InputError(f"--assignment {assignment}: choose {', '.join(Assignment)}")
-    claims = [parse_claim(text) for text in claim or []] + ([plan_claim(plan)] if plan else [])
-    folder = out or Path("runs") / name
-    job = CheckpointAudit(
-        model=model,
-        reference=reference[0],
-        others=tuple(reference[1:]),
-        held_in=held_in,
-        held_out=held_out,
-        columns=Columns(user=user, text=text, id=id),
-        name=name,
-        skip_bad_lines=skip_bad_lines,
-        assignment=Assignment(assignment),
-        claims=tuple(claims),
-        plan=plan,
-        max_texts_per_user=max_texts_per_user,
-        attack=AttackConfig(max_characters=max_characters, reference=reference[0]),
-    )
-    with _interruptible():
-        _finish(audit_checkpoint(job, folder, reporter_for_this_terminal(), command=_command()), folder)
+app.command()(audit.audit)
 
 
 @app.command()
@@ -323,76 +234,10 @@ def _run(config: "RunConfig", out: Path | None) -> None:
     from audit.progress import reporter_for_this_terminal
 
     folder = out or Path("runs") / config.name
-    with _interruptible():
-        record = run_pipeline(config, folder, reporter_for_this_terminal(), command=_command())
+    with interruptible():
+        record = run_pipeline(config, folder, reporter_for_this_terminal(), command=command_line())
         if record is not None:
-            _finish(record, folder)
-
-
-def _audit_trials(
-    path: Path,
-    overrides: list[str] | None,
-    out: Path | None,
-    runs: int,
-    processes: int | None,
-    target: str,
-    documents: int | None,
-    seed: int | None,
-    threshold: float | None,
-    claims: list[str] | None,
-) -> NoReturn:
-    """The second form of ``heldin audit``."""
-    from audit.bound_scores import parse_claim
-    from audit.config import load_config
-    from audit.progress import reporter_for_this_terminal
-    from audit.trial_job import TrialsAudit, target_of
-    from audit.trials import audit_trials
-
-    config = load_config(path, [*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
-    stated = [parse_claim(text) for text in claims or []]
-    job = TrialsAudit(
-        config=config,
-        runs=runs,
-        target=target_of(target),
-        documents=documents,
-        claims=tuple((claim.epsilon, claim.delta) for claim in stated),
-        threshold=threshold,
-    )
-    folder = out or Path("runs") / config.name
-    with _interruptible():
-        record = audit_trials(job, folder, reporter_for_this_terminal(), command=_command(), processes=processes)
-        _finish(record, folder)
-
-
-def _finish(record: "Record", folder: Path) -> NoReturn:
-    """Make the report and say what was found."""
-    from reports.findings import findings
-    from reports.pdf import write_report
-
-    said = findings(record)
-    for warning in said.warnings:
-        typer.echo(f"note: {warning}")
-    typer.echo(said.headline)
-    typer.echo(dict(said.paragraphs)["How well the attack did"])
-    typer.echo(dict(said.paragraphs)["What is certified"])
-    typer.echo(f"report: {write_report(folder)}")
-    raise typer.Exit(record.judgement.exit_code)
-
-
-class _Interrupted(Exception):
-    """Ctrl-C during work that can be resumed; typer would otherwise only say that it was aborted."""
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        raise _Interrupted from error
-
-
-def _command() -> str:
-    return shlex.join(["heldin", *sys.argv[1:]])
+            finish(record, folder)
 
 
 def main() -> None:
@@ -405,7 +250,7 @@ def main() -> None:
         _fail(f"error: {error}", BAD_INPUT)
     except ResumableError as error:
         _fail(f"stopped: {error}", RESUMABLE)
-    except _Interrupted:
+    except Interrupted:
         _fail("interrupted: the same command goes on from the last checkpoint", INTERRUPTED)
     except OSError as error:
         if error.errno is None:

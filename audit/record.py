@@ -21,6 +21,7 @@ INTERNAL_NOTICE = (
 
 Label = Literal["certified", "indicative", "estimate"]
 REAL_USERS = "real users"
+LARGEST_DRIFT = 1e-3  # nats a token by which a probe text's score may move before a model is said to have changed
 
 
 class _Model(BaseModel):

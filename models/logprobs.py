@@ -24,7 +24,9 @@ LOGITS_PER_CHUNK = {False: 2**18, True: 2**28}  # by whether on a GPU
 
 
 @dataclass(frozen=True)
-class _Window:
+class Window:
+    """A piece of a text that one forward pass takes: which text, and the piece's tokens without the start token."""
+
     text: int
     tokens: list[int]
 
@@ -51,7 +53,7 @@ def score_texts(
     if not texts:
         return []
     encoded = lm.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
-    windows = list(_windows(encoded["input_ids"], lm.context))
+    windows = list(cut_into_windows(encoded["input_ids"], lm.context))
     rows: dict[int, NDArray[np.float32]] = {}
     budget = LOGITS_PER_BATCH["cuda" if lm.device.type == "cuda" else "cpu"] // lm.model.config.vocab_size
     for batch in batches_by_length([len(w.tokens) for w in windows], max_tokens=budget):
@@ -82,12 +84,13 @@ def batches_by_length(lengths: Sequence[int], *, max_tokens: int) -> Iterator[li
         yield batch
 
 
-def _windows(encoded: Sequence[Sequence[int]], context: int) -> Iterator[_Window]:
+def cut_into_windows(encoded: Sequence[Sequence[int]], context: int) -> Iterator[Window]:
+    """Texts' tokens in consecutive windows of at most ``context``. Raises InputError for a text without tokens."""
     for text, ids in enumerate(encoded):
         if not ids:
             raise InputError(f"text number {text + 1} has no tokens: remove texts of blanks or unknown characters")
         for start in range(0, len(ids), context):
-            yield _Window(text, list(ids[start : start + context]))
+            yield Window(text, list(ids[start : start + context]))
 
 
 @torch.inference_mode()

@@ -12,12 +12,15 @@ import numpy as np
 
 from corpus.errors import InputError
 from corpus.files import private_directory
+from models.endpoint import EndpointModel, score_endpoint_texts
 from models.loading import LanguageModel
 from models.logprobs import score_texts
 from models.token_scores import TokenScores
 
 CHUNK = 512
 RULE_VERSION = "1"  # of what is scored; raise it when models.logprobs scores something else
+
+ScoredModel = LanguageModel | EndpointModel
 
 
 class ScoreCache:
@@ -41,7 +44,7 @@ class ScoreCache:
 
     def scores(
         self,
-        lm: LanguageModel,
+        lm: ScoredModel,
         texts: Sequence[str],
         *,
         moments: bool = False,
@@ -54,17 +57,22 @@ class ScoreCache:
             texts: any number.
             moments: also mean and deviation over the vocabulary (see ``TokenScores``).
             advance: called with the number of texts done.
+
+        Raises:
+            InputError: as ``score_texts``; moments of a model behind an endpoint, which gives none.
         """
-        keys = [hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts]
+        keys = [_key(text) for text in texts]
         found = {key: self._read(lm.fingerprint, key, moments) for key in set(keys)}
         missing = {key: text for key, text in zip(keys, texts, strict=True) if found[key] is None}
         if advance:
             advance(len(texts) - len(missing))
         # Long texts last would leave ragged chunks: sorting by length keeps padding low inside every chunk.
-        todo = sorted(missing, key=lambda key: len(missing[key]))
-        for start in range(0, len(todo), CHUNK):
-            chunk = todo[start : start + CHUNK]
-            scored = score_texts(lm, [missing[key] for key in chunk], moments=moments)
+        # An endpoint gets the longest first, so that one too long for it is told before the others are paid for.
+        todo = sorted(missing, key=lambda key: len(missing[key]), reverse=isinstance(lm, EndpointModel))
+        size = lm.chunk if isinstance(lm, EndpointModel) else CHUNK
+        for start in range(0, len(todo), size):
+            chunk = todo[start : start + size]
+            scored = _scored(lm, [missing[key] for key in chunk], moments)
             with self._database:
                 self._database.executemany(
                     "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?)",
@@ -78,6 +86,10 @@ class ScoreCache:
                 advance(len(chunk))
         return [s for key in keys if (s := found[key]) is not None]
 
+    def missing(self, lm: ScoredModel, texts: Sequence[str]) -> list[str]:
+        """Those of ``texts`` whose plain scores are not kept yet, each once."""
+        return [t for t in dict.fromkeys(texts) if self._read(lm.fingerprint, _key(t), moments=False) is None]
+
     def _read(self, fingerprint: str, key: bytes, moments: bool) -> TokenScores | None:
         row = self._database.execute(
             "SELECT scores FROM scores WHERE model = ? AND text = ? AND moments = ?",
@@ -87,6 +99,20 @@ class ScoreCache:
 
     def _model_key(self, fingerprint: str) -> str:
         return f"{RULE_VERSION}:{fingerprint}"
+
+
+def _key(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def _scored(lm: ScoredModel, texts: Sequence[str], moments: bool) -> list[TokenScores]:
+    if not isinstance(lm, EndpointModel):
+        return score_texts(lm, texts, moments=moments)
+    if moments:
+        raise InputError(
+            f"endpoint model '{lm.name}' gives no mean and deviation over the vocabulary: leave out min-k++"
+        )
+    return score_endpoint_texts(lm, texts)
 
 
 def _pack(scores: TokenScores) -> bytes:

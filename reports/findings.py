@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from audit.record import Blind, CanaryGroup, Estimate, Record, TrialsFacts, VerdictFacts
+from audit.record import LARGEST_DRIFT, Blind, CanaryGroup, Estimate, Record, TrialsFacts, VerdictFacts
 
 NO_CLAIM = "none"
 NOTICEABLE = 0.55
@@ -100,6 +100,12 @@ def _warnings(record: Record) -> list[str]:
     warnings += [f"{w[0].upper()}{w[1:]}." for w in (training.warnings if training else [])]
     if not record.split.certifiable:
         warnings.append(f"Indicative only: {record.split.standing_reason}.")
+    warnings += [
+        f"The model '{model.name}' changed while it was audited: a probe text's score moved by"
+        f" {model.endpoint.drift:.2g} nats a token."
+        for model in (record.target, record.reference)
+        if model.endpoint and model.endpoint.drift > LARGEST_DRIFT
+    ]
     overlaps = record.split.overlaps
     if overlaps.attacker_texts_in_same_users_training:
         warnings.append(
@@ -130,7 +136,7 @@ def _audited(record: Record) -> str:
     if record.trials:
         return _trials_audited(record, record.trials)
     split, target = record.split, record.target
-    size = f"{target.parameters / 1e6:,.1f} million parameters"
+    size = "unknown size" if target.parameters is None else f"{target.parameters / 1e6:,.1f} million parameters"
     origin = ""
     if record.training:
         t = record.training
@@ -147,6 +153,8 @@ def _audited(record: Record) -> str:
     if record.canaries:
         origin += f" {record.canaries.held_in} of these users are canary users, planted by the auditor."
     which = "fresh texts" if record.documents == "fresh" else "texts that training saw or would have seen"
+    if target.endpoint:
+        origin += f" It was reached at {target.endpoint.url}; {target.endpoint.note}."
     always = f" {split.always_in} more users were always in and are not scored." if split.always_in else ""
     return (
         f"A {target.architecture} of {size} ({target.name}).{origin} Its scores on {record.attacker_texts:,} {which} of"

@@ -1,0 +1,46 @@
+"""How a command that makes a record ends: the report, what was found, the exit code; and how it is interrupted."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from audit.record import Record
+
+
+def finish(record: "Record", folder: Path) -> NoReturn:
+    """Make the report and say what was found."""
+    from reports.findings import findings
+    from reports.pdf import write_report
+
+    said = findings(record)
+    for warning in said.warnings:
+        typer.echo(f"note: {warning}")
+    typer.echo(said.headline)
+    typer.echo(dict(said.paragraphs)["How well the attack did"])
+    typer.echo(dict(said.paragraphs)["What is certified"])
+    typer.echo(f"report: {write_report(folder)}")
+    raise typer.Exit(record.judgement.exit_code)
+
+
+class Interrupted(Exception):
+    """Ctrl-C during work that can be resumed; typer would otherwise only say that it was aborted."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn Ctrl-C into ``Interrupted``."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted from error
+
+
+def command_line() -> str:
+    """How this process was called, for the record."""
+    return shlex.join(["heldin", *sys.argv[1:]])

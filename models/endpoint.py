@@ -1,0 +1,277 @@
+"""A language model that only a completions endpoint reaches: token log-probabilities of texts through its API.
+
+With the model's tokenizer, what is scored is what ``models.logprobs`` scores: token ids are sent in the same windows,
+the start token before each. Without it, texts are sent as they are, after one public character, since a prompt's first
+token has no probability: a newline, or the letter A where the text itself begins with a blank, so that no tokenizer
+joins the two. That is checked for every text against what the server makes of the character alone. All characters of
+the text are scored either way.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from corpus.errors import InputError
+from corpus.files import text_sha256
+from models.endpoint_answers import (
+    Echoed,
+    NoLogprobs,
+    Style,
+    finite,
+    reads_alike,
+    request_body,
+    values_of_text,
+    values_of_tokens,
+)
+from models.endpoint_client import Connection, Refusal
+from models.loading import PROBE, load_tokenizer, start_token
+from models.logprobs import cut_into_windows
+from models.token_scores import TokenScores
+
+COMPLETIONS = "/completions"
+BEFORE_TEXT, BEFORE_BLANK = "\n", "A"
+SHORT_PROBE = "The quick brown fox"
+BYTES_PER_TOKEN = 4  # of English; for estimates only
+_LENGTH_KEYS = ("max_model_len", "context_length", "context_window")  # vLLM; Together and OpenRouter; Groq
+
+
+@dataclass(frozen=True)
+class EndpointModel:
+    """A model behind an endpoint that was shown to give log-probabilities of a prompt.
+
+    Attributes:
+        name: the model's name there.
+        tokenizer: the model's own; None: texts are sent as they are.
+        window: the most tokens of a text in one request; None without a tokenizer.
+        leads: without a tokenizer, the tokens that the server makes of the character before a text, by character.
+        fingerprint: of all that shapes the numbers and can be known: address, name, style, tokenizer, window. The
+            weights are not among it.
+    """
+
+    name: str
+    connection: Connection
+    style: Style
+    tokenizer: PreTrainedTokenizerBase | None
+    window: int | None
+    leads: Mapping[str, tuple[str, ...]]
+    fingerprint: str
+
+    @property
+    def chunk(self) -> int:
+        """Texts that are scored before they are kept: a kill loses little, and all ways stay in use."""
+        return 8 * self.connection.endpoint.concurrency
+
+
+@dataclass(frozen=True)
+class Load:
+    """What texts cost: requests, and tokens sent and generated; ``counted`` by the tokenizer, or else estimated."""
+
+    requests: int
+    tokens: int
+    counted: bool
+
+
+def open_endpoint_model(
+    connection: Connection, name: str, *, tokenizer: str | None = None, context: int | None = None
+) -> EndpointModel:
+    """Find out by requests of a few public words how the endpoint gives log-probabilities of a prompt, if it does.
+
+    Args:
+        connection: to the endpoint.
+        name: of the model there.
+        tokenizer: folder or hub name of the model's tokenizer; None: texts are sent as they are.
+        context: the most tokens that the model takes, where the server does not say it; used with a tokenizer only.
+
+    Raises:
+        InputError: no log-probabilities of a prompt, a tokenizer that is not the model's, or a context not known.
+    """
+    if tokenizer is None:
+        style, _ = _style_of(connection, name, BEFORE_TEXT + SHORT_PROBE)
+        leads = {lead: _tokens_of(connection, name, style, lead) for lead in (BEFORE_TEXT, BEFORE_BLANK)}
+        key = text_sha256("endpoint", connection.endpoint.base, name, style, "text")
+        return EndpointModel(name, connection, style, None, None, leads, key)
+    loaded = load_tokenizer(tokenizer)
+    window = (context or _stated_context(connection, name)) - 2  # the start token before it, one generated after it
+    if window < 1:
+        raise InputError(f"a context of {window + 2} tokens leaves no room for a text: at least 3 are needed")
+    words, ids = _fitting(PROBE, loaded, window)
+    prompt = [start_token(loaded, tokenizer), *ids]
+    style, as_ids = _style_of(connection, name, prompt)
+    as_text = connection.post(COMPLETIONS, request_body(style, name, words))
+    try:
+        alike = reads_alike(as_ids, as_text, style, prompt)
+    except NoLogprobs:
+        alike = False
+    if not alike:
+        raise InputError(
+            f"the tokenizer '{tokenizer}' is not that of '{name}': the server makes other tokens of the same words"
+        )
+    key = text_sha256(
+        "endpoint", connection.endpoint.base, name, style, _tokenizer_hash(loaded), str(prompt[0]), str(window)
+    )
+    return EndpointModel(name, connection, style, loaded, window, {}, key)
+
+
+def score_endpoint_texts(model: EndpointModel, texts: Sequence[str]) -> list[TokenScores]:
+    """Score every text; see the module for what is sent.
+
+    Raises:
+        InputError: a text without tokens, or longer than the model takes where no tokenizer cuts it into windows; an
+            answer without a finite log-probability for every token.
+        ResumableError: the endpoint gives no answer any more.
+    """
+    if not texts:
+        return []
+    prompts = _prompts(model, texts)
+    bodies = [request_body(model.style, model.name, prompt) for _, prompt in prompts]
+    try:
+        answers = model.connection.post_all(COMPLETIONS, bodies)
+    except Refusal as error:
+        longer = (
+            ""
+            if model.tokenizer
+            else " (a text that is too long for the model? give --tokenizer, or lower --max-characters)"
+        )
+        raise InputError(f"{error}{longer}") from error
+    values: list[list[object]] = [[] for _ in texts]
+    for (text, prompt), answer in zip(prompts, answers, strict=True):
+        try:
+            if isinstance(prompt, str):
+                values[text] += _after_lead(model, values_of_text(answer, model.style, prompt), prompt[0], text)
+            else:
+                values[text] += values_of_tokens(answer, model.style, prompt)
+        except NoLogprobs as error:
+            raise InputError(f"endpoint model '{model.name}' returns for text number {text + 1} {error}") from error
+    return [_token_scores(model, its, text) for text, its in enumerate(values)]
+
+
+def load_of(model: EndpointModel, texts: Sequence[str]) -> Load:
+    """What scoring ``texts`` costs."""
+    generated = 0 if model.style is Style.ECHO else 1
+    if not texts:
+        return Load(0, 0, counted=model.tokenizer is not None)
+    prompts = [prompt for _, prompt in _prompts(model, texts)]
+    sizes = [math.ceil(len(p.encode()) / BYTES_PER_TOKEN) if isinstance(p, str) else len(p) for p in prompts]
+    return Load(len(prompts), sum(sizes) + generated * len(prompts), counted=model.tokenizer is not None)
+
+
+def probe_score(scores: TokenScores) -> float:
+    """Mean log-probability of the probe text's tokens, nats: what is compared to see a model change."""
+    return scores.total / len(scores.logprobs)
+
+
+def probe_now(model: EndpointModel) -> float:
+    """``probe_score`` of a fresh answer."""
+    return probe_score(score_endpoint_texts(model, [PROBE])[0])
+
+
+def _prompts(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str | list[int]]]:
+    """(number of the text, prompt), in order; several of one text where the tokenizer cuts it into windows."""
+    if model.tokenizer is None or model.window is None:
+        return [(i, (BEFORE_BLANK if text[:1].isspace() else BEFORE_TEXT) + text) for i, text in enumerate(texts)]
+    start = start_token(model.tokenizer, model.name)
+    encoded = model.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
+    return [(w.text, [start, *w.tokens]) for w in cut_into_windows(encoded["input_ids"], model.window)]
+
+
+def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, window: int) -> tuple[str, list[int]]:
+    """As many of the text's first words as fit into the window, one at least, and their tokens."""
+    words = text.split(" ")
+    for count in range(len(words), 0, -1):
+        ids = tokenizer(" ".join(words[:count]), add_special_tokens=False)["input_ids"]
+        if len(ids) <= window or count == 1:
+            break
+    return " ".join(words[:count]), list(ids)
+
+
+def _after_lead(model: EndpointModel, echoed: Echoed, lead: str, text: int) -> Sequence[object]:
+    """Values of the text's own tokens, those after the character that was put before it."""
+    tokens = model.leads[lead]
+    if echoed.tokens[: len(tokens)] != tokens:
+        raise InputError(
+            f"the server joins text number {text + 1} with the {lead!r} that was put before it, so that its first"
+            " token has no probability of its own: give --tokenizer"
+        )
+    return echoed.values[len(tokens) :]
+
+
+def _token_scores(model: EndpointModel, values: Sequence[object], text: int) -> TokenScores:
+    if not values:
+        raise InputError(f"text number {text + 1} has no tokens: remove texts of blanks or unknown characters")
+    logprobs = finite(values)
+    if logprobs is None:
+        raise InputError(
+            f"endpoint model '{model.name}' gives text number {text + 1} a probability that is not finite: is it"
+            " broken?"
+        )
+    return TokenScores(logprobs)
+
+
+def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tuple[Style, dict[str, Any]]:
+    """The first style in which the server gives what is needed, and its answer to ``prompt``.
+
+    A text's tokens can be told apart in an echo only.
+    """
+    found: list[str] = []
+    for style in Style if not isinstance(prompt, str) else (Style.ECHO, Style.ECHO_AND_ONE):
+        try:
+            answer = connection.post(COMPLETIONS, request_body(style, name, prompt))
+            if isinstance(prompt, str):
+                values: Sequence[object] = values_of_text(answer, style, prompt).values[1:]
+            else:
+                values = values_of_tokens(answer, style, prompt)
+        except Refusal as error:
+            if error.status == 404:
+                raise
+            found.append(f"asked for {style}: {error}")
+        except NoLogprobs as error:
+            found.append(f"asked for {style} it returns {error}")
+        else:
+            if values and finite(values) is not None:
+                return style, answer
+            found.append(f"asked for {style} it returns values that are no log-probabilities")
+    hint = "; with --tokenizer prompt_logprobs are tried too" if isinstance(prompt, str) else ""
+    raise InputError(
+        f"'{connection.endpoint.base}' returns no log-probabilities of a prompt for model '{name}', which an audit"
+        f" needs ({'; '.join(found)}{hint})"
+    )
+
+
+def _tokens_of(connection: Connection, name: str, style: Style, lead: str) -> tuple[str, ...]:
+    """What the server makes of the character before a text."""
+    try:
+        answer = connection.post(COMPLETIONS, request_body(style, name, lead))
+        tokens = values_of_text(answer, style, lead).tokens
+    except (NoLogprobs, Refusal) as error:
+        raise InputError(
+            f"'{connection.endpoint.base}' does not echo {lead!r} alone ({error}): give --tokenizer"
+        ) from error
+    if not tokens:
+        raise InputError(f"'{connection.endpoint.base}' makes no tokens of {lead!r}: give --tokenizer")
+    return tokens
+
+
+def _stated_context(connection: Connection, name: str) -> int:
+    """The most tokens that the model takes, as the server's list of models says it."""
+    try:
+        listed = connection.get("/models").get("data")
+    except Refusal:
+        listed = None
+    for entry in listed if isinstance(listed, list) else ():
+        if isinstance(entry, dict) and entry.get("id") == name:
+            for key in _LENGTH_KEYS:
+                length = entry.get(key)
+                if isinstance(length, int) and length > 0:
+                    return length
+    raise InputError(
+        f"'{connection.endpoint.base}' does not say how many tokens model '{name}' takes at once: give --context"
+    )
+
+
+def _tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    return text_sha256(fast.to_str() if fast else json.dumps(tokenizer.get_vocab(), sort_keys=True))

@@ -1,0 +1,157 @@
+"""What an OpenAI-compatible server is asked for the log-probabilities of a prompt, and how its answer is read.
+
+Two styles are in use: ``echo`` with ``logprobs``, which gives the prompt back with its tokens (OpenAI's completions,
+vLLM, SGLang), and vLLM's ``prompt_logprobs``, which gives a table by token id for each position. The first token of a
+prompt has no probability in either.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+CERTAIN = 1e-3  # a log-probability may be above 0 by a rounding error
+INFINITE = -9998.0  # vLLM writes -9999 for minus infinity, which JSON cannot say
+
+
+class Style(StrEnum):
+    """How a server is asked; some refuse to generate no token at all."""
+
+    ECHO = "echo"
+    ECHO_AND_ONE = "echo, one token generated"
+    PROMPT_LOGPROBS = "prompt_logprobs"
+
+
+# A temperature of 1, since some servers divide the prompt's logits by it too.
+_ASKED: Mapping[Style, Mapping[str, Any]] = {
+    Style.ECHO: {"max_tokens": 0, "temperature": 1, "echo": True, "logprobs": 1},
+    Style.ECHO_AND_ONE: {"max_tokens": 1, "temperature": 1, "echo": True, "logprobs": 1},
+    Style.PROMPT_LOGPROBS: {"max_tokens": 1, "temperature": 1, "prompt_logprobs": 1},
+}
+
+
+class NoLogprobs(Exception):
+    """An answer without usable log-probabilities of the prompt; the message says what there was, after 'returns'."""
+
+
+@dataclass(frozen=True)
+class Echoed:
+    """A prompt as the server read it: its tokens as the server writes them, and a value for each (null at first)."""
+
+    tokens: tuple[str, ...]
+    values: tuple[object, ...]
+
+
+def request_body(style: Style, model: str, prompt: str | Sequence[int]) -> dict[str, Any]:
+    """The body of a request for a prompt's log-probabilities."""
+    return {"model": model, "prompt": prompt if isinstance(prompt, str) else list(prompt), **_ASKED[style]}
+
+
+def values_of_tokens(answer: Mapping[str, Any], style: Style, prompt: Sequence[int]) -> Sequence[object]:
+    """Values of ``prompt[1:]``, as they came.
+
+    Raises:
+        NoLogprobs: there are none, or not one for each token that was sent.
+    """
+    choice = _choice(answer)
+    stated = _stated_count(answer)
+    if stated is not None and stated != len(prompt):
+        raise NoLogprobs(f"that it read {stated} tokens where {len(prompt)} were sent")
+    if style is not Style.PROMPT_LOGPROBS:
+        return _prompt_part(choice, style, len(prompt)).values[1:]
+    entries = choice.get("prompt_logprobs")
+    if not isinstance(entries, list):
+        raise NoLogprobs(f"no prompt_logprobs but {_named(choice)}")
+    if len(entries) != len(prompt):
+        raise NoLogprobs(f"{len(entries)} prompt_logprobs for a prompt of {len(prompt)} tokens")
+    return [_entry(entry, token) for entry, token in zip(entries[1:], prompt[1:], strict=True)]
+
+
+def values_of_text(answer: Mapping[str, Any], style: Style, prompt: str) -> Echoed:
+    """The echo of a text that was sent as it is.
+
+    Raises:
+        NoLogprobs: no echo with log-probabilities, or the echo of another text.
+    """
+    choice = _choice(answer)
+    echoed = _prompt_part(choice, style, _stated_count(answer))
+    text = choice.get("text")
+    if not isinstance(text, str) or not text.startswith(prompt):
+        raise NoLogprobs("the echo of another text than was sent (cut, or with its blanks changed)")
+    return echoed
+
+
+def reads_alike(as_ids: Mapping[str, Any], as_text: Mapping[str, Any], style: Style, prompt: Sequence[int]) -> bool:
+    """Whether the server makes of a text the very tokens that were also sent as ids, ``prompt`` after a start token.
+
+    It is free to put a start token of its own before the text.
+    """
+    count = len(prompt) - 1
+    if style is Style.PROMPT_LOGPROBS:
+        entries = _choice(as_text).get("prompt_logprobs")
+        if not isinstance(entries, list) or not count <= len(entries) <= count + 1:
+            return False
+        pairs = list(zip(entries[-count:], prompt[1:], strict=True))
+        return all(entry is None or (isinstance(entry, dict) and str(token) in entry) for entry, token in pairs)
+    ours = _prompt_part(_choice(as_ids), style, len(prompt)).tokens[1:]
+    theirs = _prompt_part(_choice(as_text), style, _stated_count(as_text)).tokens
+    return count <= len(theirs) <= count + 1 and theirs[-count:] == ours
+
+
+def finite(values: Sequence[object]) -> NDArray[np.float32] | None:
+    """The values as log-probabilities, shape (n,); None if one of them is not a finite log-probability."""
+    good = [
+        isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) and INFINITE < v <= CERTAIN
+        for v in values
+    ]
+    return np.array(values, dtype=np.float32) if all(good) else None
+
+
+def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        raise NoLogprobs(f"no single choice but {_named(answer)}")
+    return choices[0]
+
+
+def _stated_count(answer: Mapping[str, Any]) -> int | None:
+    """How many tokens of a prompt the server says that it read; None if it does not say."""
+    usage = answer.get("usage")
+    stated = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
+    return stated if isinstance(stated, int) else None
+
+
+def _prompt_part(choice: Mapping[str, Any], style: Style, count: int | None) -> Echoed:
+    """The prompt's tokens and values without a generated one after them; ``count`` of the prompt if that is known."""
+    logprobs = choice.get("logprobs")
+    if not isinstance(logprobs, dict):
+        raise NoLogprobs(f"no logprobs but {_named(choice)}")
+    values, tokens = logprobs.get("token_logprobs"), logprobs.get("tokens")
+    if not isinstance(values, list) or not isinstance(tokens, list) or len(values) != len(tokens):
+        raise NoLogprobs(f"logprobs without as many token_logprobs as tokens, but with {_named(logprobs)}")
+    generated = 0 if style is Style.ECHO else 1
+    if count is None:
+        count = len(values) - generated
+    # A first value of null marks the prompt's first token; without it only the exact number shows that none is missing.
+    first_is_null = bool(values) and values[0] is None
+    if not (len(values) == count + generated or (first_is_null and count <= len(values) <= count + 1)):
+        raise NoLogprobs(f"{len(values)} token_logprobs for a prompt of {count} tokens")
+    return Echoed(tuple(map(str, tokens[:count])), tuple(values[:count]))
+
+
+def _entry(entry: object, token: int) -> object:
+    """The value of ``token`` in a table by token id."""
+    its = entry.get(str(token)) if isinstance(entry, dict) else None
+    if its is None:
+        raise NoLogprobs(f"prompt_logprobs without the token {token} that was sent")
+    return its.get("logprob") if isinstance(its, dict) else its
+
+
+def _named(content: Mapping[str, Any]) -> str:
+    """What there is instead: the names of what is not null."""
+    names = sorted(str(name) for name, value in content.items() if value is not None)
+    return ", ".join(names[:8]) or "nothing"

@@ -1,0 +1,272 @@
+"""Requests to an OpenAI-compatible server: paced, several in flight, tried again with growing waits."""
+
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Self
+
+import httpx2
+
+from corpus.errors import InputError, ResumableError
+
+TRY_AGAIN = {408, 425, 429, *range(500, 600)} - {501}
+LONGEST_WAIT = 60.0
+LONGEST_ASKED_WAIT = 600.0
+LONGEST_QUOTE = 200
+
+
+class Refusal(InputError):
+    """The server will not answer this request, however long one waits; ``status`` is HTTP's."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where models are served and how fast they may be asked. It holds no secret: the key stays in the environment.
+
+    Attributes:
+        url: the address below which /completions lies, such as https://host/v1.
+        key_variable: name of the environment variable that holds the API key; None: no key is sent.
+        requests_per_minute: at most; None: as fast as answers come.
+        concurrency: requests in flight at once.
+        timeout: seconds of silence after which a request is given up.
+        max_tries: of one request, the first included.
+        first_wait: seconds before the second try, give or take half; they double with every try, up to a minute.
+
+    Raises:
+        InputError: an address that is none or holds a secret, the key itself for its variable's name, or a number that
+            is not positive.
+    """
+
+    url: str
+    key_variable: str | None = None
+    requests_per_minute: float | None = None
+    concurrency: int = 4
+    timeout: float = 120.0
+    max_tries: int = 6
+    first_wait: float = 1.0
+
+    def __post_init__(self) -> None:
+        try:
+            url = httpx2.URL(self.url)
+        except httpx2.InvalidURL as error:
+            raise InputError(
+                f"the endpoint's address cannot be read ({error}): give one like https://host/v1"
+            ) from error
+        if url.userinfo or url.query or url.fragment:
+            raise InputError(
+                "the endpoint's address holds a password, a query or a fragment, which would be recorded: give the key"
+                " by the name of an environment variable"
+            )
+        if url.scheme not in ("http", "https") or not url.host:
+            raise InputError(f"'{self.url}' is no address of an endpoint: give one like https://host/v1")
+        if self.base.endswith("/completions"):
+            raise InputError(f"'{self.url}' is the address of a call: leave out what follows /v1")
+        # A wrong name may be the key itself, and so is not repeated.
+        if self.key_variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable):
+            raise InputError("the API key is given by the name of an environment variable that holds it, not as it is")
+        for what in ("requests_per_minute", "concurrency", "timeout", "max_tries", "first_wait"):
+            value = getattr(self, what)
+            if value is not None and not value > 0:
+                raise InputError(f"the endpoint's {what.replace('_', ' ')} is {value}: it must be above 0")
+
+    @property
+    def base(self) -> str:
+        """The address without a slash at its end."""
+        return self.url.rstrip("/")
+
+    def key(self) -> str | None:
+        """The API key. Raises InputError if its variable is not set or holds what no header can."""
+        if self.key_variable is None:
+            return None
+        key = os.environ.get(self.key_variable, "").strip()
+        if not key:
+            raise InputError("the environment variable that should hold the API key is not set: export it")
+        if not (key.isascii() and key.isprintable()):
+            raise InputError("the API key in the environment has characters that no key has: export it again")
+        return key
+
+
+class Connection:
+    """An open way to an endpoint; threads share it. Close it, or use it as a context."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._key = endpoint.key()
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self._client = httpx2.Client(headers=headers, timeout=endpoint.timeout)
+        self._pace = _Pace(endpoint.requests_per_minute)
+        self._answered = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the sockets."""
+        self._client.close()
+
+    def post_all(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """``post`` of every body, several in flight; answers in the bodies' order."""
+        self._pace.start()
+        with ThreadPoolExecutor(self.endpoint.concurrency) as threads:
+            answers = [threads.submit(self.post, path, body) for body in bodies]
+            try:
+                return [answer.result() for answer in answers]
+            except BaseException:  # an interruption too: leaving the block waits for what is in flight only
+                self._pace.stop()
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON object that the server answers to ``body``.
+
+        Raises:
+            Refusal: the server will not answer this request.
+            InputError: nothing listens at the address, or the key is refused.
+            ResumableError: no whole answer after all tries.
+        """
+        return self._ask("POST", path, body)
+
+    def get(self, path: str) -> dict[str, Any]:
+        """As ``post``, without a body."""
+        return self._ask("GET", path, None)
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        failure = ""
+        for attempt in range(self.endpoint.max_tries):
+            if attempt:
+                self._pace.rest(min(LONGEST_WAIT, self.endpoint.first_wait * 2.0 ** (attempt - 1)) * _jitter())
+            self._pace.take_turn()
+            try:
+                response = self._client.request(method, f"{self.endpoint.base}{path}", json=body)
+            except httpx2.ConnectError as error:
+                if not self._answered:
+                    raise InputError(
+                        f"nothing answers at '{self.endpoint.base}' ({error}): is the server up and the address right?"
+                    ) from error
+                failure = f"no connection ({error})"
+            except httpx2.RequestError as error:
+                failure = f"{type(error).__name__} ({str(error) or 'no answer'})"
+            else:
+                self._answered = True
+                if response.status_code not in TRY_AGAIN:
+                    answer = self._answer(response)
+                    if answer is not None:
+                        return answer
+                    failure = "an answer that is no JSON object"
+                else:
+                    failure = f"HTTP {response.status_code}{self._quoted(response)}"
+                    self._honour_retry_after(response)
+        raise ResumableError(
+            f"'{self.endpoint.base}' failed {self.endpoint.max_tries} times in a row, the last time with {failure};"
+            " the same command goes on from there"
+        )
+
+    def _answer(self, response: httpx2.Response) -> dict[str, Any] | None:
+        """The JSON object; None for a body that is not whole."""
+        status = response.status_code
+        if status in (401, 403):
+            has = "refuses the API key" if self._key else "wants an API key, and none was given"
+            raise InputError(f"'{self.endpoint.base}' {has} (HTTP {status}): name the variable that holds a valid one")
+        if status == 404:
+            quoted = f"'{response.url}' answers HTTP 404{self._quoted(response)}"
+            raise Refusal(f"{quoted}: give the address up to /v1, and the model's name as the server lists it", status)
+        if status != 200:
+            raise Refusal(f"'{response.url}' answers HTTP {status}{self._quoted(response)}", status)
+        try:
+            content = response.json()
+        except ValueError:
+            return None
+        return content if isinstance(content, dict) else None
+
+    def _honour_retry_after(self, response: httpx2.Response) -> None:
+        """Hold every thread for as long as the server asks for."""
+        asked = _retry_after(response.headers.get("retry-after"))
+        if asked is None:
+            return
+        if asked > LONGEST_ASKED_WAIT:
+            raise ResumableError(
+                f"'{self.endpoint.base}' asks to wait {asked / 60:,.0f} minutes (HTTP {response.status_code}"
+                f"{self._quoted(response)}); run the same command after that, and it goes on"
+            )
+        self._pace.hold(asked)
+
+    def _quoted(self, response: httpx2.Response) -> str:
+        """What the server says of its error, cut, without the key; empty if nothing."""
+        try:
+            content = response.json()
+            error = content.get("error", content) if isinstance(content, dict) else content
+            said = str(error.get("message", error) if isinstance(error, dict) else error)
+        except ValueError:
+            said = response.text
+        said = " ".join(said.split()).rstrip(".")
+        if self._key:
+            said = said.replace(self._key, "***")
+        return f": {said[:LONGEST_QUOTE]}" if said else ""
+
+
+class _Pace:
+    """Turns of all threads, ``per_minute`` at most, evenly spaced; held back as a whole when the server asks for it."""
+
+    def __init__(self, per_minute: float | None) -> None:
+        self._gap = 60.0 / per_minute if per_minute else 0.0
+        self._next = 0.0
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def take_turn(self) -> None:
+        """Wait for this thread's turn."""
+        with self._lock:
+            now = time.monotonic()
+            turn = max(now, self._next)
+            self._next = turn + self._gap
+        self.rest(turn - now)
+
+    def rest(self, seconds: float) -> None:
+        """Wait, unless all work was stopped, which ends this thread's."""
+        if self._stopped.wait(max(0.0, seconds)):
+            raise ResumableError("stopped with the other requests")
+
+    def hold(self, seconds: float) -> None:
+        """No turn for anybody for so long."""
+        with self._lock:
+            self._next = max(self._next, time.monotonic() + seconds)
+
+    def stop(self) -> None:
+        """End all waiting: another request failed for good."""
+        self._stopped.set()
+
+    def start(self) -> None:
+        """Let threads wait again."""
+        self._stopped.clear()
+
+
+def _jitter() -> float:
+    return random.uniform(0.5, 1.5)
+
+
+def _retry_after(header: str | None) -> float | None:
+    """Seconds of a Retry-After header (RFC 9110, section 10.2.3: seconds or a date); None if it says nothing."""
+    if not header:
+        return None
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):
+        return None

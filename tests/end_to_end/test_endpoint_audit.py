@@ -1,0 +1,161 @@
+"""Auditing a model that only a completions endpoint reaches, from the command line to the verified record."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from audit.record import read_record
+from audit.white_box_power import chosen_mechanism
+from defenses.plan_file import write_plan
+from models.loading import load_language_model
+from tests.completions_server import CompletionsServer, serving
+from tests.end_to_end.test_audit_command import _arguments, _reference, files
+
+__all__ = ["files"]
+
+
+@pytest.fixture(autouse=True)
+def _own_scores(finished, tmp_path, monkeypatch):
+    """A cache with the session's pre-trained models, and none of the scores that another test's server gave."""
+    shared = Path(os.environ["HELDIN_CACHE_DIR"])
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "pretrained").symlink_to(shared / "pretrained")
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def local(_own_scores, finished):
+    """Folders of target and reference: the reference is in the session's cache."""
+    return finished / "checkpoints" / "final", _reference(finished)
+
+
+@pytest.fixture
+def server(local):
+    models = {"tuned": load_language_model(str(local[0])), "base": load_language_model(str(local[1]))}
+    return CompletionsServer(models, length=models["tuned"].context + 2)
+
+
+def _at(url, arguments, local, *options):
+    """The arguments of an audit of local models, with the target behind the endpoint."""
+    named = ["tuned" if part == local[0] else part for part in arguments]
+    return [*named, "--endpoint", url, "--tokenizer", local[0], *options]
+
+
+def test_an_audit_over_http_says_what_the_local_one_says_and_is_verified_without_the_endpoint(
+    call, finished, local, server, files, tmp_path
+):
+    code, _, err = call(*_arguments(finished, files, tmp_path / "local"))
+    assert code == 0, err
+    arguments = _arguments(finished, files, tmp_path / "remote")
+    with serving(server) as url:
+        code, out, err = call(
+            *_at(url, arguments, local, "--price-per-million-tokens", 2, "--requests-per-minute", 6e4)
+        )
+    assert code == 0, err
+    sent = [body["prompt"] for body in server.asked]
+    assert f"cost: users' texts go to '{url}': " in err
+    assert "at 2 a million tokens, at least 0.0 minutes at 60000 requests a minute" in err
+    assert "left out: min-k++, since no endpoint gives the whole vocabulary's probabilities" in err
+    assert all(isinstance(prompt, list) for prompt in sent[3:])
+    here, there = (read_record(tmp_path / name / "record.json") for name in ("local", "remote"))
+    mine = {its.attack: its.auroc.value for its in here.attacks if its.aggregation == "mean"}
+    for its in there.attacks:
+        if its.aggregation == "mean":
+            assert its.auroc.value == pytest.approx(mine[its.attack], abs=0.02)
+    primary = there.primary()
+    assert primary.auroc.value == pytest.approx(mine["likelihood-ratio"], abs=1e-9)
+    assert (there.target.parameters, there.reference.fingerprint) == (None, here.reference.fingerprint)
+    facts = there.target.endpoint
+    assert facts is not None
+    assert (facts.url, facts.style, facts.window, facts.drift) == (url, "echo", server.length - 2, 0.0)
+    assert "windows are two tokens shorter than the context" in there.scoring_rule
+    code, out, err = call("verify", tmp_path / "remote")  # the server is gone
+    assert (code, " 0 differ" in out) == (0, True), out + err
+
+
+def test_a_killed_audit_goes_on_and_pays_for_nothing_twice(call, finished, local, server, files, tmp_path):
+    plan = tmp_path / "plan.json"
+    numbers = {"population": 100, "cohort": 10, "steps": 10, "delta": 1e-5, "noise_multiplier": 1.5}
+    write_plan(chosen_mechanism(None, kind="uls", **numbers), plan)
+    arguments = _arguments(finished, files, tmp_path / "remote")
+    with serving(server) as url:
+        options = ("--concurrency", 1, "--max-tries", 1, "--plan", plan)
+        whole = _at(url, arguments, local, *options)
+        server.faults = {40: 500}
+        code, _, err = call(*whole)
+        assert (code, err.splitlines()[-1]) == (
+            5,
+            f"stopped: '{url}' failed 1 times in a row, the last time with HTTP 500: not now; the same command goes on"
+            " from there",
+        )
+        first = len(server.asked)
+        code, _, err = call(*whole)
+        assert code in (0, 4), err
+        assert "scores of texts are kept from before" in err
+    users_prompts = [json.dumps(body["prompt"]) for body in server.asked]
+    again = len(users_prompts) - len(set(users_prompts))
+    assert again < 2 * 8 + 8  # the chunk that was in work, and the probes
+    assert len(server.asked) > first + 8
+
+
+def test_both_models_behind_the_endpoint_without_a_tokenizer(call, finished, local, server, files, tmp_path):
+    short = [*_arguments(finished, files, tmp_path / "local"), "--max-characters", 60]
+    assert call(*short)[0] == 0
+    there = {local[0]: "tuned", local[1]: "endpoint:base", tmp_path / "local": tmp_path / "remote"}
+    arguments = [there.get(part, part) for part in short]
+    with serving(server) as url:
+        code, _, err = call(*arguments, "--endpoint", url, "--max-tokens-sent", 5)
+        assert code == 2
+        assert "tokens, above --max-tokens-sent 5: raise it, or lower --max-texts-per-user" in err.splitlines()[-1]
+        assert all(body["prompt"] in ("\nThe quick brown fox", "\n", "A") for body in server.asked)
+        code, _, err = call(*arguments, "--endpoint", url)
+    assert code == 0, err
+    assert "tokens (estimated, 4 bytes each)" in err
+    record = read_record(tmp_path / "remote" / "record.json")
+    assert {its.attack for its in record.attacks} == {"likelihood-ratio", "loss", "zlib"}
+    assert record.reference.endpoint is not None
+    assert "a newline stands in place of the start token" in record.scoring_rule
+    here, there = (_ratios(tmp_path / name / "scores.parquet") for name in ("local", "remote"))
+    assert np.corrcoef(here, there)[0, 1] > 0.9
+
+
+def _ratios(path):
+    table = pq.read_table(path).to_pydict()
+    return [s for attack, s in zip(table["attack"], table["statistic"], strict=True) if attack == "likelihood-ratio"]
+
+
+def test_a_model_that_changes_meanwhile_is_told(call, finished, local, server, files, tmp_path):
+    complete, seen = server.complete, []
+
+    def changing(body):
+        seen.append(body)
+        if len(seen) == 60:
+            server.models["tuned"] = server.models["base"]
+        return complete(body)
+
+    server.complete = changing
+    with serving(server) as url:
+        code, out, err = call(*_at(url, _arguments(finished, files, tmp_path / "remote"), local))
+    assert code == 0, err
+    assert "endpoint model 'tuned' has changed since its first scores: a probe text's moved by" in err
+    assert "note: The model 'tuned' changed while it was audited: a probe text's score moved by" in out
+    assert read_record(tmp_path / "remote" / "record.json").target.endpoint.drift > 1e-3
+
+
+def test_what_does_not_go_together_is_refused(call, finished, local, server, files, tmp_path):
+    arguments = _arguments(finished, files, tmp_path / "a")
+    assert call(*arguments, "--tokenizer", local[0])[2].splitlines()[-1] == "error: --tokenizer goes with --endpoint"
+    beside = ["endpoint:base" if part == local[1] else part for part in arguments]
+    assert call(*beside)[2].splitlines()[-1] == "error: 'endpoint:base' stands behind an endpoint: give --endpoint"
+    server.echo = server.prompt_logprobs = False
+    with serving(server) as url:
+        code, _, err = call(*_at(url, arguments, local))
+    assert code == 2
+    line = err.splitlines()[-1]
+    assert line.startswith(f"error: '{url}' returns no log-probabilities of a prompt for model 'tuned'")
+    assert "it returns no prompt_logprobs but finish_reason, index, text" in line
+    assert not (tmp_path / "a" / "record.json").exists()

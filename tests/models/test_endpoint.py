@@ -1,0 +1,429 @@
+"""Models behind an endpoint, over real HTTP on loopback: equal to local scores, and told apart when they cannot be."""
+
+import contextlib
+import time
+from email.utils import formatdate
+
+import numpy as np
+import pytest
+
+from corpus.errors import InputError, ResumableError
+from models.endpoint import EndpointModel, load_of, open_endpoint_model, probe_now, score_endpoint_texts
+from models.endpoint_answers import Style
+from models.endpoint_client import Connection, Endpoint
+from models.logprobs import score_texts
+from models.score_cache import ScoreCache
+from tests.completions_server import CompletionsServer, serving
+
+TEXTS = ["a", "The river opens the letter.", "ünïcode 🎉 and\n\nlines", "The market counts the story on day 7. " * 9]
+SHORT = TEXTS[:3]
+
+
+@pytest.fixture
+def folder(make_lm, tmp_path):
+    """A folder with the tiny models' tokenizer."""
+    make_lm().tokenizer.save_pretrained(tmp_path / "tokenizer")
+    return str(tmp_path / "tokenizer")
+
+
+@contextlib.contextmanager
+def opened(server, **settings):
+    settings = {"first_wait": 0.01, "timeout": 5.0} | settings
+    with serving(server) as url, Connection(Endpoint(url, **settings)) as connection:
+        yield connection
+
+
+def _server(lm, **settings):
+    """Takes two tokens more than the model's context: the last of a prompt is not run, nor the generated one."""
+    return CompletionsServer({"tiny": lm}, **{"length": lm.context + 2} | settings)
+
+
+@pytest.mark.parametrize("style", [Style.ECHO, Style.PROMPT_LOGPROBS])
+def test_with_the_tokenizer_scores_equal_local_ones_in_either_style_and_over_windows(make_lm, folder, style):
+    lm = make_lm()
+    with opened(_server(lm, echo=style is Style.ECHO)) as connection:
+        model = open_endpoint_model(connection, "tiny", tokenizer=folder)
+        assert (model.style, model.window) == (style, lm.context)
+        found = score_endpoint_texts(model, TEXTS)
+    for scores, local in zip(found, score_texts(lm, TEXTS), strict=True):
+        np.testing.assert_allclose(scores.logprobs, local.logprobs, atol=1e-5)
+    assert len(found[3].logprobs) > 2 * lm.context
+    with opened(_server(make_lm(seed=1))) as connection:  # the comparison can fail
+        other = score_endpoint_texts(open_endpoint_model(connection, "tiny", tokenizer=folder), TEXTS)
+    assert not np.allclose(other[1].logprobs, found[1].logprobs, atol=1e-2)
+
+
+def test_a_server_that_will_not_generate_nothing_is_asked_for_one_token_which_is_not_scored(make_lm, folder):
+    server = _server(make_lm(), prompt_logprobs=False)
+    complete = server.complete
+    server.complete = lambda body: complete(body) if body["max_tokens"] else (400, {"error": "max_tokens is below 1"})
+    with opened(server) as connection:
+        for model in (
+            open_endpoint_model(connection, "tiny", tokenizer=folder),
+            open_endpoint_model(connection, "tiny"),
+        ):
+            assert model.style is Style.ECHO_AND_ONE
+            found = score_endpoint_texts(model, TEXTS[:2])
+            assert len(found[1].logprobs) == len(make_lm().tokenizer(TEXTS[1])["input_ids"])
+
+
+@pytest.mark.parametrize("own_start", [False, True])
+def test_without_a_tokenizer_all_of_a_texts_tokens_are_scored_after_a_newline(make_lm, own_start):
+    lm = make_lm(context=64)
+    with opened(_server(lm, own_start=own_start)) as connection:
+        model = open_endpoint_model(connection, "tiny")
+        found = score_endpoint_texts(model, [*SHORT, " \n spaced"])
+    start = [lm.start_token] * own_start
+    for text, scores in zip([*SHORT, " \n spaced"], found, strict=True):
+        lead, ids = (lm.tokenizer(part)["input_ids"] for part in ("A" if text[0] == " " else "\n", text))
+        expected = _after(lm, start + lead, ids)
+        np.testing.assert_allclose(scores.logprobs, expected, atol=1e-5)
+
+
+def _after(lm, context, ids):
+    import torch
+
+    with torch.no_grad():
+        logits = lm.model(input_ids=torch.tensor([[*context, *ids]])).logits[0].double().log_softmax(-1)
+    return [logits[len(context) + i - 1, token].item() for i, token in enumerate(ids)]
+
+
+def test_a_text_that_the_server_joins_with_the_newline_is_refused(make_lm):
+    server = _server(make_lm(context=64))
+
+    def joining(answer):
+        its = answer["choices"][0]["logprobs"]
+        if len(its["tokens"]) > 2:
+            its["tokens"][:2] = ["".join(its["tokens"][:2])]
+            its["token_logprobs"].pop(1)
+            answer["usage"]["prompt_tokens"] -= 1
+        return answer
+
+    with opened(server) as connection:
+        model = open_endpoint_model(connection, "tiny")
+        server.tamper = joining
+        with pytest.raises(InputError, match=r"the server joins text number 1 with the '\\n' .* give --tokenizer"):
+            score_endpoint_texts(model, ["fine"])
+
+
+def test_a_text_longer_than_the_model_takes_is_refused_without_a_tokenizer(make_lm):
+    with opened(_server(make_lm())) as connection:
+        model = open_endpoint_model(connection, "tiny")
+        with pytest.raises(InputError, match=r"maximum context length is 34 tokens .*too long.*give --tokenizer"):
+            score_endpoint_texts(model, TEXTS)
+        with pytest.raises(InputError, match="text number 1 has no tokens"):
+            score_endpoint_texts(model, [""])
+
+
+@pytest.mark.parametrize("with_tokenizer", [True, False])
+def test_an_endpoint_without_prompt_logprobs_gets_one_line_that_names_what_it_returns(make_lm, folder, with_tokenizer):
+    def of_generated_only(answer):
+        its = answer["choices"][0]["logprobs"]
+        if its:
+            its.update({key: values[-1:] for key, values in its.items()})
+        return answer
+
+    server = _server(make_lm(), prompt_logprobs=False)
+    server.tamper = of_generated_only
+    with opened(server) as connection, pytest.raises(InputError) as caught:
+        open_endpoint_model(connection, "tiny", tokenizer=folder if with_tokenizer else None)
+    line = str(caught.value)
+    assert "returns no log-probabilities of a prompt for model 'tiny', which an audit needs" in line
+    assert "asked for echo it returns 1 token_logprobs for a prompt of " in line
+    if with_tokenizer:
+        assert "asked for prompt_logprobs it returns no prompt_logprobs but finish_reason, index, text" in line
+    assert "\n" not in line
+
+
+def _no_logprobs(choice):
+    choice["logprobs"] = None
+
+
+def _one_too_many(choice):
+    choice["logprobs"]["tokens"].append("x")
+    choice["logprobs"]["token_logprobs"] += [-1.0, -1.0]
+
+
+def _minus_infinity(choice):
+    choice["logprobs"]["token_logprobs"][2] = float("-inf")
+
+
+def _not_a_number(choice):
+    choice["logprobs"]["token_logprobs"][2] = float("nan")
+
+
+def _stands_for_infinity(choice):
+    choice["logprobs"]["token_logprobs"][2] = -9999.0
+
+
+def _null_inside(choice):
+    choice["logprobs"]["token_logprobs"][2] = None
+
+
+def _above_certainty(choice):
+    choice["logprobs"]["token_logprobs"][2] = 0.5
+
+
+def _first_left_out(choice):
+    for values in choice["logprobs"].values():
+        del values[:1]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_no_logprobs, "returns for text number 1 no logprobs but finish_reason, index, text"),
+        (_one_too_many, "logprobs without as many token_logprobs as tokens"),
+        (_first_left_out, r"returns for text number 1 \d+ token_logprobs for a prompt of \d+ tokens"),
+        (_minus_infinity, "gives text number 1 a probability that is not finite"),
+        (_not_a_number, "gives text number 1 a probability that is not finite"),
+        (_stands_for_infinity, "gives text number 1 a probability that is not finite"),
+        (_null_inside, "gives text number 1 a probability that is not finite"),
+        (_above_certainty, "gives text number 1 a probability that is not finite"),
+    ],
+)
+def test_a_spoilt_answer_is_an_error_and_never_a_score(make_lm, folder, spoil, said):
+    server = _server(make_lm())
+
+    def tamper(answer):
+        spoil(answer["choices"][0])
+        return answer
+
+    with opened(server) as connection:
+        model = open_endpoint_model(connection, "tiny", tokenizer=folder)
+        server.tamper = tamper
+        with pytest.raises(InputError, match=said):
+            score_endpoint_texts(model, [TEXTS[1]])
+
+
+def test_a_value_in_place_of_the_first_null_is_not_mistaken_for_the_texts_first(make_lm, folder):
+    lm = make_lm()
+    server = _server(lm)
+
+    def tamper(answer):
+        answer["choices"][0]["logprobs"]["token_logprobs"][0] = -3.0
+        return answer
+
+    server.tamper = tamper
+    with opened(server) as connection:
+        found = score_endpoint_texts(open_endpoint_model(connection, "tiny", tokenizer=folder), SHORT)
+    np.testing.assert_allclose(found[1].logprobs, score_texts(lm, SHORT)[1].logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_server_that_puts_its_own_start_token_before_ids_is_refused(make_lm, folder, told):
+    server = _server(make_lm())
+    complete = server.complete
+
+    def with_start(body):
+        prompt = body["prompt"]
+        ids = prompt if isinstance(prompt, list) else make_lm().tokenizer(prompt)["input_ids"]
+        status, answer = complete({**body, "prompt": [make_lm().start_token, *ids]})
+        if not told:
+            answer.pop("usage", None)
+        return status, answer
+
+    server.complete = with_start
+    said = r"that it read \d+ tokens where \d+ were sent" if told else "is not that of 'tiny'"
+    with opened(server) as connection, pytest.raises(InputError, match=said):
+        open_endpoint_model(connection, "tiny", tokenizer=folder)
+
+
+def test_another_models_tokenizer_is_refused_in_either_style(make_lm, english, tmp_path):
+    from models.tiny import train_tokenizer
+
+    train_tokenizer(english, 300).save_pretrained(tmp_path / "other")
+    for echo in (True, False):
+        with (
+            opened(_server(make_lm(), echo=echo)) as connection,
+            pytest.raises(InputError, match="other' is not that of 'tiny': the server makes other tokens"),
+        ):
+            open_endpoint_model(connection, "tiny", tokenizer=str(tmp_path / "other"))
+
+
+def test_a_context_is_read_from_the_server_or_asked_for(make_lm, folder):
+    server = CompletionsServer({"tiny": make_lm()}, length=None)
+    with opened(server) as connection:
+        with pytest.raises(InputError, match="does not say how many tokens model 'tiny' takes at once: give --context"):
+            open_endpoint_model(connection, "tiny", tokenizer=folder)
+        assert open_endpoint_model(connection, "tiny", tokenizer=folder, context=24).window == 22
+        with pytest.raises(InputError, match="a context of 2 tokens leaves no room"):
+            open_endpoint_model(connection, "tiny", tokenizer=folder, context=2)
+
+
+@pytest.mark.parametrize("fault", [429, 500, 503, "dropped", "cut off", "slow"])
+def test_what_passes_is_tried_again(make_lm, folder, fault):
+    lm = make_lm()
+    server = _server(lm)
+    with opened(server, timeout=0.3 if fault == "slow" else 5.0) as connection:
+        model = open_endpoint_model(connection, "tiny", tokenizer=folder)
+        server.faults = {len(server.times) + n: fault for n in (1, 2, 4)}
+        found = score_endpoint_texts(model, TEXTS)
+    for scores, local in zip(found, score_texts(lm, TEXTS), strict=True):
+        np.testing.assert_allclose(scores.logprobs, local.logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize("as_date", [False, True])
+def test_retry_after_is_honoured_by_all_threads(make_lm, as_date):
+    server = _server(make_lm(context=64))
+    with opened(server, concurrency=3) as connection:
+        model = open_endpoint_model(connection, "tiny")
+        asked = len(server.times)
+        server.faults = {asked + 1: 429}
+        server.fault_headers = {"Retry-After": formatdate(time.time() + 3, usegmt=True) if as_date else "1"}
+        score_endpoint_texts(model, SHORT * 10)
+    late = [moment - server.times[asked] for moment in server.times[asked + 1 :]]
+    assert sum(moment < 0.9 for moment in late) <= 2 * 3  # those that were on their way, and no more
+    assert max(late) >= 0.9
+
+
+def test_a_wait_of_hours_ends_the_work_for_now(make_lm):
+    server = _server(make_lm())
+    server.faults, server.fault_headers = {1: 429}, {"Retry-After": "7200"}
+    with (
+        opened(server) as connection,
+        pytest.raises(ResumableError, match="asks to wait 120 minutes .HTTP 429: not now"),
+    ):
+        open_endpoint_model(connection, "tiny")
+
+
+def test_what_does_not_pass_can_be_resumed_and_refusals_are_not_repeated(make_lm):
+    server = _server(make_lm(), key="right")
+    with opened(server, max_tries=3) as connection:
+        with pytest.raises(InputError, match=r"wants an API key, and none was given \(HTTP 401\)"):
+            open_endpoint_model(connection, "tiny")
+        assert len(server.times) == 1
+        server.key = None
+        with pytest.raises(InputError, match="HTTP 404: The model `none` does not exist"):
+            open_endpoint_model(connection, "none")
+        assert len(server.times) == 2
+        server.faults = dict.fromkeys(range(3, 30), 502)
+        with pytest.raises(ResumableError, match="failed 3 times in a row, the last time with HTTP 502: not now"):
+            open_endpoint_model(connection, "tiny")
+        assert len(server.times) == 5
+
+
+def test_the_key_comes_from_the_environment_and_is_repeated_nowhere(make_lm, monkeypatch):
+    monkeypatch.setenv("SECRET_KEY", "sk-do-not-tell")
+    server = _server(make_lm(), key="sk-do-not-tell")
+    with opened(server, key_variable="SECRET_KEY") as connection:
+        model = open_endpoint_model(connection, "tiny")
+        assert server.headers[0]["Authorization"] == "Bearer sk-do-not-tell"
+        assert "sk-do-not-tell" not in repr(connection.endpoint) + repr(model)
+        server.complete = lambda body: (422, {"error": {"message": "key sk-do-not-tell is not entitled"}})
+        with pytest.raises(InputError, match=r"key \*\*\* is not entitled"):
+            score_endpoint_texts(model, ["x"])
+    for name in ("sk-do-not-tell", "NOT_SET_ANYWHERE"):
+        with pytest.raises(InputError) as caught, Connection(Endpoint("http://127.0.0.1:9/v1", key_variable=name)):
+            pass
+        assert name not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("not an address", "is no address of an endpoint"),
+        ("ftp://host/v1", "is no address of an endpoint"),
+        ("https://user:secret@host/v1", "holds a password"),
+        ("https://host/v1?key=secret", "holds a password"),
+        ("https://host/v1/completions", "leave out what follows /v1"),
+    ],
+)
+def test_addresses_that_are_none_or_hold_a_secret_are_refused(url, said):
+    with pytest.raises(InputError, match=said) as caught:
+        Endpoint(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_nothing_at_the_address_is_told_at_once():
+    started = time.monotonic()
+    with (
+        Connection(Endpoint("http://127.0.0.1:9/v1")) as connection,
+        pytest.raises(InputError, match="nothing answers at 'http://127.0.0.1:9/v1'"),
+    ):
+        open_endpoint_model(connection, "tiny")
+    assert time.monotonic() - started < 5
+
+
+def test_requests_are_paced_and_several_are_in_flight(make_lm):
+    server = _server(make_lm(context=64))
+    with opened(server, requests_per_minute=1200, concurrency=3) as connection:
+        model = open_endpoint_model(connection, "tiny")
+        score_endpoint_texts(model, SHORT * 6)
+    gaps = np.diff(server.times)
+    assert server.times[-1] - server.times[0] >= 0.05 * (len(gaps) - 1)
+    assert np.median(gaps) > 0.04
+    server = _server(make_lm(context=64))
+    complete = server.complete
+    server.complete = lambda body: time.sleep(0.05) or complete(body)
+    with opened(server, concurrency=3) as connection:
+        score_endpoint_texts(open_endpoint_model(connection, "tiny"), SHORT * 6)
+    assert server.busiest == 3
+
+
+def test_cost_is_what_is_then_sent(make_lm, folder):
+    server = _server(make_lm())
+    with opened(server) as connection:
+        model = open_endpoint_model(connection, "tiny", tokenizer=folder)
+        before = len(server.asked)
+        load = load_of(model, TEXTS)
+        score_endpoint_texts(model, TEXTS)
+        sent = server.asked[before:]
+        assert (load.requests, load.tokens, load.counted) == (len(sent), sum(len(b["prompt"]) for b in sent), True)
+        rough = load_of(open_endpoint_model(connection, "tiny"), ["word " * 100])
+        assert (rough.requests, rough.tokens, rough.counted) == (1, 126, False)
+
+
+def test_the_cache_goes_on_where_an_endpoint_failed(make_lm, tmp_path):
+    server = _server(make_lm(context=64))
+    texts = [f"The letter {i}." for i in range(40)]
+    with opened(server, concurrency=1, max_tries=2) as connection, contextlib.closing(ScoreCache(tmp_path)) as cache:
+        model = open_endpoint_model(connection, "tiny")
+        probed = len(server.asked)
+        server.faults = dict.fromkeys(range(len(server.times) + 20, 999), 500)
+        with pytest.raises(ResumableError):
+            cache.scores(model, texts)
+        assert len(cache.missing(model, texts)) == 40 - 2 * model.chunk
+        server.faults = {}
+    with opened_again(server, model) as again, contextlib.closing(ScoreCache(tmp_path)) as cache:
+        assert len(cache.scores(again, texts)) == 40
+        assert cache.missing(again, [*texts, "new", "new"]) == ["new"]
+    assert len(server.asked) - probed == 40 + 3  # three of the chunk that failed were asked for again
+    with pytest.raises(InputError, match="gives no mean and deviation over the vocabulary"):
+        ScoreCache(tmp_path).scores(model, ["some"], moments=True)
+
+
+@contextlib.contextmanager
+def opened_again(server, model: EndpointModel):
+    """The same model over a new connection; the server keeps its address in a real resumption."""
+    with opened(server) as connection:
+        yield EndpointModel(
+            model.name, connection, model.style, model.tokenizer, model.window, model.leads, model.fingerprint
+        )
+
+
+def test_fingerprints_tell_models_tokenizers_and_windows_apart(make_lm, folder):
+    server = CompletionsServer({"tiny": make_lm(), "other": make_lm(seed=1)}, length=34)
+    with opened(server) as connection:
+        found = [
+            open_endpoint_model(connection, "tiny"),
+            open_endpoint_model(connection, "other"),
+            open_endpoint_model(connection, "tiny", tokenizer=folder),
+            open_endpoint_model(connection, "tiny", tokenizer=folder, context=30),
+        ]
+        assert len({model.fingerprint for model in found}) == len(found)
+        assert found[2].fingerprint == open_endpoint_model(connection, "tiny", tokenizer=folder).fingerprint
+        unchanged = probe_now(found[2])
+        assert probe_now(found[2]) == unchanged
+        server.models["tiny"] = make_lm(seed=2)
+        assert abs(probe_now(found[2]) - unchanged) > 1e-3
+
+
+def test_a_text_that_is_too_long_is_told_before_the_others_are_paid_for(make_lm, tmp_path):
+    server = _server(make_lm())
+    with opened(server, concurrency=1) as connection, contextlib.closing(ScoreCache(tmp_path)) as cache:
+        model = open_endpoint_model(connection, "tiny")
+        probed = len(server.asked)
+        with pytest.raises(InputError, match="too long for the model"):
+            cache.scores(model, [*(f"The letter {i}." for i in range(99)), TEXTS[3]])
+    assert len(server.asked) - probed <= 2
