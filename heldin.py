@@ -202,9 +202,9 @@ def audit_trainer(
 
     Exit codes: 3 certified violation of the accountant's curve, 4 the trainer is not the stated mechanism.
     """
-    from audit import white_box as engine
     from audit.progress import reporter_for_this_terminal
-    from audit.white_box_power import chosen_mechanism, power_table, trainer_power
+    from audit.white_box import engine
+    from audit.white_box.power import chosen_mechanism, power_table, trainer_power
     from corpus.coins import new_key
 
     mechanism = chosen_mechanism(

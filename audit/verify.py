@@ -31,7 +31,7 @@ from audit.remote import remote_of
 from audit.results import results_of
 from audit.scoring import scoring_rule
 from audit.training import training_facts
-from audit.trials import record_again
+from audit.trials.engine import record_again
 from audit.verdict import Assignment, Claim, stated_claim
 from corpus.errors import InputError
 from corpus.rows import Columns

@@ -182,8 +182,8 @@ def _audit_trials(
     from audit.bound_scores import parse_claim
     from audit.config import load_config
     from audit.progress import reporter_for_this_terminal
-    from audit.trial_job import TrialsAudit, target_of
-    from audit.trials import audit_trials
+    from audit.trials.engine import audit_trials
+    from audit.trials.job import TrialsAudit, target_of
 
     config = load_config(path, [*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
     stated = [parse_claim(text) for text in claims or []]

@@ -16,7 +16,7 @@ from audit.bounds import Counts, clopper_pearson
 from audit.config import parse_config
 from audit.progress import LineReporter
 from audit.record import read_record
-from audit.trial_bounds import (
+from audit.trials.bounds import (
     BOUND,
     COVERAGE,
     certify,
@@ -25,9 +25,9 @@ from audit.trial_bounds import (
     pilot_size,
     reach_line,
 )
-from audit.trial_job import TrialsAudit
-from audit.trial_runs import Trial, TrialJob, read_results, run_trials
-from audit.trials import audit_trials, record_again
+from audit.trials.engine import audit_trials, record_again
+from audit.trials.job import TrialsAudit
+from audit.trials.runs import Trial, TrialJob, read_results, run_trials
 from audit.verdict import stated_claim
 from corpus.errors import InputError, ResumableError
 from defenses.accounting import gaussian_epsilon
@@ -349,7 +349,7 @@ ENDLESS = """
 import signal, sys
 sys.path[:0] = [{root!r}]
 from pathlib import Path
-from audit.trial_runs import run_trials
+from audit.trials.runs import run_trials
 from tests.audit.test_trials import _job, sleeps
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
@@ -404,7 +404,7 @@ def _audit(config=None, runs=24, **options):
 @pytest.fixture
 def fixed_key(monkeypatch):
     """Coins that are known, so that chance cannot leave one side empty."""
-    monkeypatch.setattr("audit.trials.new_key", lambda: b"\x98" * 32)
+    monkeypatch.setattr("audit.trials.engine.new_key", lambda: b"\x98" * 32)
 
 
 def test_a_trainer_of_known_epsilon_and_one_without_noise(tmp_path, fixed_key):
@@ -425,7 +425,7 @@ def test_a_trainer_of_known_epsilon_and_one_without_noise(tmp_path, fixed_key):
 
 
 def test_a_real_audit_is_the_same_after_a_kill_and_can_be_recomputed(tmp_path, fixed_key, monkeypatch):
-    from audit import trial_runs
+    from audit.trials import runs as trial_runs
 
     real = trial_runs.train_trial
     left = [6]

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit import one_run, power, white_box
+from audit import one_run, power
 from audit.estimates import andrew_estimate
 from audit.labelled import LabelledScores
 from audit.tradeoff import ceiling_of
 from audit.verdict import Outcome, Standing
-from audit.white_box import auroc_with_error, log_likelihood_ratios, observe
-from audit.white_box_canaries import OVERSIZE, POSITIONS, set_stage
-from audit.white_box_checks import alarms, noise_checks, sampling_checks
-from audit.white_box_power import chosen_mechanism, trainer_mechanism, trainer_power
-from audit.white_box_trainers import loop_trainer, stepwise
+from audit.white_box import engine as white_box
+from audit.white_box.canaries import OVERSIZE, POSITIONS, set_stage
+from audit.white_box.checks import alarms, noise_checks, sampling_checks
+from audit.white_box.engine import auroc_with_error, log_likelihood_ratios, observe
+from audit.white_box.power import chosen_mechanism, trainer_mechanism, trainer_power
+from audit.white_box.trainers import loop_trainer, stepwise
 from corpus.coins import seed_key
 from corpus.errors import InputError
 from defenses.choices import FlatClip, NormalisedClip, PoissonSampler, ShuffledSampler

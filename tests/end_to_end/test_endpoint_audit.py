@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from audit.record import read_record
-from audit.white_box_power import chosen_mechanism
+from audit.white_box.power import chosen_mechanism
 from defenses.plan_file import write_plan
 from models.loading import load_language_model
 from tests.completions_server import CompletionsServer, serving

@@ -38,7 +38,7 @@ def config(tmp_path):
 @pytest.fixture(autouse=True)
 def _fixed_key(monkeypatch):
     """Coins that are known, so that chance cannot leave one side empty."""
-    monkeypatch.setattr("audit.trials.new_key", lambda: b"\x98" * 32)
+    monkeypatch.setattr("audit.trials.engine.new_key", lambda: b"\x98" * 32)
 
 
 def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, config, tmp_path):

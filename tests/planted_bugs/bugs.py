@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from audit.white_box_trainers import PrivateStep, Trainer, loop_trainer
+from audit.white_box.trainers import PrivateStep, Trainer, loop_trainer
 from finetune.private import private_gradient
 from tests.planted_bugs import trainers
 from tests.planted_bugs.checks import ORACLE, RELEASED, TWO_NAMES, TWO_RELEASED, WEIGHTS, Corpus

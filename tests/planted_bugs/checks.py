@@ -18,14 +18,14 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from audit import white_box
 from audit.bound_scores import BoundResult, evaluate, mechanism_claim
 from audit.labelled import LabelledScores
 from audit.verdict import Assignment, Claim, Design, rejects
-from audit.white_box_canaries import Array, set_stage
-from audit.white_box_checks import Check
-from audit.white_box_power import trainer_mechanism
-from audit.white_box_trainers import PrivateStep, Trainer, stepwise
+from audit.white_box import engine as white_box
+from audit.white_box.canaries import Array, set_stage
+from audit.white_box.checks import Check
+from audit.white_box.power import trainer_mechanism
+from audit.white_box.trainers import PrivateStep, Trainer, stepwise
 from corpus.aliases import load_aliases
 from corpus.build import build_store
 from corpus.coins import fair_coin, keyed_digest, seed_key

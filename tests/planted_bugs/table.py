@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from audit.white_box_checks import Check
+from audit.white_box.checks import Check
 from corpus.coins import seed_key
 from tests.planted_bugs.bugs import BUGS, Bug
 from tests.planted_bugs.checks import EXACT, GAMES, checks_of, the_check

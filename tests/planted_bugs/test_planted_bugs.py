@@ -9,8 +9,8 @@ import pytest
 
 from audit.training import _bind_key
 from audit.verdict import Outcome, Standing
-from audit.white_box_checks import alarms
-from audit.white_box_trainers import stepwise
+from audit.white_box.checks import alarms
+from audit.white_box.trainers import stepwise
 from corpus.coins import keyed_digest, seed_key
 from corpus.errors import InputError
 from defenses.accounting import epsilon

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedModel
 
-from audit.white_box_trainers import PrivateStep, Trainer
+from audit.white_box.trainers import PrivateStep, Trainer
 from corpus.coins import keyed_digest, keyed_uniform, seed_key
 from defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
 from defenses.mechanism import Mechanism

@@ -24,10 +24,10 @@ from audit.plan import accountant_cache, claims_of
 from audit.progress import Reporter
 from audit.record import ModelFacts, Record, write_record
 from audit.scoring import scoring_rule
-from audit.trial_bounds import forecast, reach_line
-from audit.trial_job import TrialsAudit, trial_job
-from audit.trial_record import SCORE, evidence_of, scores_text, split_facts, training_facts
-from audit.trial_runs import Trainer, Trial, TrialJob, read_results, run_trials, train_trial
+from audit.trials.bounds import forecast, reach_line
+from audit.trials.job import TrialsAudit, trial_job
+from audit.trials.record import SCORE, evidence_of, scores_text, split_facts, training_facts
+from audit.trials.runs import Trainer, Trial, TrialJob, read_results, run_trials, train_trial
 from audit.verdict import Claim, stated_claim
 from corpus.coins import KEY_BYTES, new_key
 from corpus.errors import InputError

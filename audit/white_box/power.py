@@ -13,7 +13,7 @@ from audit.one_run import Guesses
 from audit.power import attack_mu, simulated_rights
 from audit.tradeoff import ceiling_of
 from audit.verdict import Assignment, Claim, Design, curve_claim, max_certifiable_epsilon
-from audit.white_box_canaries import check_auditable
+from audit.white_box.canaries import check_auditable
 from corpus.errors import InputError
 from defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from defenses.events import PoissonGaussian, with_noise

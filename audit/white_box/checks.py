@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from audit.labelled import check_alpha
-from audit.white_box_canaries import Array, Index, Stage
-from audit.white_box_trainers import Trainer, watched_steps
+from audit.white_box.canaries import Array, Index, Stage
+from audit.white_box.trainers import Trainer, watched_steps
 from defenses.choices import PoissonSampler
 from defenses.mechanism import Mechanism
 from finetune.units import PrivateTraining, SampledUnit

@@ -22,8 +22,8 @@ from audit.record import (
     TrialsFacts,
 )
 from audit.training import CEILING_FPRS
-from audit.trial_bounds import TrialTest, certify
-from audit.trial_runs import Trial, TrialJob
+from audit.trials.bounds import TrialTest, certify
+from audit.trials.runs import Trial, TrialJob
 from audit.verdict import Claim
 from corpus.errors import InputError
 from corpus.files import text_sha256

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from audit.white_box_canaries import Index
+from audit.white_box.canaries import Index
 from corpus.errors import InputError
 from defenses.choices import ConstantDivisor
 from finetune.loop import train

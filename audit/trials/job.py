@@ -10,8 +10,8 @@ from audit.config import RunConfig
 from audit.data import CorpusData
 from audit.defense import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
 from audit.plan import accountant_cache, mechanism_of
-from audit.trial_record import WORST_CASE_USER
-from audit.trial_runs import TrialJob
+from audit.trials.record import WORST_CASE_USER
+from audit.trials.runs import TrialJob
 from canaries.craft import rare_tokens, token_counts, unseen_token_users
 from corpus.errors import InputError
 from corpus.files import text_sha256

@@ -21,8 +21,8 @@ from audit.estimates import EpsilonEstimate, andrew_estimate
 from audit.labelled import LabelledScores
 from audit.roc import auroc
 from audit.verdict import Outcome, Standing, Verdict
-from audit.white_box_canaries import Array, Directions, Stage, set_stage
-from audit.white_box_checks import (
+from audit.white_box.canaries import Array, Directions, Stage, set_stage
+from audit.white_box.checks import (
     Check,
     alarms,
     empty_cohort_checks,
@@ -30,8 +30,8 @@ from audit.white_box_checks import (
     noise_checks,
     sampling_checks,
 )
-from audit.white_box_power import ALARM_LEVEL, TrainerPower, claim_of, coin_design, quiet_places, trainer_power
-from audit.white_box_trainers import Trainer, loop_trainer, watched_steps
+from audit.white_box.power import ALARM_LEVEL, TrainerPower, claim_of, coin_design, quiet_places, trainer_power
+from audit.white_box.trainers import Trainer, loop_trainer, watched_steps
 from corpus.coins import keyed_digest
 from corpus.errors import InputError
 from defenses.mechanism import Mechanism
