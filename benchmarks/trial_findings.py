@@ -19,9 +19,12 @@ from scipy import stats
 
 from audit.paired import Z95
 from audit.record import Estimate, Record, read_record
+from corpus.errors import InputError
 
 MARGIN = 0.1
+CHANCE = (0.5, 0.0)
 Change = tuple[float, float, float]
+Measure = Callable[[Record], tuple[float, float]]
 
 
 def less(of: Change) -> str:
@@ -63,6 +66,10 @@ def planted(record: Record, lengths: Callable[[int], bool] = lambda _: True) -> 
     return sum(a for a, _ in groups) / len(groups), math.hypot(*(d for _, d in groups)) / len(groups)
 
 
+def _read(runs: Path, corpus: str, variant: str) -> Record:
+    return read_record(runs / (f"{corpus}-{variant}" if variant else corpus) / "record.json")
+
+
 def _pair(area: Estimate) -> tuple[float, float]:
     return area.value, area.deviation
 
@@ -75,31 +82,25 @@ def _say(finding: str, verdict: str, of: Change | None, why: str = "") -> None:
 def main(runs: Path, corpus: str) -> None:
     """Print one table row a finding."""
 
-    def run(variant: str = "") -> Record:
-        return read_record(runs / (f"{corpus}-{variant}" if variant else corpus) / "record.json")
+    def across(finding: str, judge: Callable[[Change], str], measure: Measure, first: str | None, second: str) -> None:
+        """Hold a run against another, or against chance (None); a run that was not made is no finding."""
+        try:
+            one = CHANCE if first is None else measure(_read(runs, corpus, first))
+            other = measure(_read(runs, corpus, second))
+        except InputError:
+            _say(finding, "not run", None)
+            return
+        change = between(one, other)
+        _say(finding, judge(change), change, f"{one[0]:.3f} to {other[0]:.3f}")
 
-    def values(a: tuple[float, float], b: tuple[float, float]) -> str:
-        return f"{a[0]:.3f} to {b[0]:.3f}"
-
-    plain = run()
+    plain = _read(runs, corpus, "")
     assert plain.training
+    people: tuple[tuple[str, Measure], ...] = (("real", real), ("canary", planted))
     print("| finding | verdict | difference of AUROCs (95 % interval), values |\n|---|---|---|")
-    capped, free = planted(run("cap5")), planted(plain)
-    _say(
-        "a cap of 5 documents brings canary users near chance",
-        alike(between((0.5, 0), capped)),
-        between((0.5, 0), capped),
-        values(free, capped),
-    )
-    _say("a cap of 5 documents lowers the AUROC of canary users", less(between(free, capped)), between(free, capped))
-    for who, measure in (("real", real), ("canary", planted)):
-        one, other = measure(run("copies")), measure(run("copies-out"))
-        _say(
-            f"taking out copies lowers the AUROC ({who} users)",
-            less(between(one, other)),
-            between(one, other),
-            values(one, other),
-        )
+    across("a cap of 5 documents brings canary users near chance", alike, planted, None, "cap5")
+    across("a cap of 5 documents lowers the AUROC of canary users", less, planted, "", "cap5")
+    for who, measure in people:
+        across(f"taking out copies lowers the AUROC ({who} users)", less, measure, "copies", "copies-out")
     assert plain.canaries
     lengths = sorted({g.length for g in plain.canaries.groups if g.length})
     short, long = planted(plain, lambda n: n == lengths[0]), planted(plain, lambda n: n == lengths[-1])
@@ -107,7 +108,7 @@ def main(runs: Path, corpus: str) -> None:
         f"a substring of {lengths[-1]} tokens leaks more than of {lengths[0]}",
         more(between(short, long)),
         between(short, long),
-        values(short, long),
+        f"{short[0]:.3f} to {long[0]:.3f}",
     )
     known = plain.knowledge
     rise, falls = (
@@ -137,14 +138,8 @@ def main(runs: Path, corpus: str) -> None:
             }[row.dial]
             _say(finding, (more if row.dial == "documents" else less)(change), change)
     for kind in ("batch", "example"):
-        for who, measure in (("real", real), ("canary", planted)):
-            one, other = measure(plain), measure(run(f"clip-{kind}"))
-            _say(
-                f"clipping by {kind} changes nothing ({who} users)",
-                alike(between(one, other)),
-                between(one, other),
-                values(one, other),
-            )
+        for who, measure in people:
+            across(f"clipping by {kind} changes nothing ({who} users)", alike, measure, "", f"clip-{kind}")
     curve = plain.training.curve
     found = stats.spearmanr([p.step for p in curve], [p.auroc for p in curve])
     early = curve[len(curve) // 4 - 1]
@@ -153,17 +148,15 @@ def main(runs: Path, corpus: str) -> None:
     rises += f" {curve[-1].auroc:.3f}, while held-in loss goes {early.held_in_loss:.3f} to {curve[-1].held_in_loss:.3f}"
     _say("early stopping trades utility", "confirmed" if costs else "cannot be judged", None, rises)
     _say("gap of losses and AUROC go together", "", None, f"Spearman {plain.training.gap_auroc_spearman}")
-    for who, measure in (("real", real), ("canary", planted)):
-        one, other = measure(plain), measure(run("large"))
-        _say(
-            f"larger models leak alike ({who} users)",
-            alike(between(one, other)),
-            between(one, other),
-            values(one, other),
-        )
-    one, other = real(run("quarter")), real(plain)
-    _say("more users in all, less leakage of each", less(between(one, other)), between(one, other), values(one, other))
-    for row in run("shadow").dials:
+    for who, measure in people:
+        across(f"larger models leak alike ({who} users)", alike, measure, "", "large")
+    across("more users in all, less leakage of each", less, real, "quarter", "")
+    try:
+        shadows = _read(runs, corpus, "shadow").dials
+    except InputError:
+        shadows = []
+        _say("shadow models beat the leading attack", "not run", None)
+    for row in shadows:
         if row.dial == "shadow models" and row.difference:
             change = (row.difference.value, row.difference.lower, row.difference.upper)
             _say("shadow models beat the leading attack", more(change), change, f"{row.auroc.value:.3f}")
