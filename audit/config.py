@@ -24,10 +24,11 @@ from corpus.errors import InputError
 from corpus.files import text_sha256
 from corpus.hub import HuggingFace
 from corpus.mail import Maildir, MailUser, Mbox
+from corpus.markov import MarkovCorpus
 from corpus.presets import PRESETS, PresetSource, preset_named
 from corpus.published import WORDS, Tokens
 from corpus.rows import Columns, Source
-from corpus.sources import Several, Synthetic
+from corpus.sources import Markov, Several, Synthetic
 from corpus.split import MIN_RECORDS_TO_SPLIT, Assignment, UserFilter
 from corpus.synthetic import SyntheticCorpus
 from corpus.text_files import Csv, JsonLines, Parquet
@@ -36,7 +37,7 @@ from finetune.recipe import Lora, Recipe, Select
 from models.shape import TinyModel
 
 # The lower layers know nothing of pydantic; here their dataclasses learn to refuse unknown keys.
-for _dataclass in (Columns, UserFilter, SyntheticCorpus, Recipe, Lora, TinyModel):
+for _dataclass in (Columns, UserFilter, SyntheticCorpus, MarkovCorpus, Recipe, Lora, TinyModel):
     with_config(ConfigDict(extra="forbid"))(_dataclass)
 
 
@@ -103,6 +104,17 @@ class SyntheticCorpusConfig(Section):
         return Synthetic(self.parameters)
 
 
+class MarkovCorpusConfig(Section):
+    """Users who write by Markov chains, of whom every probability is known."""
+
+    kind: Literal["markov"]
+    parameters: MarkovCorpus = MarkovCorpus()
+
+    def source(self) -> Source:
+        """The source that generates it."""
+        return Markov(self.parameters)
+
+
 class PresetCorpus(Section):
     """A local copy of a paper's dataset in its published format, prepared as the paper says (docs/presets.md)."""
 
@@ -137,7 +149,8 @@ def preset_tokens(tokenizer: str | None) -> Tokens:
 
 
 CorpusSource = Annotated[
-    FileCorpus | MaildirCorpus | HubCorpus | SyntheticCorpusConfig | PresetCorpus, Field(discriminator="kind")
+    FileCorpus | MaildirCorpus | HubCorpus | SyntheticCorpusConfig | MarkovCorpusConfig | PresetCorpus,
+    Field(discriminator="kind"),
 ]
 
 
@@ -355,6 +368,7 @@ _TAGS = {
     "huggingface",
     "preset",
     "synthetic",
+    "markov",
     "none",
     "clip",
     "filter",

@@ -1,4 +1,4 @@
-"""`heldin study`: published comparisons, simulated anew."""
+"""`heldin study`: published results, computed anew."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ import typer
 
 from commands.options import AsJson, StudyFolder, json_text
 
-app = typer.Typer(help="Published comparisons of private training, simulated anew.", no_args_is_help=True)
+app = typer.Typer(help="Published results, computed anew where the truth is known.", no_args_is_help=True)
 
 
 @app.command("mean-estimation")
@@ -40,6 +40,25 @@ def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson
     private_directory(to)  # before the work
     rows = noise.effective_noise()
     _study(to, "effective-noise", noise.as_dict(rows), noise.table(rows), effective_noise_figure(rows), json)
+
+
+@app.command("proposition")
+def proposition(
+    to: StudyFolder = Path("runs/proposition"),
+    draws: Annotated[int, typer.Option(min=2, help="Sequences drawn where they are too many to enumerate.")] = 100_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of sources and draws.")] = 0,
+    json: AsJson = False,
+) -> None:
+    """The attack statistic between its bounds (Kandpal et al., Propositions 1 and 2), on known Markov sources."""
+    from audit import proposition_study as study
+    from audit.progress import reporter_for_this_terminal
+    from corpus.files import private_directory
+    from reports.proposition_figure import proposition_figure
+
+    private_directory(to)  # before the work
+    with reporter_for_this_terminal().track("proposition", study.pairs_of(study.SIZES), "pairs") as advance:
+        found = study.run_study(draws, seed, advance=advance)
+    _study(to, "proposition", found.as_dict(), study.table(found), proposition_figure(found), json)
 
 
 def _study(folder: Path, name: str, fields: dict[str, Any], table: str, figure: str, as_json: bool) -> None:

@@ -10,6 +10,8 @@ from corpus.errors import InputError
 from corpus.files import text_sha256
 from corpus.hub import HuggingFace
 from corpus.mail import Maildir, Mbox, is_maildir
+from corpus.markov import MarkovCorpus
+from corpus.markov import generate as generate_markov
 from corpus.rows import BadRows, Columns, Source, batched
 from corpus.synthetic import SyntheticCorpus, generate
 from corpus.text_files import Csv, JsonLines, Parquet
@@ -29,6 +31,22 @@ class Synthetic:
         """Yield generated records; none is ever bad."""
         rows = ({"user": r.user, "text": r.text, "id": r.id, "date": r.date} for r in generate(self.spec))
         return batched(enumerate(rows, start=1), "synthetic", "row", Columns(id="id", date="date"), bad)
+
+
+@dataclass(frozen=True)
+class Markov:
+    """Sequences of users' Markov chains as text: a corpus of which every probability is known."""
+
+    spec: MarkovCorpus = field(default_factory=MarkovCorpus)
+
+    def fingerprint(self) -> str:
+        """Hash of the generator's parameters."""
+        return text_sha256("markov", repr(self.spec))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield generated records; none is ever bad."""
+        rows = ({"user": r.user, "text": r.text, "id": r.id} for r in generate_markov(self.spec))
+        return batched(enumerate(rows, start=1), "markov", "row", Columns(id="id"), bad)
 
 
 @dataclass(frozen=True)

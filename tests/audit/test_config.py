@@ -1,5 +1,6 @@
 """The configuration: everything shipped loads, every error at once, the nearest key suggested."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from audit.config import load_config, parse_config
 from audit.demo import demo_config
 from corpus.errors import InputError
 from corpus.hub import HuggingFace
-from corpus.sources import Synthetic
+from corpus.presets import PRESETS
+from corpus.sources import Markov, Synthetic
 from corpus.text_files import Csv, JsonLines, Parquet
+from finetune.recipe import Optimizer
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
@@ -23,6 +26,40 @@ def _with(**sections):
 def test_every_shipped_config_loads(path, monkeypatch):
     monkeypatch.setenv("HELDIN_DATA_DIR", "/data")
     assert load_config(path).name == path.stem
+
+
+def test_every_figure_and_table_of_the_paper_has_its_configs_or_is_declined():
+    folder = ROOT / "configs" / "paper"
+    said = (folder / "README.md").read_text(encoding="utf-8")
+    named = set(
+        re.findall(r"`([a-z0-9.-]+)`", said.replace("`-8`, `-32`", "`enron-example-dp-8`, `enron-example-dp-32`"))
+    )
+    files = {path.stem for path in folder.glob("*.yaml")}
+    rates = {name for name in files if "-rate-" in name}  # named by a pattern
+    assert files - rates <= named
+    assert rates
+    for what, count in (("Figure", 14), ("Table", 7)):
+        listed = set(map(int, re.findall(rf"{what}s? (\d+)", said)))
+        listed |= {int(b) for _, b in re.findall(rf"{what}s (\d+) and (\d+)", said)}
+        assert listed == set(range(1, count + 1)), what
+
+
+def test_the_papers_configs_have_the_papers_hyperparameters(monkeypatch):
+    monkeypatch.setenv("HELDIN_DATA_DIR", "/data")
+    for path in (ROOT / "configs" / "paper").glob("*.yaml"):
+        config = load_config(path)
+        recipe = config.finetune
+        assert (recipe.epochs, recipe.batch_size, recipe.warmup_steps) == (10, 8, 200)
+        assert recipe.optimizer is Optimizer.ADAM
+        assert config.model.base in ("EleutherAI/gpt-neo-125m", "EleutherAI/gpt-neo-1.3B")
+        assert config.corpus.users == PRESETS[config.corpus.source.name].users
+        if config.defense.kind == "example":
+            stated = config.defense
+            assert (stated.cohort, stated.delta, stated.clip_norm) == (1024, 1e-6, 1.0)
+        else:
+            assert recipe.learning_rate == 5e-5
+        if config.canaries and config.name.startswith(("cc-news", "reddit")):
+            assert sum(spec.asked_for() for spec in config.canaries) == 180
 
 
 def test_the_demo_loads_and_the_defaults_are_the_papers():
@@ -42,6 +79,7 @@ def test_the_demo_loads_and_the_defaults_are_the_papers():
         ({"kind": "parquet", "path": "m.parquet"}, Parquet),
         ({"kind": "huggingface", "name": "org/data", "split": "train"}, HuggingFace),
         ({"kind": "synthetic", "parameters": {"users": 5}}, Synthetic),
+        ({"kind": "markov", "parameters": {"users": 5, "vocabulary": 8}}, Markov),
     ],
 )
 def test_every_kind_of_corpus_is_configured(source, kind):

@@ -14,8 +14,10 @@ import pytest
 from corpus.build import build_store
 from corpus.errors import InputError
 from corpus.hub import HuggingFace
+from corpus.markov import MarkovCorpus
 from corpus.rows import SCHEMA, BadRows, Columns, Source
-from corpus.sources import open_source
+from corpus.sources import Markov, Synthetic, open_source
+from corpus.synthetic import SyntheticCorpus
 from corpus.text_files import Csv, JsonLines, Parquet
 
 ROWS = [
@@ -148,6 +150,19 @@ def test_an_unusable_row_is_named_by_place_or_counted_and_skipped(write, tmp_pat
 def test_users_may_be_numbers(write, tmp_path):
     rows = [{**r, "who": i} for i, r in enumerate(ROWS)]
     assert [r["user"] for r in _read(open_source(write(tmp_path, rows), COLUMNS))] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(("source", "spec"), [(Synthetic, SyntheticCorpus), (Markov, MarkovCorpus)])
+def test_a_made_corpus_yields_the_schema_and_follows_its_parameters(source, spec, tmp_path):
+    made = source(spec(users=3, seed=1))
+    assert all(batch.schema == SCHEMA for batch in made.batches(BadRows()))
+    rows = _read(made)
+    assert rows == _read(source(spec(users=3, seed=1)))
+    assert len({row["id"] for row in rows}) == len(rows) == len(build_store(made, tmp_path))
+    assert len({row["user"] for row in rows}) == 3
+    assert made.fingerprint() == source(spec(users=3, seed=1)).fingerprint()
+    assert made.fingerprint() != source(spec(users=3, seed=2)).fingerprint()
+    assert {row["text"] for row in rows}.isdisjoint(row["text"] for row in _read(source(spec(users=3, seed=2))))
 
 
 @pytest.mark.parametrize("source", [JsonLines, Csv, Parquet])

@@ -6,8 +6,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from audit import effective_noise, mean_estimation_study
+from audit import effective_noise, mean_estimation_study, proposition_study
 from audit.mean_estimation import Task
+from audit.proposition_study import Size
+from corpus.markov import MarkovCorpus
 
 
 @pytest.fixture
@@ -47,6 +49,22 @@ def test_effective_noise_writes_figure_and_numbers(call, tmp_path, monkeypatch):
     assert [row["cohort"] for row in numbers["rows"]] == [64, 256]
     ET.parse(tmp_path / "effective-noise.svg")
     code, out, _ = call("study", "effective-noise", "--to", tmp_path, "--json")
+    assert (code, json.loads(out)) == (0, numbers)
+
+
+def test_proposition_writes_figure_and_numbers(call, tmp_path, monkeypatch):
+    size = Size(MarkovCorpus(users=3, vocabulary=4, length=4), 0.25, (0.3, 0.9))
+    monkeypatch.setattr(proposition_study, "SIZES", (size,))
+    code, out, err = call("study", "proposition", "--to", tmp_path, "--draws", 500, "--seed", 1)
+    assert code == 0, err
+    assert "84/84 pairs" in err
+    assert "confirmed: the bounds of Proposition 1 bracket T\n" in out
+    assert "not confirmed: Proposition 2 as printed" in out
+    numbers = json.loads((tmp_path / "proposition.json").read_text(encoding="utf-8"))
+    assert (numbers["draws"], numbers["seed"]) == (500, 1)
+    assert f"KL(P || Q) {numbers['results'][0]['forwards']['value']:.4g}, " in out
+    ET.parse(tmp_path / "proposition.svg")
+    code, out, _ = call("study", "proposition", "--to", tmp_path, "--draws", 500, "--seed", 1, "--json")
     assert (code, json.loads(out)) == (0, numbers)
 
 

@@ -1,0 +1,95 @@
+"""The Markov corpus: its texts have the law that is known of it."""
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from corpus.errors import InputError
+from corpus.markov import MarkovCorpus, chain_of, draw, generate, log_probability, user_weights, word_list
+from tests.oracles.proposition import naive_probability
+
+SMALL = MarkovCorpus(users=4, vocabulary=3, length=4, distinctiveness=0.8, seed=5)
+SEQUENCES = np.array(list(itertools.product(range(3), repeat=4)))
+
+
+def test_probabilities_are_products_and_sum_to_one():
+    for user in range(SMALL.users):
+        found = log_probability(chain_of(SMALL, user), SEQUENCES)
+        np.testing.assert_allclose(found, [math.log(naive_probability(chain_of(SMALL, user), x)) for x in SEQUENCES])
+        assert math.fsum(np.exp(found)) == pytest.approx(1, abs=1e-12)
+
+
+def _p_value(tokens, chain):
+    """Of the hypothesis that these sequences are the chain's."""
+    seen = Counter(map(tuple, tokens.tolist()))
+    expected = len(tokens) * np.exp(log_probability(chain, SEQUENCES))
+    return stats.chisquare([seen[tuple(x)] for x in SEQUENCES.tolist()], expected, sum_check=False).pvalue
+
+
+def test_draws_have_their_chains_law_and_no_others():
+    tokens = draw(chain_of(SMALL, 1), 100_000, SMALL.length, np.random.default_rng(0))
+    assert _p_value(tokens, chain_of(SMALL, 1)) > 1e-6
+    assert _p_value(tokens, chain_of(dataclasses.replace(SMALL, distinctiveness=0.77), 1)) < 1e-6
+
+
+def test_texts_are_the_draws_word_by_word():
+    words = {word: token for token, word in enumerate(word_list(SMALL.vocabulary))}
+    spec = dataclasses.replace(SMALL, mean_records=20_000, min_records=20_000)
+    texts = [record.text.split(" ") for record in generate(spec) if record.user == "markov-000002"]
+    assert _p_value(np.array([[words[word] for word in text] for text in texts]), chain_of(SMALL, 2)) > 1e-6
+
+
+def test_words_are_all_different():
+    assert len(set(word_list(1024))) == 1024
+
+
+def test_the_dial_goes_from_one_chain_for_all_to_nothing_shared():
+    alike, own = (dataclasses.replace(SMALL, distinctiveness=dial) for dial in (0.0, 1.0))
+    np.testing.assert_array_equal(chain_of(alike, 0).transitions, chain_of(alike, 3).transitions)
+    halfway = chain_of(dataclasses.replace(SMALL, distinctiveness=0.5), 2).transitions
+    ends = (chain_of(alike, 2).transitions + chain_of(own, 2).transitions) / 2
+    np.testing.assert_allclose(halfway, ends)
+    for chain in (chain_of(alike, 0), chain_of(own, 0)):
+        np.testing.assert_allclose(chain.transitions.sum(axis=1), 1)
+        assert chain.transitions.min() >= 0.01 / SMALL.vocabulary
+
+
+def test_more_users_leave_the_first_ones_as_they_were():
+    first = list(generate(SMALL))
+    assert list(generate(dataclasses.replace(SMALL, users=7)))[: len(first)] == first
+
+
+def test_users_write_in_proportion_to_their_weights():
+    spec = dataclasses.replace(SMALL, users=30, mean_records=40)
+    counts = Counter(record.user for record in generate(spec))
+    assert min(counts.values()) >= spec.min_records
+    total = sum(counts.values())
+    for count, weight in zip(counts.values(), user_weights(spec), strict=True):
+        assert count / total == pytest.approx(weight, abs=2 / total)
+    assert user_weights(spec).sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"users": 0}, "users is 0, which is too small; set it to 1 or more"),
+        ({"vocabulary": 1}, "vocabulary is 1, which is too small; set it to 2 or more"),
+        ({"vocabulary": 2000}, "vocabulary is 2000, which is too large; set it to at most 1024"),
+        ({"length": 0}, "length is 0, which is too small"),
+        ({"mean_records": 3.0}, r"mean_records is 3.0, which is not a number from min_records \(12\) up"),
+        ({"distinctiveness": 1.5}, r"distinctiveness is 1.5, outside \[0, 1\]"),
+    ],
+)
+def test_a_parameter_out_of_range_is_one_clear_line(change, message):
+    with pytest.raises(InputError, match=message):
+        MarkovCorpus(**change)
+
+
+def test_a_user_that_is_not_there():
+    with pytest.raises(InputError, match="there is no user 4; choose one from 0 to 3"):
+        chain_of(SMALL, 4)
