@@ -18,8 +18,8 @@ def mean_estimation(
     json: AsJson = False,
 ) -> None:
     """ELS against ULS where the truth is known (Charles et al., section 4): three sweeps, and what they confirm."""
-    from audit import mean_estimation_study as study
     from audit.progress import reporter_for_this_terminal
+    from audit.studies import mean_estimation_sweeps as study
     from corpus.files import private_directory
     from reports.study_figures import mean_estimation_figure
 
@@ -33,7 +33,7 @@ def mean_estimation(
 @app.command("effective-noise")
 def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson = False) -> None:
     """When Asi & Liu's filter adds less noise than user-wise DP-SGD (Chua et al., Figures 3 and 7)."""
-    from audit import effective_noise as noise
+    from audit.studies import effective_noise as noise
     from corpus.files import private_directory
     from reports.study_figures import effective_noise_figure
 
@@ -50,8 +50,8 @@ def proposition(
     json: AsJson = False,
 ) -> None:
     """The attack statistic between its bounds (Kandpal et al., Propositions 1 and 2), on known Markov sources."""
-    from audit import proposition_study as study
     from audit.progress import reporter_for_this_terminal
+    from audit.studies import proposition_sweeps as study
     from corpus.files import private_directory
     from reports.proposition_figure import proposition_figure
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from audit.mean_estimation_study import Interval
-from audit.proposition import Measured, Point
-from audit.proposition_study import PropositionStudy, SizeResult, bounds_of, diagonal, most_after
+from audit.studies.mean_estimation_sweeps import Interval
+from audit.studies.proposition import Measured, Point
+from audit.studies.proposition_sweeps import PropositionStudy, SizeResult, bounds_of, diagonal, most_after
 from reports.drawing import BLUE, GREY, ORANGE, figure, label
 
 _STATISTIC, _PAPER, _JENSEN = "T", "bounds of Proposition 1", "between Jensen's bounds"

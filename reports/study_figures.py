@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from audit.effective_noise import PAPERS_LIMIT, PAPERS_MEASURED, NoiseRow
-from audit.mean_estimation import Outcome, Point
-from audit.mean_estimation_study import Study, Swept, mean_error
+from audit.studies.effective_noise import PAPERS_LIMIT, PAPERS_MEASURED, NoiseRow
+from audit.studies.mean_estimation import Outcome, Point
+from audit.studies.mean_estimation_sweeps import Study, Swept, mean_error
 from corpus.errors import InputError
 from reports.drawing import BLUE, GREY, ORANGE, figure
 

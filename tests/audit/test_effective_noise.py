@@ -2,7 +2,7 @@
 
 import pytest
 
-from audit import effective_noise as noise
+from audit.studies import effective_noise as noise
 from corpus.errors import InputError
 from defenses.accounting import calibrate
 from defenses.events import PoissonGaussian

@@ -10,9 +10,9 @@ import pytest
 import torch
 from scipy import stats
 
-from audit import mean_estimation as sim
-from audit import mean_estimation_study as study
-from audit.mean_estimation import Arm, Data, Outcome, Pairs, Point, Setting, Task
+from audit.studies import mean_estimation as sim
+from audit.studies import mean_estimation_sweeps as study
+from audit.studies.mean_estimation import Arm, Data, Outcome, Pairs, Point, Setting, Task
 from corpus.coins import seed_key
 from corpus.errors import InputError
 from defenses.accounting import epsilon

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from audit import proposition as prop
-from audit import proposition_study as study
-from audit.mean_estimation_study import Interval
-from audit.proposition import Pair, by_enumeration, by_sampling, mixed, mixing_bound, user_against_rest
-from audit.proposition_study import Size
+from audit.studies import proposition as prop
+from audit.studies import proposition_sweeps as study
+from audit.studies.mean_estimation_sweeps import Interval
+from audit.studies.proposition import Pair, by_enumeration, by_sampling, mixed, mixing_bound, user_against_rest
+from audit.studies.proposition_sweeps import Size
 from corpus.errors import InputError
 from corpus.markov import Chain, MarkovCorpus, draw
 from tests.oracles.proposition import chain_rule_kl, naive_divergences

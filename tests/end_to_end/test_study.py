@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from audit import effective_noise, mean_estimation_study, proposition_study
-from audit.mean_estimation import Task
-from audit.proposition_study import Size
+from audit.studies import effective_noise, mean_estimation_sweeps, proposition_sweeps
+from audit.studies.mean_estimation import Task
+from audit.studies.proposition_sweeps import Size
 from corpus.markov import MarkovCorpus
 
 
@@ -16,9 +16,9 @@ from corpus.markov import MarkovCorpus
 def small(monkeypatch):
     """The study at a size of seconds."""
     task = Task(users=32, examples=4, dimension=4, rounds=8, delta=1e-5)
-    monkeypatch.setattr(mean_estimation_study, "Task", lambda: task)
-    sweeps = functools.partial(mean_estimation_study.Sweeps, (0.5, 1.0), (32, 64), (1.0, 4.0))
-    monkeypatch.setattr(mean_estimation_study, "Sweeps", sweeps)
+    monkeypatch.setattr(mean_estimation_sweeps, "Task", lambda: task)
+    sweeps = functools.partial(mean_estimation_sweeps.Sweeps, (0.5, 1.0), (32, 64), (1.0, 4.0))
+    monkeypatch.setattr(mean_estimation_sweeps, "Sweeps", sweeps)
 
 
 def test_mean_estimation_writes_figure_and_numbers(call, small, tmp_path):
@@ -54,7 +54,7 @@ def test_effective_noise_writes_figure_and_numbers(call, tmp_path, monkeypatch):
 
 def test_proposition_writes_figure_and_numbers(call, tmp_path, monkeypatch):
     size = Size(MarkovCorpus(users=3, vocabulary=4, length=4), 0.25, (0.3, 0.9))
-    monkeypatch.setattr(proposition_study, "SIZES", (size,))
+    monkeypatch.setattr(proposition_sweeps, "SIZES", (size,))
     code, out, err = call("study", "proposition", "--to", tmp_path, "--draws", 500, "--seed", 1)
     assert code == 0, err
     assert "84/84 pairs" in err

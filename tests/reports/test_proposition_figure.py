@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from audit.proposition_study import Size, run_study
+from audit.studies.proposition_sweeps import Size, run_study
 from corpus.markov import MarkovCorpus
 from reports import drawing
 from reports.proposition_figure import proposition_figure

@@ -4,9 +4,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from audit.effective_noise import effective_noise
-from audit.mean_estimation import Task
-from audit.mean_estimation_study import Sweeps, run_study
+from audit.studies.effective_noise import effective_noise
+from audit.studies.mean_estimation import Task
+from audit.studies.mean_estimation_sweeps import Sweeps, run_study
 from corpus.errors import InputError
 from reports import drawing, study_figures
 

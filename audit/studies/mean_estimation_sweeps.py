@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from scipy import stats
 
-from audit.mean_estimation import Array, Outcome, Point, Setting, Task, measure_point
+from audit.studies.mean_estimation import Array, Outcome, Point, Setting, Task, measure_point
 
 Swept = Literal["epsilon", "budget", "within"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.mean_estimation_study import ALPHA, Finding, Interval
-from audit.proposition import Measured, Pair, Point, measure, mixed, mixing_bound, user_against_rest
+from audit.studies.mean_estimation_sweeps import ALPHA, Finding, Interval
+from audit.studies.proposition import Measured, Pair, Point, measure, mixed, mixing_bound, user_against_rest
 from corpus.markov import MarkovCorpus
 
 Check = tuple[str, Interval, float]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import logsumexp
 
-from audit.mean_estimation_study import ALPHA, Interval
+from audit.studies.mean_estimation_sweeps import ALPHA, Interval
 from corpus.errors import InputError
 from corpus.markov import Chain, MarkovCorpus, chain_of, draw, log_probability, user_weights
 
