@@ -75,8 +75,9 @@ class AttackConfig(Section):
         max_characters: of a text that are scored.
         reference: the leading reference model; null: the base model.
         references: others side by side.
-        documents: which documents of a user the attacker has: fresh ones of the same hand, or those that training saw
-            or would have seen, which is the stronger attacker. The first leads.
+        documents: which documents of a user the attacker has: fresh ones of the same hand, or records of the training
+            part, which training saw or would have seen (but for a cap or deduplication): the stronger attacker. The
+            first leads.
         training_documents: of each user, at most, where ``documents`` has "training".
         shadow_models: trainings like the run's own under the attacker's coins, for the ideal attacker; 0: none.
     """
@@ -116,10 +117,10 @@ class AttackConfig(Section):
                 raise ValueError(f"{what} names '{twice}' twice")
         if self.references and not ATTACKS[self.primary].needs_reference:
             raise ValueError(f"references are for attacks with a reference model, which '{self.primary}' has not")
-        if 0 < self.shadow_models < LEAST_SHADOW_MODELS:
+        if self.shadow_models % 2 or 0 < self.shadow_models < LEAST_SHADOW_MODELS:
             raise ValueError(
-                f"shadow_models is {self.shadow_models}: each user is in half of them, so give {LEAST_SHADOW_MODELS} or"
-                " more, 8 to say much, or 0"
+                f"shadow_models is {self.shadow_models}: each user is in half of them, so give an even number from"
+                f" {LEAST_SHADOW_MODELS} on, 8 to say much, or 0"
             )
         return self
 

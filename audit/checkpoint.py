@@ -27,6 +27,7 @@ from corpus.rows import Columns
 from corpus.sources import open_source
 from corpus.statistics import records_percentiles
 from corpus.store import CorpusStore, texts_of
+from models.loading import require_model
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     Raises:
         InputError: a user or a record id in both files, fewer than two users on a side, or unusable input.
     """
+    _check_models(job)
     if job.remote is not None:
         job = replace(job, attack=attacks_at_endpoint(job.attack, reporter))
     _claim_folder(job, out)
@@ -87,8 +89,11 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
                 "target and reference are the same model: the likelihood ratio of every text would be zero"
             )
         statistics = score_users_texts(job.attack, texts, target, reference, reporter)
-        for other in map(there.load, job.others):
-            statistics += beside(job.attack, "reference", other.name, texts, target, other, reporter)
+        for name in job.others:
+            other = there.load(name)
+            if other.fingerprint == target.fingerprint:
+                raise InputError(f"target and reference '{name}' are the same model: its ratios would all be zero")
+            statistics += beside(job.attack, "reference", name, texts, target, other, reporter)
     seconds["scoring"] = time.monotonic() - started
     started = time.monotonic()
     results = results_of(
@@ -104,7 +109,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     )
     seconds["statistics"] = time.monotonic() - started
     # Only now, so that a folder without a record is empty and can be taken again.
-    of = audit_scores_name(target.fingerprint, reference.fingerprint, job.attack)
+    of = audit_scores_name(target.fingerprint, reference.fingerprint, job.others, job.attack)
     write_scores(statistics, out / "scores.parquet", of=of)
     if job.plan is not None:
         write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))
@@ -126,6 +131,17 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     )
     write_record(record, out / "record.json")
     return record
+
+
+def _check_models(job: CheckpointAudit) -> None:
+    """Before anything is scored: no reference twice, and every model that is not behind the endpoint is there."""
+    references = (job.reference, *job.others)
+    twice = next((name for i, name in enumerate(references) if name in references[:i]), None)
+    if twice is not None:
+        raise InputError(f"--reference {twice} is given twice: each stands beside the others once")
+    for name in job.models():
+        if not name.startswith(AT_ENDPOINT):
+            require_model(name)
 
 
 Groups = tuple[dict[str, CorpusStore], dict[str, bool], dict[str, list[str]]]
@@ -164,9 +180,9 @@ def audit_facts(
     }
 
 
-def audit_scores_name(target: str, reference: str, attack: AttackConfig) -> str:
+def audit_scores_name(target: str, reference: str, others: Sequence[str], attack: AttackConfig) -> str:
     """What an audit's ``scores.parquet`` calls itself."""
-    return text_sha256(target, reference, attack.model_dump_json())
+    return text_sha256(target, reference, attack.model_dump_json(), *others)
 
 
 def _config(job: CheckpointAudit) -> dict[str, Any]:

@@ -143,6 +143,8 @@ def _value(folder: Path, record: Record, over: str) -> Any:
                 " parameters, users or records"
             )
         value = value[part]
+    if isinstance(value, dict | list):
+        raise InputError(f"--over {over} is a section or a list of the config of '{folder}': name one value of it")
     return value
 
 
@@ -164,6 +166,7 @@ def _notes(records: Sequence[Record]) -> list[str]:
         ("reference models", {r.reference.fingerprint for r in records}),
         ("leading attacks", {f"{r.primary_attack} {r.primary().aggregation}" for r in records}),
         ("false-positive rates", {tuple(t.fpr for t in r.primary().tpr_at) for r in records}),
+        ("documents under attack (fresh ones, or those of training)", {r.documents for r in records}),
         ("scoring rules", {r.scoring_rule for r in records}),
     )
     notes += [
@@ -172,7 +175,10 @@ def _notes(records: Sequence[Record]) -> list[str]:
     chosen = {r.training.selection for r in records if r.training}
     if len(chosen) > 1:
         notes.append("some runs keep the best checkpoint and some the last; losses are those after the last step")
-    notes.append("every run drew its own coins: rows differ by chance too, as their intervals say")
+    if len({r.corpus.fingerprint for r in records if r.kind == "audit"}) < sum(r.kind == "audit" for r in records):
+        notes.append("some audits are of the same users: their differences are better known than the intervals say")
+    if any(r.kind != "audit" for r in records):
+        notes.append("every run drew its own coins: rows differ by chance too, as their intervals say")
     return notes
 
 

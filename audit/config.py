@@ -16,7 +16,7 @@ from pydantic import (
     with_config,
 )
 
-from audit.attacker import AttackConfig
+from audit.attacker import AttackConfig, PretrainedReference
 from audit.canaries import CanarySpec, SubstringCanaries
 from audit.defense import Defense, FilterDefense, NoDefense
 from audit.sections import ExpandedName, ExpandedPath, Section
@@ -259,6 +259,10 @@ class RunConfig(Section):
     def _attackers_models(self) -> "RunConfig":
         if self.model.pretrain is None and any(r.kind == "pretrained" for r in self.attack.references):
             raise ValueError("attack.references: 'pretrained' does again what model.pretrain says, and there is none")
+        if self.model.pretrain and self.model.pretrain.recipe.seed in [
+            r.seed for r in self.attack.references if isinstance(r, PretrainedReference)
+        ]:
+            raise ValueError("attack.references: 'pretrained' has the seed of the base model, which it would be again")
         if self.attack.shadow_models and isinstance(self.defense, FilterDefense):
             raise ValueError("attack.shadow_models: a filter may halt and leave no shadow model: set it to 0")
         return self

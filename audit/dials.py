@@ -41,7 +41,8 @@ def dials(
             dial=dial,
             setting=setting,
             auroc=estimate_of(bootstrap(*sides, (), resamples=resamples, seed=seed).auroc),
-            difference=None if scores is leading else _difference(*auroc_difference(lead, sides)),
+            leads=scores is leading,
+            difference=None if scores is leading else _difference(auroc_difference(lead, sides)),
         )
 
     names = dict.fromkeys(s.attack for s in statistics)
@@ -64,5 +65,5 @@ def dials(
     return rows
 
 
-def _difference(value: float, lower: float, upper: float) -> Difference:
-    return Difference(value=value, lower=lower, upper=upper)
+def _difference(of: tuple[float, float, float] | None) -> Difference | None:
+    return None if of is None else Difference(value=of[0], lower=of[1], upper=of[2])

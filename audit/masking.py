@@ -1,10 +1,10 @@
 """Keep user names out of the record: the patterns of a config, and a command that sets them."""
 
-import re
 import shlex
 from typing import Any
 
 _NAMES = {"include", "exclude"}
+_SECTIONS = ("users", "public_validation")
 
 
 def masked(config: dict[str, Any]) -> dict[str, Any]:
@@ -13,9 +13,14 @@ def masked(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_names(command: str) -> str:
-    """The command with the values of ``--set ...include=`` and ``...exclude=`` left out."""
-    names = re.compile(r"^(\S*(?:include|exclude|users))=.*", flags=re.DOTALL)
-    return shlex.join(names.sub(r"\1=...", word) for word in shlex.split(command))
+    """The command with the values of every ``--set`` left out that can name users, wherever in the value they stand."""
+    return shlex.join(_without_names(word) for word in shlex.split(command))
+
+
+def _without_names(word: str) -> str:
+    key, equals, _ = word.partition("=")
+    naming = key.endswith(_SECTIONS) or any(name in word for name in _NAMES)
+    return f"{key}=..." if equals and naming else word
 
 
 def _masked(value: Any, key: str) -> Any:

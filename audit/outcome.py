@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from attacks.scoring import AttackTexts, TextStatistic
-from audit.attacker import Documents
+from audit.attacker import Documents, NamedReference
 from audit.canary_results import canary_results, joined, kinds_of
 from audit.config import RunConfig
 from audit.data import RunData
@@ -27,6 +28,7 @@ from corpus.files import text_sha256
 from corpus.split import Assignment as SplitAssignment
 from corpus.split import Part
 from defenses.data_side import TrainingRecord
+from models.loading import fingerprint_folder
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,10 @@ def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None
 
 
 def scores_name(config: RunConfig, texts: AttackTexts, target: str, reference: str) -> str:
-    """What ``scores.parquet`` calls itself: a hash of both models' fingerprints, of the texts and of the dials."""
-    return text_sha256(target, reference, config.attack.model_dump_json(), repr(texts.flat()))
+    """What ``scores.parquet`` calls itself: a hash of the models' fingerprints, of the texts and of the dials."""
+    named = [Path(r.name) for r in config.attack.references if isinstance(r, NamedReference)]
+    others = [fingerprint_folder(folder) for folder in named if folder.is_dir()]
+    return text_sha256(target, reference, config.attack.model_dump_json(), repr(texts.flat()), *others)
 
 
 def _exposure(

@@ -22,6 +22,7 @@ from audit.plan import claims_of, settle_plan
 from audit.power import forecast
 from audit.progress import LineReporter, Reporter
 from audit.record import ModelFacts, Record, write_record
+from audit.references import check_references
 from audit.scoring import score, scoring_rule
 from audit.training import finetune, measured_clip_norm, training_facts
 from corpus.errors import InputError
@@ -63,6 +64,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
                 until_the_end.enter_context(one_process_at_a_time(out))
             with _timed(seconds, "corpus"):
                 corpus = read_corpus(config, reporter)
+                check_references(config, corpus)
             with _timed(seconds, "base model"):
                 base_name, base = base_model(config, corpus, reporter)
             with _timed(seconds, "canaries and coins"):
@@ -86,7 +88,8 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         return None
     with _timed(seconds, "scoring"):
         target = load_language_model(str(result.folder))
-        reference = load_language_model(config.attack.reference or base_name)
+        named = config.attack.reference
+        reference = load_language_model(named or base_name, revision=None if named else config.model.revision)
         statistics = score(config, data, base_name, target, reference, mechanism, out, reporter)
     with _timed(seconds, "statistics"):
         reporter.say("statistics: ROC, bootstrap, blind baselines")

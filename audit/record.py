@@ -144,10 +144,14 @@ class Difference(_Model):
 
 
 class DialSetting(_Model):
-    """The primary attack with one of the attacker's dials at a setting; ``difference`` is null where this one leads."""
+    """The primary attack with one of the attacker's dials at a setting.
+
+    ``difference`` is null where this one leads, and where too few users leave no error to estimate.
+    """
 
     dial: str
     setting: str
+    leads: bool
     auroc: Estimate
     difference: Difference | None
 

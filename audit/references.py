@@ -16,7 +16,19 @@ from corpus.store import texts_of
 from finetune.batches import encode
 from finetune.pretraining import pretrain, train_once
 from finetune.recipe import Select
-from models.loading import LanguageModel, load_language_model
+from models.loading import LanguageModel, load_language_model, require_model
+
+
+def check_references(config: RunConfig, corpus: CorpusData) -> None:
+    """Find out before training what would end the run after it. Raises InputError: no such model, or no public user."""
+    if config.attack.reference:
+        require_model(config.attack.reference)
+    for spec in config.attack.references:
+        match spec:
+            case NamedReference(name=name):
+                require_model(name)
+            case PublicReference():
+                _public_rows(spec, config, corpus)
 
 
 def reference_model(
@@ -50,19 +62,23 @@ def reference_model(
 def _on_public_users(
     spec: PublicReference, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
 ) -> LanguageModel:
+    rows = _public_rows(spec, config, corpus)
+    base = load_language_model(base_name, revision=config.model.revision)
+    recipe = replace(config.finetune, select=Select.LAST, patience=None)
+    sequences = encode(base.tokenizer, texts_of(corpus.store, rows), recipe.sequence_length)
+    name = text_sha256("1", base.fingerprint, repr(recipe), repr(sequences))[:24]
+    folder = cache_directory() / "references" / name
+    with reporter.track(f"reference {spec.label}", recipe.steps(len(sequences)), "steps") as advance:
+        train_once(base, sequences, recipe, folder, advance=advance)
+    return load_language_model(str(folder))
+
+
+def _public_rows(spec: PublicReference, config: RunConfig, corpus: CorpusData) -> list[int]:
+    """Rows of users who are neither audited nor for validation."""
     store = corpus.store
     validation = {store.record(row).user for row in corpus.validation_rows}
     taken = frozenset((*corpus.audited.users, *validation))
     users = select_users(store, spec.users, taken=taken, seed=config.seed, purpose="reference").users
     if not users:
         raise InputError("attack.references: 'public' admits no user beside the audited ones: widen its users")
-    rows = [row for user in users for row in list(store.rows(user))[: spec.max_records_per_user]]
-    base = load_language_model(base_name, revision=config.model.revision)
-    recipe = replace(config.finetune, select=Select.LAST, patience=None)
-    sequences = encode(base.tokenizer, texts_of(store, rows), recipe.sequence_length)
-    name = text_sha256("1", base.fingerprint, repr(recipe), repr(sequences))[:24]
-    folder = cache_directory() / "references" / name
-    if not (folder / "config.json").is_file():
-        with reporter.track(f"reference {spec.label}", recipe.steps(len(sequences)), "steps") as advance:
-            train_once(base, sequences, recipe, folder, advance=advance)
-    return load_language_model(str(folder))
+    return [row for user in users for row in list(store.rows(user))[: spec.max_records_per_user]]

@@ -69,7 +69,7 @@ def shadow_statistics(
                 shadow = _shadow_run(config, data, base_name, users, members, number)
                 kept = _trained_and_scored(config, shadow, texts, base_name, reference, mechanism, path)
                 write_scores(kept, path, of=of)
-                shutil.rmtree(_work(path))
+            shutil.rmtree(_work(path), ignore_errors=True)  # also where a kill came between the two
             scores.append(user_scores(kept, attack, aggregation).of(users))
             advance(1)
     target = user_scores(statistics, attack, aggregation).of(users)

@@ -43,11 +43,12 @@ from finetune.loop import TrainingResult
 from models.loading import load_language_model
 
 TOLERANCE = 1e-9
-NOT_RECOMPUTED = (
-    "the scores themselves (no model is run)",
-    "names, times, command and environment",
-    "the loss curves, held against the checkpoint's log",
-)
+NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
+ALSO_NOT_RECOMPUTED = {
+    "run": ("the loss curves, held against the checkpoint's log", "gradient norms of canary users' records"),
+    "audit": ("what is said of the models",),
+    "trials": (),
+}
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
             again = record_again(folder, reporter)
     pairs = [pair for name, part in again.items() for pair in _pairs(name, _plain(getattr(record, name)), _plain(part))]
     differing = tuple(Difference(*pair) for pair in pairs if not _same(pair[1], pair[2]))
-    return Verification(len(pairs), differing, NOT_RECOMPUTED if record.kind == "run" else NOT_RECOMPUTED[:2])
+    return Verification(len(pairs), differing, (*NOT_RECOMPUTED, *ALSO_NOT_RECOMPUTED[record.kind]))
 
 
 def table(found: Verification) -> str:
@@ -166,7 +167,8 @@ def _trained(folder: Path, config: RunConfig) -> TrainingResult:
 def _audit_again(folder: Path, record: Record) -> dict[str, Any]:
     job = _audit_job(folder, record)
     stores, member, texts = read_groups(job)
-    statistics = _scores(folder, audit_scores_name(record.target.fingerprint, record.reference.fingerprint, job.attack))
+    of = audit_scores_name(record.target.fingerprint, record.reference.fingerprint, job.others, job.attack)
+    statistics = _scores(folder, of)
     results = results_of(
         statistics,
         texts,
@@ -180,6 +182,7 @@ def _audit_again(folder: Path, record: Record) -> dict[str, Any]:
     )
     return {
         **audit_facts(job, stores, texts),
+        "documents": "fresh",
         "attacks": results.attacks,
         "blind": results.blind,
         "judgement": results.judgement,

@@ -27,15 +27,15 @@ def private_directory(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def one_process_at_a_time(folder: Path) -> Iterator[None]:
+def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold ``folder`` for this process; the hold ends with the process, however it ends.
 
     Raises:
-        InputError: another process holds it.
+        InputError: another process holds it, unless this one is to ``wait`` for it.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     except BlockingIOError as error:
         raise InputError(f"another process works in '{folder}': wait for it, or name another folder") from error

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from corpus.errors import InputError
-from corpus.files import text_sha256
+from corpus.files import one_process_at_a_time, private_directory, text_sha256
 from finetune.batches import encode
 from finetune.loop import train
 from finetune.recipe import Recipe
@@ -67,7 +67,12 @@ def train_once(
     *,
     advance: Callable[[int], object] | None = None,
 ) -> None:
-    """Train ``fresh`` on public texts' ``sequences`` and leave the model, and nothing else, in ``folder``."""
-    work = folder.with_name(folder.name + ".work")
-    train(fresh, sequences, recipe, work, advance=advance).folder.rename(folder)
-    shutil.rmtree(work)
+    """Leave in ``folder``, and nothing beside it, ``fresh`` trained on public texts' ``sequences``, if it is not there.
+
+    Of several processes that want the same model one trains and the others wait.
+    """
+    work = private_directory(folder.with_name(folder.name + ".work"))
+    with one_process_at_a_time(work, wait=True):
+        if not (folder / "config.json").is_file():
+            train(fresh, sequences, recipe, work, advance=advance).folder.rename(folder)
+        shutil.rmtree(work, ignore_errors=True)

@@ -60,16 +60,14 @@ class Endpoint:
         try:
             url = httpx2.URL(self.url)
         except httpx2.InvalidURL as error:
-            raise InputError(
-                f"the endpoint's address cannot be read ({error}): give one like https://host/v1"
-            ) from error
+            raise InputError(f"the endpoint's address cannot be read{self._said(error)}") from error
         if url.userinfo or url.query or url.fragment:
             raise InputError(
                 "the endpoint's address holds a password, a query or a fragment, which would be recorded: give the key"
                 " by the name of an environment variable"
             )
         if url.scheme not in ("http", "https") or not url.host:
-            raise InputError(f"'{self.url}' is no address of an endpoint: give one like https://host/v1")
+            raise InputError(f"the endpoint's address is none{self._said(repr(self.url))}")
         if self.base.endswith("/completions"):
             raise InputError(f"'{self.url}' is the address of a call: leave out what follows /v1")
         # A wrong name may be the key itself, and so is not repeated.
@@ -79,6 +77,10 @@ class Endpoint:
             value = getattr(self, what)
             if value is not None and not value > 0:
                 raise InputError(f"the endpoint's {what.replace('_', ' ')} is {value}: it must be above 0")
+
+    def _said(self, what: object) -> str:
+        """What is wrong and what to do; nothing of the address where it may hold a password."""
+        return f"{'' if '@' in self.url else f' ({what})'}: give one like https://host/v1"
 
     @property
     def base(self) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file, extract_commit_hash
 
 from corpus.errors import InputError
 from corpus.files import file_sha256, text_sha256
@@ -122,9 +123,23 @@ def load_language_model(
         )
     tokenizer = load_tokenizer(name, revision=revision)
     check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
-    fingerprint = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(model, name))
+    fingerprint = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(name, revision))
     model = model.to(device or default_device()).eval()
     return LanguageModel(model, tokenizer, name, text_sha256(fingerprint, str(dtype)))
+
+
+def require_model(name: str) -> None:
+    """Find out, before work is done that needs it later, whether a hub name or folder leads to a model at all.
+
+    Raises InputError if there is no config of a model there.
+    """
+    if (Path(name) / "adapter_config.json").is_file():
+        return
+    with quiet_transformers():
+        try:
+            AutoConfig.from_pretrained(name, trust_remote_code=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(f"there is no model '{name}': {_first_sentence(error)}") from error
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -210,8 +225,9 @@ def _require_safe_weights(folder: Path) -> None:
     raise InputError(f"'{folder}' holds no weights: a model.safetensors is expected beside config.json")
 
 
-def _commit(model: PreTrainedModel, name: str) -> str:
-    commit = getattr(model.config, "_commit_hash", None)
+def _commit(name: str, revision: str | None) -> str:
+    """The commit that a hub name and revision led to: its files lie in the cache under that name."""
+    commit = extract_commit_hash(cached_file(name, "config.json", revision=revision), None)
     if not commit:
         raise InputError(f"cannot tell which version of '{name}' was loaded; download it to a folder and name that")
     return str(commit)

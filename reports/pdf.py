@@ -112,9 +112,9 @@ def _dial_rows(record: Record) -> list[list[str]]:
     rows = []
     for d in record.dials:
         by = d.difference
-        less = "" if by is None else f"{by.value:+.3f} ({by.lower:+.3f} to {by.upper:+.3f})"
+        less = ("" if d.leads else "N/A") if by is None else f"{by.value:+.3f} ({by.lower:+.3f} to {by.upper:+.3f})"
         area = [f"{d.auroc.value:.3f}", f"{d.auroc.lower:.3f} to {d.auroc.upper:.3f}"]
-        rows.append([d.dial if by is None else "", d.setting, *area, less])
+        rows.append([d.dial if d.leads else "", d.setting, *area, less])
     return rows
 
 

@@ -1,8 +1,10 @@
 """The attacker's dials: what leads, what stands beside, and that a whole run with every dial turned holds together."""
 
+import contextlib
 import json
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -10,17 +12,23 @@ from attacks.scoring import TextStatistic, dial_of, turned
 from attacks.statistics import compares_tokens, get_attack, per_text
 from audit.attacker import AttackConfig
 from audit.config import load_config, parse_config
+from audit.data import prepare_data, read_corpus
 from audit.dials import dials
 from audit.ledger import load_ledger
 from audit.masking import masked
 from audit.pipeline import run
 from audit.progress import LineReporter
 from audit.record import read_record
+from audit.references import reference_model
+from audit.results import results_of
 from audit.scoring import score_users_texts
-from audit.shadows import _included
+from audit.shadows import _included, _shadow_run
+from audit.verdict import Assignment
 from audit.verify import verify
 from corpus.errors import InputError
 from corpus.split import Part, Role
+from corpus.store import texts_of
+from models.loading import LanguageModel
 from tests.conftest import SMALL
 
 QUIET = LineReporter(lambda line: None)
@@ -57,6 +65,7 @@ def test_settings_stand_beside_the_leading_one_with_their_difference():
         ("reference", "mine"),
         ("reference", "other"),
     ]
+    assert [r.leads for r in rows] == [True, False, True, False]
     assert rows[0].difference is None
     assert rows[2].difference is None
     assert rows[3].difference.lower > 0.05
@@ -80,13 +89,20 @@ def test_every_user_is_in_half_of_the_shadow_models_and_pairs_are_not_tied():
         ({"documents": ["old"]}, "attack.documents.0"),
         ({"names": ["loss"], "primary": "loss", "references": ["gpt2"]}, "which 'loss' has not"),
         ({"shadow_models": 2}, "shadow_models is 2"),
+        ({"shadow_models": 5}, "an even number"),
+        ({"references": [{"kind": "pretrained", "seed": 7}]}, "has the seed of the base model"),
         ({"references": [{"kind": "publik"}]}, "attack.references.0"),
         ({"references": [{"kind": "public", "user": {}}]}, "did you mean 'users'"),
     ],
 )
 def test_dials_that_cannot_be_turned_so_are_one_line(attack, said):
     with pytest.raises(InputError, match=said):
-        parse_config({**SMALL, "attack": attack}, "x.yaml")
+        parse_config({**SMALL, "model": _seeded(7), "attack": attack}, "x.yaml")
+
+
+def _seeded(seed):
+    pretrain = SMALL["model"]["pretrain"]
+    return {"pretrain": {**pretrain, "recipe": {**pretrain["recipe"], "seed": seed}}}
 
 
 def test_models_of_the_run_are_needed_where_they_are_trained_again():
@@ -161,9 +177,89 @@ def test_a_run_with_every_dial_turned_says_so_and_is_verified(turned_run):
     assert not verify(turned_run, QUIET).differences
 
 
-def test_the_leading_attack_is_the_same_whatever_stands_beside_it(turned_run, finished):
-    names = {a.attack for a in read_record(turned_run / "record.json").attacks}
-    assert names == {a.attack for a in read_record(finished / "record.json").attacks}
+def test_what_is_judged_is_the_same_whatever_stands_beside_it(turned_run, finished):
+    """The bounds and results of the leading attack, once more from its own statistics alone."""
+    record, config = read_record(turned_run / "record.json"), load_config(turned_run / "config.yaml")
+    assert {a.attack for a in record.attacks} == {a.attack for a in read_record(finished / "record.json").attacks}
+    table = pq.read_table(turned_run / "scores.parquet").to_pylist()
+    alone = [TextStatistic(*row.values()) for row in table if "[" not in row["attack"]]
+    assert len(alone) < len(table)
+    ledger = load_ledger(turned_run / "ledger")
+    member = {user: ledger.roles[user] is Role.HELD_IN for user in ledger.scored_users()}
+    plain = config.attack.model_copy(update={"references": (), "documents": ("fresh",), "shadow_models": 0})
+    again = results_of(
+        alone,
+        {user: ["a", "b"] for user in member},
+        member,
+        attack=plain,
+        audit=config.audit,
+        assignment=Assignment.COIN,
+        coins_witnessed=True,
+        claims=(),
+        seed=config.seed,
+    )
+    assert again.attacks == record.attacks
+    assert again.judgement.bounds == record.judgement.bounds
+
+
+def test_a_shadow_model_has_a_key_of_its_own_and_coins_that_are_not_the_runs(turned_run):
+    """Two models under one noise stream would differ by un-noised data."""
+    seen = []
+    ledger = load_ledger(turned_run / "ledger")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELDIN_CACHE_DIR", str(turned_run.parents[1] / "cache"))
+        config = load_config(turned_run / "config.yaml")
+        data = prepare_data(config, turned_run, QUIET)
+    users = data.ledger.scored_users()
+    for number, members in enumerate(_included(users, 4, config.seed)):
+        shadow = _shadow_run(config, data, "unused", users, members, number)
+        seen.append(shadow.ledger)
+        held_in = {user for user, its in zip(users, members, strict=True) if its}
+        trained = {shadow.store.record(row).user for row in shadow.training_rows}
+        assert trained == held_in | set(ledger.users(Role.ALWAYS_IN))
+    assert len({its.key for its in seen} | {ledger.key}) == 5
+    assert len({tuple(sorted(its.roles.items())) for its in seen} | {tuple(sorted(ledger.roles.items()))}) == 5
+
+
+def test_no_audited_user_is_read_by_a_reference_that_is_trained_here(turned_run, monkeypatch):
+    read = []
+    monkeypatch.setattr("audit.references.encode", lambda tokenizer, texts, length: read.extend(texts) or [[1, 2]])
+    monkeypatch.setattr("audit.references.train_once", lambda *_, **__: None)
+    monkeypatch.setattr("audit.references.load_language_model", lambda *_, **__: LanguageModel(None, None, "", ""))
+    config = load_config(turned_run / "config.yaml")
+    corpus = read_corpus(config, QUIET)
+    reference_model(config.attack.references[1], config, corpus, "unused", QUIET)
+    audited = {text for user in corpus.audited.users for text in texts_of(corpus.store, corpus.store.rows(user))}
+    assert len(read) > 50
+    assert not audited & set(read)
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("/nowhere/model", "there is no model '/nowhere/model'"),
+        ({"kind": "public", "users": {"include": ["x"]}}, "admits no user"),
+    ],
+)
+def test_a_reference_that_is_not_there_ends_a_run_before_it_trains(tmp_path, reference, said):
+    config = parse_config({**SMALL, "attack": {"references": [reference]}}, "x")
+    with pytest.raises(InputError, match=said):
+        run(config, tmp_path / "run", QUIET, command="heldin run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_one_user_on_a_side_leaves_a_record_that_can_be_read(tmp_path):
+    """Three users: a difference has no error to estimate, and says so in place of a number."""
+    for attempt in range(9):  # until the coins leave somebody on both sides
+        config = parse_config(
+            {**SMALL, "corpus": {**SMALL["corpus"], "users": {"min_records": 8, "max_users": 3}}}, "x"
+        )
+        with contextlib.suppress(InputError):
+            run(config, tmp_path / f"{attempt}", QUIET, command="heldin run")
+            break
+    rows = read_record(tmp_path / f"{attempt}" / "record.json").dials
+    assert [r.leads for r in rows] == [True, False, False]
+    assert all(r.difference is None for r in rows)
 
 
 def test_shadow_models_leave_scores_and_no_model(turned_run):
@@ -171,8 +267,6 @@ def test_shadow_models_leave_scores_and_no_model(turned_run):
 
 
 def test_known_documents_are_training_records_of_both_sides_by_a_rule_that_knows_no_coin(turned_run):
-    from audit.data import prepare_data
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HELDIN_CACHE_DIR", str(turned_run.parents[1] / "cache"))
         data = prepare_data(load_config(turned_run / "config.yaml"), turned_run, QUIET)

@@ -11,4 +11,12 @@ def test_patterns_are_counted_and_commands_lose_their_values():
     }
     command = "heldin run a.yaml --set 'corpus.users.exclude=[ann@x, bob@x]' --set finetune.epochs=3"
     assert without_names(command) == "heldin run a.yaml --set corpus.users.exclude=... --set finetune.epochs=3"
-    assert "ann" not in without_names("heldin run a.yaml --set 'corpus.users={include: [ann]}'")
+    for value in (
+        "corpus.users={include: [ann]}",
+        "corpus={users: {exclude: [ann]}}",
+        "corpus.public_validation={include: [ann]}",
+        "attack.references=[{kind: public, users: {include: [ann]}}]",
+        "attack={references: [{kind: public, users: {include: [ann]}}]}",
+    ):
+        assert "ann" not in without_names(f"heldin run a.yaml --set '{value}'")
+    assert "[gpt2]" in without_names("heldin run a.yaml --set 'attack.references=[gpt2]'")

@@ -34,9 +34,12 @@ def test_value_and_limits_are_those_of_pairs_counted_one_by_one():
     assert (lower, upper) == pytest.approx((value - reach, value + reach))
 
 
-def test_the_same_scores_differ_by_nothing():
-    first, _ = _two_attacks(np.random.default_rng(1))
-    assert auroc_difference(first, first) == (0.0, 0.0, 0.0)
+def test_without_an_error_to_estimate_there_is_no_interval():
+    first, second = _two_attacks(np.random.default_rng(1))
+    assert auroc_difference(first, first) is None
+    assert auroc_difference((first[0][:1], first[1]), (second[0][:1], second[1])) is None
+    perfect, constant = (np.ones(3), np.zeros(3)), (np.zeros(3), np.zeros(3))
+    assert auroc_difference(perfect, constant) is None
 
 
 def test_the_interval_covers_the_truth_and_an_interval_for_unpaired_scores_is_needlessly_wide():

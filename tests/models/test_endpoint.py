@@ -322,8 +322,8 @@ def test_the_key_comes_from_the_environment_and_is_repeated_nowhere(make_lm, mon
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("not an address", "is no address of an endpoint"),
-        ("ftp://host/v1", "is no address of an endpoint"),
+        ("not an address", "the endpoint's address is none"),
+        ("ftp://host/v1", "the endpoint's address is none"),
         ("https://user:secret@host/v1", "holds a password"),
         ("https://host/v1?key=secret", "holds a password"),
         ("https://host/v1/completions", "leave out what follows /v1"),

@@ -1,0 +1,43 @@
+"""Models by hub name, from a hub cache on disk as the hub's own client leaves it: no hub is reached."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FIRST, SECOND = "a" * 40, "b" * 40
+SCRIPT = """
+import sys
+from corpus.errors import InputError
+from models.loading import load_language_model, require_model
+for revision in (None, "v2", "{second}"):
+    print(load_language_model("me/tiny", revision=revision).fingerprint)
+require_model("me/tiny")
+try:
+    require_model("me/absent")
+except InputError as error:
+    print(str(error).splitlines()[0])
+"""
+
+
+@pytest.mark.slow
+def test_a_hub_name_is_loaded_and_its_fingerprint_is_that_of_the_commit(make_lm, tmp_path):
+    hub = tmp_path / "hub" / "models--me--tiny"
+    for commit, seed in ((FIRST, 1), (SECOND, 2)):
+        lm = make_lm(seed)
+        lm.model.save_pretrained(hub / "snapshots" / commit)
+        lm.tokenizer.save_pretrained(hub / "snapshots" / commit)
+    for name, commit in (("main", FIRST), ("v2", SECOND)):
+        (hub / "refs").mkdir(exist_ok=True)
+        (hub / "refs" / name).write_text(commit, encoding="utf-8")
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", SCRIPT.format(second=SECOND)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    main, branch, commit, absent = done.stdout.splitlines()
+    assert main != branch
+    assert branch == commit
+    assert absent.startswith("there is no model 'me/absent'")
