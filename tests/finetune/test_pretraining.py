@@ -1,10 +1,14 @@
 """Pre-training on public texts: learns, is cached by content, refuses what cannot be."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 import finetune.pretraining
 from corpus.errors import InputError
-from finetune.pretraining import pretrain
+from finetune.loop import TrainingResult
+from finetune.pretraining import pretrain, train_once
 from finetune.recipe import Recipe, Select
 from models.logprobs import score_texts
 from models.shape import TinyModel
@@ -28,3 +32,21 @@ def test_what_cannot_be_pretrained(english, tmp_path):
         pretrain([], SHAPE, RECIPE, tmp_path)
     with pytest.raises(InputError, match=r"sequence_length is 64, more than model.pretrain.shape.context = 32"):
         pretrain(english, SHAPE, Recipe(sequence_length=64, select=Select.LAST), tmp_path)
+
+
+def test_of_two_who_want_the_same_model_one_trains_and_the_other_waits(tmp_path, monkeypatch):
+    calls = []
+
+    def slowly(fresh, sequences, recipe, work, advance):
+        calls.append(work)
+        time.sleep(0.5)
+        (work / "final").mkdir()
+        (work / "final" / "config.json").write_text("{}", encoding="utf-8")
+        return TrainingResult(work / "final", 1, 1, (), 0.0)
+
+    monkeypatch.setattr(finetune.pretraining, "train", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(train_once, None, [[1]], RECIPE, tmp_path / "model") for _ in range(2)]
+        assert [its.result() for its in both] == [None, None]
+    assert len(calls) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
