@@ -36,7 +36,7 @@ def test_simulated_coverage(users, epsilons, trials):
     ("users", "epsilons"),
     [
         (50, measure.EPSILONS),
-        (500, measure.EPSILONS),
+        pytest.param(500, measure.EPSILONS, marks=pytest.mark.long),
         *(pytest.param(5000, (epsilon,), marks=pytest.mark.long) for epsilon in (1.0, 4.0)),
     ],
 )
