@@ -10,7 +10,9 @@ from audit.compare import Comparison
 from audit.record import Estimate, Record
 from reports.drawing import BLUE, GREY, ORANGE, figure, label
 
-STYLES = list(zip("os^DvPX<", ["-", "--", ":", "-."] * 2, [BLUE, ORANGE, "black", GREY] * 2, strict=True))
+DASHES = ["-", "--", ":", "-."]
+COLOURS = [BLUE, ORANGE, "black", GREY]
+STYLES = list(zip("os^DvPX<", DASHES + DASHES[1:] + DASHES[:1], COLOURS * 2, strict=True))  # no pair twice
 
 
 def comparison_figure(compared: Comparison) -> str:
@@ -22,16 +24,16 @@ def comparison_figure(compared: Comparison) -> str:
         _areas(areas, compared, places)
         _losses(losses, compared, places)
         for axes in (areas, losses):
-            axes.set_xticks(places, names, rotation=0 if sum(map(len, names)) < 36 else 25, ha="center")
+            crowded = sum(map(len, names)) > 36
+            axes.set_xticks(places, names, rotation=25 if crowded else 0, ha="right" if crowded else "center")
             axes.margins(x=0.12)
             axes.set_xlabel(compared.over or "")
         _rocs(rocs, compared)
         if planted:
-            rocs.legend(loc="upper left", fontsize=6.5)
             _canaries(last, compared)
         else:
             last.axis("off")
-            last.legend(*rocs.get_legend_handles_labels(), loc="upper left", fontsize=7)
+        drawn.legend(*rocs.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=7)
     return saved[0]
 
 
@@ -64,7 +66,7 @@ def _losses(axes: Axes, compared: Comparison, places: list[float]) -> None:
         if points:
             name = side.removesuffix("_loss").replace("_", "-")
             axes.plot(*zip(*points, strict=True), mark, color=colour, markersize=4, label=f"{name} users")
-    axes.legend()
+    axes.legend(fontsize=6.5)
     label(axes, "", "validation loss, nats per token")
 
 
@@ -98,7 +100,6 @@ def _canaries(axes: Axes, compared: Comparison) -> None:
     axes.axhline(0.5, color=GREY, linewidth=0.6)
     axes.set_xticks(range(len(lengths)), [str(length) for length in lengths])
     axes.set_ylim(0, 1.03)
-    axes.legend(fontsize=6.5, loc="lower right")
     label(axes, "tokens in the canary users' shared substring", "attack AUROC")
 
 
