@@ -15,7 +15,7 @@ from audit.bootstrap import bootstrap
 from audit.config import AuditConfig
 from audit.evaluation import blind_baselines, estimate_of
 from audit.judgement import judge
-from audit.record import CanaryFacts, CanaryGroup, Judgement
+from audit.record_results import CanaryFacts, CanaryGroup, Judgement
 from audit.verdict import Assignment, Claim
 from canaries.kinds import Canary, Kind
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from audit.paired import Z95
-from audit.record import Estimate, Record, TrainingFacts, read_record
+from audit.record import Record, TrainingFacts, read_record
+from audit.record_results import Estimate
 from corpus.errors import InputError
 
 

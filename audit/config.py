@@ -1,186 +1,23 @@
 """The configuration of a run: YAML checked by pydantic, all errors at once, the nearest valid key suggested."""
 
 import difflib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
-from pydantic import (
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-    with_config,
-)
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from audit.attacker import AttackConfig, PretrainedReference
 from audit.canaries import CanarySpec, SubstringCanaries
+from audit.corpus_config import CorpusConfig
 from audit.defense import Defense, FilterDefense, NoDefense
-from audit.sections import ExpandedName, ExpandedPath, Section
+from audit.sections import ExpandedName, Section
 from corpus.errors import InputError
-from corpus.files import text_sha256
-from corpus.hub import HuggingFace
-from corpus.mail import Maildir, MailUser, Mbox
-from corpus.markov import MarkovCorpus
-from corpus.presets import PRESETS, PresetSource, preset_named
-from corpus.published import WORDS, Tokens
-from corpus.rows import Columns, Source
-from corpus.sources import Markov, Several, Synthetic
-from corpus.split import MIN_RECORDS_TO_SPLIT, Assignment, UserFilter
-from corpus.synthetic import SyntheticCorpus
-from corpus.text_files import Csv, JsonLines, Parquet
+from corpus.split import Assignment, UserFilter
 from defenses.data_side import DataDefense
-from finetune.recipe import Lora, Recipe, Select
+from finetune.recipe import Recipe, Select
 from models.shape import TinyModel
-
-# The lower layers know nothing of pydantic; here their dataclasses learn to refuse unknown keys.
-for _dataclass in (Columns, UserFilter, SyntheticCorpus, MarkovCorpus, Recipe, Lora, TinyModel):
-    with_config(ConfigDict(extra="forbid"))(_dataclass)
-
-
-class FileCorpus(Section):
-    """A file of records, or several, of which later ones may be appended to a store that was built before."""
-
-    kind: Literal["jsonl", "csv", "parquet", "mbox"]
-    path: ExpandedPath | Annotated[tuple[ExpandedPath, ...], Field(min_length=1)]
-    columns: Columns = Columns()
-
-    def source(self) -> Source:
-        """The source that reads it."""
-        sources = [self._of(path) for path in ([self.path] if isinstance(self.path, Path) else self.path)]
-        return sources[0] if len(sources) == 1 else Several(tuple(sources))
-
-    def _of(self, path: Path) -> Source:
-        match self.kind:
-            case "jsonl":
-                return JsonLines(path, self.columns)
-            case "csv":
-                return Csv(path, self.columns)
-            case "parquet":
-                return Parquet(path, self.columns)
-            case "mbox":
-                return Mbox(path)
-
-
-class MaildirCorpus(Section):
-    """A folder with one message a file, by account (the Enron tarball's layout)."""
-
-    kind: Literal["maildir"]
-    path: ExpandedPath
-    user: MailUser = "sender"
-    folders: tuple[str, ...] = ()
-
-    def source(self) -> Source:
-        """The source that reads it."""
-        return Maildir(self.path, self.user, self.folders)
-
-
-class HubCorpus(Section):
-    """A Hugging Face dataset, by hub name or ``save_to_disk`` folder."""
-
-    kind: Literal["huggingface"]
-    name: ExpandedName
-    split: str | None = None
-    revision: str | None = None
-    streaming: bool = False
-    columns: Columns = Columns()
-
-    def source(self) -> Source:
-        """The source that reads it."""
-        return HuggingFace(self.name, self.split, self.revision, self.columns, self.streaming)
-
-
-class SyntheticCorpusConfig(Section):
-    """The built-in corpus."""
-
-    kind: Literal["synthetic"]
-    parameters: SyntheticCorpus = SyntheticCorpus()
-
-    def source(self) -> Source:
-        """The source that generates it."""
-        return Synthetic(self.parameters)
-
-
-class MarkovCorpusConfig(Section):
-    """Users who write by Markov chains, of whom every probability is known."""
-
-    kind: Literal["markov"]
-    parameters: MarkovCorpus = MarkovCorpus()
-
-    def source(self) -> Source:
-        """The source that generates it."""
-        return Markov(self.parameters)
-
-
-class PresetCorpus(Section):
-    """A local copy of a paper's dataset in its published format, prepared as the paper says (docs/presets.md)."""
-
-    kind: Literal["preset"]
-    name: str
-    path: ExpandedPath
-    tokenizer: ExpandedName | None = None
-
-    @model_validator(mode="after")
-    def _known(self) -> "PresetCorpus":
-        try:
-            preset_named(self.name)
-        except InputError as error:
-            raise ValueError(str(error)) from error
-        return self
-
-    def source(self) -> Source:
-        """The source that reads it."""
-        return PresetSource(preset_named(self.name), self.path, preset_tokens(self.tokenizer))
-
-
-def preset_tokens(tokenizer: str | None) -> Tokens:
-    """How a preset counts: words between blanks, or the tokens of a model's tokenizer (a hub name or folder)."""
-    if tokenizer is None:
-        return WORDS
-    from models.loading import load_tokenizer
-
-    encode = load_tokenizer(tokenizer)
-    fast = getattr(encode, "backend_tokenizer", None)
-    known = text_sha256(fast.to_str() if fast else json.dumps(encode.get_vocab(), sort_keys=True))[:16]
-    return Tokens(f"{tokenizer} {known}", lambda text: encode(text, add_special_tokens=False)["input_ids"])
-
-
-CorpusSource = Annotated[
-    FileCorpus | MaildirCorpus | HubCorpus | SyntheticCorpusConfig | MarkovCorpusConfig | PresetCorpus,
-    Field(discriminator="kind"),
-]
-
-
-class CorpusConfig(Section):
-    """Which texts, and which of their users are audited: where ``users`` is not stated, those of the preset."""
-
-    source: CorpusSource
-    aliases: ExpandedPath | None = None
-    skip_bad_lines: bool = False
-    public_validation: UserFilter | None = None
-    users: UserFilter = UserFilter(min_records=20)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _users_of_the_preset(cls, content: Any) -> Any:
-        if not isinstance(content, dict) or "users" in content:
-            return content
-        source = content.get("source")
-        name = source.get("name") if isinstance(source, dict) and source.get("kind") == "preset" else None
-        if isinstance(source, PresetCorpus):
-            name = source.name
-        return {**content, "users": PRESETS[name].users} if isinstance(name, str) and name in PRESETS else content
-
-    @model_validator(mode="after")
-    def _enough_to_split(self) -> "CorpusConfig":
-        if self.users.min_records < MIN_RECORDS_TO_SPLIT:
-            raise ValueError(
-                f"users.min_records is {self.users.min_records}: it must be at least {MIN_RECORDS_TO_SPLIT}"
-            )
-        return self
 
 
 class SplitConfig(Section):

@@ -11,7 +11,7 @@ from audit.attacker import AttackConfig
 from audit.bootstrap import bootstrap
 from audit.evaluation import by_side, estimate_of
 from audit.paired import auroc_difference
-from audit.record import DialSetting, Difference
+from audit.record_results import DialSetting, Difference
 
 LEADING_REFERENCE = "the base model"
 

@@ -12,7 +12,7 @@ from attacks.protocol import AGGREGATIONS, UserScores
 from attacks.scoring import TextStatistic, dial_of, user_scores
 from audit.blind import BlindResult, bag_of_words, reference_alone
 from audit.bootstrap import Interval, bootstrap
-from audit.record import AttackResult, Blind, Estimate, Histogram, TprAt
+from audit.record_results import AttackResult, Blind, Estimate, Histogram, TprAt
 from audit.roc import roc_curve
 from corpus.errors import InputError
 from corpus.files import whole_file

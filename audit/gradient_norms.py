@@ -6,7 +6,7 @@ import numpy as np
 
 from audit.config import RunConfig
 from audit.data import RunData
-from audit.record import GradientNorms
+from audit.record_results import GradientNorms
 from corpus.coins import keyed_order, seed_key
 from corpus.split import Part
 from finetune.batches import encode

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from audit.bound_scores import BoundResult, evaluate
 from audit.labelled import join
-from audit.record import REAL_USERS, Blind, Bound, Judgement, RefusedBound, VerdictFacts
+from audit.record_results import REAL_USERS, Blind, Bound, Judgement, RefusedBound, VerdictFacts
 from audit.verdict import Assignment, Claim, Design, Outcome
 from corpus.errors import InputError
 

@@ -11,7 +11,7 @@ from audit.config import RunConfig
 from audit.data import RunData
 from audit.evaluation import REFERENCE_ALONE
 from audit.exposure import SHOWN, exposure
-from audit.record import (
+from audit.record_results import (
     AttackResult,
     Blind,
     CanaryFacts,

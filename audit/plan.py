@@ -8,7 +8,8 @@ from typing import Any, assert_never
 
 from audit.bound_scores import mechanism_claim
 from audit.canaries import SubstringCanaries, UnseenTokenCanaries
-from audit.config import PresetCorpus, RunConfig
+from audit.config import RunConfig
+from audit.corpus_config import PresetCorpus
 from audit.data import RunData
 from audit.defense import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
 from audit.verdict import Claim

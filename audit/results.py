@@ -10,7 +10,7 @@ from audit.dials import dials
 from audit.evaluation import blind_baselines, evaluate_attacks
 from audit.judgement import judge
 from audit.knowledge import attacker_knowledge
-from audit.record import AttackResult, Blind, DialSetting, Judgement, KnowledgePoint
+from audit.record_results import AttackResult, Blind, DialSetting, Judgement, KnowledgePoint
 from audit.verdict import Assignment, Claim
 
 

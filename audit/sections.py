@@ -4,7 +4,19 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, with_config
+
+from corpus.markov import MarkovCorpus
+from corpus.rows import Columns
+from corpus.split import UserFilter
+from corpus.synthetic import SyntheticCorpus
+from finetune.recipe import Lora, Recipe
+from models.shape import TinyModel
+
+# The lower layers know nothing of pydantic; here, before any section names them, their dataclasses learn to refuse
+# unknown keys.
+for _dataclass in (Columns, UserFilter, SyntheticCorpus, MarkovCorpus, Recipe, Lora, TinyModel):
+    with_config(ConfigDict(extra="forbid"))(_dataclass)
 
 
 class Section(BaseModel):

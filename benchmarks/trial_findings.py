@@ -18,7 +18,8 @@ from pathlib import Path
 from scipy import stats
 
 from audit.paired import Z95
-from audit.record import Estimate, Record, read_record
+from audit.record import Record, read_record
+from audit.record_results import Estimate
 from corpus.errors import InputError
 
 MARGIN = 0.1

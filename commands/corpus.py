@@ -136,7 +136,7 @@ def _source(
         raise InputError("--preset knows its columns: leave --user, --text, --id and --date out")
     if len(paths) != 1:
         raise InputError(f"--preset reads one file or one folder of files, and {len(paths)} paths were given")
-    from audit.config import preset_tokens
+    from audit.corpus_config import preset_tokens
     from corpus.presets import PresetSource, preset_named
 
     return PresetSource(preset_named(preset), paths[0], preset_tokens(tokenizer))

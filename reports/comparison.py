@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from audit.compare import Comparison
-from audit.record import Estimate, Record
+from audit.record import Record
+from audit.record_results import Estimate
 from reports.drawing import BLUE, GREY, ORANGE, figure, label
 
 DASHES = ["-", "--", ":", "-."]

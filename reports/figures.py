@@ -3,7 +3,8 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from audit.record import AttackResult, CanaryFacts, CanaryGroup, Estimate, GradientNorms, KnowledgePoint, Record
+from audit.record import Record
+from audit.record_results import AttackResult, CanaryFacts, CanaryGroup, Estimate, GradientNorms, KnowledgePoint
 from reports.drawing import BLUE, GREY, ORANGE, figure, label, two_sides
 from reports.findings import counted
 

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from audit.record import LARGEST_DRIFT, Blind, CanaryGroup, Estimate, Record, TrialsFacts, VerdictFacts
+from audit.record import LARGEST_DRIFT, Record
+from audit.record_results import Blind, CanaryGroup, Estimate, TrialsFacts, VerdictFacts
 
 NO_CLAIM = "none"
 NOTICEABLE = 0.55

@@ -9,7 +9,8 @@ from typing import Any
 import typst
 import yaml
 
-from audit.record import Record, TrialsFacts, read_record
+from audit.record import Record, read_record
+from audit.record_results import TrialsFacts
 from corpus.files import whole_file
 from reports.figures import figures
 from reports.findings import findings, group_name, percent

@@ -12,15 +12,8 @@ from audit.data import CorpusData
 from audit.evaluation import evaluate_attacks
 from audit.judgement import judgement_of
 from audit.plan import accountant_cache
-from audit.record import (
-    Ceiling,
-    Judgement,
-    Overlaps,
-    RefusedBound,
-    SplitFacts,
-    TrainingFacts,
-    TrialsFacts,
-)
+from audit.record import Ceiling, Overlaps, SplitFacts, TrainingFacts
+from audit.record_results import Judgement, RefusedBound, TrialsFacts
 from audit.training import CEILING_FPRS
 from audit.trials.bounds import TrialTest, certify
 from audit.trials.runs import Trial, TrialJob

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.judgement import judge
-from audit.record import Blind
+from audit.record_results import Blind
 from audit.verdict import Assignment, stated_claim
 
 USERS = [f"u{i}" for i in range(400)]

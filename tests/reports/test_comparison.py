@@ -3,7 +3,8 @@
 from xml.etree import ElementTree
 
 from audit.compare import compare
-from audit.record import CanaryFacts, CanaryGroup, read_record, write_record
+from audit.record import read_record, write_record
+from audit.record_results import CanaryFacts, CanaryGroup
 from reports.comparison import STYLES, comparison_figure
 
 

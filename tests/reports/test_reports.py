@@ -9,7 +9,8 @@ from dataclasses import asdict
 import pytest
 import typst
 
-from audit.record import AttackResult, Blind, Estimate, Histogram, Record, TprAt, read_record
+from audit.record import Record, read_record
+from audit.record_results import AttackResult, Blind, Estimate, Histogram, TprAt
 from reports.figures import figures
 from reports.findings import findings
 from reports.pdf import write_report

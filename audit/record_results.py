@@ -1,0 +1,231 @@
+"""What a record says of the audit's results: attacks, bounds, verdicts, dials, exposure, canary users, trainings.
+
+No user name, no text and no secret (see ``audit.record``).
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Label = Literal["certified", "indicative", "estimate"]
+REAL_USERS = "real users"
+
+
+class Facts(BaseModel):
+    """A part of a record: frozen, nothing in it that is not declared."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Estimate(Facts):
+    """A number with its 95 % interval and what kind of statement it is."""
+
+    value: float
+    mean: float
+    deviation: float
+    lower: float
+    upper: float
+    method: str
+    label: Label = "estimate"
+
+
+class TprAt(Facts):
+    """True-positive rate at a false-positive rate; ``estimate`` is null where too few held-out users can resolve it."""
+
+    fpr: float
+    estimate: Estimate | None
+
+
+class Histogram(Facts):
+    """Users by score: k + 1 edges, k counts per side."""
+
+    edges: list[float]
+    held_in: list[int]
+    held_out: list[int]
+
+
+class AttackResult(Facts):
+    """One attack under one aggregation."""
+
+    attack: str
+    aggregation: str
+    auroc: Estimate
+    tpr_at: list[TprAt]
+    roc_fpr: list[float]
+    roc_tpr: list[float]
+    histogram: Histogram
+
+
+class Blind(Facts):
+    """A blind baseline; ``separates`` says whether its p-value is below ``level``."""
+
+    name: str
+    auroc: float
+    p_value: float
+    level: float
+    separates: bool
+
+
+class Bound(Facts):
+    """A lower bound on epsilon per user, with its nominal level and the lowest coverage that was measured for it."""
+
+    name: str
+    epsilon_lower: float
+    level: float
+    standing: Label
+    coverage: float | None
+    population: str = REAL_USERS
+
+
+class RefusedBound(Facts):
+    """A bound that this design does not support, and why."""
+
+    name: str
+    reason: str
+    population: str = REAL_USERS
+
+
+class VerdictFacts(Facts):
+    """What the audit says of one claim, and the largest epsilon that it could have certified."""
+
+    claim: str
+    outcome: Literal["violated", "consistent", "inconclusive"]
+    standing: Label
+    reason: str
+    max_certifiable_epsilon: float
+    warnings: list[str]
+    exit_code: int
+    population: str = REAL_USERS
+
+
+class Judgement(Facts):
+    """Bounds and verdicts from the primary attack's scores, each of one population."""
+
+    delta: float
+    bounds: list[Bound]
+    refused: list[RefusedBound]
+    verdicts: list[VerdictFacts]
+
+    @property
+    def exit_code(self) -> int:
+        """3 if a claim is violated with certainty at its level, 4 if only by indication, else 0."""
+        codes = [v.exit_code for v in self.verdicts]
+        return 3 if 3 in codes else max(codes, default=0)
+
+
+class KnowledgePoint(Facts):
+    """AUROC of attackers with at most ``texts`` random texts of every user; spread over draws of the texts."""
+
+    texts: int
+    mean: float
+    deviation: float
+    low: float
+    high: float
+
+
+class Difference(Facts):
+    """Of two AUROCs on the same users, with a 95 % interval (DeLong)."""
+
+    value: float
+    lower: float
+    upper: float
+    label: Label = "estimate"
+
+
+class DialSetting(Facts):
+    """The primary attack with one of the attacker's dials at a setting.
+
+    ``difference`` is null where this one leads, and where too few users leave no error to estimate.
+    """
+
+    dial: str
+    setting: str
+    leads: bool
+    auroc: Estimate
+    difference: Difference | None
+
+
+class ExposedUser(Facts):
+    """A held-in user by pseudonym, with what might explain the score (``audit.exposure.Exposed``)."""
+
+    pseudonym: str
+    score: float
+    rank: float
+    share: float
+    reference_loss: float
+    divergence: float
+    near_duplicates: int
+
+
+class ExposureCorrelation(Facts):
+    """Spearman's correlation of a property with the score over held-in users; null where it does not vary."""
+
+    name: str
+    rho: float | None
+    p_value: float | None
+
+
+class ExposureFacts(Facts):
+    """The most exposed users, and what goes with exposure over all held-in users."""
+
+    users: int
+    most_exposed: list[ExposedUser]
+    correlations: list[ExposureCorrelation]
+
+
+class CanaryGroup(Facts):
+    """Canary users of one kind, substring length and number of training documents (null: all that they have).
+
+    ``auroc`` is null where the coins left fewer than two users on a side.
+    """
+
+    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "substring"]
+    length: int | None
+    documents: int | None
+    held_in: int
+    held_out: int
+    auroc: Estimate | None
+
+
+class CanaryFacts(Facts):
+    """Canary users: how many, how many real users they replaced, and how well the primary attack did on each group."""
+
+    users: int
+    held_in: int
+    held_out: int
+    replaced: int
+    trained_on: int
+    attacker_texts: int
+    groups: list[CanaryGroup]
+    blind: list[Blind]
+
+
+class GradientNorms(Facts):
+    """Norms of single records' gradients at the base model: bins of equal ratio, and how many records fall in each."""
+
+    edges: list[float]
+    canaries: list[int]
+    real: list[int]
+
+
+class TrialsFacts(Facts):
+    """Independent trainings with and without one worst-case user, and the test at one threshold of their scores.
+
+    The first ``pilot`` of them picked the threshold and are not tested at it (0: it was fixed beforehand). Counts and
+    threshold are null where ROC bands were used. ``epsilon_lower`` is the bound of this test, which was chosen before
+    looking; ``reach``: what the tested trainings could have certified at best.
+    """
+
+    runs: int
+    with_user: int
+    documents: int
+    target: Literal["defense", "none"]
+    pilot: int
+    threshold: float | None
+    members: int | None
+    true_positives: int | None
+    non_members: int | None
+    false_positives: int | None
+    epsilon_lower: float | None
+    reach: float | None
+    seconds_each: float
