@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attacks.scoring import AttackTexts
+from attacks.scoring import AttackTexts, TextStatistic
 from audit.attacker import AttackConfig
 from audit.config import AuditConfig
 from audit.environment import environment
@@ -17,7 +17,7 @@ from audit.pipeline import claim_new_folder
 from audit.progress import Reporter
 from audit.record import CorpusFacts, Overlaps, Record, SplitFacts, read_record, write_record
 from audit.remote import AT_ENDPOINT, Remote, attacks_at_endpoint, facts_of, reached, rule_at_endpoint
-from audit.results import results_of
+from audit.results import Results, results_of
 from audit.scoring import beside, score_users_texts, scoring_rule
 from audit.verdict import Assignment, Claim
 from corpus.build import build_store
@@ -96,17 +96,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
             statistics += beside(job.attack, "reference", name, texts, target, other, reporter)
     seconds["scoring"] = time.monotonic() - started
     started = time.monotonic()
-    results = results_of(
-        statistics,
-        mixed,
-        member,
-        attack=job.attack,
-        audit=job.audit,
-        assignment=job.assignment,
-        coins_witnessed=False,
-        claims=job.claims,
-        seed=job.seed,
-    )
+    results = audit_results(job, statistics, member, mixed)
     seconds["statistics"] = time.monotonic() - started
     # Only now, so that a folder without a record is empty and can be taken again.
     of = audit_scores_name(target.fingerprint, reference.fingerprint, job.others, job.attack)
@@ -163,6 +153,26 @@ def read_groups(job: CheckpointAudit) -> Groups:
         for user, side in sorted(side_of.items())
     }
     return stores, {user: side_of[user] == "held-in" for user in texts}, texts
+
+
+def audit_results(
+    job: CheckpointAudit,
+    statistics: Sequence[TextStatistic],
+    member: Mapping[str, bool],
+    texts: Mapping[str, Sequence[str]],
+) -> Results:
+    """What the scores of an audit say: of coins that somebody asserts and heldin did not see."""
+    return results_of(
+        statistics,
+        texts,
+        member,
+        attack=job.attack,
+        audit=job.audit,
+        assignment=job.assignment,
+        coins_witnessed=False,
+        claims=job.claims,
+        seed=job.seed,
+    )
 
 
 def audit_facts(

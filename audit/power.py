@@ -164,7 +164,7 @@ def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, 
         claim=claim.label,
         in_reach=could_reject(users - users // 2, users // 2, claim, design),
         probability=float((right >= np.array(least)).any(axis=1).mean()),
-        users_perfect=_least_users(lambda m: could_reject(m - m // 2, m // 2, claim, design), alpha),
+        users_perfect=_least_perfect(claim, design, alpha),
         users_at_auroc=_least_users(median_rejects, alpha),
     )
 
@@ -181,8 +181,8 @@ def forecast(users: int, delta: float, claims: Sequence[Claim] = (), *, alpha: f
         if could_reject(members, users // 2, claim, design):
             lines.append(f"power: they could falsify {claim.label}")
         else:
-            needed = _least_users(lambda m, c=claim: could_reject(m - m // 2, m // 2, c, design), alpha)  # type: ignore[misc]
-            lines.append(f"power: they could not falsify {claim.label}, which takes {_count(needed)} users at least")
+            needed = _count(_least_perfect(claim, design, alpha))
+            lines.append(f"power: they could not falsify {claim.label}, which takes {needed} users at least")
     return lines
 
 
@@ -259,6 +259,11 @@ def _least_rejected(users: int, made: int, rejected: Callable[[Guesses], bool]) 
         middle = (low + high) // 2
         low, high = (low, middle) if rejected(Guesses(users, made, middle)) else (middle, high)
     return high
+
+
+def _least_perfect(claim: Claim, design: Design, alpha: float) -> int | None:
+    """The fewest users, half of them held in, of whom perfect guessing could reject the claim."""
+    return _least_users(lambda users: could_reject(users - users // 2, users // 2, claim, design), alpha)
 
 
 def _least_users(enough: Callable[[int], bool], alpha: float) -> int | None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from attacks.scoring import TextStatistic
 from audit.attacker import AttackConfig
 from audit.bound_scores import plan_claim
-from audit.checkpoint import CheckpointAudit, audit_facts, audit_scores_name, read_groups
+from audit.checkpoint import CheckpointAudit, audit_facts, audit_results, audit_scores_name, read_groups
 from audit.config import AuditConfig, RunConfig, parse_config
 from audit.data import corpus_facts, needs_base, prepare_data, read_corpus, split_facts
 from audit.evaluation import read_scores
@@ -28,7 +28,6 @@ from audit.plan import accountant_cache, claims_of, mechanism_of
 from audit.progress import Reporter
 from audit.record import ModelFacts, Record, read_record
 from audit.remote import remote_of
-from audit.results import results_of
 from audit.scoring import scoring_rule
 from audit.training import training_facts
 from audit.trials.engine import record_again
@@ -168,18 +167,7 @@ def _audit_again(folder: Path, record: Record) -> dict[str, Any]:
     job = _audit_job(folder, record)
     stores, member, texts = read_groups(job)
     of = audit_scores_name(record.target.fingerprint, record.reference.fingerprint, job.others, job.attack)
-    statistics = _scores(folder, of)
-    results = results_of(
-        statistics,
-        texts,
-        member,
-        attack=job.attack,
-        audit=job.audit,
-        assignment=job.assignment,
-        coins_witnessed=False,
-        claims=job.claims,
-        seed=job.seed,
-    )
+    results = audit_results(job, _scores(folder, of), member, texts)
     return {
         **audit_facts(job, stores, texts),
         "documents": "fresh",

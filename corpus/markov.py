@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corpus.errors import InputError
+from corpus.synthetic import check_parameters
 
 Array = NDArray[np.float64]
 Tokens = NDArray[np.int64]
@@ -49,29 +50,18 @@ class MarkovCorpus:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("users", self.users, 1),
-            ("vocabulary", self.vocabulary, 2),
-            ("length", self.length, 1),
-            ("min_records", self.min_records, 1),
-            ("seed", self.seed, 0),
-        ):
-            if value < least:
-                raise InputError(f"markov corpus: {name} is {value}, which is too small; set it to {least} or more")
+        at_least = {
+            "users": (self.users, 1),
+            "vocabulary": (self.vocabulary, 2),
+            "length": (self.length, 1),
+            "min_records": (self.min_records, 1),
+            "seed": (self.seed, 0),
+        }
+        check_parameters("markov", at_least, self.mean_records, self.min_records, self.distinctiveness)
         if self.vocabulary > LARGEST_VOCABULARY:
             raise InputError(
                 f"markov corpus: vocabulary is {self.vocabulary}, which is too large; set it to at most"
                 f" {LARGEST_VOCABULARY}"
-            )
-        if not self.min_records <= self.mean_records < math.inf:
-            raise InputError(
-                f"markov corpus: mean_records is {self.mean_records}, which is not a number from min_records "
-                f"({self.min_records}) up; raise mean_records or lower min_records"
-            )
-        if not 0 <= self.distinctiveness <= 1:
-            raise InputError(
-                f"markov corpus: distinctiveness is {self.distinctiveness}, outside [0, 1]; "
-                "set it between 0 (all users alike) and 1 (nothing shared)"
             )
 
 

@@ -72,6 +72,11 @@ class Preset:
         return UserFilter(min_records=self.minimum or MIN_RECORDS_TO_SPLIT)
 
 
+REDDIT_STEPS = (
+    PresetStep('users with "bot" or "mod" in the name, and deleted accounts, out'),
+    PresetStep("users with over 2,000 comments in the period out", record_local=False),
+    PresetStep("comments under 250 tokens out"),
+)
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset
     for preset in (
@@ -125,12 +130,7 @@ PRESETS: Mapping[str, Preset] = {
             files="pushshift's RC_2015-09 to RC_2016-02 (.zst, .bz2, JSON lines) or Parquet",
             user="author",
             text="body",
-            steps=(
-                PresetStep("comments of September 2015 to February 2016 (UTC)"),
-                PresetStep('users with "bot" or "mod" in the name, and deleted accounts, out'),
-                PresetStep("users with over 2,000 comments in the period out", record_local=False),
-                PresetStep("comments under 250 tokens out"),
-            ),
+            steps=(PresetStep("comments of September 2015 to February 2016 (UTC)"), *REDDIT_STEPS),
             minimum=100,
             published="5,194 users, 1,002K records, records per user 100 | 116 | 144 | 199 | 1,921 (Table 1)",
             read=reddit,
@@ -141,12 +141,7 @@ PRESETS: Mapping[str, Preset] = {
             files="pushshift's RC_2015-09 to RC_2015-12 (.zst, .bz2, JSON lines) or Parquet",
             user="author",
             text="body",
-            steps=(
-                PresetStep("comments of September to December 2015 (UTC)"),
-                PresetStep('users with "bot" or "mod" in the name, and deleted accounts, out'),
-                PresetStep("users with over 2,000 comments in the period out", record_local=False),
-                PresetStep("comments under 250 tokens out"),
-            ),
+            steps=(PresetStep("comments of September to December 2015 (UTC)"), *REDDIT_STEPS),
             minimum=100,
             published="2,774 users, 537K records, records per user 100 | 115 | 141 | 194 | 1,662 (Table 3)",
             read=functools.partial(reddit, end=SMALL_LAST_SECOND),

@@ -49,23 +49,31 @@ class SyntheticCorpus:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("users", self.users, 1),
-            ("min_records", self.min_records, 1),
-            ("seed", self.seed, 0),
-        ):
-            if value < least:
-                raise InputError(f"synthetic corpus: {name} is {value}, which is too small; set it to {least} or more")
-        if not self.min_records <= self.mean_records < math.inf:
-            raise InputError(
-                f"synthetic corpus: mean_records is {self.mean_records}, which is not a number from min_records "
-                f"({self.min_records}) up; raise mean_records or lower min_records"
-            )
-        if not 0 <= self.distinctiveness <= 1:
-            raise InputError(
-                f"synthetic corpus: distinctiveness is {self.distinctiveness}, outside [0, 1]; "
-                "set it between 0 (all users alike) and 1 (very personal)"
-            )
+        at_least = {"users": (self.users, 1), "min_records": (self.min_records, 1), "seed": (self.seed, 0)}
+        check_parameters("synthetic", at_least, self.mean_records, self.min_records, self.distinctiveness)
+
+
+def check_parameters(
+    kind: str,
+    at_least: Mapping[str, tuple[int, int]],
+    mean_records: float,
+    min_records: int,
+    distinctiveness: float,
+) -> None:
+    """Refuse parameters that no generated corpus can have; ``at_least``: by name a value and the least it may be."""
+    for name, (value, least) in at_least.items():
+        if value < least:
+            raise InputError(f"{kind} corpus: {name} is {value}, which is too small; set it to {least} or more")
+    if not min_records <= mean_records < math.inf:
+        raise InputError(
+            f"{kind} corpus: mean_records is {mean_records}, which is not a number from min_records ({min_records}) up;"
+            " raise mean_records or lower min_records"
+        )
+    if not 0 <= distinctiveness <= 1:
+        raise InputError(
+            f"{kind} corpus: distinctiveness is {distinctiveness}, outside [0, 1]; set it between 0 (all users alike)"
+            " and 1 (as personal as can be)"
+        )
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,24 @@ SMALL = {
     "audit": {"resamples": 200},
 }
 
+TRIAL = {
+    "name": "trials",
+    "corpus": {
+        "source": {"kind": "synthetic", "parameters": {"users": 14, "mean_records": 5, "min_records": 4, "seed": 3}},
+        "users": {"min_records": 4, "fraction": 0.5},
+    },
+    "model": {
+        "pretrain": {
+            "max_records_per_user": 4,
+            "shape": {"vocabulary": 400, "context": 24, "hidden": 16, "layers": 1, "heads": 2, "window": 8},
+            "recipe": {"epochs": 2, "batch_size": 4, "learning_rate": 0.003, "sequence_length": 24, "select": "last"},
+        }
+    },
+    "finetune": {"optimizer": "sgd", "learning_rate": 0.005, "sequence_length": 24, "select": "last"},
+    "defense": {"kind": "uls", "population": 10, "cohort": 10, "steps": 6, "delta": 1e-5, "target_epsilon": 1},
+    "audit": {"resamples": 100},
+}
+
 Call = Callable[..., tuple[int, str, str]]
 
 

@@ -35,31 +35,15 @@ from defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from defenses.mechanism import Mechanism
 from finetune.recipe import Recipe
 from finetune.units import PrivateRecords
+from tests.conftest import TRIAL
 from tests.coverage.measure import SLACK, most_wrong
 from tests.coverage.mechanisms import DELTA, gaussian, randomised_response, subsampled
 
 QUIET = LineReporter(lambda line: None)
-TINY = {
-    "name": "trials",
-    "corpus": {
-        "source": {"kind": "synthetic", "parameters": {"users": 14, "mean_records": 5, "min_records": 4, "seed": 3}},
-        "users": {"min_records": 4, "fraction": 0.5},
-    },
-    "model": {
-        "pretrain": {
-            "max_records_per_user": 4,
-            "shape": {"vocabulary": 400, "context": 24, "hidden": 16, "layers": 1, "heads": 2, "window": 8},
-            "recipe": {"epochs": 2, "batch_size": 4, "learning_rate": 0.003, "sequence_length": 24, "select": "last"},
-        }
-    },
-    "finetune": {"optimizer": "sgd", "learning_rate": 0.005, "sequence_length": 24, "select": "last"},
-    "defense": {"kind": "uls", "population": 10, "cohort": 10, "steps": 6, "delta": 1e-5, "target_epsilon": 1},
-    "audit": {"resamples": 100},
-}
 
 
 def _config(**defense):  # full participation, so that the mechanism is Gaussian
-    return parse_config({**TINY, "defense": {**TINY["defense"], **defense}}, "tiny")
+    return parse_config({**TRIAL, "defense": {**TRIAL["defense"], **defense}}, "tiny")
 
 
 def _job(key: bytes = b"k" * 32, identity: str = "job") -> TrialJob:
@@ -481,7 +465,7 @@ def test_a_folder_of_another_audit_is_refused_with_what_differs(tmp_path, fixed_
     ("change", "line"),
     [
         ({"canaries": [{"kind": "unseen_token", "users": 2}]}, "plant one worst-case user: take 'canaries' out"),
-        ({"finetune": {**TINY["finetune"], "select": "best"}}, "finetune.select must be 'last'"),
+        ({"finetune": {**TRIAL["finetune"], "select": "best"}}, "finetune.select must be 'last'"),
         ({"defense": {"kind": "clip", "unit": "batch"}}, "give defense.clip_norm"),
         (
             {"defense": {"kind": "filter", "population": 9, "steps": 2, "delta": 1e-5, "target_epsilon": 1, "tau": 1}},
@@ -490,7 +474,7 @@ def test_a_folder_of_another_audit_is_refused_with_what_differs(tmp_path, fixed_
     ],
 )
 def test_configs_that_cannot_be_audited_so_are_one_line(tmp_path, change, line):
-    config = parse_config({**TINY, **change}, "tiny")
+    config = parse_config({**TRIAL, **change}, "tiny")
     with pytest.raises(InputError, match=line):
         audit_trials(_audit(config), tmp_path / "a", QUIET, command="x", processes=1, trainer=shifted)
     assert not (tmp_path / "a").exists()

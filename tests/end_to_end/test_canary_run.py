@@ -4,20 +4,25 @@ import json
 import shutil
 import subprocess
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 
 import audit.ledger
 import audit.training
 from audit.config import parse_config
+from audit.data import prepare_data, read_corpus
+from audit.gradient_norms import RECORDS, canary_gradient_norms
 from audit.ledger import load_ledger
-from audit.pipeline import run
+from audit.pipeline import base_model, run
 from audit.progress import LineReporter
 from audit.record import read_record
 from corpus.split import Part, Role
 from corpus.synthetic import SyntheticCorpus, generate
+from finetune.batches import encode
 from reports.figures import figures
 from reports.findings import findings
 from reports.pdf import write_report
@@ -91,6 +96,42 @@ def _original():
     for record in generate(SyntheticCorpus(**parameters)):
         of.setdefault(record.user, []).append(record.text)
     return of
+
+
+def test_gradient_norms_are_those_of_one_backward_a_record_at_the_base_model(planted):
+    """The histogram again from every scored user's training records, each with a backward of its own."""
+    folder, config, _ = planted
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELDIN_CACHE_DIR", str(folder.parents[1] / "cache"))
+        corpus = read_corpus(config, SILENT)
+        base = base_model(config, corpus, SILENT)[1]
+        data = prepare_data(config, folder, SILENT, corpus, base)
+        sampled = canary_gradient_norms(config, data, base)
+        patch.setattr("audit.gradient_norms.RECORDS", 10_000)
+        found = canary_gradient_norms(config, data, base)
+    stated = read_record(folder / "record.json").gradient_norms
+    assert sampled == stated
+    assert sum(stated.canaries) == RECORDS
+    norms: dict[bool, list[float]] = {True: [], False: []}
+    for user in data.ledger.scored_users():
+        for row in data.ledger.parts[user][Part.TRAIN]:
+            (ids,) = encode(base.tokenizer, [data.store.record(row).text], config.finetune.sequence_length)
+            norms[user in data.canaries].append(_norm(base.model, ids))
+    edges = np.array(found.edges)
+    for its, counts in ((norms[True], found.canaries), (norms[False], found.real)):
+        assert sum(counts) == len(its)
+        off = np.histogram(its, edges)[0] - counts  # a record on an edge may fall on either side
+        assert np.abs(off).sum() <= 4
+    assert edges[0] == pytest.approx(min(map(min, norms.values())), rel=1e-3)
+    assert edges[-1] == pytest.approx(max(map(max, norms.values())), rel=1e-3)
+
+
+def _norm(model, ids):
+    model.zero_grad()
+    tokens = torch.tensor([ids])
+    logits = model(input_ids=tokens[:, :-1]).logits[0]
+    torch.nn.functional.cross_entropy(logits, tokens[0, 1:]).backward()
+    return float(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).norm())
 
 
 def test_the_trainer_is_handed_included_canaries_and_no_text_of_the_others(planted):

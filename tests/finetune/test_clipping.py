@@ -11,7 +11,6 @@ from finetune.clipping import PlainClipping, clipped_batch_gradient
 from finetune.loop import train
 from finetune.passes import Passes
 from finetune.recipe import Optimizer, Recipe, Select
-from tests.finetune.test_private import sequences  # noqa: F401
 
 RECIPE = Recipe(epochs=1, batch_size=8, learning_rate=1e-3, select=Select.LAST, sequence_length=31)
 
@@ -32,7 +31,7 @@ def _norm(gradient):
 
 @pytest.mark.parametrize("most", [3, 8])
 @pytest.mark.parametrize("unit", ["example", "batch"])
-def test_it_clips_what_it_says(make_lm, sequences, unit, most):  # noqa: F811
+def test_it_clips_what_it_says(make_lm, sequences, unit, most):
     batch = sequences[:8]
     examples = _example_gradients(make_lm(), batch)
     norms = [_norm(g) for g in examples]
@@ -51,7 +50,7 @@ def test_it_clips_what_it_says(make_lm, sequences, unit, most):  # noqa: F811
         torch.testing.assert_close(parameter.grad, expected[name], atol=2e-6, rtol=2e-4)
 
 
-def test_with_an_infinite_norm_it_is_plain_training_that_measures(make_lm, sequences, tmp_path):  # noqa: F811
+def test_with_an_infinite_norm_it_is_plain_training_that_measures(make_lm, sequences, tmp_path):
     plain = train(make_lm(), sequences, RECIPE, tmp_path / "plain")
     measured = train(make_lm(), sequences, RECIPE, tmp_path / "measured", clipping=PlainClipping("batch", float("inf")))
     a, b = (load_file(Path(r.folder) / "model.safetensors") for r in (plain, measured))
@@ -68,7 +67,7 @@ def test_a_norm_of_zero_is_refused():
         PlainClipping("batch", 0.0)
 
 
-def test_adafactor_trains_and_resumes_bitwise(make_lm, sequences, tmp_path):  # noqa: F811
+def test_adafactor_trains_and_resumes_bitwise(make_lm, sequences, tmp_path):
     recipe = Recipe(
         epochs=2,
         batch_size=8,

@@ -19,7 +19,7 @@ from finetune.filtered import Halted, filtered_gradient, kept_users, neighbours
 from finetune.loop import train
 from finetune.recipe import Recipe, Select
 from finetune.units import plan_private_training
-from tests.finetune.test_private import KEY, _gradients, _records, sequences  # noqa: F401
+from tests.finetune.test_private import KEY, _gradients, _records
 
 
 def _mechanism(tau=100.0, above=50.0, population=12, **changes):
@@ -39,7 +39,7 @@ def _mechanism(tau=100.0, above=50.0, population=12, **changes):
     return Mechanism(**fields)
 
 
-def _training(sequences, **changes):  # noqa: F811
+def _training(sequences, **changes):
     return plan_private_training(_mechanism(**changes), KEY, _records(sequences), NoiseGenerator.PHILOX)
 
 
@@ -78,7 +78,7 @@ def test_users_are_kept_by_how_many_are_near(near, p):
     assert keep_probability(near, 100) == pytest.approx(p)
 
 
-def test_a_step_is_the_noised_mean_of_the_kept_users(make_lm, sequences):  # noqa: F811
+def test_a_step_is_the_noised_mean_of_the_kept_users(make_lm, sequences):
     training = _training(sequences)
     lm = make_lm()
     grads = []
@@ -110,7 +110,7 @@ def test_outliers_are_left_out_and_too_many_halt_the_run():
         kept_users(gradients, names, 0, clip, KEY, 7)
 
 
-def test_the_loop_halts_as_a_result_and_again_on_resume(make_lm, sequences, tmp_path):  # noqa: F811
+def test_the_loop_halts_as_a_result_and_again_on_resume(make_lm, sequences, tmp_path):
     recipe = Recipe(learning_rate=1e-3, select=Select.LAST, sequence_length=31, checkpoint_every=2)
     training = _training(sequences, tau=0.01, above=1e9)
     for _ in range(2):
@@ -156,7 +156,7 @@ def test_what_does_not_go_together_is_refused(changes, line):
         _mechanism(**changes)
 
 
-def test_more_users_than_the_public_number_are_refused(make_lm, sequences):  # noqa: F811
+def test_more_users_than_the_public_number_are_refused(make_lm, sequences):
     training = replace(_training(sequences), mechanism=_mechanism(population=9))
     with pytest.raises(InputError, match="the corpus has 10 units, more than the public population 9"):
         filtered_gradient(make_lm().model, training, 0, sequences)

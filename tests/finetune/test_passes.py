@@ -8,7 +8,7 @@ from finetune.loop import train
 from finetune.passes import Passes
 from finetune.private import private_gradient
 from finetune.recipe import Recipe, Select
-from tests.finetune.test_private import _assert_same, _gradients, _training, sequences  # noqa: F401
+from tests.finetune.test_private import _assert_same, _gradients, _training
 
 
 def _limit(model, most):
@@ -21,7 +21,7 @@ def _limit(model, most):
     model.register_forward_pre_hook(check, with_kwargs=True)
 
 
-def test_a_private_step_goes_on_in_smaller_passes_with_the_same_gradient(make_lm, sequences):  # noqa: F811
+def test_a_private_step_goes_on_in_smaller_passes_with_the_same_gradient(make_lm, sequences):
     training = _training(sequences, micro_records=64)
     roomy, tight = make_lm(), make_lm()
     private_gradient(roomy.model, training, 0, sequences)
@@ -39,7 +39,7 @@ def test_a_private_step_goes_on_in_smaller_passes_with_the_same_gradient(make_lm
     assert len(said) == 1
 
 
-def test_a_unit_that_does_not_fit_ends_the_run_with_one_line(make_lm, sequences):  # noqa: F811
+def test_a_unit_that_does_not_fit_ends_the_run_with_one_line(make_lm, sequences):
     lm = make_lm()
     _limit(lm.model, 2)
     with pytest.raises(ResumableError, match="out of memory at 3 records in one pass, and the unit that they form"):
@@ -54,7 +54,7 @@ def test_another_error_is_not_taken_for_memory():
         Passes(8).fitted(broken, lambda most: most)
 
 
-def test_plain_training_goes_on_too(make_lm, sequences, tmp_path):  # noqa: F811
+def test_plain_training_goes_on_too(make_lm, sequences, tmp_path):
     recipe = Recipe(epochs=1, batch_size=8, learning_rate=1e-3, select=Select.LAST, sequence_length=31)
     train(make_lm(), sequences, recipe, tmp_path / "roomy")
     tight, said = make_lm(), []

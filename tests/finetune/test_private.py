@@ -20,7 +20,6 @@ from defenses.choices import (
     RealisedCohortDivisor,
 )
 from defenses.mechanism import Mechanism
-from finetune.batches import encode
 from finetune.loop import train
 from finetune.passes import cut
 from finetune.private import private_gradient
@@ -29,11 +28,6 @@ from finetune.units import PrivateRecords, plan_private_training
 from tests.oracles.private_step import naive_private_gradient
 
 KEY = seed_key(21)
-
-
-@pytest.fixture
-def sequences(make_lm, english):
-    return encode(make_lm().tokenizer, english[:40], 31)
 
 
 def _records(sequences):

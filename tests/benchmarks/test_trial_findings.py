@@ -1,0 +1,62 @@
+"""How a trial's interval becomes a verdict on a finding of the paper."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "trial_findings.py"
+
+
+@pytest.fixture(scope="module")
+def rules():
+    spec = importlib.util.spec_from_file_location("trial_findings", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("change", "rises", "falls", "stays"),
+    [
+        ((0.2, 0.1, 0.3), "confirmed", "not confirmed", "cannot be judged"),
+        ((0.3, 0.15, 0.45), "confirmed", "not confirmed", "not confirmed"),
+        ((-0.2, -0.3, -0.15), "not confirmed", "confirmed", "not confirmed"),
+        ((0.01, -0.04, 0.06), "not confirmed", "not confirmed", "confirmed"),
+        ((0.05, -0.05, 0.15), "cannot be judged", "cannot be judged", "cannot be judged"),
+        ((0.05, 0.01, 0.09), "confirmed", "not confirmed", "confirmed"),
+    ],
+)
+def test_verdicts(rules, change, rises, falls, stays):
+    assert (rules.more(change), rules.less(change), rules.alike(change)) == (rises, falls, stays)
+
+
+def test_independent_errors_add_as_variances(rules):
+    value, low, high = rules.between((0.6, 0.03), (0.7, 0.04))
+    assert value == pytest.approx(0.1)
+    assert (low, high) == pytest.approx((0.1 - 1.96 * 0.05, 0.1 + 1.96 * 0.05), abs=1e-4)
+
+
+def test_canary_groups_weigh_alike_and_their_mean_has_the_error_of_a_mean(rules, finished):
+    from audit.record import read_record
+    from audit.record_results import CanaryFacts, CanaryGroup
+
+    record = read_record(finished / "record.json")
+
+    def group(length, value, deviation):
+        area = record.primary().auroc.model_copy(update={"value": value, "deviation": deviation})
+        return CanaryGroup(kind="substring", length=length, documents=None, held_in=5, held_out=5, auroc=area)
+
+    facts = CanaryFacts(
+        users=20,
+        held_in=10,
+        held_out=10,
+        replaced=20,
+        trained_on=9,
+        attacker_texts=20,
+        groups=[group(1, 0.6, 0.03), group(25, 0.8, 0.04)],
+        blind=[],
+    )
+    with_canaries = record.model_copy(update={"canaries": facts})
+    assert rules.planted(with_canaries) == pytest.approx((0.7, 0.025))
+    assert rules.planted(with_canaries, lambda n: n == 25) == pytest.approx((0.8, 0.04))
