@@ -21,7 +21,7 @@ def private_directory(path: Path) -> Path:
     try:
         if not path.is_dir():
             path.mkdir(parents=True, mode=0o700)
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+    except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise InputError(f"cannot use folder '{path}' ({error.strerror}): name another one") from error
     return path
 

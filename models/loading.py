@@ -99,10 +99,7 @@ def load_language_model(
     folder = Path(name)
     if (folder / "adapter_config.json").is_file():
         return _load_adapter(folder, device=device, dtype=dtype)
-    if folder.is_dir():
-        _require_safe_weights(folder)
-    elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise InputError(f"no such model folder: '{name}'")
+    _require_folder_or_hub_name(name)
     with quiet_transformers():
         try:
             model, report = AutoModelForCausalLM.from_pretrained(
@@ -131,10 +128,11 @@ def load_language_model(
 def require_model(name: str) -> None:
     """Find out, before work is done that needs it later, whether a hub name or folder leads to a model at all.
 
-    Raises InputError if there is no config of a model there.
+    Raises InputError if there is no config of a model there, or a folder without weights that may be loaded.
     """
     if (Path(name) / "adapter_config.json").is_file():
         return
+    _require_folder_or_hub_name(name)
     with quiet_transformers():
         try:
             AutoConfig.from_pretrained(name, trust_remote_code=False)
@@ -208,6 +206,14 @@ def _load_adapter(folder: Path, *, device: torch.device | None, dtype: torch.dty
     tokenizer = load_tokenizer(str(folder)) if (folder / "tokenizer.json").is_file() else base.tokenizer
     check_tokenizer(tokenizer, str(folder), vocabulary=model.get_input_embeddings().weight.shape[0])
     return LanguageModel(model, tokenizer, str(folder), text_sha256(base.fingerprint, fingerprint_folder(folder)))
+
+
+def _require_folder_or_hub_name(name: str) -> None:
+    folder = Path(name)
+    if folder.is_dir():
+        _require_safe_weights(folder)
+    elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise InputError(f"no such model folder: '{name}'")
 
 
 def _require_safe_weights(folder: Path) -> None:

@@ -237,7 +237,7 @@ def test_no_audited_user_is_read_by_a_reference_that_is_trained_here(turned_run,
 @pytest.mark.parametrize(
     ("reference", "said"),
     [
-        ("/nowhere/model", "there is no model '/nowhere/model'"),
+        ("/nowhere/model", "no such model folder: '/nowhere/model'"),
         ({"kind": "public", "users": {"include": ["x"]}}, "admits no user"),
     ],
 )
