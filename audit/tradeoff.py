@@ -145,12 +145,14 @@ def _add_roc(pmf: LossPmf) -> tuple[Array, Array]:
     """(FPR, TPR) vertices from the other end; upper = out.
 
     Calling "out" on the largest losses, of masses U under out and L under in, leaves FPR = 1 - U and TPR = 1 - L.
-    Before the first vertex the curve is at most that vertex's TPR.
+    Before the first vertex the curve is at most that vertex's TPR. 1 - U and 1 - L lose their digits where they are
+    small and the curve is steep, so every vertex moves up and to the left by what n additions may have rounded.
     """
     losses, masses = _descending(pmf)
+    rounding = (masses.size + 1) * 2.0**-52
     upper = np.append(pmf.infinity, pmf.infinity + np.cumsum(masses))
     lower = np.append(0.0, np.cumsum(masses * np.exp(-losses)))
-    fpr, tpr = 1.0 - upper[::-1], 1.0 - lower[::-1]
+    fpr, tpr = 1.0 - upper[::-1] - rounding, 1.0 - lower[::-1] + rounding
     return _ascending(np.append(fpr, 1.0), np.append(tpr, 1.0))
 
 

@@ -7,7 +7,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from audit.config import parse_config, preset_tokens
+from audit.config import parse_config
+from audit.corpus_config import preset_tokens
 from audit.plan import mechanism_of
 from corpus.build import build_store
 from corpus.errors import InputError
