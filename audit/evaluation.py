@@ -13,11 +13,13 @@ from attacks.scoring import TextStatistic, dial_of, user_scores
 from audit.blind import BlindResult, bag_of_words, reference_alone
 from audit.bootstrap import Interval, bootstrap
 from audit.record_results import AttackResult, Blind, Estimate, Histogram, TprAt
+from audit.reference_divergence import REFERENCE_DIVERGENCE
 from audit.roc import roc_curve
 from corpus.errors import InputError
 from corpus.files import whole_file
 
 REFERENCE_ALONE = "reference-alone"
+NO_ATTACKS = (REFERENCE_ALONE, REFERENCE_DIVERGENCE)  # they know nothing of the target
 LEVEL_UNDER_COINS = 1e-4
 LEVEL_OTHERWISE = 0.01
 HISTOGRAM_BINS = 30
@@ -77,9 +79,7 @@ def evaluate_attacks(
     unknown = set(aggregations) - set(AGGREGATIONS)
     if unknown:
         raise InputError(f"unknown aggregation '{unknown.pop()}': choose from {', '.join(AGGREGATIONS)}")
-    names = dict.fromkeys(
-        s.attack for s in statistics if s.attack != REFERENCE_ALONE and not dial_of(primary, s.attack)
-    )
+    names = dict.fromkeys(s.attack for s in statistics if s.attack not in NO_ATTACKS and not dial_of(primary, s.attack))
     ordered = [primary, *(name for name in names if name != primary)]
     jobs = [(name, aggregations[0]) for name in ordered] + [(primary, other) for other in aggregations[1:]]
     results = []

@@ -12,13 +12,14 @@ import numpy as np
 from scipy import stats
 
 from attacks.scoring import TextStatistic, user_scores
+from audit.reference_divergence import REFERENCE_DIVERGENCE
 from corpus.coins import keyed_digest
 from defenses.data_side import Deduplicate, TrainingRecord, apply_defenses, by_user
 
 NEAR = Deduplicate(scope="user", threshold=0.8, ngram=3)
 SMOOTHING = 0.5
 SHOWN = 10
-PROPERTIES = ("share of training", "reference loss", "word divergence", "near-duplicates")
+PROPERTIES = ("share of training", "reference loss", "reference divergence", "word divergence", "near-duplicates")
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class Exposed:
         score: of the primary attack; higher is more exposed.
         rank: share of held-out users whose score is below it.
         share: of the training records that are this user's.
-        reference_loss: of the attacker's texts of the user under the reference model, nats per token; with the mean
-            score it estimates how far the user's texts lie from what the reference expects.
+        reference_loss: of the attacker's texts of the user under the reference model, nats per token.
+        reference_divergence: KL(D_u || p_ref) from below, nats per token (``audit.reference_divergence``); None where
+            no text of the user has another beside it.
         divergence: KL divergence of the user's words from everybody else's in training, nats, smoothed.
         near_duplicates: training records of the user that are nearly copies of an earlier one.
     """
@@ -41,6 +43,7 @@ class Exposed:
     rank: float
     share: float
     reference_loss: float
+    reference_divergence: float | None
     divergence: float
     near_duplicates: int
 
@@ -77,9 +80,9 @@ def exposure(
     """
     found = user_scores(statistics, attack, aggregation)
     score = dict(zip(found.users, found.values.tolist(), strict=True))
-    alone = user_scores(statistics, reference_alone, "mean")
-    losses = {user: -value for user, value in zip(alone.users, alone.values.tolist(), strict=True)}
+    losses = {user: -value for user, value in _means(statistics, reference_alone).items()}
     held_out = np.sort([score[user] for user, its in member.items() if not its])
+    distances = _means(statistics, REFERENCE_DIVERGENCE)
     of_user = by_user(training)
     left, _ = apply_defenses([NEAR], training, lengths=lambda _: [], losses=lambda _: [], seed=0)
     distinct = Counter(record.user for record in left)
@@ -91,6 +94,7 @@ def exposure(
             rank=float(np.searchsorted(held_out, score[user], "left") / max(1, held_out.size)),
             share=len(of_user.get(user, ())) / max(1, len(training)),
             reference_loss=losses[user],
+            reference_divergence=distances.get(user),
             divergence=divergence.get(user, 0.0),
             near_duplicates=len(of_user.get(user, ())) - distinct[user],
         )
@@ -98,7 +102,9 @@ def exposure(
         if its
     ]
     users.sort(key=lambda u: (-u.score, u.pseudonym))
-    columns = [[u.share, u.reference_loss, u.divergence, float(u.near_duplicates)] for u in users]
+    columns = [
+        (u.share, u.reference_loss, u.reference_divergence, u.divergence, float(u.near_duplicates)) for u in users
+    ]
     return users, [
         _correlation(name, [row[i] for row in columns], [u.score for u in users]) for i, name in enumerate(PROPERTIES)
     ]
@@ -134,7 +140,18 @@ def _divergence(own: Counter[str], everybody: Counter[str], total: int, size: in
     return max(0.0, seen + unseen)
 
 
-def _correlation(name: str, values: Sequence[float], scores: Sequence[float]) -> Correlation:
+def _means(statistics: Sequence[TextStatistic], name: str) -> dict[str, float]:
+    """A statistic's mean by user; of the users that have any."""
+    if not any(s.attack == name for s in statistics):
+        return {}
+    found = user_scores(statistics, name, "mean")
+    return dict(zip(found.users, found.values.tolist(), strict=True))
+
+
+def _correlation(name: str, column: Sequence[float | None], of: Sequence[float]) -> Correlation:
+    """Over the users who have the property."""
+    values = [value for value in column if value is not None]
+    scores = [score for value, score in zip(column, of, strict=True) if value is not None]
     if len(values) < 3 or len(set(values)) < 2 or len(set(scores)) < 2:
         return Correlation(name, None, None)
     found = stats.spearmanr(values, scores)

@@ -153,6 +153,7 @@ class ExposedUser(Facts):
     rank: float
     share: float
     reference_loss: float
+    reference_divergence: float | None = None
     divergence: float
     near_duplicates: int
 

@@ -14,8 +14,9 @@ from audit.attacker import AttackConfig
 from audit.config import RunConfig
 from audit.data import RunData
 from audit.evaluation import REFERENCE_ALONE, read_scores, write_scores
-from audit.outcome import scores_name, texts_under_attack
+from audit.outcome import documents_of, scores_name, texts_under_attack
 from audit.progress import Reporter
+from audit.reference_divergence import reference_divergences
 from audit.references import reference_model
 from audit.shadows import shadow_statistics
 from corpus.errors import InputError
@@ -57,7 +58,7 @@ def score(
     if kept is not None:
         return kept
     statistics = score_users_texts(config.attack, texts, target, reference, reporter)
-    others: list[TextStatistic] = []
+    others = _divergences(config, data, texts, reference)
     for documents in config.attack.documents[1:]:
         known = texts_under_attack(config, data, documents)
         others += beside(config.attack, "documents", documents, known, target, reference, reporter)
@@ -105,6 +106,16 @@ def beside(
     primary = get_attack(attack.primary) if same else per_text(get_attack(attack.primary))
     name = turned(attack.primary, dial, setting if same else f"{setting}, {PER_TEXT}")
     return [replace(s, attack=name) for s in _scored([primary], texts, target, reference, reporter)]
+
+
+def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference: LanguageModel) -> list[TextStatistic]:
+    """How far real users' texts lie from the reference; own words are those of training, whatever the coin."""
+    documents = documents_of(config, data, data.real(texts.texts), "training")
+    cache = ScoreCache(cache_directory() / "scores")
+    try:
+        return reference_divergences(texts, documents, reference, cache)
+    finally:
+        cache.close()
 
 
 def _scored(

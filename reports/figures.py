@@ -92,7 +92,7 @@ def _knowledge(points: list[KnowledgePoint]) -> str:
         axes.plot(counts, [p.mean for p in points], "o-", color=BLUE, markersize=3)
         axes.axhline(0.5, color=GREY, linewidth=0.6)
         axes.set_xscale("log", base=2)
-        axes.set_xticks(counts, [*map(str, counts[:-1]), f"{counts[-1]} (all)"])
+        axes.set_xticks(counts, [*map(str, counts[:-1]), f"{counts[-1]}\n(all)"])
         axes.minorticks_off()
         label(axes, "texts of each user that the attacker has, at most", "attack AUROC")
     return saved[0]

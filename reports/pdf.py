@@ -128,6 +128,7 @@ def _exposed_rows(record: Record) -> list[list[str]]:
             f"{100 * u.rank:.0f} %",
             f"{100 * u.share:.2f} %",
             f"{u.reference_loss:.2f}",
+            "N/A" if u.reference_divergence is None else f"{u.reference_divergence:.3f}",
             f"{u.divergence:.2f}",
             str(u.near_duplicates),
         ]

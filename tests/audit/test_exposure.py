@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from attacks.scoring import TextStatistic
-from audit.exposure import exposure, word_divergences
+from audit.exposure import PROPERTIES, exposure, word_divergences
+from audit.reference_divergence import REFERENCE_DIVERGENCE
 from corpus.coins import seed_key
 from defenses.data_side import TrainingRecord
 
@@ -31,6 +32,8 @@ def _run(share_matters):
         count = 2 + i % 20
         score = (count if share_matters else 0) + rng.normal()
         statistics += [TextStatistic(user, 0, "lr", score), TextStatistic(user, 0, "alone", -3.0 - 0.01 * i)]
+        if i > 2:
+            statistics.append(TextStatistic(user, 0, REFERENCE_DIVERGENCE, 0.01 * i))
         if its:
             texts = [f"word{i} number {t} in this text of mine" for t in range(count)]
             texts[-1] = texts[0] if i % 2 else texts[-1]
@@ -49,6 +52,9 @@ def test_held_in_users_are_ranked_with_their_properties_and_without_names():
     assert len({u.pseudonym for u in users}) == len(users)
     assert "person" not in repr(users)
     assert all(3.0 <= u.reference_loss < 4.0 for u in users)
+    distances = [u.reference_divergence for u in users]
+    assert distances.count(None) == 2
+    assert {d for d in distances if d is not None} <= {0.01 * i for i in range(60)}
 
 
 @pytest.mark.parametrize("share_matters", [True, False])
@@ -56,7 +62,8 @@ def test_correlations_are_found_where_they_are(share_matters):
     (_, correlations), _ = _run(share_matters)
     found = {c.name: c for c in correlations}
     assert (found["share of training"].p_value < 1e-6) == share_matters
-    assert set(found) == {"share of training", "reference loss", "word divergence", "near-duplicates"}
+    assert set(found) == set(PROPERTIES)
+    assert found["reference divergence"].rho is not None
 
 
 def test_a_property_that_does_not_vary_has_no_correlation():
@@ -69,4 +76,5 @@ def test_a_property_that_does_not_vary_has_no_correlation():
     by_name = {c.name: c.rho for c in correlations}
     assert by_name["share of training"] is None
     assert by_name["near-duplicates"] is None
+    assert by_name["reference divergence"] is None
     assert by_name["reference loss"] == pytest.approx(-1)
