@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias, assert_never
 
 from pydantic import Field, PositiveInt
-from rensa import RMinHash, RMinHashDeduplicator
 
 from corpus.coins import seed_key
 from defenses.choices import Choice, DataStep, RecordSelection
+from defenses.near_duplicates import first_of_similar
 from defenses.selection import select_records
-
-PERMUTATIONS = 128
-MINHASH_SEED = 42
 
 
 class Deduplicate(Choice):
@@ -148,15 +145,8 @@ def _first_of_equal(_defense: Deduplicate, records: Sequence[TrainingRecord]) ->
 
 
 def _first_of_similar(defense: Deduplicate, records: Sequence[TrainingRecord]) -> Iterable[TrainingRecord]:
-    if len(records) < 2:
-        yield from records
-        return
-    found = RMinHashDeduplicator(defense.threshold, PERMUTATIONS, use_lsh=len(records) > 50, seed=MINHASH_SEED)
-    for record in records:
-        sketch = RMinHash(PERMUTATIONS, MINHASH_SEED)
-        sketch.update(shingles(record.text, defense.ngram))
-        if found.add(str(record.row), sketch):
-            yield record
+    stays = first_of_similar((shingles(record.text, defense.ngram) for record in records), defense.threshold)
+    return [record for record, it_stays in zip(records, stays, strict=True) if it_stays]
 
 
 def _capped(

@@ -1,0 +1,61 @@
+"""Near-duplicates by bands against comparing every pair; what the index forgets."""
+
+import random
+
+import numpy as np
+import pytest
+
+from defenses import near_duplicates
+from defenses.near_duplicates import PERMUTATIONS, RECALL, first_of_similar, rows_of_a_band
+
+
+def _texts(count, seed=0):
+    """Sets of shingles; a third are an earlier one with some of its shingles changed, a tenth exact copies."""
+    dice = random.Random(seed)
+    made = []
+    for i in range(count):
+        words = [str(dice.randrange(10**6)) for _ in range(30)]
+        if i and dice.random() < 0.4:
+            words = list(dice.choice(made))
+            for _ in range(dice.choice([0, 1, 2, 4, 8, 16])):
+                words[dice.randrange(30)] = str(dice.randrange(10**6))
+        made.append(words)
+    return made
+
+
+def _slow(texts, threshold):
+    """Every text against every earlier one that stays, by the estimate itself."""
+    sketches = [near_duplicates._sketches([text])[0].tolist() for text in texts]
+    kept = []
+    for i, own in enumerate(sketches):
+        alike = (sum(a == b for a, b in zip(own, sketches[k], strict=True)) / PERMUTATIONS for k in kept)
+        if not any(share >= threshold for share in alike):
+            kept.append(i)
+    return kept
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.8, 0.95, 1.0])
+@pytest.mark.parametrize("direct", [1_000, 20])
+def test_those_stay_that_are_like_nothing_earlier(monkeypatch, threshold, direct):
+    texts = _texts(250)
+    monkeypatch.setattr(near_duplicates, "DIRECT", direct)
+    monkeypatch.setattr(near_duplicates, "CHUNK", 64)
+    stays = np.flatnonzero(first_of_similar(iter(texts), threshold)).tolist()
+    assert stays == _slow(texts, threshold)
+    assert 100 < len(stays) < 250
+
+
+def test_without_two_texts_that_share_a_band_all_stay(monkeypatch):
+    monkeypatch.setattr(near_duplicates, "DIRECT", 3)
+    assert first_of_similar([[f"{i} {j}" for j in range(9)] for i in range(40)], 0.9).all()
+    assert first_of_similar([], 0.9).tolist() == []
+    assert first_of_similar([["a"]] * 50, 0.9).tolist() == [True] + [False] * 49
+
+
+@pytest.mark.parametrize("threshold", [0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.99, 1.0])
+def test_bands_find_pairs_at_the_threshold(threshold):
+    rows = rows_of_a_band(threshold)
+    bands = PERMUTATIONS // rows
+    assert rows == 1 or 1 - (1 - threshold**rows) ** bands >= RECALL
+    wider = rows + 1
+    assert wider > PERMUTATIONS or 1 - (1 - threshold**wider) ** (PERMUTATIONS // wider) < RECALL
