@@ -152,6 +152,7 @@ def main(runs: Path, corpus: str) -> None:
     for who, measure in people:
         across(f"larger models leak alike ({who} users)", alike, measure, "", "large")
     across("more users in all, less leakage of each", less, real, "quarter", "")
+    across("example DP at epsilon 8 a record lowers the AUROC (real users)", less, real, "", "dp")
     try:
         shadows = _read(runs, corpus, "shadow").dials
     except InputError:
