@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from models.endpoint_client import Connection, Endpoint
+
 
 class CompletionsServer:
     """Serves language models by name in the styles of OpenAI (echo with logprobs) and vLLM (prompt_logprobs).
@@ -159,3 +161,15 @@ def serving(server: CompletionsServer):
         http.shutdown()
         thread.join()
         http.server_close()
+
+
+@contextmanager
+def opened(server, **settings):
+    settings = {"first_wait": 0.01, "timeout": 5.0} | settings
+    with serving(server) as url, Connection(Endpoint(url, **settings)) as connection:
+        yield connection
+
+
+def tiny_server(lm, **settings):
+    """Takes two tokens more than the model's context: the last of a prompt is not run, nor the generated one."""
+    return CompletionsServer({"tiny": lm}, **{"length": lm.context + 2} | settings)

@@ -11,6 +11,10 @@ from xml.sax.saxutils import quoteattr
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from corpus.presets import PRESETS, PresetSource
+from corpus.published import WORDS
+from corpus.rows import BadRows
+
 
 def mail(sender, to, subject, text, **headers):
     """A message as CMU's tarball has them, with its X- headers."""
@@ -114,3 +118,16 @@ def posts_xml(path, rows, name="Posts.xml"):
     content = '\ufeff<?xml version="1.0" encoding="utf-8"?>\n<posts>\n' + "\n".join(lines) + "\n</posts>\n"
     (path / name).write_text(content, encoding="utf-8")
     return path / name
+
+
+def preset_rows(name, path, tokens=WORDS, bad=None):
+    source = PresetSource(PRESETS[name], path, tokens)
+    return [row for batch in source.batches(bad or BadRows()) for row in batch.to_pylist()]
+
+
+def words(count):
+    return " ".join(f"w{i}" for i in range(count))
+
+
+def sent_mail(sender, text, account="allen-p", folder="sent"):
+    return (account, folder, mail(sender, "who@x.org", "about it", text))

@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 
 PILOT = 0.25  # of the trainings; simulated against a half and against ROC bands in docs/independent-trainings.md
 BOUND = "Clopper-Pearson, one threshold"
-COVERAGE = 0.995  # lowest of 2,000 simulated audits a mechanism: tests/audit/test_trials.py, -m slow
+COVERAGE = 0.995  # lowest of 2,000 simulated audits a mechanism: tests/audit/test_trial_bounds.py, -m slow
 _AT_THRESHOLD = ("Clopper-Pearson, fixed", "Bayesian interval")
 _COIN = Assignment.COIN
 

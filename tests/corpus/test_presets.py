@@ -1,7 +1,5 @@
 """Each preset's steps and thresholds, at their edges; what a step may look at; config, plan and command line."""
 
-from collections import Counter
-
 import datasets
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -12,7 +10,6 @@ from audit.corpus_config import preset_tokens
 from audit.plan import mechanism_of
 from corpus.build import build_store
 from corpus.errors import InputError
-from corpus.preset_mail import is_forwarded, owner_of, repeats_ngram
 from corpus.preset_posts import plain_text
 from corpus.preset_tables import arxiv_year, is_person
 from corpus.presets import PRESETS, PresetSource, preset_outcome
@@ -23,159 +20,26 @@ from tests.published_files import (
     article,
     comment,
     csv_file,
-    enron_tarball,
     json_lines,
-    mail,
     maildir,
     paper,
     parquet,
     post,
     posts_xml,
+    preset_rows,
+    sent_mail,
     summary,
+    words,
 )
 
 SEPTEMBER, MARCH = 1441065600, 1456790400  # 2015-09-01 and 2016-03-01, 00:00 UTC
-
-
-def _rows(name, path, tokens=WORDS, bad=None):
-    source = PresetSource(PRESETS[name], path, tokens)
-    return [row for batch in source.batches(bad or BadRows()) for row in batch.to_pylist()]
-
-
-def _words(count):
-    return " ".join(f"w{i}" for i in range(count))
-
-
-# Enron, Kandpal et al.
-
-
-def _sent(sender, text, account="allen-p", folder="sent"):
-    return (account, folder, mail(sender, "who@x.org", "about it", text))
-
-
-def test_the_owner_is_the_most_frequent_sender_with_the_accounts_last_name(tmp_path):
-    mails = [
-        _sent("Phillip Allen <Phillip.Allen@ENRON.com>", "one\n"),
-        _sent("phillip.allen@enron.com", "two\n", folder="_sent_mail"),
-        _sent("pallen70@hotmail.com", "from home\n"),
-        *(_sent("newsletter@news.org", f"news {i}\n", folder="inbox") for i in range(9)),
-        _sent("kay.mann@enron.com", "bye\n", account="zipper-a"),
-    ]
-    rows = _rows("enron-kandpal", maildir(tmp_path, mails))
-    assert {(r["user"], r["text"]) for r in rows} == {
-        ("phillip.allen@enron.com", "one\n"),
-        ("phillip.allen@enron.com", "two\n"),
-    }
-    assert owner_of("crandell-s", Counter({"sean.crandall@enron.com": 9})) is None  # the paper's footnote 7
-    assert owner_of("mims-thurston-p", Counter({"patrice.mims-thurston@enron.com": 2, "x@y": 9})) is not None
-
-
-def test_exact_duplicates_go_within_an_owner_even_over_two_mailboxes_and_not_across_owners(tmp_path):
-    mails = [
-        _sent("greg.whalley@enron.com", "Thanks.\n", "whalley-g", "inbox"),
-        _sent("greg.whalley@enron.com", "Thanks.\n", "whalley-g", "calendar"),
-        _sent("greg.whalley@enron.com", "Thanks.\n", "whalley-l", "inbox"),
-        _sent("greg.whalley@enron.com", "Thanks. \n", "whalley-l", "inbox"),
-        _sent("kay.mann@enron.com", "Thanks.\n", "mann-k", "inbox"),
-    ]
-    for write in (maildir, enron_tarball):
-        rows = _rows("enron-kandpal", write(tmp_path, sorted(mails)))
-        found = Counter((r["user"], r["text"]) for r in rows)
-        assert found == {
-            ("greg.whalley@enron.com", "Thanks.\n"): 1,
-            ("greg.whalley@enron.com", "Thanks. \n"): 1,
-            ("kay.mann@enron.com", "Thanks.\n"): 1,
-        }
-
-
-def test_finding_the_owner_is_not_user_local_as_declared(tmp_path):
-    """Two people of one name in one mailbox: without the first one's mails, the second one's are kept."""
-    mails = [_sent("matt.smith@enron.com", f"m{i}\n", "smith-m") for i in range(3)]
-    johns = [_sent("john.smith@enron.com", f"j{i}\n", "smith-m") for i in range(2)]
-    for name in ("both", "john"):
-        (tmp_path / name).mkdir()
-    both = _rows("enron-kandpal", maildir(tmp_path / "both", mails + johns))
-    john = _rows("enron-kandpal", maildir(tmp_path / "john", johns))
-    assert {r["user"] for r in both} == {"matt.smith@enron.com"}
-    assert {r["user"] for r in john} == {"john.smith@enron.com"}
-    assert not PRESETS["enron-kandpal"].steps[0].user_local
-
-
-def test_a_tarball_with_an_account_in_two_places_or_no_maildir(tmp_path):
-    mails = [_sent("a.allen@e.com", "1\n"), _sent("b.bass@e.com", "2\n", "bass-e"), _sent("a.allen@e.com", "3\n")]
-    with pytest.raises(InputError, match="the account allen-p stands in two places: unpack the tarball"):
-        _rows("enron-kandpal", enron_tarball(tmp_path, mails))
-    file = enron_tarball(tmp_path, [])
-    with pytest.raises(InputError, match="found a tarball without maildir/ACCOUNT/FOLDER/MESSAGE"):
-        _rows("enron-chua", file)
-    whole = enron_tarball(tmp_path, [_sent("a.allen@e.com", _words(9000)[i:]) for i in range(9)]).read_bytes()
-    file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match="enron_mail_20150507.tar.gz: a damaged tarball .*fetch the file again"):
-        _rows("enron-chua", file)
-
-
-# Enron, Chua et al.
-
-
-def test_one_record_per_receiver_with_the_fields_written_out(tmp_path):
-    message = mail(
-        "Kay Mann <kay.mann@enron.com>",
-        "Ann B <ann@x.org>, bob@x.org",
-        "lunch",
-        "At noon?\n",
-        Cc="cid@x.org, dan@x.org",
-        Bcc="cid@x.org, dan@x.org",  # CMU's mails repeat Cc in Bcc
-    )
-    rows = _rows("enron-chua", maildir(tmp_path, [("mann-k", "sent", message)]))
-    assert [r["user"] for r in rows] == ["kay.mann@enron.com"] * 4
-    receivers = ["ann@x.org", "bob@x.org", "cid@x.org", "dan@x.org"]
-    assert [r["text"] for r in rows] == [
-        f"Date: Mon, 14 May 2001 16:39:00 -0700\nFrom: kay.mann@enron.com\nTo: {r}\nSubject: lunch\n\nAt noon?\n"
-        for r in receivers
-    ]
-
-
-@pytest.mark.parametrize(
-    ("subject", "text", "forwarded"),
-    [
-        ("FW: lunch", "see below", True),
-        ("Fwd: lunch", "see below", True),
-        ("lunch", "fyi\n---------------------- Forwarded by Kay Mann/Corp/Enron on 05/14/2001 -----\n", True),
-        ("Re: lunch", "ok\n-----Original Message-----\nFrom: Ann", False),
-        ("forward planning", "the forwarded date", False),
-        ("fwiw: lunch", "hm", False),
-    ],
-)
-def test_forwarded_mails_are_told_by_subject_or_line(subject, text, forwarded):
-    assert is_forwarded(subject, text) is forwarded
-
-
-def test_a_twenty_gram_may_stand_once_only():
-    gram = _words(20)
-    assert not repeats_ngram(gram, WORDS)
-    assert not repeats_ngram(f"{gram} and then {_words(19)}", WORDS)
-    assert repeats_ngram(f"{gram} and then {gram}", WORDS)
-    assert repeats_ngram(" ".join(["same"] * 21), WORDS)
-    assert not repeats_ngram(" ".join(["same"] * 20), WORDS)
-    letters = Tokens("letters", list)
-    assert repeats_ngram("abcdefghijklmnopqrst!abcdefghijklmnopqrst", letters)
-    assert not repeats_ngram("abcdefghijklmnopqrst!abcdefghijklmnopqrs", letters)
-
-
-def test_chuas_filters_drop_whole_mails(tmp_path):
-    mails = [
-        _sent("a@e.com", "kept\n"),
-        _sent("a@e.com", f"{_words(20)} {_words(20)}\n"),
-        ("allen-p", "sent", mail("a@e.com", "b@e.com, c@e.com", "Fw: it", "dropped\n")),
-    ]
-    assert [r["text"].rpartition("\n\n")[2] for r in _rows("enron-chua", maildir(tmp_path, mails))] == ["kept\n"]
 
 
 # Reddit
 
 
 def test_reddit_keeps_long_comments_of_the_six_months_by_people(tmp_path):
-    long, short = _words(250), _words(249)
+    long, short = words(250), words(249)
     rows = [
         comment("ann", long + " first", SEPTEMBER, "a"),
         comment("ann", long + " last", str(MARCH - 1), "b"),
@@ -186,7 +50,7 @@ def test_reddit_keeps_long_comments_of_the_six_months_by_people(tmp_path):
         comment("RoBoT_9", long, SEPTEMBER, "bot"),
         comment("[deleted]", long, SEPTEMBER, "deleted"),
     ]
-    kept = _rows("reddit", json_lines(tmp_path, rows, "RC_2015-09.zst"))
+    kept = preset_rows("reddit", json_lines(tmp_path, rows, "RC_2015-09.zst"))
     assert [r["id"] for r in kept] == ["a", "b"]
     assert [r["date"] for r in kept] == ["2015-09-01T00:00:00+00:00", "2016-02-29T23:59:59+00:00"]
     assert not is_person("subModule")
@@ -195,28 +59,31 @@ def test_reddit_keeps_long_comments_of_the_six_months_by_people(tmp_path):
 
 def test_the_small_reddit_ends_with_2015(tmp_path):
     last = SEPTEMBER + 122 * 86_400 - 1  # September to December
-    rows = [comment("ann", _words(250), second, f"{second}") for second in (SEPTEMBER, last, last + 1)]
-    assert [r["id"] for r in _rows("reddit-small", json_lines(tmp_path, rows, "RC.zst"))] == [f"{SEPTEMBER}", f"{last}"]
+    rows = [comment("ann", words(250), second, f"{second}") for second in (SEPTEMBER, last, last + 1)]
+    assert [r["id"] for r in preset_rows("reddit-small", json_lines(tmp_path, rows, "RC.zst"))] == [
+        f"{SEPTEMBER}",
+        f"{last}",
+    ]
 
 
 def test_two_thousand_comments_stay_and_one_more_drops_the_user_over_all_files_and_lengths(tmp_path):
     """The count is of comments of every length, before the short ones go, and over the whole folder."""
     rows = [comment("ann", "short", SEPTEMBER + i, f"a{i}") for i in range(1999)]
-    rows += [comment("ann", _words(250), SEPTEMBER, "long"), comment("bob", _words(250), SEPTEMBER, "bob")]
+    rows += [comment("ann", words(250), SEPTEMBER, "long"), comment("bob", words(250), SEPTEMBER, "bob")]
     json_lines(tmp_path, rows, "RC_2015-09.zst")
-    assert [r["id"] for r in _rows("reddit", tmp_path)] == ["long", "bob"]
+    assert [r["id"] for r in preset_rows("reddit", tmp_path)] == ["long", "bob"]
     json_lines(tmp_path, [comment("ann", "early", SEPTEMBER - 1, "e")], "RC_2015-08.zst")
-    assert [r["id"] for r in _rows("reddit", tmp_path)] == ["long", "bob"]
+    assert [r["id"] for r in preset_rows("reddit", tmp_path)] == ["long", "bob"]
     json_lines(tmp_path, [comment("ann", "short", MARCH - 1, "one more")], "RC_2016-02.zst")
-    assert [r["id"] for r in _rows("reddit", tmp_path)] == ["bob"]
+    assert [r["id"] for r in preset_rows("reddit", tmp_path)] == ["bob"]
     assert [step.record_local for step in PRESETS["reddit"].steps] == [True, True, False, True]
 
 
 def test_tokens_are_words_unless_a_tokenizer_says_otherwise(tmp_path):
     path = json_lines(tmp_path, [comment("ann", "x" * 250, SEPTEMBER)], "RC_2015-09")
     letters = Tokens("letters", list)
-    assert _rows("reddit", path) == []
-    assert len(_rows("reddit", path, letters)) == 1
+    assert preset_rows("reddit", path) == []
+    assert len(preset_rows("reddit", path, letters)) == 1
     preset = PRESETS["reddit"]
     assert PresetSource(preset, path).fingerprint() != PresetSource(preset, path, letters).fingerprint()
     assert preset_tokens(None) is WORDS
@@ -235,16 +102,16 @@ def test_a_models_tokenizer_counts_its_own_tokens(tmp_path):
     path = json_lines(
         tmp_path, [comment("ann", "-".join("a" * n), SEPTEMBER, f"{n}") for n in (249, 250)], "RC_2015-09"
     )
-    assert [r["id"] for r in _rows("reddit", path, tokens)] == ["250"]
+    assert [r["id"] for r in preset_rows("reddit", path, tokens)] == ["250"]
 
 
 def test_a_comment_without_a_time_is_a_bad_row(tmp_path):
-    rows = [comment("ann", _words(250), SEPTEMBER, "a"), comment("ann", _words(250), None, "b"), ["no", "comment"]]
+    rows = [comment("ann", words(250), SEPTEMBER, "a"), comment("ann", words(250), None, "b"), ["no", "comment"]]
     path = json_lines(tmp_path, rows, "RC_2015-09")
     with pytest.raises(InputError, match=r"RC_2015-09 row 2: no time in 'created_utc' \(found None\)"):
-        _rows("reddit", path)
+        preset_rows("reddit", path)
     bad = BadRows(skip=True)
-    assert [r["id"] for r in _rows("reddit", path, bad=bad)] == ["a"]
+    assert [r["id"] for r in preset_rows("reddit", path, bad=bad)] == ["a"]
     assert bad.skipped == 2
 
 
@@ -257,11 +124,11 @@ def test_cc_news_by_domain_with_duplicates_from_parquet_and_a_saved_dataset(tmp_
     path = parquet(tmp_path, rows, "train-00000-of-00001.parquet")
     expected = [("a.org", "Text."), ("a.org", "Text."), ("b.org", "Other.")]
     for place in (path, tmp_path / "saved"):
-        assert [(r["user"], r["text"]) for r in _rows("cc_news", place)] == expected
+        assert [(r["user"], r["text"]) for r in preset_rows("cc_news", place)] == expected
     assert PresetSource(PRESETS["cc_news"], tmp_path / "saved").fingerprint()
     datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)}).save_to_disk(str(tmp_path / "splits"))
     with pytest.raises(InputError, match="holds several splits: name the folder of one, of train"):
-        _rows("cc_news", tmp_path / "splits")
+        preset_rows("cc_news", tmp_path / "splits")
 
 
 def test_arxiv_by_submitter_through_2021(tmp_path):
@@ -272,7 +139,7 @@ def test_arxiv_by_submitter_through_2021(tmp_path):
         paper("2201.00001", "Ann One", "  Too late.\n"),
         paper("0704.0002", None, "  Nobody's.\n"),
     ]
-    kept = _rows("arxiv", json_lines(tmp_path, rows, "arxiv-metadata-oai-snapshot.json"))
+    kept = preset_rows("arxiv", json_lines(tmp_path, rows, "arxiv-metadata-oai-snapshot.json"))
     assert [(r["id"], r["user"], r["text"]) for r in kept] == [
         ("0704.0001", "Ann One", "  We count.\n"),
         ("math/9912001", "Ann One", "  Old.\n"),
@@ -285,12 +152,12 @@ def test_arxiv_by_submitter_through_2021(tmp_path):
         None,
     ]
     with pytest.raises(InputError, match="'what' is no arXiv id"):
-        _rows("arxiv", json_lines(tmp_path, [paper("what", "Ann", "x")], "a.json"))
+        preset_rows("arxiv", json_lines(tmp_path, [paper("what", "Ann", "x")], "a.json"))
 
 
 def test_booksum_by_book(tmp_path):
     rows = [summary(27681, 'They set\nout, "early".', 1), summary(27681, "They return.", 2), summary(84, "Ice.", 3)]
-    kept = _rows("booksum", csv_file(tmp_path, rows, "train.csv"))
+    kept = preset_rows("booksum", csv_file(tmp_path, rows, "train.csv"))
     assert [(r["user"], r["text"]) for r in kept] == [
         ("27681", 'They set\nout, "early".'),
         ("27681", "They return."),
@@ -311,7 +178,7 @@ def test_posts_of_the_dump_as_plain_text(tmp_path):
         post(8, 5, 9, "<p>A tag's wiki.</p>"),
         post(9, 2, None, "<p>Nobody's.</p>"),
     ]
-    kept = _rows("stackoverflow", posts_xml(tmp_path, rows))
+    kept = preset_rows("stackoverflow", posts_xml(tmp_path, rows))
     assert [(r["user"], r["id"], r["text"]) for r in kept] == [
         ("8", "4", "How do I use a < b?\n\nif a < b:\n    go()\n\nR&D"),
         ("9", "7", "So."),
@@ -324,10 +191,10 @@ def test_a_dump_that_was_cut_off_and_comments_in_its_place(tmp_path):
     content = path.read_text(encoding="utf-8")
     path.write_text(content[: content.index("</posts>")], encoding="utf-8")
     with pytest.raises(InputError, match="Posts.xml: broken XML after post 3"):
-        _rows("stackoverflow", path)
+        preset_rows("stackoverflow", path)
     path = posts_xml(tmp_path, [{"Id": "1", "PostId": "4", "Text": "hm", "UserId": "8"}])
     with pytest.raises(InputError, match="found rows with Id, PostId, Text, UserId"):
-        _rows("stackoverflow", path)
+        preset_rows("stackoverflow", path)
 
 
 # Users, config, plan, command line
@@ -347,8 +214,8 @@ def test_the_thresholds_are_the_papers():
 
 
 def test_the_outcome_prints_our_minimum_beside_the_papers(tmp_path):
-    mails = [_sent("phillip.allen@enron.com", f"number {i}\n") for i in range(150)]
-    mails += [_sent("eric.bass@enron.com", f"number {i}\n", "bass-e") for i in range(149)]
+    mails = [sent_mail("phillip.allen@enron.com", f"number {i}\n") for i in range(150)]
+    mails += [sent_mail("eric.bass@enron.com", f"number {i}\n", "bass-e") for i in range(149)]
     store = build_store(PresetSource(PRESETS["enron-kandpal"], maildir(tmp_path, mails)), tmp_path)
     said = preset_outcome(PRESETS["enron-kandpal"], store)
     assert "at least 150 records a user: 1 users, 150 records, records per user P0 150" in said

@@ -1,8 +1,6 @@
 """Models behind an endpoint, over real HTTP on loopback: equal to local scores, and told apart when they cannot be."""
 
 import contextlib
-import time
-from email.utils import formatdate
 
 import numpy as np
 import pytest
@@ -10,51 +8,31 @@ import pytest
 from corpus.errors import InputError, ResumableError
 from models.endpoint import EndpointModel, load_of, open_endpoint_model, probe_now, score_endpoint_texts
 from models.endpoint_answers import Style
-from models.endpoint_client import Connection, Endpoint
 from models.logprobs import score_texts
 from models.score_cache import ScoreCache
-from tests.completions_server import CompletionsServer, serving
+from tests.completions_server import CompletionsServer, opened, tiny_server
 
 TEXTS = ["a", "The river opens the letter.", "ünïcode 🎉 and\n\nlines", "The market counts the story on day 7. " * 9]
 SHORT = TEXTS[:3]
 
 
-@pytest.fixture
-def folder(make_lm, tmp_path):
-    """A folder with the tiny models' tokenizer."""
-    make_lm().tokenizer.save_pretrained(tmp_path / "tokenizer")
-    return str(tmp_path / "tokenizer")
-
-
-@contextlib.contextmanager
-def opened(server, **settings):
-    settings = {"first_wait": 0.01, "timeout": 5.0} | settings
-    with serving(server) as url, Connection(Endpoint(url, **settings)) as connection:
-        yield connection
-
-
-def _server(lm, **settings):
-    """Takes two tokens more than the model's context: the last of a prompt is not run, nor the generated one."""
-    return CompletionsServer({"tiny": lm}, **{"length": lm.context + 2} | settings)
-
-
 @pytest.mark.parametrize("style", [Style.ECHO, Style.PROMPT_LOGPROBS])
 def test_with_the_tokenizer_scores_equal_local_ones_in_either_style_and_over_windows(make_lm, folder, style):
     lm = make_lm()
-    with opened(_server(lm, echo=style is Style.ECHO)) as connection:
+    with opened(tiny_server(lm, echo=style is Style.ECHO)) as connection:
         model = open_endpoint_model(connection, "tiny", tokenizer=folder)
         assert (model.style, model.window) == (style, lm.context)
         found = score_endpoint_texts(model, TEXTS)
     for scores, local in zip(found, score_texts(lm, TEXTS), strict=True):
         np.testing.assert_allclose(scores.logprobs, local.logprobs, atol=1e-5)
     assert len(found[3].logprobs) > 2 * lm.context
-    with opened(_server(make_lm(seed=1))) as connection:  # the comparison can fail
+    with opened(tiny_server(make_lm(seed=1))) as connection:  # the comparison can fail
         other = score_endpoint_texts(open_endpoint_model(connection, "tiny", tokenizer=folder), TEXTS)
     assert not np.allclose(other[1].logprobs, found[1].logprobs, atol=1e-2)
 
 
 def test_a_server_that_will_not_generate_nothing_is_asked_for_one_token_which_is_not_scored(make_lm, folder):
-    server = _server(make_lm(), prompt_logprobs=False)
+    server = tiny_server(make_lm(), prompt_logprobs=False)
     complete = server.complete
     server.complete = lambda body: complete(body) if body["max_tokens"] else (400, {"error": "max_tokens is below 1"})
     with opened(server) as connection:
@@ -70,7 +48,7 @@ def test_a_server_that_will_not_generate_nothing_is_asked_for_one_token_which_is
 @pytest.mark.parametrize("own_start", [False, True])
 def test_without_a_tokenizer_all_of_a_texts_tokens_are_scored_after_a_newline(make_lm, own_start):
     lm = make_lm(context=64)
-    with opened(_server(lm, own_start=own_start)) as connection:
+    with opened(tiny_server(lm, own_start=own_start)) as connection:
         model = open_endpoint_model(connection, "tiny")
         found = score_endpoint_texts(model, [*SHORT, " \n spaced"])
     start = [lm.start_token] * own_start
@@ -89,7 +67,7 @@ def _after(lm, context, ids):
 
 
 def test_a_text_that_the_server_joins_with_the_newline_is_refused(make_lm):
-    server = _server(make_lm(context=64))
+    server = tiny_server(make_lm(context=64))
 
     def joining(answer):
         its = answer["choices"][0]["logprobs"]
@@ -107,7 +85,7 @@ def test_a_text_that_the_server_joins_with_the_newline_is_refused(make_lm):
 
 
 def test_a_text_longer_than_the_model_takes_is_refused_without_a_tokenizer(make_lm):
-    with opened(_server(make_lm())) as connection:
+    with opened(tiny_server(make_lm())) as connection:
         model = open_endpoint_model(connection, "tiny")
         with pytest.raises(InputError, match=r"maximum context length is 34 tokens .*too long.*give --tokenizer"):
             score_endpoint_texts(model, TEXTS)
@@ -123,7 +101,7 @@ def test_an_endpoint_without_prompt_logprobs_gets_one_line_that_names_what_it_re
             its.update({key: values[-1:] for key, values in its.items()})
         return answer
 
-    server = _server(make_lm(), prompt_logprobs=False)
+    server = tiny_server(make_lm(), prompt_logprobs=False)
     server.tamper = of_generated_only
     with opened(server) as connection, pytest.raises(InputError) as caught:
         open_endpoint_model(connection, "tiny", tokenizer=folder if with_tokenizer else None)
@@ -183,7 +161,7 @@ def _first_left_out(choice):
     ],
 )
 def test_a_spoilt_answer_is_an_error_and_never_a_score(make_lm, folder, spoil, said):
-    server = _server(make_lm())
+    server = tiny_server(make_lm())
 
     def tamper(answer):
         spoil(answer["choices"][0])
@@ -198,7 +176,7 @@ def test_a_spoilt_answer_is_an_error_and_never_a_score(make_lm, folder, spoil, s
 
 def test_a_value_in_place_of_the_first_null_is_not_mistaken_for_the_texts_first(make_lm, folder):
     lm = make_lm()
-    server = _server(lm)
+    server = tiny_server(lm)
 
     def tamper(answer):
         answer["choices"][0]["logprobs"]["token_logprobs"][0] = -3.0
@@ -212,7 +190,7 @@ def test_a_value_in_place_of_the_first_null_is_not_mistaken_for_the_texts_first(
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_server_that_puts_its_own_start_token_before_ids_is_refused(make_lm, folder, told):
-    server = _server(make_lm())
+    server = tiny_server(make_lm())
     complete = server.complete
 
     def with_start(body):
@@ -235,7 +213,7 @@ def test_another_models_tokenizer_is_refused_in_either_style(make_lm, english, t
     train_tokenizer(english, 300).save_pretrained(tmp_path / "other")
     for echo in (True, False):
         with (
-            opened(_server(make_lm(), echo=echo)) as connection,
+            opened(tiny_server(make_lm(), echo=echo)) as connection,
             pytest.raises(InputError, match="other' is not that of 'tiny': the server makes other tokens"),
         ):
             open_endpoint_model(connection, "tiny", tokenizer=str(tmp_path / "other"))
@@ -251,118 +229,8 @@ def test_a_context_is_read_from_the_server_or_asked_for(make_lm, folder):
             open_endpoint_model(connection, "tiny", tokenizer=folder, context=2)
 
 
-@pytest.mark.parametrize("fault", [429, 500, 503, "dropped", "cut off", "slow"])
-def test_what_passes_is_tried_again(make_lm, folder, fault):
-    lm = make_lm()
-    server = _server(lm)
-    with opened(server, timeout=0.3 if fault == "slow" else 5.0) as connection:
-        model = open_endpoint_model(connection, "tiny", tokenizer=folder)
-        server.faults = {len(server.times) + n: fault for n in (1, 2, 4)}
-        found = score_endpoint_texts(model, TEXTS)
-    for scores, local in zip(found, score_texts(lm, TEXTS), strict=True):
-        np.testing.assert_allclose(scores.logprobs, local.logprobs, atol=1e-5)
-
-
-@pytest.mark.parametrize("as_date", [False, True])
-def test_retry_after_is_honoured_by_all_threads(make_lm, as_date):
-    server = _server(make_lm(context=64))
-    with opened(server, concurrency=3) as connection:
-        model = open_endpoint_model(connection, "tiny")
-        asked = len(server.times)
-        server.faults = {asked + 1: 429}
-        server.fault_headers = {"Retry-After": formatdate(time.time() + 3, usegmt=True) if as_date else "1"}
-        score_endpoint_texts(model, SHORT * 10)
-    late = [moment - server.times[asked] for moment in server.times[asked + 1 :]]
-    assert sum(moment < 0.9 for moment in late) <= 2 * 3  # those that were on their way, and no more
-    assert max(late) >= 0.9
-
-
-def test_a_wait_of_hours_ends_the_work_for_now(make_lm):
-    server = _server(make_lm())
-    server.faults, server.fault_headers = {1: 429}, {"Retry-After": "7200"}
-    with (
-        opened(server) as connection,
-        pytest.raises(ResumableError, match="asks to wait 120 minutes .HTTP 429: not now"),
-    ):
-        open_endpoint_model(connection, "tiny")
-
-
-def test_what_does_not_pass_can_be_resumed_and_refusals_are_not_repeated(make_lm):
-    server = _server(make_lm(), key="right")
-    with opened(server, max_tries=3) as connection:
-        with pytest.raises(InputError, match=r"wants an API key, and none was given \(HTTP 401\)"):
-            open_endpoint_model(connection, "tiny")
-        assert len(server.times) == 1
-        server.key = None
-        with pytest.raises(InputError, match="HTTP 404: The model `none` does not exist"):
-            open_endpoint_model(connection, "none")
-        assert len(server.times) == 2
-        server.faults = dict.fromkeys(range(3, 30), 502)
-        with pytest.raises(ResumableError, match="failed 3 times in a row, the last time with HTTP 502: not now"):
-            open_endpoint_model(connection, "tiny")
-        assert len(server.times) == 5
-
-
-def test_the_key_comes_from_the_environment_and_is_repeated_nowhere(make_lm, monkeypatch):
-    monkeypatch.setenv("SECRET_KEY", "sk-do-not-tell")
-    server = _server(make_lm(), key="sk-do-not-tell")
-    with opened(server, key_variable="SECRET_KEY") as connection:
-        model = open_endpoint_model(connection, "tiny")
-        assert server.headers[0]["Authorization"] == "Bearer sk-do-not-tell"
-        assert "sk-do-not-tell" not in repr(connection.endpoint) + repr(model)
-        server.complete = lambda body: (422, {"error": {"message": "key sk-do-not-tell is not entitled"}})
-        with pytest.raises(InputError, match=r"key \*\*\* is not entitled"):
-            score_endpoint_texts(model, ["x"])
-    for name in ("sk-do-not-tell", "NOT_SET_ANYWHERE"):
-        with pytest.raises(InputError) as caught, Connection(Endpoint("http://127.0.0.1:9/v1", key_variable=name)):
-            pass
-        assert name not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("not an address", "the endpoint's address is none"),
-        ("ftp://host/v1", "the endpoint's address is none"),
-        ("https://user:secret@host/v1", "holds a password"),
-        ("https://host/v1?key=secret", "holds a password"),
-        ("https://host/v1/completions", "leave out what follows /v1"),
-    ],
-)
-def test_addresses_that_are_none_or_hold_a_secret_are_refused(url, said):
-    with pytest.raises(InputError, match=said) as caught:
-        Endpoint(url)
-    assert "secret" not in str(caught.value)
-
-
-def test_nothing_at_the_address_is_told_at_once():
-    started = time.monotonic()
-    with (
-        Connection(Endpoint("http://127.0.0.1:9/v1")) as connection,
-        pytest.raises(InputError, match="nothing answers at 'http://127.0.0.1:9/v1'"),
-    ):
-        open_endpoint_model(connection, "tiny")
-    assert time.monotonic() - started < 5
-
-
-def test_requests_are_paced_and_several_are_in_flight(make_lm):
-    server = _server(make_lm(context=64))
-    with opened(server, requests_per_minute=1200, concurrency=3) as connection:
-        model = open_endpoint_model(connection, "tiny")
-        score_endpoint_texts(model, SHORT * 6)
-    gaps = np.diff(server.times)
-    assert server.times[-1] - server.times[0] >= 0.05 * (len(gaps) - 1)
-    assert np.median(gaps) > 0.04
-    server = _server(make_lm(context=64))
-    complete = server.complete
-    server.complete = lambda body: time.sleep(0.05) or complete(body)
-    with opened(server, concurrency=3) as connection:
-        score_endpoint_texts(open_endpoint_model(connection, "tiny"), SHORT * 6)
-    assert server.busiest == 3
-
-
 def test_cost_is_what_is_then_sent(make_lm, folder):
-    server = _server(make_lm())
+    server = tiny_server(make_lm())
     with opened(server) as connection:
         model = open_endpoint_model(connection, "tiny", tokenizer=folder)
         before = len(server.asked)
@@ -375,7 +243,7 @@ def test_cost_is_what_is_then_sent(make_lm, folder):
 
 
 def test_the_cache_goes_on_where_an_endpoint_failed(make_lm, tmp_path):
-    server = _server(make_lm(context=64))
+    server = tiny_server(make_lm(context=64))
     texts = [f"The letter {i}." for i in range(40)]
     with opened(server, concurrency=1, max_tries=2) as connection, contextlib.closing(ScoreCache(tmp_path)) as cache:
         model = open_endpoint_model(connection, "tiny")
@@ -420,7 +288,7 @@ def test_fingerprints_tell_models_tokenizers_and_windows_apart(make_lm, folder):
 
 
 def test_a_text_that_is_too_long_is_told_before_the_others_are_paid_for(make_lm, tmp_path):
-    server = _server(make_lm())
+    server = tiny_server(make_lm())
     with opened(server, concurrency=1) as connection, contextlib.closing(ScoreCache(tmp_path)) as cache:
         model = open_endpoint_model(connection, "tiny")
         probed = len(server.asked)
