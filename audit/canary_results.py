@@ -28,6 +28,7 @@ def canary_results(
     member: Mapping[str, bool],
     canaries: Mapping[str, Canary],
     *,
+    training_texts: int,
     trained_on: int,
     attack: AttackConfig,
     audit: AuditConfig,
@@ -42,7 +43,8 @@ def canary_results(
         texts: the attacker's texts by canary user.
         member: canary user to whether held in, by an independent fair coin each.
         canaries: canary user to how it was made.
-        trained_on: records of canary users that were trained on.
+        training_texts: of canary users that are held in, before any defense on the data side.
+        trained_on: those of them that were trained on.
         attack: which attack and aggregation lead.
         audit: false-positive rates, resamples, delta.
         claims: to test.
@@ -62,6 +64,7 @@ def canary_results(
         held_in=sum(member.values()),
         held_out=len(member) - sum(member.values()),
         replaced=sum(canary.source is not None for canary in canaries.values()),
+        training_texts=training_texts,
         trained_on=trained_on,
         attacker_texts=sum(map(len, texts.values())),
         groups=[_group(canaries[its[0]], its, score, member, audit, seed) for _, its in sorted(by_group.items())],

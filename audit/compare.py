@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from audit.paired import Z95
+from audit.paired import independent_difference
 from audit.record import Record, TrainingFacts, read_record
 from audit.record_results import Estimate
 from corpus.errors import InputError
@@ -150,9 +150,8 @@ def _value(folder: Path, record: Record, over: str) -> Any:
 
 
 def _difference(first: Estimate, other: Estimate) -> tuple[float, float, float]:
-    between = other.value - first.value
-    reach = Z95 * math.hypot(first.deviation, other.deviation)
-    return between, between - reach, between + reach
+    one, two = ((e.value, e.lower, e.upper) for e in (first, other))
+    return independent_difference(one, two)
 
 
 def _defense(training: TrainingFacts | None) -> str:

@@ -135,7 +135,7 @@ CorpusSource = Annotated[
 
 
 class CorpusConfig(Section):
-    """Which texts, and which of their users are audited: where ``users`` is not stated, those of the preset."""
+    """Which texts, and which of their users are audited: what ``users`` does not state is as the preset has it."""
 
     source: CorpusSource
     aliases: ExpandedPath | None = None
@@ -146,13 +146,17 @@ class CorpusConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _users_of_the_preset(cls, content: Any) -> Any:
-        if not isinstance(content, dict) or "users" in content:
+        """What ``users`` leaves out is the preset's."""
+        stated = content.get("users", {}) if isinstance(content, dict) else None
+        if not isinstance(stated, dict):
             return content
         source = content.get("source")
         name = source.get("name") if isinstance(source, dict) and source.get("kind") == "preset" else None
         if isinstance(source, PresetCorpus):
             name = source.name
-        return {**content, "users": PRESETS[name].users} if isinstance(name, str) and name in PRESETS else content
+        if not (isinstance(name, str) and name in PRESETS):
+            return content
+        return {**content, "users": {"min_records": PRESETS[name].users.min_records, **stated}}
 
     @model_validator(mode="after")
     def _enough_to_split(self) -> "CorpusConfig":

@@ -125,13 +125,14 @@ def _canaries(
     if not data.canaries:
         return None, []
     member = data.canary_membership()
-    trained_on = sum(len(data.ledger.parts[user][Part.TRAIN]) for user, its in member.items() if its)
+    training = [row for user, its in member.items() if its for row in data.ledger.parts[user][Part.TRAIN]]
     return canary_results(
         [s for s in statistics if s.user in member],
         documents_of(config, data, list(member), config.attack.documents[0]),
         member,
         data.canaries,
-        trained_on=trained_on,
+        training_texts=len(training),
+        trained_on=len(set(training) & set(data.training_rows)),
         attack=config.attack,
         audit=config.audit,
         claims=claims,

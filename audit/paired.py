@@ -1,4 +1,6 @@
-"""Whether one attack beats another on the same users: the difference of two AUROCs from paired scores. numpy only."""
+"""Whether one AUROC is above another: of two attacks on the same users, or of two runs. numpy only."""
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +21,31 @@ def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]
         second: other scores of the same users in the same order.
 
     Returns:
-        Difference, lower and upper limit; None with one user on a side, or where the scores leave no spread to estimate
-        an error from (two attacks that each separate completely, say).
+        Difference, lower and upper limit; None with one user on a side, and where an attack separates completely or the
+        scores are the same, since they leave no spread to estimate an error from.
     """
     (in_first, out_first), (in_second, out_second) = _placements(*first), _placements(*second)
     difference = float(in_second.mean() - in_first.mean())
     if min(in_first.size, out_first.size) < LEAST_PER_SIDE:
+        return None
+    if {in_first.mean(), in_second.mean()} & {0.0, 1.0}:
         return None
     variances = [(b - a).var(ddof=1) / a.size for a, b in ((in_first, in_second), (out_first, out_second))]
     if not sum(variances):
         return None
     reach = Z95 * float(np.sqrt(sum(variances)))
     return difference, difference - reach, difference + reach
+
+
+def independent_difference(
+    first: tuple[float, float, float], second: tuple[float, float, float]
+) -> tuple[float, float, float]:
+    """``second`` less ``first``, values with their 95 % limits, of independent samples (MOVER; Zou and Donner 2008).
+
+    What is asymmetric stays so, such as the exact limit of groups that are told apart completely.
+    """
+    (a, a_low, a_high), (b, b_low, b_high) = first, second
+    return b - a, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low)
 
 
 def _placements(held_in: Scores, held_out: Scores) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -247,9 +247,14 @@ class _Maker:
         tokenizer, audited = self._base.tokenizer, self._audited
         enough = [user for user in audited if self._has_documents(user, documents)]
         fitting = sum(has_document_of(tokenizer, texts_of(self._store, self._store.rows(u)), length) for u in enough)
-        many = "" if documents is None else f" and {documents} training documents"
+        why = f"a substring of {length} tokens is longer than every document of too many users"
+        many = ""
+        if documents is not None:
+            many = f" and {documents} training documents"
+            if len(enough) < users:
+                why = f"too few users have {documents} training documents ({len(enough)} do)"
         return InputError(
-            f"canaries.{self._number}: a substring of {length} tokens is longer than every document of too many users:"
-            f" {fitting} of {len(audited)} users have a document that long{many}, {used} of these {len(audited)} went"
-            f" to other groups, and {users} are needed: lower lengths, documents or users"
+            f"canaries.{self._number}: {why}: {fitting} of {len(audited)} users have a document of {length} tokens"
+            f"{many}, {used} of these {len(audited)} went to other groups, and {users} are needed: lower lengths,"
+            " documents or users"
         )

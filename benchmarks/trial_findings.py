@@ -6,9 +6,11 @@ python benchmarks/trial_findings.py runs/trials enron
 A finding that something changes is confirmed if the 95 % interval of the difference lies on its side of zero, and not
 confirmed if the interval lies on the other side or within +-MARGIN. A finding that nothing changes is confirmed if the
 interval lies within +-MARGIN, and not confirmed if it lies outside. Otherwise it cannot be judged at this scale.
-Intervals of different runs are of independent coins: variances add. On one run they are paired (DeLong).
+Different runs have independent coins: their AUROCs' intervals are joined by MOVER (Zou and Donner 2008), which keeps
+the exact limit of a group that is told apart completely. Settings on one run are paired (DeLong).
 """
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable
@@ -17,15 +19,15 @@ from pathlib import Path
 
 from scipy import stats
 
-from audit.paired import Z95
+from audit.paired import independent_difference
 from audit.record import Record, read_record
 from audit.record_results import Estimate
 from corpus.errors import InputError
 
 MARGIN = 0.1
-CHANCE = (0.5, 0.0)
-Change = tuple[float, float, float]
-Measure = Callable[[Record], tuple[float, float]]
+Change = tuple[float, float, float]  # value, lower and upper 95 % limit
+Measure = Callable[[Record], Change]
+CHANCE = (0.5, 0.5, 0.5)
 
 
 def less(of: Change) -> str:
@@ -49,35 +51,41 @@ def alike(of: Change) -> str:
     return "not confirmed" if low > MARGIN or high < -MARGIN else "cannot be judged"
 
 
-def between(one: tuple[float, float], other: tuple[float, float]) -> Change:
-    """Second less first, each a value and its standard error, with a 95 % interval."""
-    reach = Z95 * math.hypot(one[1], other[1])
-    return other[0] - one[0], other[0] - one[0] - reach, other[0] - one[0] + reach
+def real(record: Record) -> Change:
+    """AUROC of the leading attack on real users."""
+    return _limits(record.primary().auroc)
 
 
-def real(record: Record) -> tuple[float, float]:
-    """AUROC of the leading attack on real users, and its standard error."""
-    return _pair(record.primary().auroc)
-
-
-def planted(record: Record, lengths: Callable[[int], bool] = lambda _: True) -> tuple[float, float]:
-    """Mean AUROC over the groups of canary users of such lengths, and its standard error."""
+def planted(record: Record, lengths: Callable[[int], bool] = lambda _: True) -> Change:
+    """Mean AUROC over the groups of canary users of such lengths."""
     assert record.canaries
-    groups = [_pair(g.auroc) for g in record.canaries.groups if g.auroc and g.length and lengths(g.length)]
-    return sum(a for a, _ in groups) / len(groups), math.hypot(*(d for _, d in groups)) / len(groups)
+    groups = [_limits(g.auroc) for g in record.canaries.groups if g.auroc and g.length and lengths(g.length)]
+    mean = sum(value for value, _, _ in groups) / len(groups)
+    low = math.hypot(*(value - lower for value, lower, _ in groups)) / len(groups)
+    high = math.hypot(*(upper - value for value, _, upper in groups)) / len(groups)
+    return mean, mean - low, mean + high
 
 
 def _read(runs: Path, corpus: str, variant: str) -> Record:
     return read_record(runs / (f"{corpus}-{variant}" if variant else corpus) / "record.json")
 
 
-def _pair(area: Estimate) -> tuple[float, float]:
-    return area.value, area.deviation
+def _limits(area: Estimate) -> Change:
+    return area.value, area.lower, area.upper
 
 
 def _say(finding: str, verdict: str, of: Change | None, why: str = "") -> None:
     numbers = "" if of is None else f"{of[0]:+.3f} ({of[1]:+.3f} to {of[2]:+.3f})"
     print(f"| {finding} | {verdict} | {numbers}{'; ' if numbers and why else ''}{why} |")
+
+
+def _lengths(record: Record) -> None:
+    assert record.canaries
+    lengths = sorted({g.length for g in record.canaries.groups if g.length})
+    short, long = planted(record, lambda n: n == lengths[0]), planted(record, lambda n: n == lengths[-1])
+    change = independent_difference(short, long)
+    finding = f"a substring of {lengths[-1]} tokens leaks more than of {lengths[0]} ({record.canaries.users} users)"
+    _say(finding, more(change), change, f"{short[0]:.3f} to {long[0]:.3f}")
 
 
 def main(runs: Path, corpus: str) -> None:
@@ -91,7 +99,7 @@ def main(runs: Path, corpus: str) -> None:
         except InputError:
             _say(finding, "not run", None)
             return
-        change = between(one, other)
+        change = independent_difference(one, other)
         _say(finding, judge(change), change, f"{one[0]:.3f} to {other[0]:.3f}")
 
     plain = _read(runs, corpus, "")
@@ -102,15 +110,9 @@ def main(runs: Path, corpus: str) -> None:
     across("a cap of 5 documents lowers the AUROC of canary users", less, planted, "", "cap5")
     for who, measure in people:
         across(f"taking out copies lowers the AUROC ({who} users)", less, measure, "copies", "copies-out")
-    assert plain.canaries
-    lengths = sorted({g.length for g in plain.canaries.groups if g.length})
-    short, long = planted(plain, lambda n: n == lengths[0]), planted(plain, lambda n: n == lengths[-1])
-    _say(
-        f"a substring of {lengths[-1]} tokens leaks more than of {lengths[0]}",
-        more(between(short, long)),
-        between(short, long),
-        f"{short[0]:.3f} to {long[0]:.3f}",
-    )
+    _lengths(plain)
+    with contextlib.suppress(InputError):
+        _lengths(_read(runs, corpus, "canaries"))
     known = plain.knowledge
     rise, falls = (
         known[-1].mean - known[0].mean,
@@ -148,7 +150,10 @@ def main(runs: Path, corpus: str) -> None:
     rises = f"AUROC rises with steps (Spearman {found.statistic:.2f}, p {found.pvalue:.2g}), {early.auroc:.3f} to"
     rises += f" {curve[-1].auroc:.3f}, while held-in loss goes {early.held_in_loss:.3f} to {curve[-1].held_in_loss:.3f}"
     _say("early stopping trades utility", "confirmed" if costs else "cannot be judged", None, rises)
-    _say("gap of losses and AUROC go together", "", None, f"Spearman {plain.training.gap_auroc_spearman}")
+    gap = stats.spearmanr([p.held_out_loss - p.held_in_loss for p in curve], [p.auroc for p in curve])
+    together = "confirmed" if gap.pvalue < 0.05 and gap.statistic > 0 else "cannot be judged"
+    said = f"Spearman {gap.statistic:.2f} over {len(curve)} steps, p {gap.pvalue:.2g}"
+    _say("gap of losses and AUROC go together", together, None, said)
     for who, measure in people:
         across(f"larger models leak alike ({who} users)", alike, measure, "", "large")
     across("more users in all, less leakage of each", less, real, "quarter", "")

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from corpus.errors import InputError
 from corpus.files import text_sha256, whole_directory
+from corpus.presets import PresetSource
 from corpus.rows import BadRows, Source
 from corpus.sorting import STAGED, add_store, refuse_repeated_ids, sorting_table, take_in, write_records, write_table
 from corpus.sources import Several
@@ -53,13 +54,25 @@ def build_store(
             users, ids = write_records(database, temporary / "records.arrow")
             refuse_repeated_ids(database)
         if not users.num_rows:
-            raise InputError(f"no usable record in the corpus ({bad.skipped} skipped; first: {bad.first or 'none'})")
+            raise InputError(_nothing_usable(source, bad))
         write_table(users, temporary / "users.arrow")
         meta = {"fingerprint": fingerprint, "skipped": bad.skipped, "first_skipped": bad.first, "ids": ids}
         (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     store = CorpusStore(folder)
     store.report = BuildReport(bad.skipped, bad.first, reused=False)
     return store
+
+
+def _nothing_usable(source: Source, bad: BadRows) -> str:
+    parts = source.sources if isinstance(source, Several) else (source,)
+    where = ", ".join(f"'{part.path}'" if hasattr(part, "path") else type(part).__name__ for part in parts)
+    if bad.skipped:
+        why = f"{bad.skipped} rows skipped, the first: {bad.first}"
+    elif any(isinstance(part, PresetSource) for part in parts):
+        why = "the preset's steps left nothing of it: compare its period and lengths with docs/presets.md"
+    else:
+        why = "it holds no row; name a file with records"
+    return f"no usable record in {where}: {why}"
 
 
 def store_folder(

@@ -23,7 +23,8 @@ from corpus.rows import BadRows, Columns, batched, existing
 
 MailUser = Literal["sender", "account"]
 _PARSER: "BytesParser[EmailMessage]" = BytesParser(policy=email.policy.default)
-_COLUMNS = Columns(date="date")
+SENDER = "From"  # whose message it is stands under this name, so that one without it is told by the header's
+_COLUMNS = Columns(user=SENDER, date="date")
 _BROKEN_HEADER = (ValueError, TypeError, AttributeError, IndexError, email.errors.MessageError)  # beyond repair
 
 
@@ -78,7 +79,7 @@ class Maildir:
         for file in self.files():
             row = _row(file.read_bytes())
             if self.user == "account":
-                row["user"] = file.relative_to(self.path).parts[0]
+                row[SENDER] = file.relative_to(self.path).parts[0]
             yield row
 
 
@@ -123,7 +124,7 @@ def _row(raw: bytes) -> dict[str, Any]:
         date = str(message["Date"]) if message["Date"] else None
     except _BROKEN_HEADER:
         sender, date = "", None
-    return {"user": sender, "text": body(message), "date": date}
+    return {SENDER: sender, "text": body(message), "date": date}
 
 
 def parse_message(raw: bytes) -> EmailMessage:

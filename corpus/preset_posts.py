@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from corpus.errors import InputError
 from corpus.published import Tokens, another_format
-from corpus.rows import BadRows, Columns, batched, first_line
-from corpus.text_files import open_binary
+from corpus.rows import BadRows, Columns, batched, existing, first_line
+from corpus.text_files import BROKEN, corrupt, open_binary
 
 POSTS = "the Posts.xml of a Stack Exchange dump (stackoverflow.com-Posts.7z, unpacked)"
 QUESTION_OR_ANSWER = ("1", "2")
@@ -32,9 +32,15 @@ def plain_text(html: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", "".join(reader.parts)).strip()
 
 
-def _posts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def posts_file(path: Path) -> Path:
+    """The path. Raises InputError for a folder, and where nothing is."""
     if path.is_dir():
-        raise another_format(path, POSTS, "a folder")
+        raise another_format(path, POSTS, "a folder: name the file in it")
+    return existing(path)
+
+
+def _posts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    posts_file(path)
     number = 0
     root: ElementTree.Element | None = None
     try:
@@ -51,6 +57,8 @@ def _posts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     if element.get("PostTypeId") in QUESTION_OR_ANSWER and element.get("OwnerUserId"):
                         yield number, _post(element)
                     root.clear()
+    except BROKEN as error:
+        raise corrupt(path, f"post {number}", error) from error
     except ElementTree.ParseError as error:
         if root is not None:
             raise InputError(f"{path.name}: broken XML after post {number} ({first_line(error)})") from error

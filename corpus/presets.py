@@ -16,7 +16,7 @@ from corpus.errors import InputError
 from corpus.files import file_sha256, text_sha256
 from corpus.hub import HuggingFace
 from corpus.preset_mail import enron_chua, enron_fingerprint, enron_kandpal
-from corpus.preset_posts import stackoverflow
+from corpus.preset_posts import posts_file, stackoverflow
 from corpus.preset_tables import SMALL_LAST_SECOND, arxiv, booksum, cc_news, reddit
 from corpus.published import WORDS, Tokens, table_files
 from corpus.rows import BadRows, existing
@@ -244,6 +244,6 @@ def _content(source: PresetSource) -> list[str]:
     if source.preset.read in (enron_kandpal, enron_chua):
         return [enron_fingerprint(source.path) or file_sha256(existing(source.path))]
     if source.preset.read is stackoverflow:
-        return [file_sha256(existing(source.path))]
+        return [file_sha256(posts_file(source.path))]
     found = table_files(source.path)
     return [HuggingFace(str(file)).fingerprint() if file.is_dir() else file_sha256(file) for file in found]

@@ -112,8 +112,8 @@ def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
                     bad.report(f"{path.name} line {number}", f"broken JSON ({error.msg} at column {error.colno})")
                 except (ValueError, RecursionError) as error:  # a number of thousands of digits, endless nesting
                     bad.report(f"{path.name} line {number}", f"JSON that cannot be read ({first_line(error)[:80]})")
-    except _BROKEN as error:
-        raise _corrupt(path, number, error) from error
+    except BROKEN as error:
+        raise corrupt(path, f"line {number}", error) from error
 
 
 def _parquet_rows(file: pq.ParquetFile, names: list[str], where: str) -> Iterator[tuple[int, Any]]:
@@ -144,12 +144,12 @@ def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
                     yield number, row
     except csv.Error as error:
         raise InputError(f"{path.name} after line {number}: broken CSV ({error})") from error
-    except _BROKEN as error:
-        raise _corrupt(path, number, error) from error
+    except BROKEN as error:
+        raise corrupt(path, f"line {number}", error) from error
 
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-_BROKEN = (EOFError, zlib.error, pa.ArrowException, OSError)
+BROKEN = (EOFError, zlib.error, pa.ArrowException, OSError)
 
 
 def open_binary(path: Path) -> BufferedReader:
@@ -163,8 +163,9 @@ def _text(path: Path) -> TextIOWrapper:
     return TextIOWrapper(open_binary(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
-def _corrupt(path: Path, line: int, error: BaseException) -> InputError:
+def corrupt(path: Path, last: str, error: BaseException) -> InputError:
+    """The one line for a file that cannot be decompressed or read on after ``last``, such as "line 7"."""
     if "too much memory" in str(error):  # of archives packed with a window that Arrow does not take
         return InputError(f"{path.name}: packed with a long window: unpack it first ('zstd -d --long=31 {path.name}')")
     kind = f"{_COMPRESSIONS[path.suffix]} " if path.suffix in _COMPRESSIONS else ""
-    return InputError(f"{path.name}: corrupt {kind}data after line {line} ({first_line(error)}); fetch the file again")
+    return InputError(f"{path.name}: corrupt {kind}data after {last} ({first_line(error)}); fetch the file again")

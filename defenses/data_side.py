@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias, assert_never
 from pydantic import Field, PositiveInt
 
 from corpus.coins import seed_key
-from defenses.choices import Choice, DataStep, RecordSelection
+from defenses.choices import Choice, DataStep
 from defenses.near_duplicates import first_of_similar
 from defenses.selection import select_records
 
@@ -32,12 +32,15 @@ class Deduplicate(Choice):
     ngram: PositiveInt = 5
 
 
+CapSelection: TypeAlias = Literal["random", "longest", "shortest", "highest_perplexity", "lowest_perplexity"]
+
+
 class Cap(Choice):
     """Train on at most so many records of a user."""
 
     kind: Literal["cap"] = "cap"
     records: PositiveInt
-    selection: RecordSelection = "random"
+    selection: CapSelection = "random"
 
 
 DataDefense: TypeAlias = Annotated[Deduplicate | Cap, Field(discriminator="kind")]

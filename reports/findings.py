@@ -225,6 +225,15 @@ def _canaries(record: Record) -> str:
         f"{c.users} canary users, planted for this audit, took part like any user: {c.held_in} were held in and"
         f" {c.held_out} held out, each by its own fair coin.{replaced}"
     )
+    if c.training_texts and c.trained_on < c.training_texts:
+        said += (
+            f" Of the {c.training_texts:,} training texts of those held in, defenses on the data side left"
+            f" {c.trained_on:,}; numbers of documents are those before."
+        )
+    for kind in sorted({g.kind for g in c.groups}):
+        sides = [sum(s) for s in zip(*((g.held_in, g.held_out) for g in c.groups if g.kind == kind), strict=True)]
+        if 0 in sides:
+            said += f" The coins left no {kind.replace('_', '-')} canary user on one side: nothing is judged of them."
     measured = sorted((g for g in c.groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
     if not measured:
         return f"{said} Too few of them are on a side to say how well the attack did on them."

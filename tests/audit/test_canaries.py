@@ -194,6 +194,7 @@ def _results(shift, *claims, users=400, offset=0.0, populations=2, seed=0):
         {user: [f"word {generator.integers(50)}"] for user in canaries},
         member,
         canaries,
+        training_texts=9,
         trained_on=7,
         attack=AttackConfig(),
         audit=AuditConfig(resamples=200),

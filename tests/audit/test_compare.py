@@ -1,6 +1,7 @@
 """Runs side by side: the numbers of their records, and what keeps them from being compared."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -56,18 +57,19 @@ def test_one_run_is_no_comparison(finished):
         compare([finished])
 
 
-def test_differences_are_from_the_first_run_and_the_variances_of_both_add(finished, tmp_path):
+def test_differences_are_from_the_first_run_and_both_intervals_count(finished, tmp_path):
     record = read_record(finished / "record.json")
     lead = record.primary()
-    area = lead.auroc.model_copy(update={"value": lead.auroc.value + 0.1, "deviation": 2 * lead.auroc.deviation})
+    old = lead.auroc
+    area = old.model_copy(update={"value": old.value + 0.1, "lower": old.value - 0.1, "upper": old.value + 0.15})
     better = [r.model_copy(update={"auroc": area}) if r is lead else r for r in record.attacks]
     write_record(record.model_copy(update={"attacks": better}), tmp_path / "record.json")
     rows = compare([finished, tmp_path]).rows
     assert rows[0].difference is None
     value, low, high = rows[1].difference
     assert value == pytest.approx(0.1)
-    assert (high - low) / 2 == pytest.approx(1.959964 * 5**0.5 * lead.auroc.deviation, rel=1e-5)
-    assert value == pytest.approx((low + high) / 2)
+    assert value - low == pytest.approx(math.hypot(0.2, old.upper - old.value))
+    assert high - value == pytest.approx(math.hypot(0.05, old.value - old.lower))
 
 
 def test_the_interval_of_two_runs_covers_the_truth():

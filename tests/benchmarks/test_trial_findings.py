@@ -31,20 +31,14 @@ def test_verdicts(rules, change, rises, falls, stays):
     assert (rules.more(change), rules.less(change), rules.alike(change)) == (rises, falls, stays)
 
 
-def test_independent_errors_add_as_variances(rules):
-    value, low, high = rules.between((0.6, 0.03), (0.7, 0.04))
-    assert value == pytest.approx(0.1)
-    assert (low, high) == pytest.approx((0.1 - 1.96 * 0.05, 0.1 + 1.96 * 0.05), abs=1e-4)
-
-
-def test_canary_groups_weigh_alike_and_their_mean_has_the_error_of_a_mean(rules, finished):
+def test_canary_groups_weigh_alike_and_their_mean_has_the_limits_of_a_mean(rules, finished):
     from audit.record import read_record
     from audit.record_results import CanaryFacts, CanaryGroup
 
     record = read_record(finished / "record.json")
 
-    def group(length, value, deviation):
-        area = record.primary().auroc.model_copy(update={"value": value, "deviation": deviation})
+    def group(length, value, lower, upper):
+        area = record.primary().auroc.model_copy(update={"value": value, "lower": lower, "upper": upper})
         return CanaryGroup(kind="substring", length=length, documents=None, held_in=5, held_out=5, auroc=area)
 
     facts = CanaryFacts(
@@ -52,11 +46,12 @@ def test_canary_groups_weigh_alike_and_their_mean_has_the_error_of_a_mean(rules,
         held_in=10,
         held_out=10,
         replaced=20,
+        training_texts=9,
         trained_on=9,
         attacker_texts=20,
-        groups=[group(1, 0.6, 0.03), group(25, 0.8, 0.04)],
+        groups=[group(1, 0.6, 0.57, 0.64), group(25, 1.0, 0.96, 1.0)],
         blind=[],
     )
     with_canaries = record.model_copy(update={"canaries": facts})
-    assert rules.planted(with_canaries) == pytest.approx((0.7, 0.025))
-    assert rules.planted(with_canaries, lambda n: n == 25) == pytest.approx((0.8, 0.04))
+    assert rules.planted(with_canaries) == pytest.approx((0.8, 0.775, 0.82))
+    assert rules.planted(with_canaries, lambda n: n == 25) == (1.0, 0.96, 1.0)

@@ -238,11 +238,12 @@ def _config(source, **corpus):
     )  # fmt: skip
 
 
-def test_a_config_takes_the_presets_users_unless_it_states_its_own():
+def test_a_config_takes_of_the_presets_users_what_it_does_not_state():
     assert _config({"name": "reddit"}).corpus.users == UserFilter(min_records=100)
     assert _config({"name": "enron-chua"}).corpus.users == UserFilter(min_records=4)
     stated = _config({"name": "reddit"}, users={"min_records": 30, "max_users": 9}).corpus.users
     assert stated == UserFilter(min_records=30, max_users=9)
+    assert _config({"name": "reddit"}, users={"max_users": 9}).corpus.users == UserFilter(min_records=100, max_users=9)
     assert isinstance(_config({"name": "arxiv"}).corpus.source.source(), PresetSource)
 
 

@@ -295,9 +295,9 @@ def test_a_new_run_of_the_same_config_has_the_same_canaries_and_other_coins(plan
         ),
         (
             [{"kind": "substring", "users": 2, "lengths": [3], "documents": [500]}],
-            "error: canaries.0: a substring of 3 tokens is longer than every document of too many users: 0 of 30 users"
-            " have a document that long and 500 training documents, 0 of these 30 went to other groups, and 2 are"
-            " needed: lower lengths, documents or users\n",
+            "error: canaries.0: too few users have 500 training documents (0 do): 0 of 30 users have a document of 3"
+            " tokens and 500 training documents, 0 of these 30 went to other groups, and 2 are needed: lower lengths,"
+            " documents or users\n",
         ),
     ],
     ids=["more canaries than users", "more documents than anybody has"],
@@ -328,7 +328,7 @@ def test_a_substring_longer_than_every_document_says_how_many_users_have_one_tha
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 2
     assert "error: canaries.0: a substring of 40 tokens is longer than every document of too many users: " in err
-    assert any(f": {n} of 20 users have a document that long, " in err for n in range(3))
+    assert any(f": {n} of 20 users have a document of 40 tokens, " in err for n in range(3))
 
 
 def test_a_coin_per_user_keeps_the_guarantee_of_a_private_run(tmp_path, monkeypatch):
