@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from audit.config import RunConfig
 
 BUG, BAD_INPUT, RESUMABLE, INTERRUPTED = 1, 2, 5, 130
-_MISNAMED = {errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
+_MISNAMED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
 
 app = typer.Typer(
     help="Was this user held in? Audit language models that were fine-tuned on people's text.",

@@ -27,7 +27,7 @@ from corpus.rows import Columns
 from corpus.sources import open_source
 from corpus.statistics import records_percentiles
 from corpus.store import CorpusStore, texts_of
-from models.loading import require_model
+from models.loading import require_model, same_tokens
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
         **audit_facts(job, stores, mixed),
         target=facts_of(target, job.model, job.remote, there.drifts),
         reference=facts_of(reference, job.reference, job.remote, there.drifts),
+        per_text=not same_tokens(target.tokenizer, reference.tokenizer),
         training=None,
         attacks=results.attacks,
         blind=results.blind,

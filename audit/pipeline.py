@@ -29,7 +29,7 @@ from corpus.errors import InputError
 from corpus.files import cache_directory, one_process_at_a_time, private_directory, write_text
 from finetune.pretraining import pretrain, pretrained_folder
 from finetune.ranks import first_process_first, joined, rank
-from models.loading import LanguageModel, load_language_model
+from models.loading import LanguageModel, load_language_model, same_tokens
 
 
 def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
@@ -113,6 +113,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         attacker_texts=outcome.attacker_texts,
         documents=config.attack.documents[0],
         scoring_rule=scoring_rule(config.attack.max_characters),
+        per_text=not same_tokens(target.tokenizer, reference.tokenizer),
         resamples=config.audit.resamples,
         attacks=outcome.attacks,
         blind=outcome.blind,

@@ -166,7 +166,10 @@ class Environment(Facts):
 
 
 class Record(Facts):
-    """Everything a report prints of one run or one audit."""
+    """Everything a report prints of one run or one audit.
+
+    ``per_text``: target and reference have different tokenizers, so that only whole texts' scores were compared.
+    """
 
     schema_version: int = SCHEMA_VERSION
     notice: str = INTERNAL_NOTICE
@@ -184,6 +187,7 @@ class Record(Facts):
     attacker_texts: int
     documents: Literal["fresh", "training"] = "fresh"
     scoring_rule: str
+    per_text: bool = False
     resamples: int
     attacks: list[AttackResult]
     blind: list[Blind]

@@ -14,12 +14,14 @@ from defenses.data_side import Deduplicate, TrainingRecord, apply_defenses
 WORDS = [f"word{i}" for i in range(20_000)]
 
 
-def measure(records: int, scope: Literal["user", "corpus"]) -> dict[str, float]:
+def measure(records: int, scope: Literal["user", "corpus"], common: int) -> dict[str, float]:
+    """Records of 20 words of their own, every twentieth a copy with a word more, ``common`` words under all of them."""
     dice = random.Random(0)
+    disclaimer = "".join(f" {word}" for word in dice.choices(WORDS, k=common))
     made: list[TrainingRecord] = []
     for i in range(records):
         copy = i and i % 20 == 0
-        text = made[i - 1].text + " ps" if copy else " ".join(dice.choices(WORDS, k=20))
+        text = made[i - 1].text + " ps" if copy else " ".join(dice.choices(WORDS, k=20)) + disclaimer
         made.append(TrainingRecord(i, f"user{i // 50}", str(i), text))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     began = time.monotonic()
@@ -34,14 +36,15 @@ def measure(records: int, scope: Literal["user", "corpus"]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--common", type=int, default=0, help="words that stand under every record")
     parser.add_argument("--one")
     chosen = parser.parse_args()
     if chosen.one:
-        print(json.dumps(measure(chosen.records, chosen.one)))
+        print(json.dumps(measure(chosen.records, chosen.one, chosen.common)))
         return
     for scope in ("user", "corpus"):
-        command = [sys.executable, __file__, "--records", str(chosen.records), "--one", scope]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        command = [sys.executable, __file__, "--records", str(chosen.records), "--common", str(chosen.common)]
+        done = subprocess.run([*command, "--one", scope], capture_output=True, text=True, check=True)
         print(scope, {k: round(v, 2) for k, v in json.loads(done.stdout).items()}, f"of {chosen.records}", flush=True)
 
 

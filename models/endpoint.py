@@ -237,7 +237,8 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
     hint = "; with --tokenizer prompt_logprobs are tried too" if isinstance(prompt, str) else ""
     raise InputError(
         f"'{connection.endpoint.base}' returns no log-probabilities of a prompt for model '{name}', which an audit"
-        f" needs ({'; '.join(found)}{hint})"
+        f" needs ({'; '.join(found)}{hint}): serve the model where completions take echo with logprobs, or"
+        " prompt_logprobs as in vLLM"
     )
 
 

@@ -157,10 +157,16 @@ def _audited(record: Record) -> str:
     if target.endpoint:
         origin += f" It was reached at {target.endpoint.url}; {target.endpoint.note}."
     always = f" {split.always_in} more users were always in and are not scored." if split.always_in else ""
+    per_text = ""
+    if record.per_text:
+        per_text = (
+            " Its tokenizer is another: scores are compared per text, never per token, and attacks that compare tokens"
+            " are left out."
+        )
     return (
         f"A {target.architecture} of {size} ({target.name}).{origin} Its scores on {record.attacker_texts:,} {which} of"
         f" {split.held_in} held-in and {split.held_out} held-out users were compared with those of the reference model"
-        f" ({record.reference.name}). How the sides were decided: {split.standing_reason}.{always}"
+        f" ({record.reference.name}).{per_text} How the sides were decided: {split.standing_reason}.{always}"
     )
 
 

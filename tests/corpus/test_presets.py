@@ -1,5 +1,8 @@
 """Each preset's steps and thresholds, at their edges; what a step may look at; config, plan and command line."""
 
+import gzip
+import random
+
 import datasets
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -197,6 +200,28 @@ def test_a_dump_that_was_cut_off_and_comments_in_its_place(tmp_path):
         preset_rows("stackoverflow", path)
 
 
+def test_a_damaged_archive_of_posts_and_a_folder_are_one_line(tmp_path):
+    dice = random.Random(0)
+    posts = [post(i, 1, 8, "".join(dice.choices("abcdefgh ", k=3000))) for i in range(1, 400)]
+    whole = gzip.compress(posts_xml(tmp_path, posts).read_bytes())
+    cut = tmp_path / "Posts.xml.gz"
+    cut.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"Posts.xml.gz: corrupt gzip data after post \d+ .*; fetch the file again"):
+        preset_rows("stackoverflow", cut)
+    cut.write_bytes(bytes(dice.choices(range(256), k=999)))
+    with pytest.raises(InputError, match=r"Posts.xml.gz: corrupt gzip data after post 0 "):
+        preset_rows("stackoverflow", cut)
+    for use in (lambda source: preset_rows("stackoverflow", source), lambda source: store_of("stackoverflow", source)):
+        with pytest.raises(InputError, match="found a folder: name the file in it"):
+            use(tmp_path)
+
+
+def test_a_corpus_of_which_the_steps_leave_nothing_is_told_with_its_file(tmp_path):
+    path = json_lines(tmp_path, [comment("ann", "too short", SEPTEMBER, "1")], "RC.zst")
+    with pytest.raises(InputError, match=r"no usable record in '.*RC.zst': the preset's steps left nothing of it"):
+        store_of("reddit", path)
+
+
 # Users, config, plan, command line
 
 
@@ -211,6 +236,10 @@ def test_the_thresholds_are_the_papers():
         "arxiv": 20,
         "stackoverflow": None,
     }
+
+
+def store_of(name, path):
+    return build_store(PresetSource(PRESETS[name], path), path.parent)
 
 
 def test_the_outcome_prints_our_minimum_beside_the_papers(tmp_path):

@@ -9,8 +9,8 @@ from defenses import near_duplicates
 from defenses.near_duplicates import PERMUTATIONS, RECALL, first_of_similar, rows_of_a_band
 
 
-def _texts(count, seed=0):
-    """Sets of shingles; a third are an earlier one with some of its shingles changed, a tenth exact copies."""
+def _texts(count, seed=0, common=0):
+    """Sets of shingles, of which some are an earlier one with some of its shingles changed; ``common`` stand in all."""
     dice = random.Random(seed)
     made = []
     for i in range(count):
@@ -20,7 +20,7 @@ def _texts(count, seed=0):
             for _ in range(dice.choice([0, 1, 2, 4, 8, 16])):
                 words[dice.randrange(30)] = str(dice.randrange(10**6))
         made.append(words)
-    return made
+    return [words + [f"common {i}" for i in range(common)] for words in made]
 
 
 def _slow(texts, threshold):
@@ -34,10 +34,10 @@ def _slow(texts, threshold):
     return kept
 
 
-@pytest.mark.parametrize("threshold", [0.5, 0.8, 0.95, 1.0])
+@pytest.mark.parametrize(("threshold", "common"), [(0.5, 0), (0.8, 0), (0.95, 0), (1.0, 0), (0.8, 30), (0.95, 30)])
 @pytest.mark.parametrize("direct", [1_000, 20])
-def test_those_stay_that_are_like_nothing_earlier(monkeypatch, threshold, direct):
-    texts = _texts(250)
+def test_those_stay_that_are_like_nothing_earlier(monkeypatch, threshold, direct, common):
+    texts = _texts(250, common=common)
     monkeypatch.setattr(near_duplicates, "DIRECT", direct)
     monkeypatch.setattr(near_duplicates, "CHUNK", 64)
     stays = np.flatnonzero(first_of_similar(iter(texts), threshold)).tolist()

@@ -1,12 +1,14 @@
 """Auditing a checkpoint that someone else trained, from two files."""
 
 import json
+import shutil
 
 import pytest
 
 from audit.ledger import load_ledger
 from audit.record import read_record
 from corpus.split import Part, Role
+from reports.findings import findings
 
 
 @pytest.fixture
@@ -57,6 +59,23 @@ def test_it_finds_what_the_run_found_and_says_that_sides_are_asserted(call, fini
     for mine, its in zip(audited.attacks, ran.attacks, strict=True):
         assert mine.auroc.value == pytest.approx(its.auroc.value, abs=1e-9)
     assert not audited.split.certifiable
+
+
+def test_a_reference_with_another_tokenizer_is_said_to_be_compared_per_text(call, finished, files, tmp_path, english):
+    from models.tiny import train_tokenizer
+
+    shutil.copytree(_reference(finished), tmp_path / "other")
+    train_tokenizer(english, 290).save_pretrained(tmp_path / "other")
+    arguments = _arguments(finished, files, tmp_path / "audit")
+    arguments[arguments.index("--reference") + 1] = tmp_path / "other"
+    code, _, err = call(*arguments)
+    assert code == 0, err
+    record = read_record(tmp_path / "audit" / "record.json")
+    assert record.per_text
+    assert not read_record(finished / "record.json").per_text
+    assert "likelihood-ratio-per-token" not in {a.attack for a in record.attacks}
+    said = " ".join(text for _, text in findings(record).paragraphs)
+    assert "Its tokenizer is another: scores are compared per text, never per token" in said
 
 
 def test_it_takes_no_folder_of_a_run_or_of_another_audit(call, finished, files, tmp_path):

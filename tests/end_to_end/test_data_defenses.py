@@ -45,6 +45,16 @@ def test_a_run_with_copies_out_and_a_cap_trains_on_what_is_left(call, config, tm
     assert code == 0, out
 
 
+def test_canary_users_texts_are_counted_after_the_cap(call, config, tmp_path):
+    canaries = [{"kind": "rare_phrase", "users": 10, "documents": [6]}]
+    cap = [{"kind": "cap", "records": 2}]
+    code, _, err = call("run", config(data_defenses=cap, canaries=canaries), "--out", tmp_path / "run")
+    assert code == 0, err
+    facts = read_record(tmp_path / "run" / "record.json").canaries
+    assert facts.held_in > 0
+    assert (facts.training_texts, facts.trained_on) == (6 * facts.held_in, 2 * facts.held_in)
+
+
 @pytest.mark.parametrize(("scope", "holds"), [("user", True), ("corpus", False)])
 def test_copies_across_users_void_a_user_level_epsilon(call, config, tmp_path, scope, holds):
     defense = {

@@ -10,7 +10,7 @@ import pytest
 import typst
 
 from audit.record import Record, read_record
-from audit.record_results import AttackResult, Blind, Estimate, Histogram, TprAt
+from audit.record_results import AttackResult, Blind, CanaryFacts, CanaryGroup, Estimate, Histogram, TprAt
 from reports.figures import figures
 from reports.findings import findings
 from reports.pdf import write_report
@@ -175,3 +175,26 @@ def test_a_record_survives_writing_and_reading(finished, tmp_path):
     assert read_record(tmp_path / "record.json") == record
     assert json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))["schema_version"] == 1
     assert asdict(findings(record))["headline"]
+
+
+def test_canary_users_that_defenses_thinned_or_coins_left_on_one_side_are_said(record):
+    def group(kind, held_in, held_out):
+        return CanaryGroup(kind=kind, length=None, documents=9, held_in=held_in, held_out=held_out, auroc=None)
+
+    facts = CanaryFacts(
+        users=9,
+        held_in=6,
+        held_out=3,
+        replaced=0,
+        training_texts=54,
+        trained_on=30,
+        attacker_texts=9,
+        groups=[group("rare_phrase", 4, 3), group("unseen_token", 1, 0), group("unseen_token", 1, 0)],
+        blind=[],
+    )
+    said = dict(findings(_with(record, canaries=facts)).paragraphs)["Canary users"]
+    assert "Of the 54 training texts of those held in, defenses on the data side left 30;" in said
+    assert "The coins left no unseen-token canary user on one side: nothing is judged of them." in said
+    assert "rare-phrase" not in said
+    whole = facts.model_copy(update={"trained_on": 54})
+    assert "data side" not in dict(findings(_with(record, canaries=whole)).paragraphs)["Canary users"]
