@@ -255,10 +255,8 @@ def main() -> None:
     except OSError as error:
         if error.errno is None:
             raise
-        if error.errno in _MISNAMED:
-            _fail(
-                f"error: {os.strerror(error.errno)}: '{error.filename or ''}': name another file or folder", BAD_INPUT
-            )
+        if error.errno in _MISNAMED and error.filename:
+            _fail(f"error: {os.strerror(error.errno)}: '{error.filename}': name another file or folder", BAD_INPUT)
         _fail(
             f"stopped: {os.strerror(error.errno)}: {error.filename or ''}; mend it and run the command again", RESUMABLE
         )

@@ -25,7 +25,7 @@ from audit.record_results import (
 from corpus.errors import InputError
 from corpus.files import write_text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."
@@ -168,7 +168,8 @@ class Environment(Facts):
 class Record(Facts):
     """Everything a report prints of one run or one audit.
 
-    ``per_text``: target and reference have different tokenizers, so that only whole texts' scores were compared.
+    ``per_text``: target and reference are not known to have the same tokenizer, so that only scores of whole texts were
+    compared.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -187,7 +188,7 @@ class Record(Facts):
     attacker_texts: int
     documents: Literal["fresh", "training"] = "fresh"
     scoring_rule: str
-    per_text: bool = False
+    per_text: bool
     resamples: int
     attacks: list[AttackResult]
     blind: list[Blind]

@@ -153,7 +153,7 @@ class ExposedUser(Facts):
     rank: float
     share: float
     reference_loss: float
-    reference_divergence: float | None = None
+    reference_divergence: float | None
     divergence: float
     near_duplicates: int
 
@@ -192,14 +192,13 @@ class CanaryFacts(Facts):
     """Canary users: how many, how many real users they replaced, and how well the primary attack did on each group.
 
     ``training_texts``: of those held in, before any defense on the data side; ``trained_on``: what was left of them.
-    Null in records of before it was kept.
     """
 
     users: int
     held_in: int
     held_out: int
     replaced: int
-    training_texts: int | None = None
+    training_texts: int
     trained_on: int
     attacker_texts: int
     groups: list[CanaryGroup]

@@ -39,7 +39,7 @@ from defenses.mechanism import Mechanism
 from defenses.plan_file import read_plan
 from finetune.checkpoints import finished_state
 from finetune.loop import TrainingResult
-from models.loading import load_language_model
+from models.loading import LanguageModel, load_language_model, same_tokens
 
 TOLERANCE = 1e-9
 NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
@@ -123,12 +123,14 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, An
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     outcome = outcome_of(config, data, _scores(folder, of), claims_of(plan))
     target = load_language_model(str(folder / "checkpoints" / "final"))
+    reference, per_text = _reference(config, target, reporter)
     return {
         "config": masked(config.model_dump(mode="json")),
         "corpus": corpus_facts(data.corpus),
         "split": split_facts(data),
         "target": model_facts(target, record.target.name),
-        "reference": _reference(config, reporter),
+        "reference": reference,
+        "per_text": per_text,
         "training": training_facts(config, data, plan, _trained(folder, config)),
         "primary_attack": config.attack.primary,
         "attacker_texts": outcome.attacker_texts,
@@ -145,11 +147,12 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, An
     }
 
 
-def _reference(config: RunConfig, reporter: Reporter) -> ModelFacts:
-    """Facts of the reference model, loaded again; the base model's where no other is configured."""
+def _reference(config: RunConfig, target: LanguageModel, reporter: Reporter) -> tuple[ModelFacts, bool]:
+    """Facts of the reference model, loaded again (the base model where no other is configured), and ``per_text``."""
     named = config.attack.reference
     lm = load_language_model(named) if named else base_model(config, read_corpus(config, reporter), reporter)[1]
-    return model_facts(lm, named or config.model.base or "the base model, pre-trained here")
+    facts = model_facts(lm, named or config.model.base or "the base model, pre-trained here")
+    return facts, not same_tokens(target.tokenizer, lm.tokenizer)
 
 
 def _configured(config: RunConfig, plan: Mechanism, steps: int) -> Mechanism:

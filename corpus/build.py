@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from corpus.errors import InputError
 from corpus.files import text_sha256, whole_directory
+from corpus.hub import HuggingFace
+from corpus.mail import Maildir
 from corpus.presets import PresetSource
 from corpus.rows import BadRows, Source
 from corpus.sorting import STAGED, add_store, refuse_repeated_ids, sorting_table, take_in, write_records, write_table
@@ -22,6 +24,14 @@ from corpus.sources import Several
 from corpus.store import BuildReport, CorpusStore
 
 FORMAT_VERSION = "3"
+
+
+class NoRecordError(InputError):
+    """A source without a usable record; ``bad`` counts what was skipped."""
+
+    def __init__(self, line: str, bad: BadRows) -> None:
+        super().__init__(line)
+        self.bad = bad
 
 
 def build_store(
@@ -54,7 +64,7 @@ def build_store(
             users, ids = write_records(database, temporary / "records.arrow")
             refuse_repeated_ids(database)
         if not users.num_rows:
-            raise InputError(_nothing_usable(source, bad))
+            raise NoRecordError(_nothing_usable(source, bad), bad)
         write_table(users, temporary / "users.arrow")
         meta = {"fingerprint": fingerprint, "skipped": bad.skipped, "first_skipped": bad.first, "ids": ids}
         (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
@@ -65,14 +75,20 @@ def build_store(
 
 def _nothing_usable(source: Source, bad: BadRows) -> str:
     parts = source.sources if isinstance(source, Several) else (source,)
-    where = ", ".join(f"'{part.path}'" if hasattr(part, "path") else type(part).__name__ for part in parts)
     if bad.skipped:
         why = f"{bad.skipped} rows skipped, the first: {bad.first}"
     elif any(isinstance(part, PresetSource) for part in parts):
-        why = "the preset's steps left nothing of it: compare its period and lengths with docs/presets.md"
+        why = "the preset's steps left nothing of it; docs/presets.md says what they keep"
+    elif folders := [name for part in parts if isinstance(part, Maildir) for name in part.folders]:
+        why = f"no message lies in a folder named {' or '.join(folders)}"
     else:
-        why = "it holds no row; name a file with records"
-    return f"no usable record in {where}: {why}"
+        why = "it holds no row; name one with records"
+    return f"no usable record in {', '.join(map(_named, parts))}: {why}"
+
+
+def _named(source: Source) -> str:
+    where = source.name if isinstance(source, HuggingFace) else getattr(source, "path", type(source).__name__)
+    return f"'{where}'"
 
 
 def store_folder(

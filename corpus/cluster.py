@@ -12,13 +12,14 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from corpus.build import build_store, store_folder
+from corpus.build import NoRecordError, build_store, store_folder
 from corpus.errors import InputError
 from corpus.files import whole_directory
 from corpus.rows import Source
@@ -71,9 +72,9 @@ def build_on_cluster(
             raise cause from None
 
     built = on_all(_build_one, [(one, cache, dict(aliases or {}), skip_bad_rows) for one in sources])
-    folders = [Path(its) for its in built if its is not None]
+    folders = [one.folder for one in built if one.folder is not None]
     if not folders:
-        raise InputError("no usable record in the corpus: every source is empty")
+        raise InputError("; ".join(one.nothing for one in built))
     stores = [CorpusStore(its) for its in folders]
     if len({store.ids for store in stores} | {"mixed"}) > 2:
         raise InputError("some sources have ids and some have none: name the id column of all, or of none")
@@ -88,8 +89,8 @@ def build_on_cluster(
         write_table(index.set_column(1, "start", pa.array(starts)), temporary / "users.arrow")
         meta = {
             "fingerprint": fingerprint,
-            "skipped": sum(store.report.skipped for store in stores),
-            "first_skipped": next((s.report.first_skipped for s in stores if s.report.first_skipped), ""),
+            "skipped": sum(one.skipped for one in built),
+            "first_skipped": next((one.first for one in built if one.first), ""),
             "ids": stores[0].ids,
         }
         (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
@@ -112,14 +113,22 @@ def user_ranges(stores: Sequence[CorpusStore], parts: int) -> list[tuple[str | N
     return list(itertools.pairwise(bounds))
 
 
-def _build_one(source: Source, cache: Path, aliases: dict[str, str], skip_bad_rows: bool) -> str | None:
-    """The folder of one source's store; None if it holds no record."""
+@dataclass(frozen=True)
+class _Built:
+    """One source's store, or why it has none; rows that were skipped and the first of them."""
+
+    folder: Path | None
+    skipped: int
+    first: str
+    nothing: str = ""
+
+
+def _build_one(source: Source, cache: Path, aliases: dict[str, str], skip_bad_rows: bool) -> _Built:
     try:
-        return str(build_store(source, cache, aliases=aliases, skip_bad_rows=skip_bad_rows).folder)
-    except InputError as error:
-        if str(error).startswith("no usable record"):
-            return None
-        raise
+        store = build_store(source, cache, aliases=aliases, skip_bad_rows=skip_bad_rows)
+    except NoRecordError as error:
+        return _Built(None, error.bad.skipped, error.bad.first, str(error))
+    return _Built(store.folder, store.report.skipped, store.report.first_skipped)
 
 
 def _refuse_repeated(found: Sequence[tuple[int, str, int]]) -> None:

@@ -1,18 +1,18 @@
 """Near-duplicates in the order that texts come: MinHash sketches by rensa, and an index whose memory stays small.
 
 A text goes if its estimated Jaccard similarity to an earlier text that stayed reaches the threshold. Few texts are
-compared with each other directly. For many, locality-sensitive hashing proposes the pairs (Leskovec, Rajaraman, Ullman,
-"Mining of Massive Datasets", section 3.4): sketches and band hashes lie in a temporary folder, and only what texts that
-share a band need is in memory: at most half a kilobyte a text, and mostly 30 bytes. (rensa's own index takes 3 KB, and
-finds 28 % of pairs just above a threshold of 0.8.) Texts that share most of their words, such as one disclaimer under
-all of them, are compared pair by pair.
+compared with each other directly. For many, locality-sensitive hashing proposes the pairs (Leskovec, Rajaraman,
+Ullman, "Mining of Massive Datasets", section 3.4): sketches and band hashes lie in a temporary folder (TMPDIR), and
+only the bands that texts share with each other are in memory: with few copies 0.1 to 0.4 KB a text, where every text
+has one 0.8 KB at a threshold of 0.8, and more at lower ones, which have more bands. (rensa's own index takes 3 KB, and
+finds 28 % of pairs just above 0.8.) Texts that share most of their words, such as one disclaimer under all of them, are
+compared pair by pair.
 """
 
 import os
 import tempfile
-from array import array
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import TypeAlias
@@ -23,7 +23,7 @@ from rensa import RMinHash
 
 PERMUTATIONS = 128
 MINHASH_SEED = 42
-RECALL = 0.99  # of pairs whose similarity is just the threshold
+RECALL = 0.99  # of pairs whose similarity is just the threshold; less below 0.035, where one row is still too many
 DIRECT = 1_000
 CHUNK = 10_000
 _SKETCH_BYTES = 4 * PERMUTATIONS
@@ -74,43 +74,59 @@ def _by_bands(chunks: Iterator[Sequence[Sequence[str]]], threshold: float, folde
             for band, path in enumerate(paths):
                 with path.open("ab") as hashes:
                     hashes.write(_hashes(sketches[:, band * rows : (band + 1) * rows]).tobytes())
-    stays = np.ones(texts, dtype=np.bool_)
-    text, bucket = _shared_buckets(paths)
-    shared, place = np.unique(text, return_inverse=True)
-    low = _low_bytes(folder / "sketches", shared)
-    stayed: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))  # by bucket, places in ``shared``
-    starts = np.flatnonzero(np.diff(place, prepend=-1)).tolist()
-    file = os.open(folder / "sketches", os.O_RDONLY)
-    try:
-        for own, (start, end) in enumerate(pairwise([*starts, place.size])):
-            its = bucket[start:end].tolist()
-            candidates = np.concatenate([np.array(stayed[b], dtype=np.int64) for b in its])
-            alike = _equal_bytes(low[own], low.take(candidates, axis=0)) >= threshold * PERMUTATIONS
-            near = shared[candidates[alike]].tolist()  # and nothing else can be, for equal entries have equal bytes
-            stays[shared[own]] = not (near and _any_like(file, int(shared[own]), near, threshold))
-            if stays[shared[own]]:
-                for b in its:
-                    stayed[b].append(own)
-    finally:
-        os.close(file)
-    return stays
+    return _first_of_buckets(_shared_buckets(paths), texts, threshold, folder / "sketches")
 
 
-def _shared_buckets(paths: Sequence[Path]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(text, bucket) wherever a text shares a bucket of a band with another, ascending by text."""
-    texts, buckets, base = [], [], 0
+@dataclass(frozen=True)
+class _Buckets:
+    """Texts that share a bucket of a band with another.
+
+    Attributes:
+        members: texts, bucket by bucket, ascending within each.
+        starts: where in ``members`` the bucket of each member begins.
+    """
+
+    members: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int32]
+
+
+def _shared_buckets(paths: Sequence[Path]) -> _Buckets:
+    members, starts, before = [], [], 0
     for path in paths:
         hashes = np.fromfile(path, dtype=np.uint64)
         order = np.argsort(hashes, kind="stable")
         same = hashes[order[1:]] == hashes[order[:-1]]
-        shared = np.append(same, False) | np.append(False, same)
-        bucket = np.cumsum(~np.append(False, same)) + base
-        texts.append(order[shared])
-        buckets.append(bucket[shared])
-        base = int(bucket[-1]) + 1
-    text, its = np.concatenate(texts), np.concatenate(buckets)
-    order = np.argsort(text, kind="stable")
-    return text[order], its[order]
+        joins, shared = np.append(False, same), np.append(same, False)
+        shared |= joins
+        members.append(order[shared].astype(np.int32))
+        first = np.flatnonzero(~joins[shared])
+        lengths = np.diff(first, append=members[-1].size)
+        starts.append(np.repeat(first + before, lengths).astype(np.int32))
+        before += members[-1].size
+    return _Buckets(np.concatenate(members), np.concatenate(starts))
+
+
+def _first_of_buckets(buckets: _Buckets, texts: int, threshold: float, path: Path) -> npt.NDArray[np.bool_]:
+    stays = np.ones(texts, dtype=np.bool_)
+    places = np.argsort(buckets.members, kind="stable").astype(np.int32)  # in ``members``, text by text
+    ends = np.flatnonzero(np.diff(buckets.members[places], append=-1)) + 1
+    row = np.full(texts, -1, dtype=np.int32)  # of a text that shares a bucket, in the sketches' low bytes
+    row[buckets.members[places[ends - 1]]] = np.arange(ends.size, dtype=np.int32)
+    low = _low_bytes(path, np.flatnonzero(row >= 0))
+    file = os.open(path, os.O_RDONLY)
+    try:
+        for own, (start, end) in enumerate(pairwise([0, *ends.tolist()])):
+            its = places[start:end]
+            text = int(buckets.members[its[0]])
+            spans = zip(buckets.starts[its].tolist(), its.tolist(), strict=True)
+            earlier = np.concatenate([buckets.members[first:place] for first, place in spans])
+            earlier = earlier[stays[earlier]]
+            alike = _equal_bytes(low[own], low.take(row[earlier], axis=0)) >= threshold * PERMUTATIONS
+            near = earlier[alike].tolist()  # and nothing else can be, for equal entries have equal bytes
+            stays[text] = not (near and _any_like(file, text, near, threshold))
+    finally:
+        os.close(file)
+    return stays
 
 
 def _low_bytes(path: Path, texts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:

@@ -160,8 +160,8 @@ def _audited(record: Record) -> str:
     per_text = ""
     if record.per_text:
         per_text = (
-            " Its tokenizer is another: scores are compared per text, never per token, and attacks that compare tokens"
-            " are left out."
+            " Their tokenizers are not known to be the same: scores are compared per text, never per token, and attacks"
+            " that compare tokens are left out."
         )
     return (
         f"A {target.architecture} of {size} ({target.name}).{origin} Its scores on {record.attacker_texts:,} {which} of"
@@ -231,7 +231,7 @@ def _canaries(record: Record) -> str:
         f"{c.users} canary users, planted for this audit, took part like any user: {c.held_in} were held in and"
         f" {c.held_out} held out, each by its own fair coin.{replaced}"
     )
-    if c.training_texts and c.trained_on < c.training_texts:
+    if c.trained_on < c.training_texts:
         said += (
             f" Of the {c.training_texts:,} training texts of those held in, defenses on the data side left"
             f" {c.trained_on:,}; numbers of documents are those before."

@@ -204,12 +204,11 @@ def _facts(record: Record) -> list[list[str]]:
     ]
     if record.canaries:
         k = record.canaries
-        whole = "" if k.training_texts is None else f" of {k.training_texts:,}"
         facts.append(
             (
                 "canary users, held in and held out",
                 f"{k.users}, {k.held_in} and {k.held_out}; {k.replaced} in the place of real users; trained on"
-                f" {k.trained_on:,}{whole} of their texts, scored {k.attacker_texts:,}",
+                f" {k.trained_on:,} of {k.training_texts:,} of their texts, scored {k.attacker_texts:,}",
             )
         )
     if s.key_commitment and s.ledger_commitment:

@@ -171,6 +171,7 @@ def _record_fields(audit: TrialsAudit, ready: _Ready, trials: Sequence[Trial]) -
         "primary_attack": SCORE,
         "attacker_texts": len(job.documents),
         "scoring_rule": scoring_rule(max(map(len, job.documents))),
+        "per_text": False,
         "resamples": config.audit.resamples,
         "blind": [],
         **evidence_of(

@@ -74,6 +74,18 @@ def test_repeated_ids_are_found_over_all_stores(tmp_path):
     cluster._refuse_repeated([cluster._repeated_ids(folders[:3], share, 4) for share in range(4)])
 
 
+def test_a_source_without_a_record_is_counted_with_what_was_skipped(tmp_path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"user": "", "text": "x"}\n' * 3, encoding="utf-8")
+    built = cluster._build_one(JsonLines(bad, Columns()), tmp_path, {}, True)
+    assert (built.folder, built.skipped) == (None, 3)
+    assert built.nothing.endswith("bad.jsonl': 3 rows skipped, the first: " + built.first)
+    good = cluster._build_one(_sources(tmp_path, ids=False)[0], tmp_path, {}, True)
+    assert (good.folder.is_dir(), good.skipped, good.nothing) == (True, 0, "")
+    with pytest.raises(InputError, match="no user in column 'user'"):
+        cluster._build_one(JsonLines(bad, Columns()), tmp_path, {}, False)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_one_line_says_how_to_get_it(tmp_path):
     with pytest.raises(InputError, match="building on a cluster needs Ray: pip install 'heldin\\[cluster\\]'"):

@@ -100,7 +100,7 @@ def test_a_repeated_id_is_refused(tmp_path):
 
 
 def test_an_empty_corpus_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"no usable record in '.*': it holds no row; name a file with records"):
+    with pytest.raises(InputError, match=r"no usable record in '.*': it holds no row; name one with records"):
         build_store(_source(tmp_path, []), tmp_path)
 
 

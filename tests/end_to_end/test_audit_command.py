@@ -75,7 +75,7 @@ def test_a_reference_with_another_tokenizer_is_said_to_be_compared_per_text(call
     assert not read_record(finished / "record.json").per_text
     assert "likelihood-ratio-per-token" not in {a.attack for a in record.attacks}
     said = " ".join(text for _, text in findings(record).paragraphs)
-    assert "Its tokenizer is another: scores are compared per text, never per token" in said
+    assert "Their tokenizers are not known to be the same: scores are compared per text, never per token" in said
 
 
 def test_it_takes_no_folder_of_a_run_or_of_another_audit(call, finished, files, tmp_path):

@@ -22,7 +22,15 @@ def test_canary_users_have_a_panel_where_any_run_has_them(finished, tmp_path):
         for length in (1, 10)
     ]
     facts = CanaryFacts(
-        users=20, held_in=10, held_out=10, replaced=20, trained_on=9, attacker_texts=20, groups=groups, blind=[]
+        users=20,
+        held_in=10,
+        held_out=10,
+        replaced=20,
+        training_texts=9,
+        trained_on=9,
+        attacker_texts=20,
+        groups=groups,
+        blind=[],
     )
     write_record(record.model_copy(update={"canaries": facts}), tmp_path / "record.json")
     planted = comparison_figure(compare([finished, tmp_path]))

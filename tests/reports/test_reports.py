@@ -173,7 +173,7 @@ def test_a_record_survives_writing_and_reading(finished, tmp_path):
     record = read_record(finished / "record.json")
     shutil.copy(finished / "record.json", tmp_path)
     assert read_record(tmp_path / "record.json") == record
-    assert json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))["schema_version"] == 1
+    assert json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))["schema_version"] == 2
     assert asdict(findings(record))["headline"]
 
 
