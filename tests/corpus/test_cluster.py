@@ -101,6 +101,13 @@ def test_ray_builds_the_same_store(tmp_path):
     assert _records(built) == _records(whole)
     assert built.fingerprint == whole.fingerprint
     bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"user": ""}\n', encoding="utf-8")
+    bad.write_text('{"user": "", "text": "x"}\n', encoding="utf-8")
     with pytest.raises(InputError, match="bad.jsonl line 1: no user in column 'user'"):
         build_on_cluster([*sources, JsonLines(bad, Columns())], tmp_path / "other")
+    skipping = build_on_cluster([*sources, JsonLines(bad, Columns())], tmp_path / "skipping", skip_bad_rows=True)
+    assert len(skipping) == len(whole)
+    assert skipping.report.skipped == 1
+    with pytest.raises(
+        InputError, match=r"no usable record in '.*bad.jsonl': 1 rows skipped, the first: bad.jsonl line 1"
+    ):
+        build_on_cluster([JsonLines(bad, Columns())], tmp_path / "nothing", skip_bad_rows=True)
