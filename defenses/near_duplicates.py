@@ -3,7 +3,7 @@
 A text goes if its estimated Jaccard similarity to an earlier text that stayed reaches the threshold. Few texts are
 compared with each other directly. For many, locality-sensitive hashing proposes the pairs (Leskovec, Rajaraman,
 Ullman, "Mining of Massive Datasets", section 3.4): sketches and band hashes lie in a temporary folder (TMPDIR), and
-only the bands that texts share with each other are in memory: with few copies 0.1 to 0.4 KB a text, where every text
+only the bands that texts share with each other are in memory: with few copies 0.2 KB a text, where every text
 has one 0.8 KB at a threshold of 0.8, and more at lower ones, which have more bands. (rensa's own index takes 3 KB, and
 finds 28 % of pairs just above 0.8.) Texts that share most of their words, such as one disclaimer under all of them, are
 compared pair by pair.
