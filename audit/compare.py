@@ -20,7 +20,7 @@ class Row:
     Attributes:
         value: of the key that the runs are compared over; None without one.
         difference: of the AUROC from the first run's, with a 95 % interval; None in the first row. Each run has its own
-            coins, so that the variances of both add.
+            coins, so that both intervals count (``audit.paired.independent_difference``).
         tpr_at: (FPR, TPR or None where too few held-out users resolve it).
         ceiling: the accountant's bound on AUROC.
     """

@@ -135,7 +135,8 @@ class Difference(Facts):
 class DialSetting(Facts):
     """The primary attack with one of the attacker's dials at a setting.
 
-    ``difference`` is null where this one leads, and where too few users leave no error to estimate.
+    ``difference`` is null where this one leads, and where no error can be estimated: too few users, the
+    same scores, or a setting that tells all apart.
     """
 
     dial: str

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_facts import canary_facts
+
 PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "trial_findings.py"
 
 
@@ -33,7 +35,7 @@ def test_verdicts(rules, change, rises, falls, stays):
 
 def test_canary_groups_weigh_alike_and_their_mean_has_the_limits_of_a_mean(rules, finished):
     from audit.record import read_record
-    from audit.record_results import CanaryFacts, CanaryGroup
+    from audit.record_results import CanaryGroup
 
     record = read_record(finished / "record.json")
 
@@ -41,17 +43,7 @@ def test_canary_groups_weigh_alike_and_their_mean_has_the_limits_of_a_mean(rules
         area = record.primary().auroc.model_copy(update={"value": value, "lower": lower, "upper": upper})
         return CanaryGroup(kind="substring", length=length, documents=None, held_in=5, held_out=5, auroc=area)
 
-    facts = CanaryFacts(
-        users=20,
-        held_in=10,
-        held_out=10,
-        replaced=20,
-        training_texts=9,
-        trained_on=9,
-        attacker_texts=20,
-        groups=[group(1, 0.6, 0.57, 0.64), group(25, 1.0, 0.96, 1.0)],
-        blind=[],
-    )
+    facts = canary_facts([group(1, 0.6, 0.57, 0.64), group(25, 1.0, 0.96, 1.0)])
     with_canaries = record.model_copy(update={"canaries": facts})
     assert rules.planted(with_canaries) == pytest.approx((0.8, 0.775, 0.82))
     assert rules.planted(with_canaries, lambda n: n == 25) == (1.0, 0.96, 1.0)

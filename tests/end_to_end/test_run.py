@@ -56,6 +56,7 @@ def test_the_record_holds_every_number_and_agrees_with_the_ledger(finished):
         assert sum(result.histogram.held_out) == record.split.held_out
         for at in result.tpr_at:
             assert (at.estimate is None) == (record.split.held_out * at.fpr < 1)
+    assert all(u.reference_divergence is not None for u in record.exposure.most_exposed)
     curve = record.training.curve
     assert len(curve) == 4
     assert curve[-1].step == record.training.steps

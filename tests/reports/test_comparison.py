@@ -4,8 +4,9 @@ from xml.etree import ElementTree
 
 from audit.compare import compare
 from audit.record import read_record, write_record
-from audit.record_results import CanaryFacts, CanaryGroup
+from audit.record_results import CanaryGroup
 from reports.comparison import STYLES, comparison_figure
+from tests.made_facts import canary_facts
 
 
 def test_no_two_of_eight_runs_are_drawn_alike():
@@ -21,17 +22,7 @@ def test_canary_users_have_a_panel_where_any_run_has_them(finished, tmp_path):
         )
         for length in (1, 10)
     ]
-    facts = CanaryFacts(
-        users=20,
-        held_in=10,
-        held_out=10,
-        replaced=20,
-        training_texts=9,
-        trained_on=9,
-        attacker_texts=20,
-        groups=groups,
-        blind=[],
-    )
+    facts = canary_facts(groups)
     write_record(record.model_copy(update={"canaries": facts}), tmp_path / "record.json")
     planted = comparison_figure(compare([finished, tmp_path]))
     assert ElementTree.fromstring(plain).tag.endswith("svg")

@@ -10,10 +10,11 @@ import pytest
 import typst
 
 from audit.record import Record, read_record
-from audit.record_results import AttackResult, Blind, CanaryFacts, CanaryGroup, Estimate, Histogram, TprAt
+from audit.record_results import AttackResult, Blind, CanaryGroup, Estimate, Histogram, TprAt
 from reports.figures import figures
 from reports.findings import findings
 from reports.pdf import write_report
+from tests.made_facts import canary_facts
 
 
 @pytest.fixture
@@ -181,17 +182,8 @@ def test_canary_users_that_defenses_thinned_or_coins_left_on_one_side_are_said(r
     def group(kind, held_in, held_out):
         return CanaryGroup(kind=kind, length=None, documents=9, held_in=held_in, held_out=held_out, auroc=None)
 
-    facts = CanaryFacts(
-        users=9,
-        held_in=6,
-        held_out=3,
-        replaced=0,
-        training_texts=54,
-        trained_on=30,
-        attacker_texts=9,
-        groups=[group("rare_phrase", 4, 3), group("unseen_token", 1, 0), group("unseen_token", 1, 0)],
-        blind=[],
-    )
+    groups = [group("rare_phrase", 4, 3), group("unseen_token", 1, 0), group("unseen_token", 1, 0)]
+    facts = canary_facts(groups, training_texts=54, trained_on=30)
     said = dict(findings(_with(record, canaries=facts)).paragraphs)["Canary users"]
     assert "Of the 54 training texts of those held in, defenses on the data side left 30;" in said
     assert "The coins left no unseen-token canary user on one side: nothing is judged of them." in said
