@@ -219,6 +219,7 @@ _TAGS = {
     "example",
 }
 _TAGS |= {"unseen_token", "high_temperature", "rare_phrase", "substring", "named", "pretrained", "public"}
+_TAGS |= {"deduplicate", "cap", "one", "several"}
 
 
 def _keys_at(location: tuple[int | str, ...]) -> Iterator[str]:

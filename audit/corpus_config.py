@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from audit.sections import ExpandedName, ExpandedPath, Section
 from corpus.errors import InputError
@@ -21,11 +21,22 @@ from corpus.synthetic import SyntheticCorpus
 from corpus.text_files import Csv, JsonLines, Parquet
 
 
+def _how_many(value: object) -> str:
+    return "several" if isinstance(value, list | tuple) else "one"
+
+
+# told apart by what stands there, so that an error is one line and not one for each
+OneOrSeveral = Annotated[
+    Annotated[ExpandedPath, Tag("one")] | Annotated[tuple[ExpandedPath, ...], Field(min_length=1), Tag("several")],
+    Discriminator(_how_many),
+]
+
+
 class FileCorpus(Section):
     """A file of records, or several, of which later ones may be appended to a store that was built before."""
 
     kind: Literal["jsonl", "csv", "parquet", "mbox"]
-    path: ExpandedPath | Annotated[tuple[ExpandedPath, ...], Field(min_length=1)]
+    path: OneOrSeveral
     columns: Columns = Columns()
 
     def source(self) -> Source:

@@ -115,7 +115,18 @@ def test_all_errors_are_said_at_once_with_the_nearest_key():
         ({"corpus": {"source": {"kind": "synthetic"}, "users": {"min_records": 3}}}, "it must be at least 4"),
         ({"corpus": {"source": {"kind": "synthetic", "parameters": {"users": 0}}}}, "users is 0, which is too small"),
         ({"corpus": {"source": {"kind": "xml"}}}, "'xml'"),
-        ({"corpus": {"source": {"kind": "jsonl", "path": "${NO_SUCH_VAR}/m"}}}, "not set: export it"),
+        (
+            {"corpus": {"source": {"kind": "jsonl", "path": "${NO_SUCH_VAR}/m"}}},
+            r": 1 error\n  corpus.source.path: '\${NO_SUCH_VAR}/m' names an environment variable that is not set: export it$",
+        ),
+        (
+            {"corpus": {"source": {"kind": "jsonl", "path": ["a", "$NO_SUCH_VAR"]}}},
+            r": 1 error\n  corpus.source.path.1: '\$NO_SUCH_VAR' names an environment variable that is not set: export it$",
+        ),
+        (
+            {"data_defenses": [{"kind": "cap", "records": 3, "selection": "all"}]},
+            r": 1 error\n  data_defenses.0: Cap: selection: input should be 'random', .* or 'lowest_perplexity', got 'all'$",
+        ),
         ({"attack": {"names": ["magic"]}}, "unknown attack 'magic': choose from"),
         ({"attack": {"primary": "loss", "names": ["zlib"]}}, "primary attack 'loss' is not among names"),
         ({"attack": {"aggregations": ["median"]}}, "unknown aggregation 'median'"),
