@@ -69,8 +69,19 @@ app.command()(audit.audit)
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="Folder of a finished run or audit.")]) -> None:
-    """Make report.pdf from a folder's record.json."""
+def report(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run or audit.")],
+    people: Annotated[
+        bool, typer.Option("--people", help="Print the most exposed users by name, from the owner-only people.parquet.")
+    ] = False,
+    most: Annotated[int, typer.Option(min=1, help="With --people: at most so many of them.")] = 20,
+) -> None:
+    """Make report.pdf from a folder's record.json. With --people print single users, whom the report never names."""
+    if people:
+        from audit.exposure import people_table, read_people
+
+        typer.echo(people_table(read_people(run / "people.parquet"), most))
+        return
     from reports.pdf import write_report
 
     typer.echo(f"report: {write_report(run)}")

@@ -21,7 +21,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True)
 class Interval:
-    """A statistic with its 95 % interval; ``mean`` and ``deviation`` are over the bootstrap resamples.
+    """A statistic with its 95 % interval; ``mean``, ``deviation``, ``at_most`` (95 % quantile) are over the resamples.
 
     An estimate: users' scores share one model, so its coverage is nominal, not certified (accounting.md section 4h).
     """
@@ -31,6 +31,7 @@ class Interval:
     deviation: float
     lower: float
     upper: float
+    at_most: float
     method: Method
 
 
@@ -91,14 +92,12 @@ def separation_lower_limit(pairs: int, level: float = 0.025) -> float:
 def _separated(value: float, pairs: int) -> Interval:
     limit = separation_lower_limit(pairs)
     lower, upper = (limit, 1.0) if value == 1.0 else (0.0, 1.0 - limit)
-    return Interval(value, value, 0.0, lower, upper, Method.EXACT)
+    return Interval(value, value, 0.0, lower, upper, upper, Method.EXACT)
 
 
 def _percentile(value: float, samples: NDArray[np.float64]) -> Interval:
-    lower, upper = np.percentile(samples, [2.5, 97.5])
-    return Interval(
-        value, float(samples.mean()), float(samples.std(ddof=1)), float(lower), float(upper), Method.BOOTSTRAP
-    )
+    lower, upper, at_most = map(float, np.percentile(samples, [2.5, 97.5, 95]))
+    return Interval(value, float(samples.mean()), float(samples.std(ddof=1)), lower, upper, at_most, Method.BOOTSTRAP)
 
 
 def _resampled_counts(

@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from audit.attacker import AttackConfig, PretrainedReference
 from audit.canaries import CanarySpec, SubstringCanaries
 from audit.corpus_config import CorpusConfig
+from audit.decision import DecisionConfig
 from audit.defense import Defense, FilterDefense, NoDefense
 from audit.sections import ExpandedName, Section
 from corpus.errors import InputError
@@ -84,6 +85,7 @@ class RunConfig(Section):
     canaries: tuple[CanarySpec, ...] = ()
     attack: AttackConfig = AttackConfig()
     audit: AuditConfig = AuditConfig()
+    decision: DecisionConfig = DecisionConfig()
 
     @model_validator(mode="after")
     def _sequence_fits(self) -> "RunConfig":

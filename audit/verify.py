@@ -14,20 +14,21 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from attacks.scoring import TextStatistic
+from attacks.table import TextStatistic
 from audit.attacker import AttackConfig
 from audit.bound_scores import plan_claim
 from audit.checkpoint import CheckpointAudit, audit_facts, audit_results, audit_scores_name, read_groups
 from audit.config import AuditConfig, RunConfig, parse_config
 from audit.data import corpus_facts, needs_base, prepare_data, read_corpus, split_facts
-from audit.evaluation import read_scores
+from audit.decision import DecisionConfig
 from audit.masking import masked
 from audit.outcome import outcome_of, scores_name, texts_under_attack
 from audit.pipeline import base_model, model_facts
 from audit.plan import accountant_cache, claims_of, mechanism_of
 from audit.progress import Reporter
-from audit.record import ModelFacts, Record, read_record
+from audit.record import DocumentsFacts, ModelFacts, Record, read_record
 from audit.remote import remote_of
+from audit.score_file import read_scores
 from audit.scoring import scoring_rule
 from audit.training import training_facts
 from audit.trials.engine import record_again
@@ -87,7 +88,7 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
         case "run":
             again = _run_again(folder, record, reporter)
         case "audit":
-            again = _audit_again(folder, record)
+            again = _audit_again(folder, record, reporter)
         case "trials":
             again = record_again(folder, reporter)
     pairs = [pair for name, part in again.items() for pair in _pairs(name, _plain(getattr(record, name)), _plain(part))]
@@ -121,7 +122,8 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, An
         )
     texts = texts_under_attack(config, data)
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
-    outcome = outcome_of(config, data, _scores(folder, of), claims_of(plan))
+    outcome = outcome_of(config, data, _scores(folder, of), claims_of(plan), reporter)
+    results = outcome.results
     target = load_language_model(str(folder / "checkpoints" / "final"))
     reference, per_text = _reference(config, target, reporter)
     return {
@@ -134,15 +136,16 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, An
         "training": training_facts(config, data, plan, _trained(folder, config)),
         "primary_attack": config.attack.primary,
         "attacker_texts": outcome.attacker_texts,
-        "documents": config.attack.documents[0],
+        "documents": DocumentsFacts(kind=config.attack.documents[0], known_by="measured"),
         "scoring_rule": scoring_rule(config.attack.max_characters),
         "resamples": config.audit.resamples,
-        "attacks": outcome.attacks,
-        "blind": outcome.blind,
+        "decision": results.decision,
+        "attacks": results.attacks,
+        "blind": results.blind,
         "judgement": outcome.judgement,
         "canaries": outcome.canaries,
-        "knowledge": outcome.knowledge,
-        "dials": outcome.dials,
+        "knowledge": results.knowledge,
+        "dials": results.dials,
         "exposure": outcome.exposure,
     }
 
@@ -166,14 +169,14 @@ def _trained(folder: Path, config: RunConfig) -> TrainingResult:
     return TrainingResult(folder, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm)
 
 
-def _audit_again(folder: Path, record: Record) -> dict[str, Any]:
+def _audit_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, Any]:
     job = _audit_job(folder, record)
-    stores, member, texts = read_groups(job)
+    groups = read_groups(job)
     of = audit_scores_name(record.target.fingerprint, record.reference.fingerprint, job.others, job.attack)
-    results = audit_results(job, _scores(folder, of), member, texts)
+    results = audit_results(job, _scores(folder, of), groups, [record.target, record.reference], reporter)
     return {
-        **audit_facts(job, stores, texts),
-        "documents": "fresh",
+        **audit_facts(job, groups),
+        "decision": results.decision,
         "attacks": results.attacks,
         "blind": results.blind,
         "judgement": results.judgement,
@@ -200,9 +203,12 @@ def _audit_job(folder: Path, record: Record) -> CheckpointAudit:
             assignment=Assignment(kept["assignment"]),
             claims=tuple(claims),
             plan=None if kept["plan"] is None else Path(kept["plan"]),
+            training=None if kept["training"] is None else Path(kept["training"]),
+            documents=kept["documents"],
             max_texts_per_user=kept["max_texts_per_user"],
             attack=AttackConfig.model_validate(kept["attack"]),
             audit=AuditConfig.model_validate(kept["audit"]),
+            decision=DecisionConfig.model_validate(kept["decision"]),
             seed=kept["seed"],
             remote=remote_of(kept["endpoint"]) if "endpoint" in kept else None,
         )

@@ -64,7 +64,7 @@ def corpus_statistics(
         for _ in range(int(records)):
             text = next(texts)
             tokens += count(text)
-            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            digest = text_digest(text)
             digests.append(digest)
             copies[digest] += 1
             first_row.setdefault(digest, row)
@@ -101,6 +101,6 @@ def records_histogram(counts: Iterable[int]) -> tuple[tuple[int, int, int], ...]
     return tuple((2**b, 2 ** (b + 1) - 1, int((bins == b).sum())) for b in range(bins.min(), bins.max() + 1))
 
 
-def text_digests(texts: Iterable[str]) -> set[bytes]:
-    """Hashes of texts, to find texts that stand on two sides without keeping them."""
-    return {hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts}
+def text_digest(text: str) -> bytes:
+    """A text's hash, to find texts that stand on two sides without keeping them."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

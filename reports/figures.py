@@ -3,10 +3,11 @@
 import numpy as np
 from matplotlib.axes import Axes
 
+from audit.knowledge import Knowledge
 from audit.record import Record
-from audit.record_results import AttackResult, CanaryFacts, CanaryGroup, Estimate, GradientNorms, KnowledgePoint
+from audit.record_results import AttackResult, CanaryFacts, CanaryGroup, Estimate, GradientNorms
 from reports.drawing import BLUE, GREY, ORANGE, figure, label, two_sides
-from reports.findings import counted
+from reports.wording import counted
 
 
 def figures(record: Record) -> dict[str, str]:
@@ -23,17 +24,35 @@ def figures(record: Record) -> dict[str, str]:
     return found
 
 
+MOST_CURVES = 4
+_CURVES = (("-", BLUE), ("--", ORANGE), ("-.", "black"), (":", GREY))
+
+
+def _chosen(record: Record) -> list[AttackResult]:
+    """The leading attack, then those with the highest AUROC, four in all."""
+    leading = record.primary()
+    others = sorted((r for r in record.attacks if r is not leading), key=lambda r: -r.auroc.value)
+    return [leading, *others[: MOST_CURVES - 1]]
+
+
+def shown_curves(record: Record) -> str:
+    """Which of the attacks the ROC figure shows, for its caption."""
+    if len(record.attacks) == 1:
+        return ""
+    if len(record.attacks) <= MOST_CURVES:
+        return f"All {len(record.attacks)} scores are shown, the leading attack first"
+    return (
+        f"Of {len(record.attacks)} scores the leading attack and the {MOST_CURVES - 1} with the highest AUROC are shown"
+    )
+
+
 def _roc(record: Record) -> str:
-    with figure(6.3, 2.9) as (drawn, saved):
+    with figure(6.3, 3.2) as (drawn, saved):
         linear, log = drawn.subplots(1, 2)
-        shown = [r for r in record.attacks if r.aggregation == record.primary().aggregation][:4]
-        lines = [("-", BLUE), ("--", ORANGE), ("-.", GREY), (":", "black")]
         for axes in (linear, log):
-            for result, (style, colour) in zip(shown, lines, strict=False):
-                fpr, tpr = np.array(result.roc_fpr), np.array(result.roc_tpr)
-                axes.step(
-                    fpr, tpr, style, where="post", color=colour, label=f"{result.attack} ({result.auroc.value:.2f})"
-                )
+            for result, (style, colour) in zip(_chosen(record), _CURVES, strict=False):
+                name = f"{result.attack}, {result.aggregation} ({result.auroc.value:.2f})"
+                axes.plot(result.roc_fpr, result.roc_tpr, style, color=colour, label=name)
             label(axes, "false-positive rate", "true-positive rate")
         ceiling = record.training.ceiling if record.training else None
         if ceiling:
@@ -48,19 +67,30 @@ def _roc(record: Record) -> str:
         linear.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         lowest = 0.5 / max(record.split.held_out, record.split.held_in)
         log.set(xscale="log", yscale="log", xlim=(lowest, 1), ylim=(lowest, 1.1), aspect="equal")
-        linear.legend(loc="lower right", fontsize=6.5, title="attack (AUROC)", title_fontsize=6.5)
+        # beneath the axes: near an AUROC of 0.5 there is no room among the curves
+        handles, names = linear.get_legend_handles_labels()
+        drawn.legend(
+            handles,
+            names,
+            loc="outside lower center",
+            ncols=2,
+            fontsize=6.5,
+            title="attack (AUROC)",
+            title_fontsize=6.5,
+        )
     return saved[0]
 
 
 def _histogram(result: AttackResult) -> str:
-    with figure(6.3, 2.1) as (drawn, saved):
+    with figure(6.3, 1.9) as (drawn, saved):
         axes = drawn.subplots()
         two_sides(axes, result.histogram, "held-in users", "held-out users")
         label(
             axes,
             f"user's score ({result.attack}, {result.aggregation} over texts; higher: more likely held in)",
-            "users",
+            "share per unit",
         )
+        axes.set_yticks([])
         axes.legend()
     return saved[0]
 
@@ -83,7 +113,7 @@ def _curves(record: Record) -> str:
     return saved[0]
 
 
-def _knowledge(points: list[KnowledgePoint]) -> str:
+def _knowledge(points: list[Knowledge]) -> str:
     """AUROC by the number of the user's texts that the attacker has (Kandpal et al. 2024, Figure 10)."""
     with figure(6.3, 2.0) as (drawn, saved):
         axes = drawn.subplots()
@@ -114,6 +144,21 @@ def _canaries(canaries: CanaryFacts, real: Estimate) -> str:
             axes.set_ylim(0, 1.03)
             axes.legend(fontsize=6.5, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
     return saved[0]
+
+
+def canary_caption(record: Record) -> str:
+    """What the canary figure shows: by length where there are substrings, by documents where their number is set."""
+    groups = [group for group in (record.canaries.groups if record.canaries else []) if group.auroc]
+    over = [
+        *(["the length of their shared substring"] if any(g.length is not None for g in groups) else []),
+        *(["their training documents"] if any(g.documents is not None for g in groups) else []),
+    ]
+    if not over:
+        return ""
+    return (
+        f"AUROC of the leading attack on canary users by {' and by '.join(over)}, with 95 % intervals. The band is that"
+        " of the real users."
+    )
 
 
 def _gradient_norms(norms: GradientNorms) -> str:

@@ -13,6 +13,7 @@ def trials_histogram(record: Record) -> str:
         two_sides(axes, result.histogram, "with the worst-case user", "without the worst-case user")
         if record.trials.threshold is not None:
             axes.axvline(record.trials.threshold, color="black", linewidth=0.8, linestyle="--", label="threshold")
-        label(axes, f"score of the training (mean {result.attack} of the user's documents, nats)", "trainings")
+        label(axes, f"score of the training (mean {result.attack} of the user's documents, nats)", "share per unit")
+        axes.set_yticks([])
         axes.legend()
     return saved[0]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from audit.attack_results import estimate_of
 from audit.bootstrap import bootstrap
 from audit.compare import _difference, compare, table
-from audit.evaluation import estimate_of
-from audit.record import read_record, write_record
+from audit.record import DocumentsFacts, read_record, write_record
 from corpus.errors import InputError
 
 
@@ -112,5 +112,8 @@ def test_a_key_that_is_not_there_is_one_line(finished, over, said):
 
 def test_fresh_and_training_documents_do_not_compare(finished, tmp_path):
     record = read_record(finished / "record.json")
-    write_record(record.model_copy(update={"documents": "training"}), tmp_path / "record.json")
+    write_record(
+        record.model_copy(update={"documents": DocumentsFacts(kind="training", known_by="measured")}),
+        tmp_path / "record.json",
+    )
     assert "documents under attack" in compare([finished, tmp_path]).notes[0]

@@ -105,7 +105,8 @@ def test_groups_that_differ_by_their_words_do_not_blame_the_model(call, finished
     files = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     code, printed, err = call(*_arguments(finished, files, tmp_path / "a"), "--claim", "epsilon=0.5,delta=1e-5")
     assert code == 0, err
-    assert "Inconclusive: the two groups of users differ even without the audited model." in printed
+    assert printed.startswith("The comparison is not valid: the two groups differ even without the audited model (")
+    assert printed.splitlines()[-1] == "answer: not valid"
     verdict = read_record(tmp_path / "a" / "record.json").judgement.verdicts[0]
     assert (verdict.outcome, verdict.standing, verdict.exit_code) == ("inconclusive", "indicative", 0)
 

@@ -247,7 +247,8 @@ def test_report_and_findings_show_the_groups_and_leave_no_hole_without_them(plan
         assert row in text
     assert "one-run, unseen-token canary users" in text
     said = dict(findings(record).paragraphs)
-    assert said["Canary users"].startswith("54 canary users, planted for this audit, took part like any user: ")
+    assert said["Canary users"].startswith(record.canaries.decision.headline)
+    assert "54 canary users, planted for this audit, took part like any user: " in said["Canary users"]
     assert "12 of them took the place of real users" in said["Canary users"]
     without = read_record(finished / "record.json")
     assert without.canaries is None

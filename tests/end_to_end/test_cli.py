@@ -136,7 +136,7 @@ def test_report_of_no_run_and_of_a_damaged_record(call, tmp_path):
     for content, words in (
         ("{", "is not JSON"),
         ('{"schema_version": 99}', "schema 99"),
-        ('{"schema_version": 2}', "whole"),
+        ('{"schema_version": 3}', "whole"),
     ):
         (tmp_path / "record.json").write_text(content, encoding="utf-8")
         code, _, err = call("report", tmp_path)

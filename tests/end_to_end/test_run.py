@@ -32,9 +32,10 @@ def _weights(folder):
 
 def test_every_stage_leaves_its_named_file(finished):
     names = {p.name for p in finished.iterdir()}
-    assert names == {"config.yaml", "ledger", "plan.json", "checkpoints", "scores.parquet", "record.json", "report.pdf"}
+    tables = {"scores.parquet", "people.parquet"}
+    assert names == {"config.yaml", "ledger", "plan.json", "checkpoints", "record.json", "report.pdf", *tables}
     assert stat.S_IMODE(finished.stat().st_mode) == 0o700
-    assert stat.S_IMODE((finished / "scores.parquet").stat().st_mode) == 0o600
+    assert {stat.S_IMODE((finished / name).stat().st_mode) for name in tables} == {0o600}
     assert not list(finished.rglob("*.tmp"))
 
 
@@ -56,7 +57,7 @@ def test_the_record_holds_every_number_and_agrees_with_the_ledger(finished):
         assert sum(result.histogram.held_out) == record.split.held_out
         for at in result.tpr_at:
             assert (at.estimate is None) == (record.split.held_out * at.fpr < 1)
-    assert all(u.reference_divergence is not None for u in record.exposure.most_exposed)
+    assert all(g.reference_divergence is not None for g in record.exposure.groups)
     curve = record.training.curve
     assert len(curve) == 4
     assert curve[-1].step == record.training.steps
@@ -88,8 +89,11 @@ def test_the_report_says_internal_on_every_page(finished):
     pages = _pdf_text(finished / "report.pdf").split("\f")[:-1]
     assert 2 <= len(pages) <= 6
     assert all("Internal document" in page for page in pages)
-    assert "Was this user held in?" in pages[0]
-    assert "What it means" in pages[0]
+    headline = read_record(finished / "record.json").decision.headline
+    first = " ".join(pages[0].split())
+    assert headline.split(" (")[0] in first
+    assert "What to do next" in first
+    assert "The less the two overlap" in first  # the figure stands on page one
 
 
 def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_config, tmp_path, monkeypatch):
