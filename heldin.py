@@ -115,10 +115,25 @@ def compare(
 
 @app.command()
 def verify(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run or audit.")],
+    run: Annotated[Path | None, typer.Argument(help="Folder of a finished run or audit.")] = None,
+    exported: Annotated[
+        Path | None, typer.Option(help="In place of a run: a folder that heldin export wrote; compare its files.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Recompute every number of a record from its scores, ledger and plan, and say which differ (exit code 2)."""
+    """Recompute every number of a record from its scores, ledger and plan, and say which differ (exit code 2).
+
+    With --exported DIR show that every file of an exported model is the one that its plan names.
+    """
+    if (run is None) == (exported is None):
+        raise InputError("name the folder of a finished run, or --exported and the folder that heldin export wrote")
+    if exported is not None:
+        from audit.export import verify_exported
+
+        said = verify_exported(exported)
+        typer.echo(json_text({"exported": str(exported), "agrees": True, "found": said}) if json else said)
+        return
+    assert run is not None
     from audit import verify as engine
     from audit.progress import LineReporter, reporter_for_this_terminal
 

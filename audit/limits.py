@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from audit.bootstrap import separation_lower_limit
+from audit.paired import Z95
 from audit.roc import placements
 
 Array = NDArray[np.float64]
@@ -94,8 +95,8 @@ def _largest_deviation(covariance: Array) -> float:
     """The 95 % quantile of the largest of K standardised normal deviations with this covariance."""
     deviation = np.sqrt(np.diag(covariance))
     kept = deviation > 0
-    if not kept.any():
-        return 0.0
+    if kept.sum() < 2:
+        return Z95
     correlation = (covariance / np.outer(deviation, deviation).clip(1e-300))[np.ix_(kept, kept)]
     values, vectors = np.linalg.eigh(correlation)
     drawn = np.random.default_rng(_SEED).standard_normal((_DRAWS, values.size))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -19,6 +20,7 @@ import audit.pipeline
 import audit.training
 from audit.config import load_config
 from audit.data import prepare_data
+from audit.exposure import read_people
 from audit.ledger import load_ledger
 from audit.progress import LineReporter
 from audit.record import read_record
@@ -75,6 +77,56 @@ def test_neither_record_nor_report_nor_plan_holds_a_name_a_text_or_a_secret(fini
     for user in ledger.roles:
         assert user not in content
         assert user.split("@")[0].replace(".", " ").title() not in content
+
+
+def _numbers(value):
+    """Every number of a record, wherever it stands."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for part in value for number in _numbers(part)]
+    return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+def test_no_number_of_the_record_is_one_users(finished):
+    """The join that pseudonyms allowed: by value, rounded as anybody likes, and by rank."""
+    people = read_people(finished / "people.parquet")
+    held_in = [[p.score, p.reference_loss, p.reference_divergence, p.word_divergence] for p in people]
+    scores = pq.read_table(finished / "scores.parquet").to_pydict()
+    by_user: dict[tuple[str, str], list[float]] = {}
+    for user, attack, value in zip(scores["user"], scores["attack"], scores["statistic"], strict=True):
+        by_user.setdefault((user, attack), []).append(value)
+    everybody = [f(values) for values in by_user.values() for f in (np.mean, min, max)]
+    single = np.array([v for row in held_in for v in row] + everybody)
+    record = json.loads((finished / "record.json").read_text(encoding="utf-8"))
+    there = np.array(_numbers(record))
+    there = there[~np.isin(there, [0.0, 1.0, 0.5])]
+    distance = np.abs(there[:, None] - single) / np.abs(single)
+    assert distance.min() > 1e-7
+    text = (finished / "record.json").read_text(encoding="utf-8")
+    assert not any(f"{v:.{digits}f}" in text for v in single for digits in (5, 6, 8))
+    sides = record["split"]["held_in"], record["split"]["held_out"]
+
+    def lists(value):
+        if isinstance(value, list):
+            yield value
+        for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from lists(part)
+
+    assert not [its for its in lists(record) if len(its) in (*sides, sum(sides))]  # no row, no step for each user
+    assert min(g["users"] for g in record["exposure"]["groups"]) >= 10
+    for attack in record["attacks"]:
+        assert np.add(attack["histogram"]["held_in"], attack["histogram"]["held_out"]).min() >= 10
+        named = np.array(attack["roc_fpr"]) * sides[1] + np.array(attack["roc_tpr"]) * sides[0]
+        assert np.diff(named).min() > 9.99
+
+
+def test_single_users_are_printed_to_their_owner_alone(call, finished):
+    code, out, _ = call("report", finished, "--people", "--most", 3)
+    people = read_people(finished / "people.parquet")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:4]] == [p.user for p in people[:3]]
+    assert out.splitlines()[-1].startswith("3 of ")
 
 
 def _pdf_text(path):
