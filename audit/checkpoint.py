@@ -41,7 +41,9 @@ from corpus.errors import InputError
 from corpus.files import cache_directory, text_sha256, write_text
 from corpus.rows import BadRows, Columns
 from corpus.sources import open_source
+from corpus.statistics import missing_names_line
 from corpus.store import CorpusStore, texts_of
+from corpus.wording import counted
 from models.loading import require_model, same_tokens
 
 
@@ -99,6 +101,8 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     started = time.monotonic()
     groups = read_groups(job)
     mixed = groups.texts
+    if line := missing_names_line(mixed):
+        reporter.say(line)
     seconds["corpus"] = time.monotonic() - started
     started = time.monotonic()
     texts = AttackTexts(mixed, job.attack.max_characters)
@@ -296,10 +300,12 @@ _STANDING = {
 def _require_disjoint(held_in: CorpusStore, held_out: CorpusStore, *, ids_are_given: bool) -> None:
     for side, store in (("held-in", held_in), ("held-out", held_out)):
         if len(store.users) < 2:
-            raise InputError(f"the {side} file has {len(store.users)} user: at least 2 are needed, 100 to say much")
+            raise InputError(
+                f"the {side} file has {counted(len(store.users), 'user')}: at least 2 are needed, 100 to say much"
+            )
     both = sorted(set(held_in.users) & set(held_out.users))
     if both:
-        raise InputError(f"{len(both)} users stand in both files, such as '{both[0]}': a user is on one side only")
+        raise InputError(f"{counted(len(both), 'user')} in both files, such as '{both[0]}': a user is on one side only")
     if ids_are_given:
         ids = {held_in.id(row) for row in range(len(held_in))}
         shared = next((held_out.id(row) for row in range(len(held_out)) if held_out.id(row) in ids), None)

@@ -20,7 +20,9 @@ from corpus.coins import keyed_order, seed_key
 from corpus.errors import InputError
 from corpus.files import cache_directory
 from corpus.split import Assignment, Part, Role, Selection, check_pool, select_users
+from corpus.statistics import missing_names_line
 from corpus.store import Corpus, CorpusStore, texts_of
+from corpus.wording import counted
 from defenses.data_side import Cap, Removal, TrainingRecord, apply_defenses
 from finetune.batches import encode
 from models.loading import LanguageModel
@@ -104,7 +106,12 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
         aliases=aliases,
         skip_bad_rows=config.corpus.skip_bad_lines,
     )
-    reporter.say(f"corpus: {len(store.users)} users, {len(store)} records, {store.report.skipped} rows skipped")
+    reporter.say(
+        f"corpus: {counted(len(store.users), 'user')}, {counted(len(store), 'record')},"
+        f" {counted(store.report.skipped, 'row')} skipped"
+    )
+    if line := missing_names_line(store.users):
+        reporter.say(line)
     audited = select_users(store, config.corpus.users, seed=config.seed)
     if len(audited.users) < 2:
         raise InputError(
@@ -164,15 +171,16 @@ def prepare_data(
     data = RunData(corpus, store, canaries, ledger, rows, removals)
     counts = data.ledger.count(data.canaries)
     reporter.say(
-        f"split: {counts[Role.HELD_IN]} users held in, {counts[Role.HELD_OUT]} held out, {counts[Role.ALWAYS_IN]}"
-        f" always in; {corpus.public_users} public users"
+        f"split: {counted(counts[Role.HELD_IN], 'user')} held in, {counts[Role.HELD_OUT]} held out,"
+        f" {counts[Role.ALWAYS_IN]} always in; {counted(corpus.public_users, 'public user')}"
     )
     if canaries:
         included = sum(data.canary_membership().values())
-        reporter.say(f"canaries: {included} canary users held in, {len(canaries) - included} held out")
+        reporter.say(f"canaries: {counted(included, 'canary user')} held in, {len(canaries) - included} held out")
     for removal in removals:
         reporter.say(
-            f"{removal.name}: {removal.removed} of {removal.before} training records of {removal.users} users left out"
+            f"{removal.name}: {removal.removed:,} of {counted(removal.before, 'training record')} left out, of"
+            f" {counted(removal.users, 'user')}"
         )
     return data
 

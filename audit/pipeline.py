@@ -19,7 +19,7 @@ from audit.exposure import write_people
 from audit.gradient_norms import canary_gradient_norms
 from audit.masking import masked, without_names
 from audit.outcome import outcome_of
-from audit.plan import claims_of, settle_plan
+from audit.plan import claims_of, require_mechanism, settle_plan
 from audit.power import forecast
 from audit.progress import LineReporter, Reporter
 from audit.record import DocumentsFacts, ModelFacts, Record, write_record
@@ -51,6 +51,7 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         InputError: ``out`` holds a run of another config or another process works in it, or the input cannot be used.
         ResumableError: training diverged.
     """
+    require_mechanism(config)
     with ExitStack() as until_the_end:
         return _stages(config, out, reporter, command, until_the_end)
 

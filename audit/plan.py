@@ -124,6 +124,14 @@ def mechanism_of(
             assert_never(defense)
 
 
+def require_mechanism(config: RunConfig) -> None:
+    """Find out, before a corpus is read or a model pre-trained, whether the config gives a mechanism at all.
+
+    Raises InputError where it does not: a cohort above the population, noise that no epsilon needs, and the like.
+    """
+    mechanism_of(config, plain_steps=1, clip_norm=1.0, cache_dir=accountant_cache())
+
+
 def configured_mechanism(config: RunConfig, plan: Mechanism, plain_steps: int) -> Mechanism:
     """The mechanism that a finished run's config gives, with the clip norm of its plan where the run measured one."""
     norm = plan.clip.norm if isinstance(plan.clip, BatchClip | FlatClip) else None

@@ -33,8 +33,8 @@ def scoring_rule(max_characters: int) -> str:
     """What is scored of a text, in words."""
     return (
         f"every model scores the same characters of a text, its first {max_characters:,}: all tokens, in windows"
-        " of at most the model's context, a start token before each window, the end-of-text token not scored; models"
-        " with different tokenizers are compared per text, never per token"
+        " of as many tokens as the model's context, each read after a start token, the end-of-text token not scored;"
+        " models with different tokenizers are compared per text, never per token"
     )
 
 

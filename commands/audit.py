@@ -86,8 +86,11 @@ def audit(
         float | None, typer.Option(help="Seconds of silence before a new try (default: 120).", rich_help_panel=PANEL)
     ] = None,
     max_tries: Annotated[int | None, typer.Option(help="Of a request (default: 6).", rich_help_panel=PANEL)] = None,
-    price_per_million_tokens: Annotated[
-        float | None, typer.Option(min=0, help="To say the cost beforehand.", rich_help_panel=PANEL)
+    price_per_million: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="PRICE", help="Price of a million tokens, for the cost estimate.", rich_help_panel=PANEL
+        ),
     ] = None,
     max_tokens_sent: Annotated[
         int | None, typer.Option(min=0, help="Refuse to send more than that.", rich_help_panel=PANEL)
@@ -135,7 +138,7 @@ def audit(
         concurrency=concurrency,
         timeout=timeout,
         max_tries=max_tries,
-        price_per_million_tokens=price_per_million_tokens,
+        price_per_million=price_per_million,
         max_tokens_sent=max_tokens_sent,
     )
     _look_for([*([] if remote else [model]), *reference], [held_in, held_out, training, plan])
@@ -221,7 +224,7 @@ def _remote(url: str | None, **options: Any) -> "Remote | None":
         Endpoint(url, options["api_key_env"], **pace),
         tokenizer=options["tokenizer"],
         context=options["context"],
-        price=options["price_per_million_tokens"],
+        price=options["price_per_million"],
         max_tokens_sent=options["max_tokens_sent"],
     )
 

@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from audit.knowledge import Knowledge
 from audit.record import Record
 from audit.record_results import AttackResult, CanaryFacts, CanaryGroup, Estimate, GradientNorms
+from corpus.wording import counted
 from reports.drawing import BLUE, GREY, ORANGE, figure, label, two_sides
-from reports.wording import counted
 
 
 def figures(record: Record) -> dict[str, str]:

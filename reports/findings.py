@@ -6,9 +6,10 @@ from audit.headline import PROMISES
 from audit.record import Count, Record
 from audit.record_results import DecisionFacts, VerdictFacts
 from audit.verdict import NO_CLAIM
+from corpus.wording import counted
 from reports import training_findings
 from reports.next_steps import next_step
-from reports.wording import counted, group_name, interval, percent, sentence
+from reports.wording import group_name, interval, percent, sentence
 
 HOW_WELL = "How well the attacks did"
 BOUNDS = "Bounds and verdict"

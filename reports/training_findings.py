@@ -3,7 +3,8 @@
 from audit.record import Record
 from audit.record_results import TrialsFacts
 from audit.verdict import NO_CLAIM
-from reports.wording import counted, interval
+from corpus.wording import counted
+from reports.wording import interval
 
 
 def audited(record: Record, trials: TrialsFacts) -> str:

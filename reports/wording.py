@@ -1,6 +1,7 @@
 """How numbers and names read in a report."""
 
 from audit.record_results import CanaryGroup, Estimate
+from corpus.wording import counted
 
 _BREAK = "\u200b"  # a place where a line may end
 
@@ -13,11 +14,6 @@ def percent(value: float, digits: int = 1) -> str:
 def interval(estimate: Estimate, digits: int = 3) -> str:
     """An estimate as "0.712 (95 % interval 0.650 to 0.774)"."""
     return f"{estimate.value:.{digits}f} (95 % interval {estimate.lower:.{digits}f} to {estimate.upper:.{digits}f})"
-
-
-def counted(number: int, what: str) -> str:
-    """A number and what it counts, as "1 token" or "2,000 tokens"."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def group_name(group: CanaryGroup) -> str:

@@ -119,7 +119,7 @@ def test_a_user_or_a_record_on_both_sides_is_refused(call, finished, files, tmp_
     code, _, err = call(*_arguments(finished, files, tmp_path / "a"))
     assert code == 2
     assert err.splitlines()[-1] == (
-        f"error: 1 users stand in both files, such as '{first['author']}': a user is on one side only"
+        f"error: 1 user in both files, such as '{first['author']}': a user is on one side only"
     )
     held_out.write_text(kept + json.dumps({**first, "author": "new"}) + "\n", encoding="utf-8")
     code, _, err = call(*_arguments(finished, files, tmp_path / "b"))

@@ -52,9 +52,7 @@ def test_an_audit_over_http_says_what_the_local_one_says_and_is_verified_without
     assert code == 0, err
     arguments = _arguments(finished, files, tmp_path / "remote")
     with serving(server) as url:
-        code, out, err = call(
-            *_at(url, arguments, local, "--price-per-million-tokens", 2, "--requests-per-minute", 6e4)
-        )
+        code, out, err = call(*_at(url, arguments, local, "--price-per-million", 2, "--requests-per-minute", 6e4))
     assert code == 0, err
     sent = [body["prompt"] for body in server.asked]
     assert f"cost: users' texts go to '{url}': " in err
