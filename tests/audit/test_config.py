@@ -171,11 +171,12 @@ def test_a_key_of_another_tool_is_told_its_name_here(key, meant):
         _with(finetune={key: 1})
 
 
-def test_pre_training_keeps_the_last_checkpoint_unless_it_says_otherwise():
-    config = _with(model={"pretrain": {"recipe": {"epochs": 2}}})
-    assert config.model.pretrain.recipe.select == "last"
+def test_what_a_recipe_of_pre_training_leaves_out_is_pre_training_s_own():
+    short = {"sequence_length": 64}
+    recipe = _with(finetune=short, model={"pretrain": {"recipe": {"epochs": 2}}}).model.pretrain.recipe
+    assert (recipe.select, recipe.epochs, recipe.learning_rate, recipe.sequence_length) == ("last", 2, 2e-3, 128)
     with pytest.raises(InputError, match="recipe.select must be 'last'"):
-        _with(model={"pretrain": {"recipe": {"epochs": 2, "select": "best"}}})
+        _with(finetune=short, model={"pretrain": {"recipe": {"epochs": 2, "select": "best"}}})
 
 
 @pytest.mark.parametrize(
