@@ -34,6 +34,11 @@ def label(axes: Axes, x: str, y: str) -> None:
     axes.tick_params(width=0.6, length=2.5)
 
 
+def above(axes: Axes) -> None:
+    """Put the legend above the axes, where nothing is drawn."""
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+
+
 @contextmanager
 def figure(width: float, height: float) -> Iterator[tuple[Figure, list[str]]]:
     """A figure of ``width`` x ``height`` inches; its SVG is put into the list when the context ends."""

@@ -7,7 +7,7 @@ from audit.knowledge import Knowledge
 from audit.record import Record
 from audit.record_results import AttackResult, CanaryFacts, CanaryGroup, Estimate, GradientNorms
 from corpus.wording import counted
-from reports.drawing import BLUE, GREY, ORANGE, figure, label, two_sides
+from reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
 
 
 def figures(record: Record) -> dict[str, str]:
@@ -54,18 +54,18 @@ def _roc(record: Record) -> str:
                 name = f"{result.attack}, {result.aggregation} ({result.auroc.value:.2f})"
                 axes.plot(result.roc_fpr, result.roc_tpr, style, color=colour, label=name)
             label(axes, "false-positive rate", "true-positive rate")
+        lowest = 0.5 / max(record.split.held_out, record.split.held_in)
         ceiling = record.training.ceiling if record.training else None
         if ceiling:
-            for axes in (linear, log):
-                axes.plot(
-                    ceiling.fpr, ceiling.tpr, color="black", linewidth=0.8, label=f"ceiling ({ceiling.auroc:.2f})"
-                )
-                axes.fill_between(ceiling.fpr, ceiling.tpr, 1, color=GREY, alpha=0.15, linewidth=0)
-        diagonal = np.geomspace(1e-5, 1, 50)
+            for axes, least in ((linear, 0.0), (log, lowest)):
+                shown = np.array(ceiling.fpr) >= least
+                fpr, tpr = np.array(ceiling.fpr)[shown], np.array(ceiling.tpr)[shown]
+                axes.plot(fpr, tpr, color="black", linewidth=0.8, label=f"ceiling ({ceiling.auroc:.2f})")
+                axes.fill_between(fpr, tpr, 1, color=GREY, alpha=0.15, linewidth=0)
+        diagonal = np.geomspace(lowest, 1, 50)
         linear.plot([0, 1], [0, 1], color=GREY, linewidth=0.6)
         log.plot(diagonal, diagonal, color=GREY, linewidth=0.6)
         linear.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        lowest = 0.5 / max(record.split.held_out, record.split.held_in)
         log.set(xscale="log", yscale="log", xlim=(lowest, 1), ylim=(lowest, 1.1), aspect="equal")
         # beneath the axes: near an AUROC of 0.5 there is no room among the curves
         handles, names = linear.get_legend_handles_labels()
@@ -91,7 +91,7 @@ def _histogram(result: AttackResult) -> str:
             "share per unit",
         )
         axes.set_yticks([])
-        axes.legend()
+        above(axes)
     return saved[0]
 
 
@@ -104,7 +104,7 @@ def _curves(record: Record) -> str:
         losses.plot(steps, [p.held_in_loss for p in points], "o-", color=BLUE, markersize=3, label="held-in users")
         losses.plot(steps, [p.held_out_loss for p in points], "s--", color=ORANGE, markersize=3, label="held-out users")
         label(losses, "optimizer steps", "validation loss, nats per token")
-        losses.legend()
+        above(losses)
         areas.plot(steps, [p.auroc for p in points], "o-", color="black", markersize=3)
         areas.axhline(0.5, color=GREY, linewidth=0.6)
         label(areas, "optimizer steps", "attack AUROC")
@@ -172,7 +172,7 @@ def _gradient_norms(norms: GradientNorms) -> str:
         axes.stairs(planted / planted.sum(), norms.edges, color=BLUE, linewidth=1.2, label="records of canary users")
         axes.set_xscale("log")
         label(axes, "gradient norm of one record at the base model", "share of records")
-        axes.legend()
+        above(axes)
     return saved[0]
 
 

@@ -1,7 +1,7 @@
 """The figure of independent trainings, as SVG: their scores, and the threshold that was tested."""
 
 from audit.record import Record
-from reports.drawing import figure, label, two_sides
+from reports.drawing import above, figure, label, two_sides
 
 
 def trials_histogram(record: Record) -> str:
@@ -15,5 +15,5 @@ def trials_histogram(record: Record) -> str:
             axes.axvline(record.trials.threshold, color="black", linewidth=0.8, linestyle="--", label="threshold")
         label(axes, f"score of the training (mean {result.attack} of the user's documents, nats)", "share per unit")
         axes.set_yticks([])
-        axes.legend()
+        above(axes)
     return saved[0]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -27,6 +26,7 @@ from reports.figures import figures
 from reports.findings import findings
 from reports.pdf import write_report
 from tests.conftest import SMALL
+from tests.pdf_pages import text_of
 
 SILENT = LineReporter(lambda line: None)
 KINDS = [
@@ -84,10 +84,7 @@ def _table(folder, name):
 
 
 def _pdf_text(folder):
-    if shutil.which("pdftotext") is None:
-        pytest.skip("pdftotext (poppler-utils) is not installed")
-    command = ["pdftotext", str(folder / "report.pdf"), "-"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return " ".join(text_of(folder / "report.pdf").split())
 
 
 def _original():
