@@ -13,7 +13,7 @@ from scipy import stats
 from attacks.protocol import AGGREGATIONS
 from attacks.table import NO_ATTACKS, dial_of
 from audit.attacker import AttackConfig
-from audit.bootstrap import BootstrapResult, bootstrap
+from audit.bootstrap import BootstrapResult, bootstrap_each
 from audit.config import AuditConfig
 from audit.decision import NAMED_AT, DecisionConfig, RateEvidence, ScoreEvidence
 from audit.limits import AurocLimits, auroc_limits, tpr_at_most
@@ -117,12 +117,15 @@ def evaluate_family(
     step(1)
     limits = auroc_limits(table[:, member], table[:, ~member])
     rates = sorted({*audit.fprs, *low, *NAMED_AT})
-    scores = []
-    for k, (variant, row) in enumerate(zip(variants, table, strict=True)):
-        intervals = bootstrap(row[member], row[~member], rates, resamples=audit.resamples, seed=seed)
-        evidence = _evidence(k, variant, intervals, limits, test, int(member.sum()))
-        scores.append(FamilyScore(variant, row, intervals, evidence, _with_length(row, lengths)))
-        step(1)
+    intervals = bootstrap_each(
+        table[:, member], table[:, ~member], rates, resamples=audit.resamples, seed=seed, advance=advance
+    )
+    scores = [
+        FamilyScore(
+            variant, row, its, _evidence(k, variant, its, limits, test, int(member.sum())), _with_length(row, lengths)
+        )
+        for k, (variant, row, its) in enumerate(zip(variants, table, intervals, strict=True))
+    ]
     return Family(tuple(scores), test, member)
 
 

@@ -226,6 +226,12 @@ class Record(Facts):
     trials: TrialsFacts | None = None
     environment: Environment
 
+    def named(self) -> AttackResult:
+        """The attack that the headline names, where it is one under its own dials; else the leading one."""
+        strongest = self.decision.decision.strongest
+        known = strongest is not None and strongest < len(self.attacks)
+        return self.attacks[strongest] if known and strongest is not None else self.primary()
+
     def primary(self) -> AttackResult:
         """The attack that the report leads with, under the mean or whatever aggregation was configured first."""
         return next(result for result in self.attacks if result.attack == self.primary_attack)

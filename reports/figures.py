@@ -12,7 +12,7 @@ from reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
 
 def figures(record: Record) -> dict[str, str]:
     """SVG by name: "roc", "histogram"; "curves", "knowledge", "canaries" and "norms" where the record holds such."""
-    found = {"roc": _roc(record), "histogram": _histogram(record.primary())}
+    found = {"roc": _roc(record), "histogram": _histogram(record.named())}
     if record.training and len(record.training.curve) > 1:
         found["curves"] = _curves(record)
     if record.gradient_norms:

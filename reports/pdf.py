@@ -69,6 +69,7 @@ def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "findings": asdict(findings(record)),
         "figures": sorted(drawn),
         "shown": shown_curves(record),
+        "histogram_of": f"{record.named().attack}, {record.named().aggregation} over texts",
         "trials": record.trials is not None,
         "attacks": attack_rows(record),
         "fprs": [percent(t.fpr) for t in record.primary().tpr_at],
