@@ -124,9 +124,7 @@ def areas(cache: Path) -> None:
         exact = float(stats.binom.pmf(counts, 8, rate) @ stats.norm.cdf(counts / (0.25 * math.sqrt(2.0))))
         coarse = pld_ceiling(loss_distribution(event, 1, DELTA, cache_dir=cache)).auroc
         took, area = seconds(lambda e=event: ceiling_of(e, 1, DELTA, cache_dir=cache).auroc)
-        print(
-            f"  q = {rate:<7g} exact {exact:.6f}  +{area - exact:.1e} ({took:.3f} s)  epsilon's grid +{coarse - exact:.1e}"
-        )
+        print(f"  q = {rate:<7g} exact {exact:.6f}  +{area - exact:.1e} (+{coarse - exact:.1e})  {took:.3f} s")
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ def exact_step(sigma, group, rate):
     return rates, float(weights @ stats.norm.cdf(k / (sigma * math.sqrt(2))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(sigma=st.floats(0.1, 5.0), group=st.integers(1, 32), rate=st.floats(1e-4, 1.0), spread=st.floats(0.0, 1.0))
 @example(sigma=0.25, group=8, rate=0.05, spread=0.5)  # 0.6843 for 0.6676 before the grid was refined for attackers
 @example(sigma=0.1, group=32, rate=0.01, spread=0.5)
@@ -162,7 +162,7 @@ def test_an_optimal_attacker_stays_under_the_ceiling_and_close_to_it():
     assert auroc > too_much_noise_claimed + 5 * standard_error
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(mu=st.floats(0.05, 6.0), fpr=st.floats(0.0, 1.0), width=st.floats(0.01, 0.2))
 @example(mu=1.25, fpr=1.27e-14, width=0.125)  # 1 - U held four digits here and the ceiling was 2 % too low
 def test_ceiling_is_never_below_the_truth_on_any_grid(mu, fpr, width):
