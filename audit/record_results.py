@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Label = Literal["certified", "indicative", "estimate"]
+Label = Literal["certified", "indicative", "conditional", "estimate"]
 REAL_USERS = "real users"
 
 

@@ -20,6 +20,7 @@ from defenses.loss_pmf import LossPair, LossPmf
 
 Array = npt.NDArray[np.float64]
 
+_PASSES = 40
 _LOWEST_LOSS = -12.0  # below, FFT noise times e^{-loss} would count; the other direction covers that end
 
 
@@ -122,12 +123,20 @@ def symmetrised(ceiling: RocCeiling) -> RocCeiling:
     x = np.concatenate([ceiling.fpr, 1.0 - ceiling.tpr])
     y = np.concatenate([ceiling.tpr, 1.0 - ceiling.fpr])
     order = np.lexsort((-y, x))
+    x, y = x[order], y[order]
+    highest = np.append(True, x[1:] > x[:-1])  # of each x
+    x, y = x[highest], y[highest]
+    for _ in range(_PASSES):  # a point on or below the line between its neighbours is no corner of the hull
+        above = (y[1:-1] - y[:-2]) * (x[2:] - x[1:-1]) > (y[2:] - y[1:-1]) * (x[1:-1] - x[:-2])
+        if above.all():
+            return RocCeiling(x, np.maximum.accumulate(y))
+        kept = np.concatenate([[True], above, [True]])
+        x, y = x[kept], y[kept]
     hull: list[tuple[float, float]] = []
-    for point in zip(x[order].tolist(), y[order].tolist(), strict=True):
+    for point in zip(x.tolist(), y.tolist(), strict=True):
         while len(hull) > 1 and _turn(hull[-2], hull[-1], point) >= 0.0:
             hull.pop()
-        if not hull or point[0] > hull[-1][0]:
-            hull.append(point)
+        hull.append(point)
     fpr, tpr = np.array(hull).T
     return RocCeiling(fpr, np.maximum.accumulate(tpr))
 

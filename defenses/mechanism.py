@@ -97,7 +97,8 @@ class Mechanism(Choice):
     user contributes per step (no effect on epsilon); sampled "example" with unit "user" is ELS or group privacy, where
     group_size is the cap on a user's records; sampled "example" with unit "example" is example-level DP.
     assumptions: what the guarantee takes for granted, printed with it.
-    protected_units: the public number of protected units, for the warning about delta, where the sampler does not tell.
+    protected_units: the public number of protected units, for the warning about delta. Where it is not given, the
+    sampler's population over group_size is the least number there can be.
     Raises InputError, one line with every problem, for a combination that no accountant here covers.
     """
 
@@ -285,9 +286,9 @@ class Mechanism(Choice):
     def _promise(self, event: Event, cache_dir: Path | None) -> Guarantee:
         assert self.delta is not None
         assert self.unit != "none"
-        units = self.protected_units
-        if units is None and self.sampled == self.unit:
-            units = self.sampler.population
+        units, population = self.protected_units, self.sampler.population
+        if units is None and population is not None:
+            units = -(-population // self.members)  # at least so many users hold the population's examples
         warning = accounting.delta_warning(self.delta, units) if units is not None else None
         return Guarantee(
             epsilon=accounting.epsilon(event, self.steps, self.delta, cache_dir=cache_dir),

@@ -65,6 +65,23 @@ def test_the_best_number_of_guesses_without_a_price_fails():
     assert measure.count([unpaid], randomised_response(0.0), 500, 300, coins=True, seed=5)[0] > most_wrong(300)
 
 
+def test_choosing_the_sides_by_the_coins_fails():
+    """How many guesses are "in" may follow from the scores, not from membership: the best split is wrong too often."""
+
+    def with_labels(scores, known):
+        order = np.argsort(scores.scores)
+        right = np.append(0, np.cumsum(~scores.member[order])), np.append(0, np.cumsum(scores.member[order][::-1]))
+        best = [(t, int((right[0][: t.made + 1] + right[1][t.made :: -1]).max())) for t in one_run.paid_tries(500)]
+        games = ((one_run.Guesses(500, t.made, correct), t.level) for t, correct in best)
+        return any(one_run.one_run_p_value(game, known.epsilon, 0.0) <= level for game, level in games)
+
+    def without(scores, known):
+        return one_run.steinke_bound(scores, 0.0).epsilon > 0.0
+
+    wrong = measure.count([with_labels, without], randomised_response(0.0), 500, 300, coins=True, seed=5)
+    assert wrong[0] > most_wrong(300) >= wrong[1]
+
+
 def test_one_run_bounds_fail_on_dependent_coins():
     """Pairs of which one is in: a mechanism of replace-one epsilon 1 is rejected at 1 in most runs (4h)."""
     rng = np.random.default_rng(6)
