@@ -53,8 +53,10 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     tail = float(stats.binom.sf(v - 1, r, q))
     if delta == 0.0 or v == 0:
         return min(1.0, tail)
-    below = np.cumsum(stats.binom.pmf(np.arange(v - 1, -1, -1), r, q))  # P[v - i <= Bin < v] for i = 1..v
-    return min(1.0, tail + 2.0 * m * delta * float((below / np.arange(1, v + 1)).max()))
+    # P[v - i <= Bin < v] for i = 1, 2, ...: from 12 deviations below the mean on it grows no more, and over i it falls
+    least = max(0, min(v - 1, int(r * q - 12.0 * np.sqrt(r * q * (1.0 - q)) - 10.0)))
+    below = np.cumsum(stats.binom.pmf(np.arange(v - 1, least - 1, -1), r, q))
+    return min(1.0, tail + 2.0 * m * delta * float((below / np.arange(1, v - least + 1)).max()))
 
 
 @functools.lru_cache(maxsize=65536)

@@ -24,7 +24,7 @@ from defenses.accounting import check_delta, gaussian_epsilon
 
 SIMULATIONS = 400
 LARGEST_SIMULATED = 20_000
-LARGEST = 400_000  # users that a question may be asked for: it takes under ten seconds then
+LARGEST = 1_000_000  # users that a question may be asked for: it takes under ten seconds then
 MOST_USERS = 100_000
 _KNOTS = 7
 _COIN = Assignment.COIN

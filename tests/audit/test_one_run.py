@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import special
+from scipy import special, stats
 
 from audit import one_run
 from audit.labelled import LabelledScores
@@ -51,6 +51,15 @@ def test_one_run_p_value_is_the_sum_of_its_terms(m, r, v, delta):
     for epsilon in (0.0, 0.7, 2.5):
         slowly = slow.one_run_p_value(m, r, v, epsilon, delta)
         assert one_run_p_value(Guesses(m, r, v), epsilon, delta) == pytest.approx(slowly, rel=1e-9)
+
+
+@pytest.mark.parametrize(("m", "r", "v"), [(20_000, 5_000, 4_000), (20_000, 20_000, 10_100), (5_000, 5_000, 4_990)])
+def test_one_run_p_value_of_many_guesses_leaves_nothing_out(m, r, v):
+    for epsilon in (0.0, 1.0, 1.4, 5.0):
+        q = special.expit(epsilon)
+        below = np.cumsum(stats.binom.pmf(np.arange(v - 1, -1, -1), r, q)) / np.arange(1, v + 1)
+        whole = min(1.0, stats.binom.sf(v - 1, r, q) + 2 * m * 1e-5 * below.max())
+        assert one_run_p_value(Guesses(m, r, v), epsilon, 1e-5) == pytest.approx(whole, rel=1e-12)
 
 
 def test_fdp_recursion_equals_its_slow_twin():

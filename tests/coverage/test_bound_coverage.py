@@ -1,5 +1,6 @@
 """Each bound is right as often as it says, on mechanisms of known epsilon; the rule that most tools use is not."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from audit.labelled import LabelledScores
 from audit.measured_coverage import MEASURED
 from tests.coverage import measure
 from tests.coverage.measure import Row, most_wrong
-from tests.coverage.mechanisms import randomised_response
+from tests.coverage.mechanisms import randomised_response, subsampled
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "coverage.md"
 
@@ -28,7 +29,15 @@ def test_exact_coverage():
 
 @pytest.mark.parametrize(("users", "epsilons", "trials"), [(50, (0.0, 1.0), 200), (500, (0.5, 4.0), 150)])
 def test_simulated_coverage(users, epsilons, trials):
-    assert not failures(measure.simulate(epsilons, users, trials, seed=11, estimates=False))
+    assert not failures(measure.simulate(epsilons, users, trials, seed=11, estimates=False, plans=False))
+
+
+def test_coverage_of_the_plans_noise_inverted():
+    """A plan of epsilon 1 that is kept; a trainer of epsilon 16 is bounded above 1."""
+    kept = subsampled(1.0)
+    assert measure.count(measure.PLAN.values(), kept, 500, 60, coins=True, seed=4)[0] <= most_wrong(60)
+    broken = dataclasses.replace(kept, draw=subsampled(16.0).draw)
+    assert measure.count(measure.PLAN.values(), broken, 500, 20, coins=True, seed=4)[0] > most_wrong(20)
 
 
 @pytest.mark.slow
