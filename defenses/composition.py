@@ -64,12 +64,17 @@ def grid_epsilon(event: GridEvent, steps: int, delta: float, directory: Path) ->
         return pair_epsilon(settled_pair(event, steps, delta, directory), delta)
     if isinstance(event, PoissonGaussian):
         return _tilted_epsilon(event, steps, delta, directory)
+    check_rounding(delta, steps)
+    return pair_epsilon(settled_pair(event, steps, delta, directory), delta)
+
+
+def check_rounding(delta: float, steps: int) -> None:
+    """Raises InputError where delta is not clear of the rounding of a whole pair, which is all that a hard cap has."""
     if delta < 4.0 * rounding_mass(steps):
         raise InputError(
             f"delta {delta:g} is too small for {steps} steps with a hard cohort cap, whose rounding may reach "
             f"{rounding_mass(steps):.1g}: ask for a larger delta"
         )
-    return pair_epsilon(settled_pair(event, steps, delta, directory), delta)
 
 
 def grid_delta(event: GridEvent, steps: int, epsilon: float, directory: Path) -> float:

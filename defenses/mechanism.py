@@ -35,6 +35,7 @@ from defenses.choices import (
     Sampler,
     ShuffledSampler,
 )
+from defenses.composition import check_rounding
 from defenses.events import (
     CappedPoissonGaussian,
     Event,
@@ -154,6 +155,8 @@ class Mechanism(Choice):
             raise InputError("replace adjacency has no accountant under Poisson sampling: use add_remove")
         if self.adjacency == "add_remove" and shuffled:
             raise InputError("shuffled cohorts fix the population: use zero_out or replace adjacency")
+        if isinstance(self.sampler, CappedPoissonSampler):
+            check_rounding(self.delta, self.steps)
         if isinstance(self.sampler, CappedPoissonSampler) and self.members > 1:
             raise InputError(
                 f"a hard cohort cap with group size {self.members} has no accountant: drop the cap or sample users"

@@ -210,6 +210,10 @@ def test_conditions_and_warnings_are_printed_beside_epsilon():
         (lambda: shuffled(sampler=ShuffledSampler(population=10, cohort=11)), "cohort 11 is larger"),
         (lambda: uls(sampler=CappedPoissonSampler.of(1024, 16, cap=9)), "cap 9 is below the expected cohort 16"),
         (
+            lambda: uls(sampler=CappedPoissonSampler.of(1024, 16, cap=99), steps=40_000, delta=1e-11),
+            "delta 1e-11 is too small for 40000 steps with a hard cohort cap",
+        ),
+        (
             lambda: els(sampler=CappedPoissonSampler.of(1024, 16, cap=99)),
             "a hard cohort cap with group size 32 has no accountant",
         ),
