@@ -4,7 +4,7 @@ import errno
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -24,6 +24,7 @@ from corpus.errors import InputError, ResumableError
 if TYPE_CHECKING:
     from audit.config import RunConfig
 
+_WrongUse: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException of the click that typer brings
 BUG, BAD_INPUT, RESUMABLE, INTERRUPTED = 1, 2, 5, 130
 _MISNAMED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
 
@@ -69,8 +70,19 @@ app.command()(audit.audit)
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="Folder of a finished run or audit.")]) -> None:
-    """Make report.pdf from a folder's record.json."""
+def report(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run or audit.")],
+    people: Annotated[
+        bool, typer.Option("--people", help="Print the most exposed users by name, from the owner-only people.parquet.")
+    ] = False,
+    most: Annotated[int, typer.Option(min=1, help="With --people: at most so many of them.")] = 20,
+) -> None:
+    """Make report.pdf from a folder's record.json. With --people print single users, whom the report never names."""
+    if people:
+        from audit.exposure import people_table, read_people
+
+        typer.echo(people_table(read_people(run / "people.parquet"), most))
+        return
     from reports.pdf import write_report
 
     typer.echo(f"report: {write_report(run)}")
@@ -104,10 +116,25 @@ def compare(
 
 @app.command()
 def verify(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run or audit.")],
+    run: Annotated[Path | None, typer.Argument(help="Folder of a finished run or audit.")] = None,
+    exported: Annotated[
+        Path | None, typer.Option(help="In place of a run: a folder that heldin export wrote; compare its files.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Recompute every number of a record from its scores, ledger and plan, and say which differ (exit code 2)."""
+    """Recompute every number of a record from its scores, ledger and plan, and say which differ (exit code 2).
+
+    With --exported DIR show that every file of an exported model is the one that its plan names.
+    """
+    if (run is None) == (exported is None):
+        raise InputError("name the folder of a finished run, or --exported and the folder that heldin export wrote")
+    if exported is not None:
+        from audit.export import verify_exported
+
+        said = verify_exported(exported)
+        typer.echo(json_text({"exported": str(exported), "agrees": True, "found": said}) if json else said)
+        return
+    assert run is not None
     from audit import verify as engine
     from audit.progress import LineReporter, reporter_for_this_terminal
 
@@ -251,7 +278,9 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
-        app(standalone_mode=True)
+        code = app(standalone_mode=False, prog_name="heldin")
+    except _WrongUse as error:
+        _fail_usage(error)
     except InputError as error:
         _fail(f"error: {error}", BAD_INPUT)
     except ResumableError as error:
@@ -263,12 +292,24 @@ def main() -> None:
             raise
         if error.errno in _MISNAMED and error.filename:
             _fail(f"error: {os.strerror(error.errno)}: '{error.filename}': name another file or folder", BAD_INPUT)
-        _fail(
-            f"stopped: {os.strerror(error.errno)}: {error.filename or ''}; mend it and run the command again", RESUMABLE
-        )
+        where = f": '{error.filename}'" if error.filename else ""
+        _fail(f"stopped: {os.strerror(error.errno)}{where}; mend it and run the command again", RESUMABLE)
+    if code == INTERRUPTED:  # before there was anything to go on with
+        _fail("interrupted", INTERRUPTED)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(line: str, code: int) -> None:
+def _fail_usage(error: Any) -> NoReturn:
+    """One line for a wrong option or command, as for any other wrong input; the help where nothing was asked for."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        sys.exit(BAD_INPUT)
+    context = getattr(error, "ctx", None)
+    help_ = f" (see {context.command_path} --help)" if context else ""
+    _fail(f"error: {' '.join(error.format_message().split()).rstrip('.')}{help_}", BAD_INPUT)
+
+
+def _fail(line: str, code: int) -> NoReturn:
     typer.echo(line, err=True)
     sys.exit(code)
 

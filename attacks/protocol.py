@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from corpus.errors import InputError
 from models.token_scores import TokenScores
 
-Aggregation = Callable[[NDArray[np.float64]], float]
+# (statistics user by user, shape (t,); where each user's begin, shape (n,)) to scores, shape (n,)
+Aggregation = Callable[[NDArray[np.float64], NDArray[np.intp]], NDArray[np.float64]]
 
 AGGREGATIONS: Mapping[str, Aggregation] = {
-    "mean": lambda values: float(values.mean()),
-    "min": lambda values: float(values.min()),
-    "max": lambda values: float(values.max()),
+    "mean": lambda values, starts: np.add.reduceat(values, starts) / np.diff(np.append(starts, values.size)),
+    "min": np.minimum.reduceat,
+    "max": np.maximum.reduceat,
 }
 
 
@@ -89,6 +90,7 @@ def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggreg
     empty = next((user for user, values in statistics.items() if not len(values)), None)
     if empty is not None:
         raise InputError(f"attack '{attack}': no text of user '{empty}' to score")
-    combine = AGGREGATIONS[aggregation]
-    values = [combine(np.asarray(v, dtype=np.float64)) for v in statistics.values()]
-    return UserScores(attack, tuple(statistics), np.asarray(values, dtype=np.float64))
+    values = np.array([value for its in statistics.values() for value in its], dtype=np.float64)
+    starts = np.cumsum([0, *map(len, statistics.values())])[:-1]
+    scores = AGGREGATIONS[aggregation](values, starts) if statistics else values
+    return UserScores(attack, tuple(statistics), np.asarray(scores, dtype=np.float64))

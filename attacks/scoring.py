@@ -6,22 +6,13 @@ What comes in: users and their texts. No membership, no defense.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from attacks.protocol import Attack, UserScores, lift_to_users
+from attacks.protocol import Attack
+from attacks.table import TextStatistic
 from corpus.errors import InputError
 from models.score_cache import ScoreCache, ScoredModel
 from models.token_scores import TokenScores
 
 DEFAULT_MAX_CHARACTERS = 4000
-
-
-@dataclass(frozen=True)
-class TextStatistic:
-    """One attack's statistic of one text of one user."""
-
-    user: str
-    text: int
-    attack: str
-    value: float
 
 
 @dataclass(frozen=True)
@@ -79,25 +70,3 @@ def score_attacks(
         for attack in attacks
         for (user, number, text), of_target, of_reference in zip(items, target_scores, reference_scores, strict=True)
     ]
-
-
-def turned(attack: str, dial: str, setting: str) -> str:
-    """What an attack is called once one of its dials is turned, the others left as they are."""
-    return f"{attack} [{dial}: {setting}]"
-
-
-def dial_of(attack: str, name: str) -> tuple[str, str] | None:
-    """Dial and setting of a name made by ``turned`` of this attack, or None."""
-    if not (name.startswith(f"{attack} [") and name.endswith("]")):
-        return None
-    dial, colon, setting = name.removeprefix(f"{attack} [")[:-1].partition(": ")
-    return (dial, setting) if colon else None
-
-
-def user_scores(statistics: Sequence[TextStatistic], attack: str, aggregation: str = "mean") -> UserScores:
-    """Lift one attack's statistics to users."""
-    by_user: dict[str, list[float]] = {}
-    for s in statistics:
-        if s.attack == attack:
-            by_user.setdefault(s.user, []).append(s.value)
-    return lift_to_users(attack, by_user, aggregation)

@@ -1,6 +1,6 @@
 """Bootstrap over users, held-in and held-out resampled apart. The statistical unit is the user. numpy only."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,7 +21,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True)
 class Interval:
-    """A statistic with its 95 % interval; ``mean`` and ``deviation`` are over the bootstrap resamples.
+    """A statistic with its 95 % interval; ``mean``, ``deviation``, ``at_most`` (95 % quantile) are over the resamples.
 
     An estimate: users' scores share one model, so its coverage is nominal, not certified (accounting.md section 4h).
     """
@@ -31,6 +31,7 @@ class Interval:
     deviation: float
     lower: float
     upper: float
+    at_most: float
     method: Method
 
 
@@ -45,7 +46,7 @@ class BootstrapResult:
 def bootstrap(
     held_in: Scores, held_out: Scores, fprs: Sequence[float], *, resamples: int = 2000, seed: int = 0
 ) -> BootstrapResult:
-    """Stratified bootstrap of AUROC and of TPR at fixed FPRs.
+    """Stratified bootstrap of AUROC and of TPR at fixed FPRs, of one score.
 
     Args:
         held_in: scores, shape (n1,).
@@ -54,29 +55,42 @@ def bootstrap(
         resamples: number of resamples.
         seed: of the resampling; public.
     """
-    levels, members = np.unique(np.concatenate([held_in, held_out]), return_inverse=True)
-    order_in, order_out = members[: held_in.size], members[held_in.size :]
+    return bootstrap_each(held_in[None], held_out[None], fprs, resamples=resamples, seed=seed)[0]
+
+
+def bootstrap_each(
+    held_in: NDArray[np.float64],
+    held_out: NDArray[np.float64],
+    fprs: Sequence[float],
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+    advance: Callable[[int], object] | None = None,
+) -> list[BootstrapResult]:
+    """The bootstrap of K scores of the same users, which share their resamples.
+
+    Args:
+        held_in: scores, shape (K, n1).
+        held_out: scores, shape (K, n0).
+        fprs: false-positive rates.
+        resamples: number of resamples.
+        seed: of the resampling; public.
+        advance: called with 1 for each score, when its last resample is done.
+    """
+    n1, n0 = held_in.shape[1], held_out.shape[1]
+    ranked = [_Ranked.of(a, b) for a, b in zip(held_in, held_out, strict=True)]
+    areas, rates = np.empty((len(ranked), resamples)), np.empty((len(ranked), resamples, len(fprs)))
     generator = np.random.default_rng(seed)
-    block = max(1, CELLS_PER_BLOCK // levels.size)
-    areas: list[NDArray[np.float64]] = []
-    rates: list[NDArray[np.float64]] = []
+    block = max(1, CELLS_PER_BLOCK // max(n1, n0))
     for start in range(0, resamples, block):
-        size = min(block, resamples - start)
-        counts_in = _resampled_counts(order_in, levels.size, size, generator)
-        counts_out = _resampled_counts(order_out, levels.size, size, generator)
-        above_in, above_out = counts_in.cumsum(1), counts_out.cumsum(1)  # (size, levels), highest score first
-        concordant = (counts_out * (above_in - counts_in / 2)).sum(1)
-        areas.append(concordant / (held_in.size * held_out.size))
-        rates.append(np.array([_tpr(above_in, above_out, f) for f in fprs]).reshape(len(fprs), size).T)
-    area, rate = np.concatenate(areas), np.concatenate(rates)
-    tprs = []
-    for j, fpr in enumerate(fprs):
-        value = tpr_at_fpr(held_in, held_out, fpr)
-        tprs.append((fpr, None if value is None else _percentile(value, rate[:, j])))
-    value = auroc(held_in, held_out)
-    if value in (0.0, 1.0):
-        return BootstrapResult(_separated(value, min(held_in.size, held_out.size)), tuple(tprs))
-    return BootstrapResult(_percentile(value, area), tuple(tprs))
+        rows = slice(start, min(start + block, resamples))
+        size = rows.stop - rows.start
+        counts_in, counts_out = _resampled(n1, size, generator), _resampled(n0, size, generator)
+        for k, its in enumerate(ranked):
+            areas[k, rows], rates[k, rows] = its.resampled(counts_in, counts_out, fprs)
+            if advance and rows.stop == resamples:
+                advance(1)
+    return [_result(a, b, fprs, area, rate) for a, b, area, rate in zip(held_in, held_out, areas, rates, strict=True)]
 
 
 def separation_lower_limit(pairs: int, level: float = 0.025) -> float:
@@ -88,33 +102,83 @@ def separation_lower_limit(pairs: int, level: float = 0.025) -> float:
     return float(level ** (1 / pairs))
 
 
+@dataclass(frozen=True, eq=False)
+class _Ranked:
+    """One score's users, highest first, and where the two sides stand to each other.
+
+    Attributes:
+        order_in, order_out: of the held-in and held-out users, shapes (n1,), (n0,).
+        above, at_least: of each held-out user in this order, how many held-in users score higher, and at least as high.
+        ends: of each held-out user, the place where the run of its equals ends, shape (n0,).
+    """
+
+    order_in: NDArray[np.intp]
+    order_out: NDArray[np.intp]
+    above: NDArray[np.intp]
+    at_least: NDArray[np.intp]
+    ends: NDArray[np.intp]
+
+    @staticmethod
+    def of(held_in: Scores, held_out: Scores) -> "_Ranked":
+        """Rank one score's two sides."""
+        order_in, order_out = (np.argsort(-side, kind="stable") for side in (held_in, held_out))
+        falling_in, falling_out = -held_in[order_in], -held_out[order_out]
+        above = np.searchsorted(falling_in, falling_out, "left")
+        at_least = np.searchsorted(falling_in, falling_out, "right")
+        return _Ranked(order_in, order_out, above, at_least, np.searchsorted(falling_out, falling_out, "right") - 1)
+
+    def resampled(
+        self, counts_in: NDArray[np.int32], counts_out: NDArray[np.int32], fprs: Sequence[float]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """AUROCs (b,) and TPRs (b, F) of resamples, given how often each user is in them, (b, n1) and (b, n0)."""
+        drawn_out = counts_out[:, self.order_out]
+        known = np.zeros((len(counts_in), counts_in.shape[1] + 1), dtype=np.int32)  # held-in draws above each place
+        np.cumsum(counts_in[:, self.order_in], axis=1, dtype=np.int32, out=known[:, 1:])
+        n1, n0 = counts_in.shape[1], counts_out.shape[1]
+        twice = np.einsum("bj,bj->b", known[:, self.above] + known[:, self.at_least], drawn_out, dtype=np.int64)
+        rates = np.zeros((len(counts_in), len(fprs)))
+        wrong = np.cumsum(drawn_out, axis=1, dtype=np.int32)[
+            :, self.ends
+        ]  # named with each held-out user and its equals
+        for j, fpr in enumerate(fprs):
+            if not fpr_is_resolved(n0, fpr):
+                continue
+            first = (wrong <= fpr * n0 + 1e-9).sum(axis=1)  # the first held-out user who may not be named
+            places = np.append(self.above, n1)[first]
+            rates[:, j] = known[np.arange(len(known)), places] / n1
+        return twice / (2 * n1 * n0), rates
+
+
+def _resampled(users: int, size: int, generator: np.random.Generator) -> NDArray[np.int32]:
+    """How often each user is drawn in each resample, shape (size, users)."""
+    drawn = generator.integers(0, users, (size, users))
+    drawn += np.arange(size)[:, None] * users
+    return np.bincount(drawn.ravel(), minlength=size * users).reshape(size, users).astype(np.int32)
+
+
+def _result(
+    held_in: Scores,
+    held_out: Scores,
+    fprs: Sequence[float],
+    areas: NDArray[np.float64],
+    rates: NDArray[np.float64],
+) -> BootstrapResult:
+    tprs = []
+    for j, fpr in enumerate(fprs):
+        value = tpr_at_fpr(held_in, held_out, fpr)
+        tprs.append((fpr, None if value is None else _percentile(value, rates[:, j])))
+    value = auroc(held_in, held_out)
+    if value in (0.0, 1.0):
+        return BootstrapResult(_separated(value, min(held_in.size, held_out.size)), tuple(tprs))
+    return BootstrapResult(_percentile(value, areas), tuple(tprs))
+
+
 def _separated(value: float, pairs: int) -> Interval:
     limit = separation_lower_limit(pairs)
     lower, upper = (limit, 1.0) if value == 1.0 else (0.0, 1.0 - limit)
-    return Interval(value, value, 0.0, lower, upper, Method.EXACT)
+    return Interval(value, value, 0.0, lower, upper, upper, Method.EXACT)
 
 
 def _percentile(value: float, samples: NDArray[np.float64]) -> Interval:
-    lower, upper = np.percentile(samples, [2.5, 97.5])
-    return Interval(
-        value, float(samples.mean()), float(samples.std(ddof=1)), float(lower), float(upper), Method.BOOTSTRAP
-    )
-
-
-def _resampled_counts(
-    order: NDArray[np.intp], levels: int, size: int, generator: np.random.Generator
-) -> NDArray[np.int64]:
-    """How often each level is drawn in each resample, highest level first, shape (size, levels)."""
-    drawn = order[generator.integers(0, order.size, (size, order.size))]
-    offsets = np.arange(size)[:, None] * levels
-    counts = np.bincount((drawn + offsets).ravel(), minlength=size * levels).reshape(size, levels)
-    return counts[:, ::-1].astype(np.int64)
-
-
-def _tpr(above_in: NDArray[np.int64], above_out: NDArray[np.int64], fpr: float) -> NDArray[np.float64]:
-    n1, n0 = int(above_in[0, -1]), int(above_out[0, -1])
-    if not fpr_is_resolved(n0, fpr):
-        return np.zeros(len(above_in))
-    allowed = (above_out <= fpr * n0 + 1e-9).sum(1)  # how many thresholds stay within the rate
-    padded = np.concatenate([np.zeros((len(above_in), 1), dtype=np.int64), above_in], axis=1)
-    return np.asarray(padded[np.arange(len(above_in)), allowed] / n1)
+    lower, upper, at_most = map(float, np.percentile(samples, [2.5, 97.5, 95]))
+    return Interval(value, float(samples.mean()), float(samples.std(ddof=1)), lower, upper, at_most, Method.BOOTSTRAP)

@@ -8,69 +8,78 @@ Scores of different groups are made comparable by taking them from their group's
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from attacks.scoring import TextStatistic, user_scores
+from audit.attack_results import estimate_of
 from audit.attacker import AttackConfig
 from audit.bootstrap import bootstrap
 from audit.config import AuditConfig
-from audit.evaluation import blind_baselines, estimate_of
+from audit.decision import DecisionConfig
+from audit.family import evaluate_family, variants_of
+from audit.headline import CANARIES
 from audit.judgement import judge
-from audit.record_results import CanaryFacts, CanaryGroup, Judgement
+from audit.record_results import CanaryFacts, CanaryGroup, DecisionFacts, Judgement
+from audit.results import blind_baselines, decision_facts
+from audit.scored_users import ScoredUsers
+from audit.sides import Sides
 from audit.verdict import Assignment, Claim
 from canaries.kinds import Canary, Kind
 
+Array = NDArray[np.float64]
+
 LEAST_PER_SIDE = 2
+COINS = Sides(Assignment.COIN, witnessed=True)  # each canary user has its own, whatever the real users have
 
 
 def canary_results(
-    statistics: Sequence[TextStatistic],
+    table: ScoredUsers,
     texts: Mapping[str, Sequence[str]],
-    member: Mapping[str, bool],
     canaries: Mapping[str, Canary],
     *,
     training_texts: int,
     trained_on: int,
     attack: AttackConfig,
     audit: AuditConfig,
+    decision: DecisionConfig,
     claims: Sequence[Claim],
     populations: int,
     seed: int,
 ) -> tuple[CanaryFacts, list[Judgement]]:
-    """Groups of canary users, and what those of each kind certify.
+    """Groups of canary users, the answer for all of them together, and what those of each kind certify.
 
     Args:
-        statistics: of every text of the canary users in ``member``, the reference alone among the attacks.
+        table: scores of the canary users, held in by an independent fair coin each; the reference alone among them.
         texts: the attacker's texts by canary user.
-        member: canary user to whether held in, by an independent fair coin each.
         canaries: canary user to how it was made.
         training_texts: of canary users that are held in, before any defense on the data side.
         trained_on: those of them that were trained on.
         attack: which attack and aggregation lead.
         audit: false-positive rates, resamples, delta.
+        decision: by what the answer is decided.
         claims: to test.
         populations: among which the claims are tested; each pays for all.
-        seed: of bootstrap and bag of words; public.
+        seed: of bootstrap, redraws and bag of words; public.
     """
-    found = user_scores(statistics, attack.primary, attack.aggregations[0])
-    score = dict(zip(found.users, found.values.tolist(), strict=True))
-    both_sides = len(set(member.values())) == 2
-    blind = blind_baselines(statistics, texts, member, coins=True, seed=seed) if both_sides else []
-    by_group: dict[tuple[str, int, int], list[str]] = {}
-    for user, canary in canaries.items():
-        order = (canary.kind.value, canary.length or 0, canary.documents or 0)
-        by_group.setdefault(order, []).append(user)
+    scores = table.scores(attack.primary, attack.aggregations[0])
+    both_sides = 0 < int(table.member.sum()) < len(table.users)
+    blind = blind_baselines(table, texts, COINS, seed=seed) if both_sides else []
+    groups = _groups(table, canaries)
     facts = CanaryFacts(
         users=len(canaries),
-        held_in=sum(member.values()),
-        held_out=len(member) - sum(member.values()),
+        held_in=int(table.member.sum()),
+        held_out=int((~table.member).sum()),
         replaced=sum(canary.source is not None for canary in canaries.values()),
         training_texts=training_texts,
         trained_on=trained_on,
         attacker_texts=sum(map(len, texts.values())),
-        groups=[_group(canaries[its[0]], its, score, member, audit, seed) for _, its in sorted(by_group.items())],
+        groups=[
+            _group(canaries[table.users[rows[0]]], scores[rows], table.member[rows], audit, seed) for rows in groups
+        ],
         blind=blind,
+        decision=_decision(table, groups, attack=attack, audit=audit, decision=decision, seed=seed),
     )
-    centred = _centred(score, list(by_group.values()))
+    centred = dict(zip(table.users, _centred(scores, groups).tolist(), strict=True))
+    member = dict(zip(table.users, table.member.tolist(), strict=True))
     judgements = []
     for kind in kinds_of(canaries):
         users = [user for user, canary in canaries.items() if canary.kind is kind]
@@ -78,8 +87,7 @@ def canary_results(
             judge(
                 {user: centred[user] for user in users},
                 {user: member[user] for user in users},
-                assignment=Assignment.COIN,
-                coins_witnessed=True,
+                sides=COINS,
                 blind=blind,
                 claims=claims,
                 delta=audit.delta,
@@ -105,22 +113,48 @@ def joined(judgements: Sequence[Judgement]) -> Judgement:
     )
 
 
-def _centred(score: Mapping[str, float], groups: Sequence[Sequence[str]]) -> dict[str, float]:
+def _groups(table: ScoredUsers, canaries: Mapping[str, Canary]) -> list[NDArray[np.intp]]:
+    """Rows of the table by kind, length and number of documents, in this order."""
+    by_group: dict[tuple[str, int, int], list[int]] = {}
+    for row, user in enumerate(table.users):
+        canary = canaries[user]
+        by_group.setdefault((canary.kind.value, canary.length or 0, canary.documents or 0), []).append(row)
+    return [np.array(rows, dtype=np.intp) for _, rows in sorted(by_group.items())]
+
+
+def _centred(scores: Array, groups: Sequence[NDArray[np.intp]]) -> Array:
     """Scores less the median of their group."""
-    middle = {user: float(np.median([score[u] for u in users])) for users in groups for user in users}
-    return {user: value - middle[user] for user, value in score.items()}
+    found = scores.copy()
+    for rows in groups:
+        found[rows] -= np.median(scores[rows])
+    return found
 
 
-def _group(
-    example: Canary,
-    users: Sequence[str],
-    score: Mapping[str, float],
-    member: Mapping[str, bool],
+def _decision(
+    table: ScoredUsers,
+    groups: Sequence[NDArray[np.intp]],
+    *,
+    attack: AttackConfig,
     audit: AuditConfig,
+    decision: DecisionConfig,
     seed: int,
-) -> CanaryGroup:
-    held_in = np.array([score[user] for user in users if member[user]], dtype=np.float64)
-    held_out = np.array([score[user] for user in users if not member[user]], dtype=np.float64)
+) -> DecisionFacts | None:
+    """The answer for all canary users, whose scores are taken from their group's median; None with too few on a side.
+
+    The coins are redrawn with the groups held fixed; medians look at no coin.
+    """
+    if min(int(table.member.sum()), int((~table.member).sum())) < LEAST_PER_SIDE:
+        return None
+    variants = variants_of(table.attacks, attack)
+    values = [_centred(table.scores(v.attack, v.aggregation), groups) for v in variants]
+    family = evaluate_family(
+        variants, values, table.member, sides=COINS, audit=audit, decision=decision, lengths=None, seed=seed
+    )
+    return decision_facts(family, decision, sides=COINS, what=CANARIES)
+
+
+def _group(example: Canary, scores: Array, member: NDArray[np.bool_], audit: AuditConfig, seed: int) -> CanaryGroup:
+    held_in, held_out = scores[member], scores[~member]
     area = None
     if min(held_in.size, held_out.size) >= LEAST_PER_SIDE:
         area = estimate_of(bootstrap(held_in, held_out, audit.fprs, resamples=audit.resamples, seed=seed).auroc)

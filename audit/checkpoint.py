@@ -2,31 +2,48 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from attacks.scoring import AttackTexts, TextStatistic
+from attacks.scoring import AttackTexts
+from attacks.table import TextStatistic
 from audit.attacker import AttackConfig
+from audit.coarse import coarse_percentiles
 from audit.config import AuditConfig
+from audit.decision import DecisionConfig
 from audit.environment import environment
-from audit.evaluation import write_scores
+from audit.family import variants_of
+from audit.overlaps import NOT_KNOWN, Seen, measured, seen_in_training, texts_in, training_flaws
 from audit.pipeline import claim_new_folder
 from audit.progress import Reporter
-from audit.record import CorpusFacts, Overlaps, Record, SplitFacts, read_record, write_record
-from audit.remote import AT_ENDPOINT, Remote, attacks_at_endpoint, facts_of, reached, rule_at_endpoint
-from audit.results import Results, results_of
+from audit.record import (
+    CorpusFacts,
+    DocumentsFacts,
+    ModelFacts,
+    Overlaps,
+    Record,
+    SplitFacts,
+    read_record,
+    write_record,
+)
+from audit.remote import AT_ENDPOINT, Remote, attacks_at_endpoint, drift_flaws, facts_of, reached, rule_at_endpoint
+from audit.results import Results, parts_of, results_of
+from audit.score_file import write_scores
+from audit.scored_users import scored_users
 from audit.scoring import beside, score_users_texts, scoring_rule
+from audit.sides import Sides
 from audit.verdict import Assignment, Claim
 from corpus.build import build_store
 from corpus.errors import InputError
 from corpus.files import cache_directory, text_sha256, write_text
-from corpus.rows import Columns
+from corpus.rows import BadRows, Columns
 from corpus.sources import open_source
-from corpus.statistics import records_percentiles
+from corpus.statistics import missing_names_line
 from corpus.store import CorpusStore, texts_of
+from corpus.wording import counted
 from models.loading import require_model, same_tokens
 
 
@@ -38,6 +55,8 @@ class CheckpointAudit:
         model: by folder or hub name; with ``remote`` by its name at the endpoint.
         reference: the model that leads; ``others`` stand beside it. ``endpoint:NAME`` is one at the same endpoint.
         plan: the plan.json among the claims, of which the audit's folder keeps a copy.
+        training: what the model was trained on, by the same columns, to be looked at; None: nobody looks.
+        documents: what the texts are to training, as somebody declares it; None: nobody does.
         max_texts_per_user: texts scored of one user, the first of them; None: all.
     """
 
@@ -52,9 +71,12 @@ class CheckpointAudit:
     assignment: Assignment = Assignment.UNKNOWN
     claims: tuple[Claim, ...] = ()
     plan: Path | None = None
+    training: Path | None = None
+    documents: Literal["fresh", "training"] | None = None
     max_texts_per_user: int | None = None
     attack: AttackConfig = field(default_factory=AttackConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    decision: DecisionConfig = field(default_factory=DecisionConfig)
     seed: int = 0
     remote: Remote | None = None
 
@@ -77,7 +99,10 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     _claim_folder(job, out)
     seconds: dict[str, float] = {}
     started = time.monotonic()
-    stores, member, mixed = read_groups(job)
+    groups = read_groups(job)
+    mixed = groups.texts
+    if line := missing_names_line(mixed):
+        reporter.say(line)
     seconds["corpus"] = time.monotonic() - started
     started = time.monotonic()
     texts = AttackTexts(mixed, job.attack.max_characters)
@@ -95,8 +120,12 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
                 raise InputError(f"target and reference '{name}' are the same model: its ratios would all be zero")
             statistics += beside(job.attack, "reference", name, texts, target, other, reporter)
     seconds["scoring"] = time.monotonic() - started
+    models = [
+        facts_of(target, job.model, job.remote, there.drifts),
+        facts_of(reference, job.reference, job.remote, there.drifts),
+    ]
     started = time.monotonic()
-    results = audit_results(job, statistics, member, mixed)
+    results = audit_results(job, statistics, groups, models, reporter)
     seconds["statistics"] = time.monotonic() - started
     # Only now, so that a folder without a record is empty and can be taken again.
     of = audit_scores_name(target.fingerprint, reference.fingerprint, job.others, job.attack)
@@ -108,11 +137,12 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
         name=job.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
-        **audit_facts(job, stores, mixed),
-        target=facts_of(target, job.model, job.remote, there.drifts),
-        reference=facts_of(reference, job.reference, job.remote, there.drifts),
+        **audit_facts(job, groups),
+        target=models[0],
+        reference=models[1],
         per_text=not same_tokens(target.tokenizer, reference.tokenizer),
         training=None,
+        decision=results.decision,
         attacks=results.attacks,
         blind=results.blind,
         judgement=results.judgement,
@@ -135,14 +165,26 @@ def _check_models(job: CheckpointAudit) -> None:
             require_model(name)
 
 
-Groups = tuple[dict[str, CorpusStore], dict[str, bool], dict[str, list[str]]]
+@dataclass(frozen=True)
+class Groups:
+    """Both files' stores by side, user to whether held in, user to scored texts, and what of them training saw.
+
+    ``texts`` and ``member`` have the users in one order that says nothing of their side; ``seen`` is None where no
+    training file was given.
+    """
+
+    stores: Mapping[str, CorpusStore]
+    member: Mapping[str, bool]
+    texts: Mapping[str, Sequence[str]]
+    seen: Mapping[bool, Seen] | None
+
+    def of_side(self, held_in: bool) -> dict[str, Sequence[str]]:
+        """Scored texts of one side's users."""
+        return {user: its for user, its in self.texts.items() if self.member[user] is held_in}
 
 
 def read_groups(job: CheckpointAudit) -> Groups:
-    """Both files' stores by side, user to whether held in, and user to scored texts.
-
-    Users come in one order that says nothing of their side.
-    """
+    """Read both files, and look into the training file where there is one."""
     stores = {
         side: build_store(open_source(path, job.columns), cache_directory(), skip_bad_rows=job.skip_bad_lines)
         for side, path in (("held-in", job.held_in), ("held-out", job.held_out))
@@ -153,39 +195,58 @@ def read_groups(job: CheckpointAudit) -> Groups:
         user: texts_of(stores[side], list(stores[side].rows(user))[: job.max_texts_per_user])
         for user, side in sorted(side_of.items())
     }
-    return stores, {user: side_of[user] == "held-in" for user in texts}, texts
+    groups = Groups(stores, {user: side_of[user] == "held-in" for user in texts}, texts, None)
+    if job.training is None:
+        return groups
+    return replace(
+        groups, seen={side: seen_in_training(groups.of_side(side), _training(job)) for side in (True, False)}
+    )
+
+
+def _training(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
+    """(user, text) of every record of the training file."""
+    assert job.training is not None
+    source = open_source(job.training, Columns(user=job.columns.user, text=job.columns.text))
+    for batch in source.batches(BadRows(skip=job.skip_bad_lines)):
+        yield from zip(batch.column("user").to_pylist(), batch.column("text").to_pylist(), strict=True)
 
 
 def audit_results(
     job: CheckpointAudit,
     statistics: Sequence[TextStatistic],
-    member: Mapping[str, bool],
-    texts: Mapping[str, Sequence[str]],
+    groups: Groups,
+    models: Sequence[ModelFacts],
+    reporter: Reporter,
 ) -> Results:
     """What the scores of an audit say: of coins that somebody asserts and heldin did not see."""
-    return results_of(
-        statistics,
-        texts,
-        member,
-        attack=job.attack,
-        audit=job.audit,
-        assignment=job.assignment,
-        coins_witnessed=False,
-        claims=job.claims,
-        seed=job.seed,
-    )
+    table = scored_users(statistics, groups.member)
+    flaws = drift_flaws(models)
+    if groups.seen is not None:
+        flaws += training_flaws(groups.member, groups.seen[True].users | groups.seen[False].users)
+    with reporter.track("statistics", parts_of(len(variants_of(table.attacks, job.attack))), "parts") as advance:
+        return results_of(
+            table,
+            groups.texts,
+            sides=Sides(job.assignment, witnessed=False),
+            attack=job.attack,
+            audit=job.audit,
+            decision=job.decision,
+            claims=job.claims,
+            seed=job.seed,
+            flaws=flaws,
+            advance=advance,
+        )
 
 
-def audit_facts(
-    job: CheckpointAudit, stores: Mapping[str, CorpusStore], texts: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
+def audit_facts(job: CheckpointAudit, groups: Groups) -> dict[str, Any]:
     """What the record of an audit says besides models and results, by field."""
     return {
         "config": _config(job),
-        "corpus": _corpus_facts(stores),
-        "split": _split_facts(stores, texts, job.assignment),
+        "corpus": _corpus_facts(groups.stores),
+        "split": _split_facts(groups, job.assignment),
         "primary_attack": job.attack.primary,
-        "attacker_texts": sum(map(len, texts.values())),
+        "attacker_texts": sum(map(len, groups.texts.values())),
+        "documents": _documents(job, groups),
         "scoring_rule": scoring_rule(job.attack.max_characters) + rule_at_endpoint(job.remote),
         "resamples": job.audit.resamples,
     }
@@ -204,6 +265,8 @@ def _config(job: CheckpointAudit) -> dict[str, Any]:
         "others": list(job.others),
         "held_in": str(job.held_in),
         "held_out": str(job.held_out),
+        "training": None if job.training is None else str(job.training),
+        "documents": job.documents,
         "max_texts_per_user": job.max_texts_per_user,
         "assignment": job.assignment.value,
         "columns": asdict(job.columns),
@@ -213,6 +276,7 @@ def _config(job: CheckpointAudit) -> dict[str, Any]:
         "plan": None if job.plan is None else str(job.plan),
         "attack": job.attack.model_dump(mode="json"),
         "audit": job.audit.model_dump(mode="json"),
+        "decision": job.decision.model_dump(mode="json"),
         **({} if job.remote is None else {"endpoint": job.remote.config()}),
     }
 
@@ -236,10 +300,12 @@ _STANDING = {
 def _require_disjoint(held_in: CorpusStore, held_out: CorpusStore, *, ids_are_given: bool) -> None:
     for side, store in (("held-in", held_in), ("held-out", held_out)):
         if len(store.users) < 2:
-            raise InputError(f"the {side} file has {len(store.users)} user: at least 2 are needed, 100 to say much")
+            raise InputError(
+                f"the {side} file has {counted(len(store.users), 'user')}: at least 2 are needed, 100 to say much"
+            )
     both = sorted(set(held_in.users) & set(held_out.users))
     if both:
-        raise InputError(f"{len(both)} users stand in both files, such as '{both[0]}': a user is on one side only")
+        raise InputError(f"{counted(len(both), 'user')} in both files, such as '{both[0]}': a user is on one side only")
     if ids_are_given:
         ids = {held_in.id(row) for row in range(len(held_in))}
         shared = next((held_out.id(row) for row in range(len(held_out)) if held_out.id(row) in ids), None)
@@ -254,7 +320,7 @@ def _corpus_facts(stores: Mapping[str, CorpusStore]) -> CorpusFacts:
         users=len(counts),
         records=sum(counts),
         skipped_rows=sum(store.report.skipped for store in stores.values()),
-        records_per_audited_user=list(records_percentiles(counts)),
+        records_per_audited_user=coarse_percentiles(counts),
         dropped_by_pattern=0,
         dropped_by_minimum=0,
         dropped_by_maximum=0,
@@ -264,29 +330,46 @@ def _corpus_facts(stores: Mapping[str, CorpusStore]) -> CorpusFacts:
     )
 
 
-def _split_facts(
-    stores: Mapping[str, CorpusStore], texts: Mapping[str, Sequence[str]], assignment: Assignment
-) -> SplitFacts:
+def _split_facts(groups: Groups, assignment: Assignment) -> SplitFacts:
     return SplitFacts(
-        assignment=f"asserted, {assignment.value}",
+        assignment=assignment.value,
+        known_by="not known" if assignment is Assignment.UNKNOWN else "declared",
         certifiable=False,
         standing_reason=_STANDING[assignment],
-        held_in=len(stores["held-in"].users),
-        held_out=len(stores["held-out"].users),
+        held_in=len(groups.stores["held-in"].users),
+        held_out=len(groups.stores["held-out"].users),
         always_in=0,
-        records_by_part={"scored": sum(map(len, texts.values()))},
+        records_by_part={"scored": sum(map(len, groups.texts.values()))},
         key_commitment=None,
         ledger_commitment=None,
-        overlaps=Overlaps(
-            attacker_texts_in_same_users_training=0,
-            attacker_texts_in_other_users_training=0,
-            held_out_texts_in_training=_shared_texts(stores),
-            audited_texts_in_public=0,
-        ),
+        overlaps=_overlaps(groups),
     )
 
 
-def _shared_texts(stores: Mapping[str, CorpusStore]) -> int:
-    """Held-out texts that also stand in the held-in file."""
-    held_in = set(stores["held-in"].texts())
-    return sum(text in held_in for text in stores["held-out"].texts())
+def _overlaps(groups: Groups) -> Overlaps:
+    """What stands on two sides; of training only what was looked at."""
+    seen = groups.seen
+    both = [seen[True], seen[False]] if seen is not None else []
+    return Overlaps(
+        scored_texts_in_same_users_training=measured(sum(s.own for s in both)) if both else NOT_KNOWN,
+        scored_texts_in_other_users_training=measured(sum(s.others for s in both)) if both else NOT_KNOWN,
+        held_out_texts_in_training=NOT_KNOWN if seen is None else measured(seen[False].anywhere),
+        held_out_users_in_training=NOT_KNOWN if seen is None else measured(len(seen[False].users)),
+        held_out_texts_in_held_in=measured(
+            texts_in(groups.stores["held-out"].texts(), groups.stores["held-in"].texts())
+        ),
+        audited_texts_in_public=NOT_KNOWN,
+    )
+
+
+def _documents(job: CheckpointAudit, groups: Groups) -> DocumentsFacts:
+    """What the scored texts are to training, by whoever knows it: a look before a declaration."""
+    if groups.seen is not None:
+        scored = sum(map(len, groups.of_side(True).values()))
+        trained_on = groups.seen[True].own
+        kind: Literal["fresh", "training", "mixed"] = "mixed"
+        kind = "fresh" if trained_on == 0 else "training" if trained_on == scored else kind
+        return DocumentsFacts(kind=kind, known_by="measured")
+    if job.documents is not None:
+        return DocumentsFacts(kind=job.documents, known_by="declared")
+    return DocumentsFacts(kind="not known", known_by="not known")

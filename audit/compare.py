@@ -10,6 +10,7 @@ from typing import Any
 from audit.paired import independent_difference
 from audit.record import Record, TrainingFacts, read_record
 from audit.record_results import Estimate
+from audit.verdict import NO_CLAIM
 from corpus.errors import InputError
 
 
@@ -40,6 +41,7 @@ class Row:
     difference: tuple[float, float, float] | None
     tpr_at: tuple[tuple[float, float | None], ...]
     ceiling: float | None
+    answer: str
     verdict: str | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def table(compared: Comparison) -> str:
     rows, over = compared.rows, compared.over
     fprs = [fpr for fpr, _ in rows[0].tpr_at]
     head = ["run", *([over] if over else []), "defense", "epsilon", "held-out loss", "AUROC (95 %)", "less the first"]
-    head += [*(f"TPR at {f:.2g}" for f in fprs), "AUROC ceiling", "verdict"]
+    head += [*(f"TPR at {f:.2g}" for f in fprs), "AUROC ceiling", "answer", "verdict"]
     cells = [head]
     for row in rows:
         tprs = dict(row.tpr_at)
@@ -96,6 +98,7 @@ def table(compared: Comparison) -> str:
                 "-" if row.difference is None else "{:+.3f} ({:+.3f} to {:+.3f})".format(*row.difference),
                 *(_number(tprs.get(f)) for f in fprs),
                 _number(row.ceiling),
+                row.answer,
                 row.verdict or "-",
             ]
         )
@@ -107,7 +110,12 @@ def table(compared: Comparison) -> str:
 def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
     primary, training = record.primary(), record.training
     last = training.curve[-1] if training and training.curve else None
-    verdicts = [f"{v.outcome} ({v.standing})" for v in record.judgement.verdicts]
+    several = len({v.population for v in record.judgement.verdicts}) > 1
+    verdicts = [
+        f"{f'{v.population}: ' if several else ''}{v.outcome} ({v.standing})"
+        for v in record.judgement.verdicts
+        if v.claim != NO_CLAIM
+    ]
     return Row(
         name=folder.name,
         value=None if over is None else _value(folder, record, over),
@@ -124,6 +132,7 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
         difference=_difference(first.primary().auroc, primary.auroc),
         tpr_at=tuple((t.fpr, t.estimate.value if t.estimate else None) for t in primary.tpr_at),
         ceiling=training.ceiling.auroc if training and training.ceiling else None,
+        answer=record.decision.decision.answer.value,
         verdict=", ".join(verdicts) or None,
     )
 
@@ -155,7 +164,12 @@ def _difference(first: Estimate, other: Estimate) -> tuple[float, float, float]:
 
 
 def _defense(training: TrainingFacts | None) -> str:
-    return "not trained here" if training is None else training.defense
+    """What protected the run: the data side's steps by name, then the training's."""
+    if training is None:
+        return "not trained here"
+    parts = [removal.name for removal in training.removals]
+    parts += [training.defense] if training.defense != "none" else []
+    return " + ".join(parts) or "none"
 
 
 def _notes(records: Sequence[Record]) -> list[str]:
@@ -166,7 +180,7 @@ def _notes(records: Sequence[Record]) -> list[str]:
         ("reference models", {r.reference.fingerprint for r in records}),
         ("leading attacks", {f"{r.primary_attack} {r.primary().aggregation}" for r in records}),
         ("false-positive rates", {tuple(t.fpr for t in r.primary().tpr_at) for r in records}),
-        ("documents under attack (fresh ones, or those of training)", {r.documents for r in records}),
+        ("documents under attack (fresh ones, or those of training)", {r.documents.kind for r in records}),
         ("scoring rules", {r.scoring_rule for r in records}),
     )
     notes += [

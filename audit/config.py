@@ -2,19 +2,21 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from audit.attacker import AttackConfig, PretrainedReference
 from audit.canaries import CanarySpec, SubstringCanaries
 from audit.corpus_config import CorpusConfig
+from audit.decision import DecisionConfig
 from audit.defense import Defense, FilterDefense, NoDefense
 from audit.sections import ExpandedName, Section
 from corpus.errors import InputError
 from corpus.split import Assignment, UserFilter
+from corpus.yaml_files import parse_yaml, read_yaml
 from defenses.data_side import DataDefense
 from finetune.recipe import Recipe, Select
 from models.shape import TinyModel
@@ -29,21 +31,38 @@ class SplitConfig(Section):
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
 
 
+PRETRAINING = Recipe(
+    epochs=3, batch_size=16, learning_rate=2e-3, warmup_steps=100, sequence_length=128, select=Select.LAST
+)
+
+
 class PretrainConfig(Section):
     """A tiny GPT-Neo from scratch on public users: those that this rule admits and that are not audited."""
 
     users: UserFilter = UserFilter(min_records=1)
     max_records_per_user: int | None = Field(None, ge=1)
     shape: TinyModel = TinyModel()
-    recipe: Recipe = Recipe(
-        epochs=3, batch_size=16, learning_rate=2e-3, warmup_steps=100, sequence_length=128, select=Select.LAST
-    )
+    recipe: Recipe = PRETRAINING
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_pre_training(cls, content: Any) -> Any:
+        """What a recipe leaves out is pre-training's, and not fine-tuning's."""
+        recipe = content.get("recipe") if isinstance(content, dict) else None
+        if not isinstance(recipe, dict):
+            return content
+        return {**content, "recipe": {**_PRETRAINING_FIELDS, **recipe}}
 
     @model_validator(mode="after")
     def _last_checkpoint(self) -> "PretrainConfig":
         if self.recipe.looks_at_validation:
             raise ValueError("recipe.select must be 'last' and patience null: pre-training has no validation users")
         return self
+
+
+_PRETRAINING_FIELDS = {
+    field.name: value for field in fields(PRETRAINING) if (value := getattr(PRETRAINING, field.name)) != field.default
+}
 
 
 class ModelConfig(Section):
@@ -84,6 +103,7 @@ class RunConfig(Section):
     canaries: tuple[CanarySpec, ...] = ()
     attack: AttackConfig = AttackConfig()
     audit: AuditConfig = AuditConfig()
+    decision: DecisionConfig = DecisionConfig()
 
     @model_validator(mode="after")
     def _sequence_fits(self) -> "RunConfig":
@@ -140,10 +160,7 @@ def _read_yaml(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
         raise InputError(f"no such config: '{path}'{named}")
     if path.resolve() in [p.resolve() for p in extending]:
         raise InputError(f"'{path}' extends itself, by way of {', '.join(map(str, extending))}")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: broken YAML ({' '.join(str(error).split())})") from error
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise InputError(f"{path}: a mapping of sections was expected, found {type(content).__name__}")
     if "extends" not in content:
@@ -181,9 +198,9 @@ def _override(content: dict[str, Any], override: str) -> None:
         if not isinstance(section, dict):
             raise InputError(f"--set {override}: '{parent}' is not a section")
     try:
-        section[last] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {override}: the value is broken YAML") from error
+        section[last] = parse_yaml(value)
+    except InputError as error:
+        raise InputError(f"--set {override}: the value is {error}") from error
 
 
 def _explained(error: Any) -> str:
@@ -191,13 +208,41 @@ def _explained(error: Any) -> str:
     location = ".".join(str(part) for part in error["loc"] if part not in _TAGS)
     if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
         key = str(error["loc"][-1])
-        near = difflib.get_close_matches(key, list(_keys_at(error["loc"][:-1])), n=1, cutoff=0.5)
-        return f"{location}: unknown key" + (f"; did you mean '{near[0]}'?" if near else "")
+        near = _nearest(key, list(_keys_at(error["loc"][:-1])))
+        return f"{location}: unknown key" + (f"; did you mean '{near}'?" if near else "")
     message = error["msg"].removeprefix("Value error, ")
     found = (
         "" if isinstance(error.get("input"), dict) or error["type"] == "value_error" else f" (found {error['input']!r})"
     )
     return f"{location or 'config'}: {message}{found}"
+
+
+# what other tools call a key
+_ALSO_CALLED = {
+    "lr": "learning_rate",
+    "bs": "batch_size",
+    "num_train_epochs": "epochs",
+    "num_epochs": "epochs",
+    "max_steps": "steps",
+    "max_length": "sequence_length",
+    "max_seq_length": "sequence_length",
+    "seq_len": "sequence_length",
+    "warmup": "warmup_steps",
+    "eps": "target_epsilon",
+    "epsilon": "target_epsilon",
+    "sigma": "noise_multiplier",
+    "max_grad_norm": "clip_norm",
+    "model_name": "base",
+    "file": "path",
+}
+
+
+def _nearest(key: str, valid: Sequence[str]) -> str | None:
+    """The valid key that was meant: what other tools call so, else the most similar one."""
+    called = _ALSO_CALLED.get(key.lower())
+    if called in valid:
+        return called
+    return next(iter(difflib.get_close_matches(key, valid, n=1, cutoff=0.5)), None)
 
 
 _TAGS = {

@@ -1,12 +1,14 @@
 """The data side of a run: store, public users, ledger, and what of them each stage may see."""
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from audit.coarse import coarse_percentiles
 from audit.config import RunConfig
 from audit.ledger import Ledger, draw_ledger, ledger_of_run
+from audit.overlaps import measured, seen_in_training, texts_in
 from audit.planting import check_enough_users, plant
 from audit.progress import Reporter
 from audit.record import CorpusFacts, Overlaps, SplitFacts
@@ -18,8 +20,9 @@ from corpus.coins import keyed_order, seed_key
 from corpus.errors import InputError
 from corpus.files import cache_directory
 from corpus.split import Assignment, Part, Role, Selection, check_pool, select_users
-from corpus.statistics import records_percentiles, text_digests
+from corpus.statistics import missing_names_line
 from corpus.store import Corpus, CorpusStore, texts_of
+from corpus.wording import counted
 from defenses.data_side import Cap, Removal, TrainingRecord, apply_defenses
 from finetune.batches import encode
 from models.loading import LanguageModel
@@ -81,11 +84,11 @@ class RunData:
         return [user for user in users if user not in self.canaries]
 
     def membership(self) -> dict[str, bool]:
-        """Scored real user to whether held in; for ``audit.evaluation`` only."""
+        """Scored real user to whether held in; for ``audit.outcome`` only."""
         return {user: self.ledger.roles[user] is Role.HELD_IN for user in self.real(self.ledger.scored_users())}
 
     def canary_membership(self) -> dict[str, bool]:
-        """Canary user to whether held in; for ``audit.evaluation`` only."""
+        """Canary user to whether held in; for ``audit.outcome`` only."""
         return {user: self.ledger.roles[user] is Role.HELD_IN for user in sorted(self.canaries)}
 
 
@@ -103,7 +106,12 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
         aliases=aliases,
         skip_bad_rows=config.corpus.skip_bad_lines,
     )
-    reporter.say(f"corpus: {len(store.users)} users, {len(store)} records, {store.report.skipped} rows skipped")
+    reporter.say(
+        f"corpus: {counted(len(store.users), 'user')}, {counted(len(store), 'record')},"
+        f" {counted(store.report.skipped, 'row')} skipped"
+    )
+    if line := missing_names_line(store.users):
+        reporter.say(line)
     audited = select_users(store, config.corpus.users, seed=config.seed)
     if len(audited.users) < 2:
         raise InputError(
@@ -163,15 +171,16 @@ def prepare_data(
     data = RunData(corpus, store, canaries, ledger, rows, removals)
     counts = data.ledger.count(data.canaries)
     reporter.say(
-        f"split: {counts[Role.HELD_IN]} users held in, {counts[Role.HELD_OUT]} held out, {counts[Role.ALWAYS_IN]}"
-        f" always in; {corpus.public_users} public users"
+        f"split: {counted(counts[Role.HELD_IN], 'user')} held in, {counts[Role.HELD_OUT]} held out,"
+        f" {counts[Role.ALWAYS_IN]} always in; {counted(corpus.public_users, 'public user')}"
     )
     if canaries:
         included = sum(data.canary_membership().values())
-        reporter.say(f"canaries: {included} canary users held in, {len(canaries) - included} held out")
+        reporter.say(f"canaries: {counted(included, 'canary user')} held in, {len(canaries) - included} held out")
     for removal in removals:
         reporter.say(
-            f"{removal.name}: {removal.removed} of {removal.before} training records of {removal.users} users left out"
+            f"{removal.name}: {removal.removed:,} of {counted(removal.before, 'training record')} left out, of"
+            f" {counted(removal.users, 'user')}"
         )
     return data
 
@@ -226,7 +235,7 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
         users=len(store.users),
         records=len(store),
         skipped_rows=store.report.skipped,
-        records_per_audited_user=list(records_percentiles([store.count(u) for u in audited.users])),
+        records_per_audited_user=coarse_percentiles([store.count(u) for u in audited.users]),
         dropped_by_pattern=audited.dropped_by_pattern,
         dropped_by_minimum=audited.dropped_by_minimum,
         dropped_by_maximum=audited.dropped_by_maximum,
@@ -243,6 +252,7 @@ def split_facts(data: RunData) -> SplitFacts:
     parts = {part.value: sum(len(ledger.parts[user][part]) for user in data.real(ledger.parts)) for part in Part}
     return SplitFacts(
         assignment=ledger.assignment.value,
+        known_by="measured",
         certifiable=coins,
         standing_reason=(
             "each audited user was held in by an independent fair coin under a fresh secret key"
@@ -292,33 +302,27 @@ def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) 
 def _overlaps(data: RunData) -> Overlaps:
     """Exact matches of real users' texts between sides; canary users' training texts are among those trained on."""
     store, ledger = data.store, data.ledger
-    trained = {user: text_digests(texts_of(store, its[Part.TRAIN])) for user, its in ledger.parts.items()}
-    training_users = [user for user, role in ledger.roles.items() if role is not Role.HELD_OUT]
-    in_training: dict[bytes, set[str]] = {}
-    for user in training_users:
-        for digest in trained[user]:
-            in_training.setdefault(digest, set()).add(user)
-    same = other = 0
-    for user in data.real(ledger.scored_users()):
-        for digest in map(_digest, texts_of(store, ledger.parts[user][Part.ATTACKER])):
-            owners = in_training.get(digest, set())
-            same += user in owners
-            other += bool(owners - {user})
-    held_out = sum(d in in_training for user in data.real(ledger.users(Role.HELD_OUT)) for d in trained[user])
-    public = text_digests(texts_of(store, data.corpus.public_rows))
-    audited = sum(
-        _digest(text) in public
-        for user in data.real(ledger.roles)
-        for part in Part
-        for text in texts_of(store, ledger.parts[user][part])
-    )
+
+    def training() -> Iterator[tuple[str, str]]:
+        for row in data.training_rows:
+            record = store.record(row)
+            yield record.user, record.text
+
+    held_in, held_out = (data.real(ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
+    scored = data.attacker_texts(data.real(ledger.scored_users()))
+    left_out = {user: texts_of(store, ledger.parts[user][Part.TRAIN]) for user in held_out}
+    of_scored, of_left_out = (seen_in_training(texts, training()) for texts in (scored, left_out))
+    sides = ([text for user in users for text in scored[user]] for users in (held_out, held_in))
+    audited = (text for user in data.real(ledger.roles) for part in Part for text in _texts(data, user, part))
     return Overlaps(
-        attacker_texts_in_same_users_training=same,
-        attacker_texts_in_other_users_training=other,
-        held_out_texts_in_training=held_out,
-        audited_texts_in_public=audited,
+        scored_texts_in_same_users_training=measured(of_scored.own),
+        scored_texts_in_other_users_training=measured(of_scored.others),
+        held_out_texts_in_training=measured(of_left_out.anywhere),
+        held_out_users_in_training=measured(len(of_left_out.users)),
+        held_out_texts_in_held_in=measured(texts_in(*sides)),
+        audited_texts_in_public=measured(texts_in(audited, texts_of(store, data.corpus.public_rows))),
     )
 
 
-def _digest(text: str) -> bytes:
-    return next(iter(text_digests([text])))
+def _texts(data: RunData, user: str, part: Part) -> list[str]:
+    return texts_of(data.store, data.ledger.parts[user][part])

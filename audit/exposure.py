@@ -1,51 +1,76 @@
-"""Who is at risk: each held-in user's score beside what might explain it (Kandpal et al. 2024, section 4.1, Figure 2).
+"""Who is at risk: what goes with a high score among held-in users (Kandpal et al. 2024, section 4.1, Figure 2).
 
-Pseudonyms are stable within a run and say nothing of the name: a keyed hash under the run's secret key.
+Single users stand in an owner-only file. Record and report have groups of ten users or more: sorted by score, a row
+about one user is that user's name to whoever holds the scores, whatever is rounded or left out.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from scipy import stats
 
-from attacks.scoring import TextStatistic, user_scores
-from audit.reference_divergence import REFERENCE_DIVERGENCE
-from corpus.coins import keyed_digest
+from attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE
+from audit.coarse import LEAST_IN_GROUP
+from audit.scored_users import ScoredUsers
+from corpus.errors import InputError
+from corpus.files import whole_file
 from defenses.data_side import Deduplicate, TrainingRecord, apply_defenses, by_user
 
 NEAR = Deduplicate(scope="user", threshold=0.8, ngram=3)
 SMOOTHING = 0.5
-SHOWN = 10
-PROPERTIES = ("share of training", "reference loss", "reference divergence", "word divergence", "near-duplicates")
+MOST_GROUPS = 5
+PROPERTIES = {
+    "share": "share of training",
+    "reference_loss": "reference loss",
+    "reference_divergence": "reference divergence",
+    "word_divergence": "word divergence",
+    "near_duplicates": "near-duplicates",
+}
 
 
 @dataclass(frozen=True)
 class Exposed:
-    """A held-in user.
+    """A held-in user, for the owner of the run alone.
 
     Attributes:
-        pseudonym: of the user.
-        score: of the primary attack; higher is more exposed.
-        rank: share of held-out users whose score is below it.
+        user: name.
+        score: of the leading attack; higher is more exposed.
+        above: share of held-out users whose score is below it.
         share: of the training records that are this user's.
         reference_loss: of the attacker's texts of the user under the reference model, nats per token.
         reference_divergence: KL(D_u || p_ref) from below, nats per token (``audit.reference_divergence``); None where
             no text of the user has another beside it.
-        divergence: KL divergence of the user's words from everybody else's in training, nats, smoothed.
+        word_divergence: KL divergence of the user's words from everybody else's in training, nats, smoothed.
         near_duplicates: training records of the user that are nearly copies of an earlier one.
     """
 
-    pseudonym: str
+    user: str
     score: float
-    rank: float
+    above: float
     share: float
     reference_loss: float
     reference_divergence: float | None
-    divergence: float
+    word_divergence: float
     near_duplicates: int
+
+
+@dataclass(frozen=True)
+class ExposureGroup:
+    """Means over the ``users`` of a group of neighbours by score; those of ``Exposed`` but for name and score."""
+
+    users: int
+    above: float
+    share: float
+    reference_loss: float
+    reference_divergence: float | None
+    word_divergence: float
+    near_duplicates: float
 
 
 @dataclass(frozen=True)
@@ -57,102 +82,141 @@ class Correlation:
     p_value: float | None
 
 
-def exposure(
-    statistics: Sequence[TextStatistic],
-    member: Mapping[str, bool],
-    training: Sequence[TrainingRecord],
-    *,
-    attack: str,
-    aggregation: str,
-    reference_alone: str,
-    key: bytes,
-) -> tuple[list[Exposed], list[Correlation]]:
-    """Every held-in user, most exposed first, and what goes with exposure.
+def exposed_users(
+    table: ScoredUsers, training: Sequence[TrainingRecord], *, attack: str, aggregation: str
+) -> list[Exposed]:
+    """Every held-in user, most exposed first.
 
     Args:
-        statistics: of every scored user's texts; the reference model alone among the attacks.
-        member: scored user to whether held in.
+        table: of the scored users; the reference model alone among the attacks.
         training: records that were trained on, users' next to each other.
-        attack: the primary attack.
+        attack: the leading attack.
         aggregation: over texts.
-        reference_alone: name of the reference model's own statistic, mean token log-probability.
-        key: the run's secret key, for pseudonyms.
     """
-    found = user_scores(statistics, attack, aggregation)
-    score = dict(zip(found.users, found.values.tolist(), strict=True))
-    losses = {user: -value for user, value in _means(statistics, reference_alone).items()}
-    held_out = np.sort([score[user] for user, its in member.items() if not its])
-    distances = _means(statistics, REFERENCE_DIVERGENCE)
+    scores = table.scores(attack, aggregation)
+    losses = -table.scores(REFERENCE_ALONE)
+    distances = np.full(scores.size, np.nan)
+    if REFERENCE_DIVERGENCE in table.texts:
+        distances = table.lifted(REFERENCE_DIVERGENCE)
+    held_out = np.sort(scores[~table.member])
+    above = np.searchsorted(held_out, scores, "left") / max(1, held_out.size)
     of_user = by_user(training)
     left, _ = apply_defenses([NEAR], training, lengths=lambda _: [], losses=lambda _: [], seed=0)
     distinct = Counter(record.user for record in left)
     divergence = word_divergences({user: [r.text for r in its] for user, its in of_user.items()})
     users = [
         Exposed(
-            pseudonym=f"user-{keyed_digest(key, 'pseudonym', user).hex()[:8]}",
-            score=score[user],
-            rank=float(np.searchsorted(held_out, score[user], "left") / max(1, held_out.size)),
+            user=user,
+            score=float(scores[i]),
+            above=float(above[i]),
             share=len(of_user.get(user, ())) / max(1, len(training)),
-            reference_loss=losses[user],
-            reference_divergence=distances.get(user),
-            divergence=divergence.get(user, 0.0),
+            reference_loss=float(losses[i]),
+            reference_divergence=None if np.isnan(distances[i]) else float(distances[i]),
+            word_divergence=divergence.get(user, 0.0),
             near_duplicates=len(of_user.get(user, ())) - distinct[user],
         )
-        for user, its in member.items()
-        if its
+        for i, user in enumerate(table.users)
+        if table.member[i]
     ]
-    users.sort(key=lambda u: (-u.score, u.pseudonym))
-    columns = [
-        (u.share, u.reference_loss, u.reference_divergence, u.divergence, float(u.near_duplicates)) for u in users
+    return sorted(users, key=lambda u: (-u.score, u.user))
+
+
+def exposure_groups(users: Sequence[Exposed]) -> list[ExposureGroup]:
+    """Users, most exposed first, in up to five groups of equal size, each of ten or more; none of fewer users."""
+    count = min(MOST_GROUPS, len(users) // LEAST_IN_GROUP)
+    if not count:
+        return []
+    groups = [[users[i] for i in rows] for rows in np.array_split(np.arange(len(users)), count)]
+    return [
+        ExposureGroup(
+            users=len(its),
+            above=float(np.mean([u.above for u in its])),
+            share=float(np.mean([u.share for u in its])),
+            reference_loss=float(np.mean([u.reference_loss for u in its])),
+            reference_divergence=_mean_of_group([u.reference_divergence for u in its]),
+            word_divergence=float(np.mean([u.word_divergence for u in its])),
+            near_duplicates=float(np.mean([u.near_duplicates for u in its])),
+        )
+        for its in groups
     ]
-    return users, [
-        _correlation(name, [row[i] for row in columns], [u.score for u in users]) for i, name in enumerate(PROPERTIES)
-    ]
+
+
+def correlations(users: Sequence[Exposed]) -> list[Correlation]:
+    """Of every property with the score, over the users who have the property."""
+    scores = [u.score for u in users]
+    return [_correlation(label, [getattr(u, name) for u in users], scores) for name, label in PROPERTIES.items()]
+
+
+def write_people(users: Sequence[Exposed], path: Path) -> None:
+    """Write the table of single users, readable by its owner only."""
+    columns = {field.name: [getattr(u, field.name) for u in users] for field in fields(Exposed)}
+    with whole_file(path, private=True) as temporary:
+        pq.write_table(pa.table(columns), temporary)
+
+
+def read_people(path: Path) -> list[Exposed]:
+    """What ``write_people`` wrote. Raises InputError where there is nothing, or something else."""
+    try:
+        return [Exposed(**row) for row in pq.read_table(path).to_pylist()]
+    except (OSError, TypeError, pa.ArrowException) as error:
+        raise InputError(
+            f"'{path}' is missing or damaged: only a finished `heldin run` leaves a table of its people"
+        ) from error
+
+
+def people_table(users: Sequence[Exposed], most: int) -> str:
+    """The most exposed users as plain text."""
+    head = ["user", "score", "above held-out", *PROPERTIES.values()]
+    cells = [head]
+    for u in users[:most]:
+        row = asdict(u)
+        values = ["-" if row[name] is None else f"{row[name]:.4g}" for name in PROPERTIES]
+        cells.append([u.user, f"{u.score:.4g}", f"{100 * u.above:.0f} %", *values])
+    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join([*lines, f"{min(most, len(users))} of {len(users)} held-in users, most exposed first"])
 
 
 def word_divergences(texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """KL(words of a user || words of all others), nats: a bag-of-words distance of D_u from D_-u.
 
-    Each of the V words seen gets SMOOTHING counts more on both sides, so that it is finite.
+    Each of the V words seen gets SMOOTHING counts more on both sides, so that it is finite. Words that the user does
+    not write enter through sums over all words, less those over the user's own: the cost is that of reading the texts.
     """
     counts = {user: Counter(word for text in its for word in text.lower().split()) for user, its in texts.items()}
     everybody = Counter[str]()
     for of_user in counts.values():
         everybody.update(of_user)
     total, size = sum(everybody.values()), len(everybody)
-    return {user: _divergence(of_user, everybody, total, size) for user, of_user in counts.items()}
+    logs = math.fsum(math.log(count + SMOOTHING) for count in everybody.values())
+    return {user: _divergence(of_user, everybody, total, size, logs) for user, of_user in counts.items()}
 
 
-def _divergence(own: Counter[str], everybody: Counter[str], total: int, size: int) -> float:
+def _divergence(own: Counter[str], everybody: Counter[str], total: int, size: int, logs: float) -> float:
+    """``logs``: the sum of log(count + SMOOTHING) over all ``size`` words of ``everybody``."""
     mine = sum(own.values())
     p_total, q_total = mine + SMOOTHING * size, total - mine + SMOOTHING * size
-    seen = sum(
-        (count + SMOOTHING)
-        / p_total
-        * math.log((count + SMOOTHING) / p_total * q_total / (everybody[word] - count + SMOOTHING))
+    scale = math.log(q_total / p_total)
+    seen = math.fsum(
+        (count + SMOOTHING) * (math.log((count + SMOOTHING) / (everybody[word] - count + SMOOTHING)) + scale)
         for word, count in own.items()
     )
-    unseen = sum(
-        SMOOTHING / p_total * math.log(SMOOTHING / p_total * q_total / (count + SMOOTHING))
-        for word, count in everybody.items()
-        if word not in own
-    )
-    return max(0.0, seen + unseen)
+    logs_unseen = logs - math.fsum(math.log(everybody[word] + SMOOTHING) for word in own)
+    unseen = SMOOTHING * ((size - len(own)) * (math.log(SMOOTHING) + scale) - logs_unseen)
+    return max(0.0, (seen + unseen) / p_total)
 
 
-def _means(statistics: Sequence[TextStatistic], name: str) -> dict[str, float]:
-    """A statistic's mean by user; of the users that have any."""
-    if not any(s.attack == name for s in statistics):
-        return {}
-    found = user_scores(statistics, name, "mean")
-    return dict(zip(found.users, found.values.tolist(), strict=True))
+def _mean_of_group(values: Sequence[float | None]) -> float | None:
+    """Over those that have a value; None where they are too few to be a group."""
+    there = [value for value in values if value is not None]
+    return float(np.mean(there)) if len(there) >= LEAST_IN_GROUP else None
 
 
 def _correlation(name: str, column: Sequence[float | None], of: Sequence[float]) -> Correlation:
     """Over the users who have the property."""
     values = [value for value in column if value is not None]
     scores = [score for value, score in zip(column, of, strict=True) if value is not None]
-    if len(values) < 3 or len(set(values)) < 2 or len(set(scores)) < 2:
+    if len(values) < LEAST_IN_GROUP or len(set(values)) < 2 or len(set(scores)) < 2:
         return Correlation(name, None, None)
     found = stats.spearmanr(values, scores)
     return Correlation(name, float(found.statistic), float(found.pvalue))

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from audit.bound_scores import BoundResult, evaluate
 from audit.labelled import join
 from audit.record_results import REAL_USERS, Blind, Bound, Judgement, RefusedBound, VerdictFacts
-from audit.verdict import Assignment, Claim, Design, Outcome
+from audit.sides import Sides
+from audit.verdict import Claim, Design, Outcome
 from corpus.errors import InputError
 
 
@@ -13,8 +14,7 @@ def judge(
     scores: Mapping[str, float],
     member: Mapping[str, bool],
     *,
-    assignment: Assignment,
-    coins_witnessed: bool,
+    sides: Sides,
     blind: Sequence[Blind],
     claims: Sequence[Claim],
     delta: float,
@@ -29,8 +29,7 @@ def judge(
     Args:
         scores: of every scored user.
         member: user to whether held in.
-        assignment: how membership was decided.
-        coins_witnessed: whether heldin itself drew the coins.
+        sides: how membership came about.
         blind: baselines; the smallest of their p-values counts, times their number.
         claims: to test; none gives bounds only.
         delta: of the bounds, where no claim states one.
@@ -39,8 +38,8 @@ def judge(
     """
     p_values = [b.p_value for b in blind]
     design = Design(
-        assignment,
-        coins_witnessed=coins_witnessed,
+        sides.assignment,
+        coins_witnessed=sides.witnessed,
         blind_p_value=min(1.0, len(p_values) * min(p_values)) if p_values else None,
         attacks=populations,
     )
@@ -48,8 +47,8 @@ def judge(
     try:
         joined = join(dict(scores), held_in, set(member) - held_in)
         result = evaluate(joined, design, delta=claims[0].delta if claims else delta, claims=claims)
-        coins = assignment is Assignment.COIN and coins_witnessed
-        return judgement_of(result, population, split_to_blame=not coins and any(b.separates for b in blind))
+        to_blame = not sides.witnessed and any(b.separates for b in blind)
+        return judgement_of(result, population, split_to_blame=to_blame)
     except InputError as error:  # too few users, or scores that say nothing: a finding, not a failure of the run
         refused = RefusedBound(name="all bounds", reason=str(error), population=population)
         return Judgement(delta=delta, bounds=[], refused=[refused], verdicts=[])

@@ -1,31 +1,24 @@
 """What the scores of a run say: attacks, blind baselines, bounds and verdicts, canary users apart from real ones."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from attacks.scoring import AttackTexts, TextStatistic
+from attacks.scoring import AttackTexts
+from attacks.table import TextStatistic
 from audit.attacker import Documents, NamedReference
 from audit.canary_results import canary_results, joined, kinds_of
 from audit.config import RunConfig
 from audit.data import RunData
-from audit.evaluation import REFERENCE_ALONE
-from audit.exposure import SHOWN, exposure
-from audit.record_results import (
-    AttackResult,
-    Blind,
-    CanaryFacts,
-    DialSetting,
-    ExposedUser,
-    ExposureCorrelation,
-    ExposureFacts,
-    Judgement,
-    KnowledgePoint,
-)
-from audit.results import results_of
-from audit.verdict import Assignment, Claim
+from audit.exposure import Exposed, correlations, exposed_users, exposure_groups
+from audit.family import variants_of
+from audit.progress import Reporter
+from audit.record_results import CanaryFacts, ExposureFacts, Judgement
+from audit.results import Results, parts_of, results_of
+from audit.scored_users import ScoredUsers, scored_users
+from audit.sides import sides_of_run
+from audit.verdict import Claim
 from corpus.files import text_sha256
-from corpus.split import Assignment as SplitAssignment
 from corpus.split import Part
 from defenses.data_side import TrainingRecord
 from models.loading import fingerprint_folder
@@ -33,20 +26,25 @@ from models.loading import fingerprint_folder
 
 @dataclass(frozen=True)
 class Outcome:
-    """The statistical part of a run's record: a function of config, ledger, scores and claims, and of nothing else."""
+    """The statistical part of a run's record: a function of config, ledger, scores and claims, and of nothing else.
 
-    attacks: list[AttackResult]
-    blind: list[Blind]
+    ``people``: every held-in user, for an owner-only file; never in the record.
+    """
+
+    results: Results
     judgement: Judgement
     canaries: CanaryFacts | None
-    knowledge: list[KnowledgePoint]
-    dials: list[DialSetting]
     exposure: ExposureFacts
+    people: list[Exposed]
     attacker_texts: int
 
 
 def outcome_of(
-    config: RunConfig, data: RunData, statistics: Sequence[TextStatistic], claims: Sequence[Claim]
+    config: RunConfig,
+    data: RunData,
+    statistics: Sequence[TextStatistic],
+    claims: Sequence[Claim],
+    reporter: Reporter,
 ) -> Outcome:
     """Join scores with membership and judge.
 
@@ -55,28 +53,38 @@ def outcome_of(
         data: its store and ledger.
         statistics: of every scored user's texts.
         claims: to test.
+        reporter: where progress goes.
     """
-    member = data.membership()
-    texts = documents_of(config, data, list(member), config.attack.documents[0])
+    table = scored_users(statistics, data.membership())
+    texts = documents_of(config, data, table.users, config.attack.documents[0])
     populations = 1 + len(kinds_of(data.canaries))
-    coins = data.ledger.assignment is SplitAssignment.COIN
-    real = results_of(
-        [s for s in statistics if s.user in member],
-        texts,
-        member,
-        attack=config.attack,
-        audit=config.audit,
-        assignment=Assignment.COIN if coins else Assignment.FIXED,
-        coins_witnessed=True,
-        claims=claims,
-        seed=config.seed,
-        populations=populations,
+    parts = parts_of(len(variants_of(table.attacks, config.attack))) + 1 + bool(data.canaries)
+    with reporter.track("statistics", parts, "parts") as advance:
+        real = results_of(
+            table,
+            texts,
+            sides=sides_of_run(data.ledger.assignment),
+            attack=config.attack,
+            audit=config.audit,
+            decision=config.decision,
+            claims=claims,
+            seed=config.seed,
+            populations=populations,
+            advance=advance,
+        )
+        canaries, judgements = _canaries(config, data, statistics, claims, populations)
+        if data.canaries:
+            advance(1)
+        people = _people(config, data, table)
+        advance(1)
+    return Outcome(
+        results=real,
+        judgement=joined([real.judgement, *judgements]) if judgements else real.judgement,
+        canaries=canaries,
+        exposure=ExposureFacts(users=len(people), groups=exposure_groups(people), correlations=correlations(people)),
+        people=people,
+        attacker_texts=sum(map(len, texts.values())),
     )
-    canaries, judgements = _canaries(config, data, statistics, claims, populations)
-    judgement = joined([real.judgement, *judgements]) if judgements else real.judgement
-    exposed = _exposure(config, data, [s for s in statistics if s.user in member], member)
-    scored = sum(map(len, texts.values()))
-    return Outcome(real.attacks, real.blind, judgement, canaries, real.knowledge, real.dials, exposed, scored)
 
 
 def documents_of(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[str]]:
@@ -99,23 +107,13 @@ def scores_name(config: RunConfig, texts: AttackTexts, target: str, reference: s
     return text_sha256(target, reference, config.attack.model_dump_json(), repr(texts.flat()), *others)
 
 
-def _exposure(
-    config: RunConfig, data: RunData, statistics: Sequence[TextStatistic], member: Mapping[str, bool]
-) -> ExposureFacts:
+def _people(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Exposed]:
     records = [data.store.record(row) for row in data.training_rows]
-    users, correlations = exposure(
-        statistics,
-        member,
+    return exposed_users(
+        table,
         [TrainingRecord(r.row, r.user, r.id, r.text) for r in records],
         attack=config.attack.primary,
         aggregation=config.attack.aggregations[0],
-        reference_alone=REFERENCE_ALONE,
-        key=data.ledger.key,
-    )
-    return ExposureFacts(
-        users=len(users),
-        most_exposed=[ExposedUser(**asdict(user)) for user in users[:SHOWN]],
-        correlations=[ExposureCorrelation(**asdict(its)) for its in correlations],
     )
 
 
@@ -124,17 +122,17 @@ def _canaries(
 ) -> tuple[CanaryFacts | None, list[Judgement]]:
     if not data.canaries:
         return None, []
-    member = data.canary_membership()
+    member: Mapping[str, bool] = data.canary_membership()
     training = [row for user, its in member.items() if its for row in data.ledger.parts[user][Part.TRAIN]]
     return canary_results(
-        [s for s in statistics if s.user in member],
+        scored_users(statistics, member),
         documents_of(config, data, list(member), config.attack.documents[0]),
-        member,
         data.canaries,
         training_texts=len(training),
         trained_on=len(set(training) & set(data.training_rows)),
         attack=config.attack,
         audit=config.audit,
+        decision=config.decision,
         claims=claims,
         populations=populations,
         seed=config.seed,

@@ -3,9 +3,8 @@
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from audit.roc import Scores
+from audit.roc import Scores, placements
 
 Z95 = 1.959963984540054
 LEAST_PER_SIDE = 2
@@ -24,7 +23,7 @@ def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]
         Difference, lower and upper limit; None with one user on a side, and where an attack separates completely or the
         scores are the same, since they leave no spread to estimate an error from.
     """
-    (in_first, out_first), (in_second, out_second) = _placements(*first), _placements(*second)
+    (in_first, out_first), (in_second, out_second) = placements(*first), placements(*second)
     difference = float(in_second.mean() - in_first.mean())
     if min(in_first.size, out_first.size) < LEAST_PER_SIDE:
         return None
@@ -46,15 +45,3 @@ def independent_difference(
     """
     (a, a_low, a_high), (b, b_low, b_high) = first, second
     return b - a, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low)
-
-
-def _placements(held_in: Scores, held_out: Scores) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Share of the other side that each score exceeds (held in) or falls below (held out), ties counting half."""
-    return _below(held_in, held_out), 1 - _below(held_out, held_in)
-
-
-def _below(scores: Scores, others: Scores) -> NDArray[np.float64]:
-    ranked = np.sort(others)
-    return np.asarray(
-        (np.searchsorted(ranked, scores, "left") + np.searchsorted(ranked, scores, "right")) / (2 * others.size)
-    )

@@ -15,13 +15,14 @@ import yaml
 from audit.config import RunConfig
 from audit.data import CorpusData, corpus_facts, prepare_data, read_corpus, split_facts
 from audit.environment import environment
+from audit.exposure import write_people
 from audit.gradient_norms import canary_gradient_norms
 from audit.masking import masked, without_names
 from audit.outcome import outcome_of
-from audit.plan import claims_of, settle_plan
+from audit.plan import claims_of, require_mechanism, settle_plan
 from audit.power import forecast
 from audit.progress import LineReporter, Reporter
-from audit.record import ModelFacts, Record, write_record
+from audit.record import DocumentsFacts, ModelFacts, Record, write_record
 from audit.references import check_references
 from audit.scoring import score, scoring_rule
 from audit.training import finetune, measured_clip_norm, training_facts
@@ -50,6 +51,7 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         InputError: ``out`` holds a run of another config or another process works in it, or the input cannot be used.
         ResumableError: training diverged.
     """
+    require_mechanism(config)
     with ExitStack() as until_the_end:
         return _stages(config, out, reporter, command, until_the_end)
 
@@ -92,8 +94,9 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         reference = load_language_model(named or base_name, revision=None if named else config.model.revision)
         statistics = score(config, data, base_name, target, reference, mechanism, out, reporter)
     with _timed(seconds, "statistics"):
-        reporter.say("statistics: ROC, bootstrap, blind baselines")
-        outcome = outcome_of(config, data, statistics, claims)
+        outcome = outcome_of(config, data, statistics, claims, reporter)
+        write_people(outcome.people, out / "people.parquet")
+    results = outcome.results
     record = Record(
         kind="run",
         name=config.name,
@@ -111,17 +114,18 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         training=training_facts(config, data, mechanism, result),
         primary_attack=config.attack.primary,
         attacker_texts=outcome.attacker_texts,
-        documents=config.attack.documents[0],
+        documents=DocumentsFacts(kind=config.attack.documents[0], known_by="measured"),
         scoring_rule=scoring_rule(config.attack.max_characters),
         per_text=not same_tokens(target.tokenizer, reference.tokenizer),
         resamples=config.audit.resamples,
-        attacks=outcome.attacks,
-        blind=outcome.blind,
+        decision=results.decision,
+        attacks=results.attacks,
+        blind=results.blind,
         judgement=outcome.judgement,
         canaries=outcome.canaries,
         gradient_norms=norms,
-        knowledge=outcome.knowledge,
-        dials=outcome.dials,
+        knowledge=results.knowledge,
+        dials=results.dials,
         exposure=outcome.exposure,
         environment=environment(seconds),
     )

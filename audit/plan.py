@@ -4,11 +4,13 @@ Nothing here looks at the private records; only a plain run's number of steps fo
 """
 
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
+
+import yaml
 
 from audit.bound_scores import mechanism_claim
 from audit.canaries import SubstringCanaries, UnseenTokenCanaries
-from audit.config import RunConfig
+from audit.config import RunConfig, parse_config
 from audit.corpus_config import PresetCorpus
 from audit.data import RunData
 from audit.defense import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
@@ -122,6 +124,30 @@ def mechanism_of(
             assert_never(defense)
 
 
+def require_mechanism(config: RunConfig) -> None:
+    """Find out, before a corpus is read or a model pre-trained, whether the config gives a mechanism at all.
+
+    Raises InputError where it does not: a cohort above the population, noise that no epsilon needs, and the like.
+    """
+    mechanism_of(config, plain_steps=1, clip_norm=1.0, cache_dir=accountant_cache())
+
+
+def configured_mechanism(config: RunConfig, plan: Mechanism, plain_steps: int) -> Mechanism:
+    """The mechanism that a finished run's config gives, with the clip norm of its plan where the run measured one."""
+    norm = plan.clip.norm if isinstance(plan.clip, BatchClip | FlatClip) else None
+    return mechanism_of(config, plain_steps=plain_steps, clip_norm=norm, cache_dir=accountant_cache())
+
+
+def read_run_config(folder: Path) -> RunConfig:
+    """The config that a run folder keeps. Raises InputError where it is missing or damaged."""
+    path = folder / "config.yaml"
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"'{path}' is missing or damaged: the run cannot be checked without it") from error
+    return parse_config(content, str(path))
+
+
 def _common(config: RunConfig, defense: PrivateDefense | FilterDefense) -> dict[str, Any]:
     """Fields of every mechanism with noise."""
     return {
@@ -138,7 +164,7 @@ def _common(config: RunConfig, defense: PrivateDefense | FilterDefense) -> dict[
     }
 
 
-def _checkpoint(config: RunConfig) -> str:
+def _checkpoint(config: RunConfig) -> Literal["last_step", "public_validation", "protected_validation"]:
     """By whose loss the released checkpoint is chosen, or training stopped, if by anybody's."""
     if not config.finetune.looks_at_validation:
         return "last_step"
@@ -156,6 +182,7 @@ def _plain(config: RunConfig, steps: int, clip: Clip) -> Mechanism:
         divisor=ConstantDivisor(value=config.finetune.batch_size),
         record_selection="all",
         noise_generator="none",
+        checkpoint=_checkpoint(config),
     )
 
 

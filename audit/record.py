@@ -10,22 +10,23 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from audit.knowledge import Knowledge
 from audit.record_results import (
     AttackResult,
     Blind,
     CanaryFacts,
+    DecisionFacts,
     DialSetting,
     ExposureFacts,
     Facts,
     GradientNorms,
     Judgement,
-    KnowledgePoint,
     TrialsFacts,
 )
 from corpus.errors import InputError
 from corpus.files import write_text
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."
@@ -50,19 +51,35 @@ class CorpusFacts(Facts):
     public_records: int
 
 
-class Overlaps(Facts):
-    """Texts that stand on two sides (exact matches), counted and not removed."""
+KnownBy = Literal["measured", "declared", "not known"]
 
-    attacker_texts_in_same_users_training: int
-    attacker_texts_in_other_users_training: int
-    held_out_texts_in_training: int
-    audited_texts_in_public: int
+
+class Count(Facts):
+    """A number of texts or users, and who knows it; null where nobody does."""
+
+    count: int | None
+    known_by: KnownBy
+
+
+class Overlaps(Facts):
+    """Texts that stand on two sides (exact matches), counted and not removed.
+
+    ``held_out_users_in_training``: by name.
+    """
+
+    scored_texts_in_same_users_training: Count
+    scored_texts_in_other_users_training: Count
+    held_out_texts_in_training: Count
+    held_out_users_in_training: Count
+    held_out_texts_in_held_in: Count
+    audited_texts_in_public: Count
 
 
 class SplitFacts(Facts):
-    """Who is on which side, how that was decided, and commitments to the secrets behind it."""
+    """Who is on which side, how that was decided and who knows it, and commitments to the secrets behind it."""
 
     assignment: str
+    known_by: KnownBy
     certifiable: bool
     standing_reason: str
     held_in: int
@@ -165,6 +182,13 @@ class Environment(Facts):
     seconds: dict[str, float]
 
 
+class DocumentsFacts(Facts):
+    """What the scored texts are to training: fresh, trained on, both, or not known; and who knows it."""
+
+    kind: Literal["fresh", "training", "mixed", "not known"]
+    known_by: KnownBy
+
+
 class Record(Facts):
     """Everything a report prints of one run or one audit.
 
@@ -186,20 +210,27 @@ class Record(Facts):
     training: TrainingFacts | None
     primary_attack: str
     attacker_texts: int
-    documents: Literal["fresh", "training"] = "fresh"
+    documents: DocumentsFacts
     scoring_rule: str
     per_text: bool
     resamples: int
+    decision: DecisionFacts
     attacks: list[AttackResult]
     blind: list[Blind]
     judgement: Judgement
     canaries: CanaryFacts | None = None
     gradient_norms: GradientNorms | None = None
-    knowledge: list[KnowledgePoint] = Field(default_factory=list)
+    knowledge: list[Knowledge] = Field(default_factory=list)
     dials: list[DialSetting] = Field(default_factory=list)
     exposure: ExposureFacts | None = None
     trials: TrialsFacts | None = None
     environment: Environment
+
+    def named(self) -> AttackResult:
+        """The attack that the headline names, where it is one under its own dials; else the leading one."""
+        strongest = self.decision.decision.strongest
+        known = strongest is not None and strongest < len(self.attacks)
+        return self.attacks[strongest] if known and strongest is not None else self.primary()
 
     def primary(self) -> AttackResult:
         """The attack that the report leads with, under the mean or whatever aggregation was configured first."""

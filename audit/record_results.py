@@ -7,6 +7,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from audit.decision import Decision, DecisionConfig
+from audit.exposure import Correlation, ExposureGroup
+from audit.randomisation import Law
+
 Label = Literal["certified", "indicative", "conditional", "estimate"]
 REAL_USERS = "real users"
 
@@ -30,14 +34,18 @@ class Estimate(Facts):
 
 
 class TprAt(Facts):
-    """True-positive rate at a false-positive rate; ``estimate`` is null where too few held-out users can resolve it."""
+    """True-positive rate at a false-positive rate.
+
+    ``estimate`` is null where too few held-out users can resolve it; ``adjusted_p`` where it takes no part in the test.
+    """
 
     fpr: float
     estimate: Estimate | None
+    adjusted_p: float | None = None
 
 
 class Histogram(Facts):
-    """Users by score: k + 1 edges, k counts per side."""
+    """Users by score: k + 1 edges, k counts per side; the outer bins hold all beyond them, and none fewer than ten."""
 
     edges: list[float]
     held_in: list[int]
@@ -45,15 +53,41 @@ class Histogram(Facts):
 
 
 class AttackResult(Facts):
-    """One attack under one aggregation."""
+    """One attack under one aggregation.
+
+    ``simultaneous``: interval of the AUROC that holds for the whole family at once; ``adjusted_p``: of the AUROC by the
+    randomisation test; both null where the family was not tested. ``length_correlation``: rank correlation of the score
+    with the mean length of the user's texts. ``roc_fpr``, ``roc_tpr``: the curve at every tenth user or fewer points.
+    """
 
     attack: str
     aggregation: str
     auroc: Estimate
+    simultaneous: tuple[float, float] | None
+    adjusted_p: float | None
     tpr_at: list[TprAt]
+    length_correlation: float | None
     roc_fpr: list[float]
     roc_tpr: list[float]
     histogram: Histogram
+
+
+class DecisionFacts(Facts):
+    """The answer: headline and what stands before it, what it was decided by, and the randomisation test behind it.
+
+    ``scores``: how many the family has; ``law``: by which the assignment was redrawn; the p-values are of both families
+    and of scores that tell the sides apart the wrong way round.
+    """
+
+    headline: str
+    notes: list[str]
+    decision: Decision
+    by: DecisionConfig
+    scores: int
+    law: Law
+    auroc_p: float
+    tpr_p: float
+    reversed_p: float
 
 
 class Blind(Facts):
@@ -113,16 +147,6 @@ class Judgement(Facts):
         return 3 if 3 in codes else max(codes, default=0)
 
 
-class KnowledgePoint(Facts):
-    """AUROC of attackers with at most ``texts`` random texts of every user; spread over draws of the texts."""
-
-    texts: int
-    mean: float
-    deviation: float
-    low: float
-    high: float
-
-
 class Difference(Facts):
     """Of two AUROCs on the same users, with a 95 % interval (DeLong)."""
 
@@ -144,35 +168,15 @@ class DialSetting(Facts):
     leads: bool
     auroc: Estimate
     difference: Difference | None
-
-
-class ExposedUser(Facts):
-    """A held-in user by pseudonym, with what might explain the score (``audit.exposure.Exposed``)."""
-
-    pseudonym: str
-    score: float
-    rank: float
-    share: float
-    reference_loss: float
-    reference_divergence: float | None
-    divergence: float
-    near_duplicates: int
-
-
-class ExposureCorrelation(Facts):
-    """Spearman's correlation of a property with the score over held-in users; null where it does not vary."""
-
-    name: str
-    rho: float | None
-    p_value: float | None
+    adjusted_p: float | None = None
 
 
 class ExposureFacts(Facts):
-    """The most exposed users, and what goes with exposure over all held-in users."""
+    """What goes with exposure over all held-in users: groups of ten or more, most exposed first, and correlations."""
 
     users: int
-    most_exposed: list[ExposedUser]
-    correlations: list[ExposureCorrelation]
+    groups: list[ExposureGroup]
+    correlations: list[Correlation]
 
 
 class CanaryGroup(Facts):
@@ -190,8 +194,9 @@ class CanaryGroup(Facts):
 
 
 class CanaryFacts(Facts):
-    """Canary users: how many, how many real users they replaced, and how well the primary attack did on each group.
+    """Canary users: how many, how many real users they replaced, and how well the leading attack did on each group.
 
+    ``decision``: of all canary users together, scores taken from their group's median; null with an empty side.
     ``training_texts``: of those held in, before any defense on the data side; ``trained_on``: what was left of them.
     """
 
@@ -204,6 +209,7 @@ class CanaryFacts(Facts):
     attacker_texts: int
     groups: list[CanaryGroup]
     blind: list[Blind]
+    decision: DecisionFacts | None
 
 
 class GradientNorms(Facts):

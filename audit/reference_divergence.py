@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.scoring import AttackTexts, TextStatistic
+from attacks.scoring import AttackTexts
+from attacks.table import REFERENCE_DIVERGENCE, TextStatistic
 from models.loading import LanguageModel
 from models.score_cache import ScoreCache
 
-REFERENCE_DIVERGENCE = "reference-divergence"
 KAPPAS = np.geomspace(1e1, 1e7, 13)
 
 

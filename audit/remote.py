@@ -146,6 +146,16 @@ def facts_of(model: ScoredModel, name: str, remote: Remote | None, drifts: Mappi
     )
 
 
+def drift_flaws(models: Sequence[ModelFacts]) -> list[str]:
+    """Models that changed while they were audited: scores of two models say nothing of either."""
+    return [
+        f"the model '{model.name}' changed while it was audited (a probe text's score moved by"
+        f" {model.endpoint.drift:.2g} nats a token)"
+        for model in models
+        if model.endpoint and model.endpoint.drift > LARGEST_DRIFT
+    ]
+
+
 def cost_line(remote: Remote, load: Load, scored: int) -> str:
     """What is about to be sent, in one line."""
     rough = "" if load.counted else f" (estimated, {BYTES_PER_TOKEN} bytes each)"

@@ -1,81 +1,193 @@
-"""Everything that scores and membership say together: attacks, blind baselines, bounds and verdict."""
+"""Everything that scores and membership say together: the answer, attacks, blind baselines, bounds and verdicts."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from attacks.scoring import TextStatistic, user_scores
+import numpy as np
+
+from attacks.table import REFERENCE_ALONE
+from audit.attack_results import attack_results, dial_settings
 from audit.attacker import AttackConfig
+from audit.blind import BlindResult, bag_of_words, reference_alone
 from audit.config import AuditConfig
-from audit.dials import dials
-from audit.evaluation import blind_baselines, evaluate_attacks
+from audit.decision import DecisionConfig, Evidence, decide
+from audit.family import Family, family_of
+from audit.headline import USERS, Wording, headline, notes
 from audit.judgement import judge
-from audit.knowledge import attacker_knowledge
-from audit.record_results import AttackResult, Blind, DialSetting, Judgement, KnowledgePoint
-from audit.verdict import Assignment, Claim
+from audit.knowledge import Knowledge, attacker_knowledge
+from audit.record_results import AttackResult, Blind, DecisionFacts, DialSetting, Judgement
+from audit.scored_users import ScoredUsers
+from audit.sides import Sides
+from audit.verdict import BLIND_OTHERWISE, BLIND_UNDER_COINS, Claim
 
 
 @dataclass(frozen=True)
 class Results:
     """The statistical part of a record."""
 
+    decision: DecisionFacts
     attacks: list[AttackResult]
     blind: list[Blind]
     judgement: Judgement
-    knowledge: list[KnowledgePoint]
+    knowledge: list[Knowledge]
     dials: list[DialSetting]
 
 
 def results_of(
-    statistics: Sequence[TextStatistic],
+    table: ScoredUsers,
     texts: Mapping[str, Sequence[str]],
-    member: Mapping[str, bool],
     *,
+    sides: Sides,
     attack: AttackConfig,
     audit: AuditConfig,
-    assignment: Assignment,
-    coins_witnessed: bool,
+    decision: DecisionConfig,
     claims: Sequence[Claim],
     seed: int,
     populations: int = 1,
+    flaws: Sequence[str] = (),
+    advance: Callable[[int], object] | None = None,
 ) -> Results:
-    """Evaluate every attack, run the blind baselines, and judge the claims by the primary attack.
+    """Evaluate and test every attack, run the blind baselines, judge the claims by the leading attack, and decide.
 
     Args:
-        statistics: of every text of the users in ``member``, the reference alone among the attacks.
+        table: scores and membership; the reference alone among the attacks.
         texts: the attacker's texts by user.
-        member: user to whether held in.
+        sides: how membership came about.
         attack: which attack and aggregation lead.
         audit: false-positive rates, resamples, delta.
-        assignment: how membership was decided.
-        coins_witnessed: whether heldin itself drew the coins.
+        decision: by what the answer is decided.
         claims: to test.
-        seed: of bootstrap and halving; public.
+        seed: of bootstrap, redraws and halving; public.
         populations: see ``judge``.
+        flaws: why the comparison is not valid, as far as is known beforehand.
+        advance: called with 1 after every part; there are ``parts_of`` of them.
     """
-    attacks = evaluate_attacks(
-        statistics,
-        member,
-        primary=attack.primary,
-        aggregations=attack.aggregations,
-        fprs=audit.fprs,
-        resamples=audit.resamples,
-        seed=seed,
+    step = advance or (lambda _: None)
+    lengths = np.array([np.mean([len(text) for text in texts[user]]) for user in table.users])
+    family = family_of(
+        table, attack, sides=sides, audit=audit, decision=decision, lengths=lengths, seed=seed, advance=advance
     )
-    coins = assignment is Assignment.COIN and coins_witnessed
-    blind = blind_baselines(statistics, texts, member, coins=coins, seed=seed)
-    primary = user_scores(statistics, attack.primary, attack.aggregations[0])
+    by_side = [table.split(score.values) for score in family.scores]
+    blind = blind_baselines(table, texts, sides, seed=seed)
+    step(1)
     judgement = judge(
-        dict(zip(primary.users, primary.values.tolist(), strict=True)),
-        member,
-        assignment=assignment,
-        coins_witnessed=coins_witnessed,
+        dict(zip(table.users, family.scores[0].values.tolist(), strict=True)),
+        dict(zip(table.users, table.member.tolist(), strict=True)),
+        sides=sides,
         blind=blind,
         claims=claims,
         delta=audit.delta,
         populations=populations,
     )
-    knowledge = attacker_knowledge(
-        statistics, member, attack=attack.primary, aggregation=attack.aggregations[0], seed=seed
+    step(1)
+    knowledge = attacker_knowledge(table, attack=attack.primary, aggregation=attack.aggregations[0], seed=seed)
+    step(1)
+    decided = decision_facts(
+        family,
+        decision,
+        sides=sides,
+        flaws=(*flaws, *blind_flaws(blind, sides)),
+        claims=claims,
+        judgement=judgement,
+        said=[line for b in blind if sides.witnessed and b.separates for line in [blind_by_chance(b)]],
     )
-    settings = dials(statistics, member, attack=attack, resamples=audit.resamples, seed=seed)
-    return Results(attacks, blind, judgement, [KnowledgePoint(**asdict(point)) for point in knowledge], settings)
+    return Results(
+        decision=decided,
+        attacks=attack_results(family, by_side, audit.fprs),
+        blind=blind,
+        judgement=judgement,
+        knowledge=knowledge,
+        dials=dial_settings(family, by_side, attack),
+    )
+
+
+def decision_facts(
+    family: Family,
+    by: DecisionConfig,
+    *,
+    sides: Sides,
+    flaws: Sequence[str] = (),
+    claims: Sequence[Claim] = (),
+    judgement: Judgement | None = None,
+    said: Sequence[str] = (),
+    what: Wording = USERS,
+) -> DecisionFacts:
+    """The answer for the record.
+
+    Args:
+        family: evaluated and tested.
+        by: the thresholds.
+        sides: how membership came about.
+        flaws: why the comparison is not valid.
+        claims: what was promised.
+        judgement: the verdicts on the claims.
+        said: lines that stand beneath the headline besides those that the evidence gives.
+        what: is told apart.
+    """
+    test, member = family.test, family.member
+    margins = dict(zip(test.fprs, test.tpr_margins, strict=True))
+    codes = {v.exit_code: v.standing for v in judgement.verdicts if v.exit_code} if judgement else {}
+    evidence = Evidence(
+        users=int(member.size),
+        held_out=int((~member).sum()),
+        scores=tuple(score.evidence for score in family.scores),
+        auroc_p=test.auroc_p,
+        tpr_p=test.tpr_p,
+        reversed_p=test.reversed_p,
+        auroc_margin=test.auroc_margin,
+        tpr_margin=margins.get(by.fpr),
+        exact=sides.witnessed,
+        flaws=tuple(flaws),
+        ceiling=min((claim.ceiling.auroc for claim in claims), default=None),
+        violated=codes[min(codes)] if codes else None,
+    )
+    decided = decide(evidence, by)
+    lengths = [score.length_correlation for score in family.scores]
+    return DecisionFacts(
+        headline=headline(evidence, decided, by, what),
+        notes=[*notes(evidence, by, lengths, what), *said],
+        decision=decided,
+        by=by,
+        scores=len(family.scores),
+        law=test.law,
+        auroc_p=test.auroc_p,
+        tpr_p=test.tpr_p,
+        reversed_p=test.reversed_p,
+    )
+
+
+def parts_of(scores: int) -> int:
+    """How often ``advance`` is called for a family of so many scores."""
+    return scores + 4
+
+
+def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], sides: Sides, *, seed: int) -> list[Blind]:
+    """The reference model alone and the bag of words; alarm at 1e-4 where heldin drew the sides, else at 0.01."""
+    level = BLIND_UNDER_COINS if sides.witnessed else BLIND_OTHERWISE
+    member = dict(zip(table.users, table.member.tolist(), strict=True))
+    results: list[BlindResult | None] = [bag_of_words(texts, member, seed=seed)]
+    if REFERENCE_ALONE in table.texts:
+        results.insert(0, reference_alone(*table.sides(REFERENCE_ALONE)))
+    return [
+        Blind(name=r.name, auroc=r.auroc, p_value=r.p_value, level=level, separates=r.p_value < level)
+        for r in results
+        if r is not None
+    ]
+
+
+def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[str]:
+    """Where the sides are asserted, groups that differ by themselves say nothing of the model."""
+    return [
+        f"the two groups differ even without the audited model ({b.name}: AUROC {b.auroc:.2f}, p = {b.p_value:.1g})"
+        for b in blind
+        if b.separates and not sides.witnessed
+    ]
+
+
+def blind_by_chance(blind: Blind) -> str:
+    """Where heldin drew the sides, a blind baseline that separates them is chance, or the coins leaked."""
+    return (
+        f"The blind baseline '{blind.name}' separates the groups without the audited model (AUROC {blind.auroc:.2f}, p"
+        f" = {blind.p_value:.1g}). heldin drew the sides, so that this is chance, once in ten thousand audits, or the"
+        " draw has leaked: keep the answer, and look who could see the ledger."
+    )

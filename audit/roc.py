@@ -42,6 +42,14 @@ def auroc(held_in: Scores, held_out: Scores) -> float:
     return float((ranks[:n1].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
 
 
+def placements(held_in: Scores, held_out: Scores) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Share of the other side that each score exceeds (held in) or falls below (held out), ties counting half.
+
+    Shapes (n1,) and (n0,); the mean of either is the AUROC (DeLong, DeLong and Clarke-Pearson 1988).
+    """
+    return _share_below(held_in, held_out), 1 - _share_below(held_out, held_in)
+
+
 def fpr_is_resolved(held_out: int, fpr: float) -> bool:
     """Whether this many held-out users can show a false-positive rate: at least one of them must be allowed to err."""
     return held_out * fpr >= 1 - 1e-9
@@ -61,3 +69,10 @@ def tpr_at_fpr(held_in: Scores, held_out: Scores, fpr: float) -> float | None:
 def separation_p_value(held_in: Scores, held_out: Scores) -> float:
     """Two-sided Mann-Whitney p-value of "the two groups' scores have one distribution"."""
     return float(stats.mannwhitneyu(held_in, held_out, alternative="two-sided").pvalue)
+
+
+def _share_below(scores: Scores, others: Scores) -> NDArray[np.float64]:
+    ranked = np.sort(others)
+    return np.asarray(
+        (np.searchsorted(ranked, scores, "left") + np.searchsorted(ranked, scores, "right")) / (2 * others.size)
+    )

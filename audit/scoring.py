@@ -8,16 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from attacks.protocol import Attack
-from attacks.scoring import AttackTexts, TextStatistic, score_attacks, turned
+from attacks.scoring import AttackTexts, score_attacks
 from attacks.statistics import Loss, compares_tokens, get_attack, per_text
+from attacks.table import REFERENCE_ALONE, TextStatistic, turned
 from audit.attacker import AttackConfig
 from audit.config import RunConfig
 from audit.data import RunData
-from audit.evaluation import REFERENCE_ALONE, read_scores, write_scores
 from audit.outcome import documents_of, scores_name, texts_under_attack
 from audit.progress import Reporter
 from audit.reference_divergence import reference_divergences
 from audit.references import reference_model
+from audit.score_file import read_scores, write_scores
 from audit.shadows import shadow_statistics
 from corpus.errors import InputError
 from corpus.files import cache_directory
@@ -32,8 +33,8 @@ def scoring_rule(max_characters: int) -> str:
     """What is scored of a text, in words."""
     return (
         f"every model scores the same characters of a text, its first {max_characters:,}: all tokens, in windows"
-        " of at most the model's context, a start token before each window, the end-of-text token not scored; models"
-        " with different tokenizers are compared per text, never per token"
+        " of as many tokens as the model's context, each read after a start token, the end-of-text token not scored;"
+        " models with different tokenizers are compared per text, never per token"
     )
 
 

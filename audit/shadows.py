@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.scoring import AttackTexts, TextStatistic, score_attacks, turned, user_scores
+from attacks.scoring import AttackTexts, score_attacks
 from attacks.shadow import shadow_likelihood_ratio
 from attacks.statistics import get_attack
+from attacks.table import TextStatistic, turned, user_scores
 from audit.config import RunConfig
 from audit.data import RunData, defended
-from audit.evaluation import read_scores, write_scores
 from audit.progress import LineReporter, Reporter
+from audit.score_file import read_scores, write_scores
 from audit.training import finetune
 from corpus.coins import keyed_digest, keyed_order, seed_key
 from corpus.files import cache_directory, private_directory

@@ -4,6 +4,7 @@ import math
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from corpus.files import write_text
 from defenses.choices import BatchClip, FlatClip
 from defenses.mechanism import Guarantee, Mechanism
 from finetune.batches import encode
+from finetune.checkpoints import finished_state
 from finetune.clipping import PlainClipping
 from finetune.loop import TrainingResult, job_name, train
 from finetune.recipe import Select
@@ -131,19 +133,11 @@ def _bind_key(path: Path, job: str) -> None:
 
 def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, result: TrainingResult) -> TrainingFacts:
     """What the record says of the training and of its guarantee."""
-    promise = mechanism.guarantee(cache_dir=accountant_cache())
-    holds = isinstance(promise, Guarantee)
     rows = data.training_rows
     return TrainingFacts(
         defense=config.defense.kind,
-        guarantee=promise.label,
-        unit=mechanism.unit,
-        epsilon=promise.epsilon if isinstance(promise, Guarantee) else None,
-        delta=mechanism.delta,
-        noise_multiplier=mechanism.noise_multiplier,
-        warnings=list(promise.warnings) if isinstance(promise, Guarantee) else [],
+        **promise_facts(mechanism),
         removals=[RemovalFacts(**asdict(removal)) for removal in data.removals],
-        ceiling=_ceiling(mechanism) if holds and mechanism.unit == "user" else None,
         records=len(rows),
         users=len({data.store.record(row).user for row in rows}),
         steps=result.steps,
@@ -153,6 +147,28 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         gap_auroc_spearman=gap_auroc_correlation(result.history),
         seconds=round(result.seconds, 2),
     )
+
+
+def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
+    """What the record says of the guarantee, by field: a function of the plan alone."""
+    promise = mechanism.guarantee(cache_dir=accountant_cache())
+    holds = promise if isinstance(promise, Guarantee) else None
+    return {
+        "guarantee": promise.label,
+        "unit": mechanism.unit,
+        "epsilon": holds.epsilon if holds else None,
+        "delta": mechanism.delta,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "warnings": list(holds.warnings) if holds else [],
+        "ceiling": _ceiling(mechanism) if holds and mechanism.unit == "user" else None,
+    }
+
+
+def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
+    """How a finished run's training ended, from its last checkpoint. Raises InputError where there is none."""
+    state = finished_state(folder / "checkpoints" / "resume")
+    chosen = state.best_step if config.finetune.keeps_best else state.step
+    return TrainingResult(folder, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm)
 
 
 def _private(

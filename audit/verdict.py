@@ -21,6 +21,7 @@ from corpus.errors import InputError
 
 BLIND_UNDER_COINS = 1e-4  # a blind baseline below this is a warning where membership was drawn by coins
 BLIND_OTHERWISE = 1e-2  # and below this takes a certificate back elsewhere
+NO_CLAIM = "none"  # label of the verdict where nobody claims anything
 SELDOM_EVEN = 0.05  # a split that fair coins make so even more seldom than this is remarked on
 _IMPLAUSIBLE = 1e-6
 
@@ -246,7 +247,7 @@ def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
     standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
     what = f"no claim was stated; {n1 + n0} users could certify at most epsilon = {reach:.3g}"
     reason = "; ".join([*flaws, what])
-    return Verdict("none", Outcome.INCONCLUSIVE, standing, reason, reach, design.alpha, design.warnings(n1, n1 + n0))
+    return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, reason, reach, design.alpha, design.warnings(n1, n1 + n0))
 
 
 def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:

@@ -4,59 +4,42 @@ No model is run: scores are taken as they are, once they are shown to belong to 
 names. What only training could tell again (the curves) is held against the checkpoint's own log.
 """
 
-import json
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel
-
-from attacks.scoring import TextStatistic
+from attacks.table import TextStatistic
 from audit.attacker import AttackConfig
 from audit.bound_scores import plan_claim
 from audit.checkpoint import CheckpointAudit, audit_facts, audit_results, audit_scores_name, read_groups
-from audit.config import AuditConfig, RunConfig, parse_config
+from audit.config import AuditConfig, RunConfig
 from audit.data import corpus_facts, needs_base, prepare_data, read_corpus, split_facts
-from audit.evaluation import read_scores
+from audit.decision import DecisionConfig
+from audit.differences import Difference, compared
 from audit.masking import masked
 from audit.outcome import outcome_of, scores_name, texts_under_attack
 from audit.pipeline import base_model, model_facts
-from audit.plan import accountant_cache, claims_of, mechanism_of
+from audit.plan import accountant_cache, claims_of, configured_mechanism, read_run_config
 from audit.progress import Reporter
-from audit.record import ModelFacts, Record, read_record
+from audit.record import DocumentsFacts, ModelFacts, Record, read_record
 from audit.remote import remote_of
+from audit.score_file import read_scores
 from audit.scoring import scoring_rule
-from audit.training import training_facts
+from audit.training import finished_training, training_facts
 from audit.trials.engine import record_again
 from audit.verdict import Assignment, Claim, stated_claim
 from corpus.errors import InputError
 from corpus.rows import Columns
-from defenses.choices import BatchClip, FlatClip
 from defenses.mechanism import Mechanism
 from defenses.plan_file import read_plan
-from finetune.checkpoints import finished_state
-from finetune.loop import TrainingResult
 from models.loading import LanguageModel, load_language_model, same_tokens
 
-TOLERANCE = 1e-9
 NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
 ALSO_NOT_RECOMPUTED = {
     "run": ("the loss curves, held against the checkpoint's log", "gradient norms of canary users' records"),
     "audit": ("what is said of the models",),
     "trials": (),
 }
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A place in the record where it states one thing and its files give another."""
-
-    where: str
-    stated: Any
-    recomputed: Any
 
 
 @dataclass(frozen=True)
@@ -87,33 +70,31 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
         case "run":
             again = _run_again(folder, record, reporter)
         case "audit":
-            again = _audit_again(folder, record)
+            again = _audit_again(folder, record, reporter)
         case "trials":
             again = record_again(folder, reporter)
-    pairs = [pair for name, part in again.items() for pair in _pairs(name, _plain(getattr(record, name)), _plain(part))]
-    differing = tuple(Difference(*pair) for pair in pairs if not _same(pair[1], pair[2]))
-    return Verification(len(pairs), differing, (*NOT_RECOMPUTED, *ALSO_NOT_RECOMPUTED[record.kind]))
+    parts = [compared(name, getattr(record, name), part) for name, part in again.items()]
+    differing = tuple(difference for _, found in parts for difference in found)
+    count = sum(count for count, _ in parts)
+    return Verification(count, differing, (*NOT_RECOMPUTED, *ALSO_NOT_RECOMPUTED[record.kind]))
 
 
 def table(found: Verification) -> str:
     """What was found, as plain text."""
     lines = [f"{found.compared} values compared, {len(found.differences)} differ"]
-    lines += [
-        f"  {d.where}: the record states {_short(d.stated)}, its files give {_short(d.recomputed)}"
-        for d in found.differences
-    ]
+    lines += [f"  {difference.line()}" for difference in found.differences]
     return "\n".join([*lines, *(f"not recomputed: {what}" for what in found.not_recomputed)])
 
 
 def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, Any]:
-    config = _config(folder)
+    config = read_run_config(folder)
     if not (folder / "ledger" / "ledger.json").is_file():
         raise InputError(f"'{folder}' has no ledger, so that nobody can say again who was held in")
     corpus = read_corpus(config, reporter)
     base = base_model(config, corpus, reporter)[1] if needs_base(config) else None
     data = prepare_data(config, folder, reporter, corpus, base)
     plan = read_plan(folder / "plan.json", cache_dir=accountant_cache())
-    mechanism = _configured(config, plan, config.finetune.steps(len(data.training_rows)))
+    mechanism = configured_mechanism(config, plan, config.finetune.steps(len(data.training_rows)))
     if plan != mechanism:
         changed = [name for name in Mechanism.model_fields if getattr(plan, name) != getattr(mechanism, name)]
         raise InputError(
@@ -121,7 +102,8 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, An
         )
     texts = texts_under_attack(config, data)
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
-    outcome = outcome_of(config, data, _scores(folder, of), claims_of(plan))
+    outcome = outcome_of(config, data, _scores(folder, of), claims_of(plan), reporter)
+    results = outcome.results
     target = load_language_model(str(folder / "checkpoints" / "final"))
     reference, per_text = _reference(config, target, reporter)
     return {
@@ -131,18 +113,19 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, An
         "target": model_facts(target, record.target.name),
         "reference": reference,
         "per_text": per_text,
-        "training": training_facts(config, data, plan, _trained(folder, config)),
+        "training": training_facts(config, data, plan, finished_training(folder, config)),
         "primary_attack": config.attack.primary,
         "attacker_texts": outcome.attacker_texts,
-        "documents": config.attack.documents[0],
+        "documents": DocumentsFacts(kind=config.attack.documents[0], known_by="measured"),
         "scoring_rule": scoring_rule(config.attack.max_characters),
         "resamples": config.audit.resamples,
-        "attacks": outcome.attacks,
-        "blind": outcome.blind,
+        "decision": results.decision,
+        "attacks": results.attacks,
+        "blind": results.blind,
         "judgement": outcome.judgement,
         "canaries": outcome.canaries,
-        "knowledge": outcome.knowledge,
-        "dials": outcome.dials,
+        "knowledge": results.knowledge,
+        "dials": results.dials,
         "exposure": outcome.exposure,
     }
 
@@ -155,25 +138,14 @@ def _reference(config: RunConfig, target: LanguageModel, reporter: Reporter) -> 
     return facts, not same_tokens(target.tokenizer, lm.tokenizer)
 
 
-def _configured(config: RunConfig, plan: Mechanism, steps: int) -> Mechanism:
-    norm = plan.clip.norm if isinstance(plan.clip, BatchClip | FlatClip) else None
-    return mechanism_of(config, plain_steps=steps, clip_norm=norm, cache_dir=accountant_cache())
-
-
-def _trained(folder: Path, config: RunConfig) -> TrainingResult:
-    state = finished_state(folder / "checkpoints" / "resume")
-    chosen = state.best_step if config.finetune.keeps_best else state.step
-    return TrainingResult(folder, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm)
-
-
-def _audit_again(folder: Path, record: Record) -> dict[str, Any]:
+def _audit_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, Any]:
     job = _audit_job(folder, record)
-    stores, member, texts = read_groups(job)
+    groups = read_groups(job)
     of = audit_scores_name(record.target.fingerprint, record.reference.fingerprint, job.others, job.attack)
-    results = audit_results(job, _scores(folder, of), member, texts)
+    results = audit_results(job, _scores(folder, of), groups, [record.target, record.reference], reporter)
     return {
-        **audit_facts(job, stores, texts),
-        "documents": "fresh",
+        **audit_facts(job, groups),
+        "decision": results.decision,
         "attacks": results.attacks,
         "blind": results.blind,
         "judgement": results.judgement,
@@ -200,9 +172,12 @@ def _audit_job(folder: Path, record: Record) -> CheckpointAudit:
             assignment=Assignment(kept["assignment"]),
             claims=tuple(claims),
             plan=None if kept["plan"] is None else Path(kept["plan"]),
+            training=None if kept["training"] is None else Path(kept["training"]),
+            documents=kept["documents"],
             max_texts_per_user=kept["max_texts_per_user"],
             attack=AttackConfig.model_validate(kept["attack"]),
             audit=AuditConfig.model_validate(kept["audit"]),
+            decision=DecisionConfig.model_validate(kept["decision"]),
             seed=kept["seed"],
             remote=remote_of(kept["endpoint"]) if "endpoint" in kept else None,
         )
@@ -213,15 +188,6 @@ def _audit_job(folder: Path, record: Record) -> CheckpointAudit:
         ) from error
 
 
-def _config(folder: Path) -> RunConfig:
-    path = folder / "config.yaml"
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"'{path}' is missing or damaged: the record cannot be verified without it") from error
-    return parse_config(content, str(path))
-
-
 def _scores(folder: Path, of: str) -> list[TextStatistic]:
     statistics = read_scores(folder / "scores.parquet", of=of)
     if statistics is None:
@@ -229,36 +195,3 @@ def _scores(folder: Path, of: str) -> list[TextStatistic]:
             f"'{folder / 'scores.parquet'}' is missing, damaged, or of other models or texts than the record names"
         )
     return statistics
-
-
-def _plain(value: Any) -> Any:
-    """As it stands in the file: JSON values only."""
-    if isinstance(value, BaseModel):
-        return json.loads(value.model_dump_json())
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return value
-
-
-def _pairs(where: str, stated: Any, again: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Every leaf of either value with its place."""
-    if isinstance(stated, dict) and isinstance(again, dict):
-        for key in dict.fromkeys([*stated, *again]):
-            yield from _pairs(f"{where}.{key}", stated.get(key), again.get(key))
-    elif isinstance(stated, list) and isinstance(again, list) and len(stated) == len(again):
-        for i, (a, b) in enumerate(zip(stated, again, strict=True)):
-            yield from _pairs(f"{where}[{i}]", a, b)
-    else:
-        yield where, stated, again
-
-
-def _same(stated: Any, again: Any) -> bool:
-    numbers = isinstance(stated, int | float) and isinstance(again, int | float)
-    if numbers and not isinstance(stated, bool) and not isinstance(again, bool):
-        return math.isclose(stated, again, rel_tol=TOLERANCE, abs_tol=1e-12)
-    return bool(stated == again)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -30,8 +30,15 @@ class _AccountGroup(typer.core.TyperGroup):
     """Lets a plan file stand where a subcommand would: `heldin account plan.json`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands and args[0].endswith(".json"):
-            args = ["plan", *args]
+        if args and args[0] not in self.commands:
+            named = Path(args[0])
+            if named.suffix == ".json":
+                args = ["plan", *args]
+            elif named.exists() or named.suffix:
+                raise InputError(
+                    f"'{named}' is no plan: heldin account takes the plan.json of a run folder, or one of"
+                    f" {', '.join(self.commands)}"
+                )
         return super().resolve_command(ctx, args)
 
 

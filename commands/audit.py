@@ -10,6 +10,7 @@ from commands.options import IdColumn, Out, SkipBad, TextColumn, UserColumn
 from corpus.errors import InputError
 
 if TYPE_CHECKING:
+    from audit.decision import DecisionConfig
     from audit.remote import Remote
 
 PANEL = "A model behind an endpoint"
@@ -31,7 +32,26 @@ def audit(
     skip_bad_lines: SkipBad = False,
     max_texts_per_user: Annotated[int | None, typer.Option(min=1, help="Score at most so many texts a user.")] = None,
     max_characters: Annotated[int, typer.Option(min=1, help="Score the first so many characters of a text.")] = 4000,
-    assignment: Annotated[str, typer.Option(help="How sides came about: coin, fixed or unknown.")] = "unknown",
+    assignment: Annotated[
+        str,
+        typer.Option(
+            help="How sides came about: coin (each user by its own fair coin; not an exact half, nor one of each pair),"
+            " fixed (anything else that is known) or unknown."
+        ),
+    ] = "unknown",
+    training: Annotated[
+        Path | None,
+        typer.Option(help="What the model was trained on, by the same columns: look whose texts are in it."),
+    ] = None,
+    texts: Annotated[
+        str | None, typer.Option(help="What the texts are, if nobody looks: fresh, or training (trained on).")
+    ] = None,
+    exclude_auroc: Annotated[
+        float | None, typer.Option(help="Say 'no leak found' only if more than this AUROC is excluded (default: 0.60).")
+    ] = None,
+    exclude_tpr: Annotated[
+        float | None, typer.Option(help="And more than this share named at 5 % false positives (default: 0.15).")
+    ] = None,
     claim: Annotated[list[str] | None, typer.Option(help="Test epsilon=8,delta=1e-6. Repeatable.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Test the curve of this plan.json.")] = None,
     runs: Annotated[int | None, typer.Option(min=2, help="Train so many models, each by coin with a user.")] = None,
@@ -66,8 +86,11 @@ def audit(
         float | None, typer.Option(help="Seconds of silence before a new try (default: 120).", rich_help_panel=PANEL)
     ] = None,
     max_tries: Annotated[int | None, typer.Option(help="Of a request (default: 6).", rich_help_panel=PANEL)] = None,
-    price_per_million_tokens: Annotated[
-        float | None, typer.Option(min=0, help="To say the cost beforehand.", rich_help_panel=PANEL)
+    price_per_million: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="PRICE", help="Price of a million tokens, for the cost estimate.", rich_help_panel=PANEL
+        ),
     ] = None,
     max_tokens_sent: Annotated[
         int | None, typer.Option(min=0, help="Refuse to send more than that.", rich_help_panel=PANEL)
@@ -85,29 +108,10 @@ def audit(
     without it by its own coin, and certifies by Clopper-Pearson. The same command goes on after a kill. Exit code 3 if
     a claim is violated.
     """
-    from audit.attacker import AttackConfig
-    from audit.bound_scores import parse_claim, plan_claim
-    from audit.checkpoint import CheckpointAudit, audit_checkpoint
-    from audit.progress import reporter_for_this_terminal
-    from audit.verdict import Assignment
-    from corpus.rows import Columns
-
     files = {"--model": model, "--reference": reference, "--held-in": held_in, "--held-out": held_out}
     its = {"--set": set_, "--processes": processes, "--documents": documents, "--seed": seed, "--threshold": threshold}
-    remote = _remote(
-        endpoint,
-        tokenizer=tokenizer,
-        context=context,
-        api_key_env=api_key_env,
-        requests_per_minute=requests_per_minute,
-        concurrency=concurrency,
-        timeout=timeout,
-        max_tries=max_tries,
-        price_per_million_tokens=price_per_million_tokens,
-        max_tokens_sent=max_tokens_sent,
-    )
     if runs is not None or config is not None:
-        others = {**files, "--plan": plan, "--endpoint": endpoint}
+        others = {**files, "--plan": plan, "--endpoint": endpoint, "--training": training, "--texts": texts}
         strange = next((option for option, value in others.items() if value), None)
         if runs is None or config is None or strange:
             wrong = f"{strange} is of the other form" if strange else f"--{'config' if runs else 'runs'} is missing"
@@ -122,8 +126,30 @@ def audit(
             f"audit a checkpoint with --model, --reference, --held-in and --held-out ({missing}), or train many models"
             " with --runs and --config"
         )
-    if assignment not in tuple(Assignment):
-        raise InputError(f"--assignment {assignment}: choose {', '.join(Assignment)}")
+    for option, value, choices in (("--assignment", assignment, _ASSIGNMENTS), ("--texts", texts, _TEXTS)):
+        if value is not None and value not in choices:
+            raise InputError(f"{option} {value}: choose {', '.join(choices)}")
+    remote = _remote(
+        endpoint,
+        tokenizer=tokenizer,
+        context=context,
+        api_key_env=api_key_env,
+        requests_per_minute=requests_per_minute,
+        concurrency=concurrency,
+        timeout=timeout,
+        max_tries=max_tries,
+        price_per_million=price_per_million,
+        max_tokens_sent=max_tokens_sent,
+    )
+    _look_for([*([] if remote else [model]), *reference], [held_in, held_out, training, plan])
+
+    from audit.attacker import AttackConfig
+    from audit.bound_scores import parse_claim, plan_claim
+    from audit.checkpoint import CheckpointAudit, audit_checkpoint
+    from audit.progress import reporter_for_this_terminal
+    from audit.verdict import Assignment
+    from corpus.rows import Columns
+
     claims = [parse_claim(text) for text in claim or []] + ([plan_claim(plan)] if plan else [])
     folder = out or Path("runs") / name
     job = CheckpointAudit(
@@ -138,12 +164,49 @@ def audit(
         assignment=Assignment(assignment),
         claims=tuple(claims),
         plan=plan,
+        training=training,
+        documents=None if texts is None else "fresh" if texts == "fresh" else "training",
         max_texts_per_user=max_texts_per_user,
         attack=AttackConfig(max_characters=max_characters, reference=reference[0]),
+        decision=_decision(exclude_auroc, exclude_tpr),
         remote=remote,
     )
     with interruptible():
         finish(audit_checkpoint(job, folder, reporter_for_this_terminal(), command=command_line()), folder)
+
+
+_ASSIGNMENTS = ("coin", "fixed", "unknown")
+_TEXTS = ("fresh", "training")
+_DATA = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst", ".bz2")
+
+
+def _look_for(models: list[str], files: list[Path | None]) -> None:
+    """Look at what is named before anything is imported, let alone asked of a hub."""
+    for file in files:
+        if file is not None and not file.exists():
+            raise InputError(f"no such file or folder: '{file}'")
+    for model in models:
+        named = Path(model)
+        if named.is_file():
+            kind = "a file of texts" if named.suffix in _DATA else "a file"
+            raise InputError(f"'{model}' is {kind}, and a model is a folder or a hub name: give texts by --held-in")
+        looks_local = len(named.parts) > 1 and named.parent.is_dir()
+        if not named.exists() and looks_local:
+            raise InputError(f"no such model folder: '{model}' (a hub name has no folder before it that exists here)")
+
+
+def _decision(auroc: float | None, tpr: float | None) -> "DecisionConfig":
+    from pydantic import ValidationError
+
+    from audit.decision import DecisionConfig
+
+    given = {name: value for name, value in (("auroc", auroc), ("tpr", tpr)) if value is not None}
+    try:
+        return DecisionConfig(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = f"--exclude-{first['loc'][0]} {first['input']}: " if first["loc"] else ""
+        raise InputError(f"{option}{first['msg'].removeprefix('Value error, ')}") from error
 
 
 def _remote(url: str | None, **options: Any) -> "Remote | None":
@@ -161,7 +224,7 @@ def _remote(url: str | None, **options: Any) -> "Remote | None":
         Endpoint(url, options["api_key_env"], **pace),
         tokenizer=options["tokenizer"],
         context=options["context"],
-        price=options["price_per_million_tokens"],
+        price=options["price_per_million"],
         max_tokens_sent=options["max_tokens_sent"],
     )
 

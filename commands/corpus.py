@@ -7,6 +7,7 @@ import typer
 
 from commands.options import Aliases, DateColumn, IdColumn, SkipBad, TextColumn, UserColumn
 from corpus.errors import InputError
+from corpus.wording import counted
 
 if TYPE_CHECKING:
     from corpus.rows import Source
@@ -65,9 +66,9 @@ def build(
         )
     else:
         store = _store(_source(paths, preset, tokenizer, user, text, id, date), aliases, skip_bad_lines)
-    typer.echo(f"{len(store.users)} users, {len(store)} records: {store.folder}")
+    typer.echo(f"{counted(len(store.users), 'user')}, {counted(len(store), 'record')}: {store.folder}")
     if store.report.skipped:
-        typer.echo(f"{store.report.skipped} rows skipped, the first: {store.report.first_skipped}")
+        typer.echo(f"{counted(store.report.skipped, 'row')} skipped, the first: {store.report.first_skipped}")
     if preset is not None:
         _say_outcome(preset, store)
 

@@ -15,17 +15,20 @@ if TYPE_CHECKING:
 
 def finish(record: "Record", folder: Path) -> NoReturn:
     """Make the report and say what was found."""
-    from reports.findings import findings
+    from reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
     from reports.pdf import write_report
 
     said = findings(record)
+    typer.echo(said.headline)
     for warning in said.warnings:
         typer.echo(f"note: {warning}")
-    typer.echo(said.headline)
-    typer.echo(dict(said.paragraphs)["How well the attack did"])
-    typer.echo(dict(said.paragraphs)["What is certified"])
+    paragraphs = dict(said.paragraphs)
+    for title in (HOW_WELL, BOUNDS, NEXT):
+        typer.echo(f"{title}: {paragraphs[title]}")
     typer.echo(f"report: {write_report(folder)}")
-    raise typer.Exit(record.judgement.exit_code)
+    code = record.judgement.exit_code
+    typer.echo(f"answer: {answer_line(record.decision)}" + (f" (exit code {code})" if code else ""))
+    raise typer.Exit(code)
 
 
 class Interrupted(Exception):

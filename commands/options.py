@@ -22,7 +22,7 @@ GroupSize = Annotated[int, typer.Option("--group-size", help="Examples of one us
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object (an infinite epsilon is Infinity).")]
 StudyFolder = Annotated[Path, typer.Option("--to", help="Folder for the figure and the numbers.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Count and skip unusable rows.")]
-Aliases = Annotated[Path | None, typer.Option(help="YAML file 'person: [alias, ...]'.")]
+Aliases = Annotated[Path | None, typer.Option(help="YAML file with a list of aliases for each person.")]
 
 
 def json_text(fields: dict[str, Any]) -> str:

@@ -3,23 +3,20 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from corpus.errors import InputError
+from corpus.yaml_files import read_yaml
 
 
 def load_aliases(path: Path) -> dict[str, str]:
     """Read ``person: [alias, ...]`` and return alias to person.
 
-    Raises InputError where the file is missing or not such a mapping, where one alias belongs to two persons, or
+    Raises InputError where the file is missing or not such a mapping, where one alias belongs to two persons, a person
+    stands twice, or
     where a person is an alias of another (a chain whose end would depend on the order of reading).
     """
     if not path.is_file():
         raise InputError(f"no such alias file: '{path}'")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path.name}: not readable as YAML ({str(error).splitlines()[0]})") from error
+    content = read_yaml(path)
     if not isinstance(content, Mapping):
         raise InputError(f"{path.name}: expected lines like 'person: [alias, alias]'")
     person_of: dict[str, str] = {}

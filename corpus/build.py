@@ -22,8 +22,9 @@ from corpus.rows import BadRows, Source
 from corpus.sorting import STAGED, add_store, refuse_repeated_ids, sorting_table, take_in, write_records, write_table
 from corpus.sources import Several
 from corpus.store import BuildReport, CorpusStore
+from corpus.wording import counted
 
-FORMAT_VERSION = "3"
+FORMAT_VERSION = "4"  # 4: a row that names a key twice is a bad row
 
 
 class NoRecordError(InputError):
@@ -76,7 +77,7 @@ def build_store(
 def _nothing_usable(source: Source, bad: BadRows) -> str:
     parts = source.sources if isinstance(source, Several) else (source,)
     if bad.skipped:
-        why = f"{bad.skipped} rows skipped, the first: {bad.first}"
+        why = f"{counted(bad.skipped, 'row')} skipped, the first: {bad.first}"
     elif any(isinstance(part, PresetSource) for part in parts):
         why = "the preset's steps left nothing of it; docs/presets.md says what they keep"
     elif folders := [name for part in parts if isinstance(part, Maildir) for name in part.folders]:

@@ -73,10 +73,20 @@ FORMATS: Mapping[str, Callable[[Path, Columns], Source]] = {
 }
 
 
+_SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")  # of which save_to_disk leaves one
+
+
 def open_source(path: Path, columns: Columns) -> Source:
     """The source for a file or folder, told by its ending. Raises InputError for an ending that no source reads."""
     if path.is_dir():
-        return Maildir(path) if is_maildir(path) else HuggingFace(str(path), columns=columns)
+        if is_maildir(path):
+            return Maildir(path)
+        if not any((path / name).is_file() for name in _SAVED):
+            raise InputError(
+                f"'{path}' is a folder without data that can be read: name a file in it ({', '.join(FORMATS)}), a"
+                " maildir, or a folder that a Hugging Face dataset's save_to_disk wrote"
+            )
+        return HuggingFace(str(path), columns=columns)
     for ending, source in FORMATS.items():
         if path.name.endswith(ending):
             return source(path, columns)

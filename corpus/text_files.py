@@ -97,6 +97,18 @@ def rows_of_file(path: Path, columns: Sequence[str], bad: BadRows) -> Iterator[t
     return _csv_rows(path, bad) if ".csv" in path.suffixes else _json_rows(path, bad)
 
 
+class _KeyTwiceError(Exception):
+    """A JSON object names one key twice, of which the parser would keep the last."""
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _KeyTwiceError(next(name for name in names if names.count(name) > 1))
+    return row
+
+
 def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
     number = 0
     try:
@@ -105,9 +117,12 @@ def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
                 if not line.strip():
                     continue
                 try:
-                    yield number, json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    yield number, json.loads(text, object_pairs_hook=_unique_keys)
                 except UnicodeDecodeError as error:
                     bad.report(f"{path.name} line {number}", f"invalid UTF-8 at byte {error.start}")
+                except _KeyTwiceError as error:
+                    bad.report(f"{path.name} line {number}", f"key '{error}' stands twice, with which value is unsaid")
                 except json.JSONDecodeError as error:
                     bad.report(f"{path.name} line {number}", f"broken JSON ({error.msg} at column {error.colno})")
                 except (ValueError, RecursionError) as error:  # a number of thousands of digits, endless nesting
@@ -134,6 +149,9 @@ def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
             reader = csv.DictReader(stream, strict=True)
             if reader.fieldnames is None:
                 raise InputError(f"{path.name}: empty file, not even a header line")
+            twice = [name for name in reader.fieldnames if reader.fieldnames.count(name) > 1]
+            if twice:
+                raise InputError(f"{path.name}: column '{twice[0]}' stands twice in the header: rename one")
             for row in reader:
                 number = reader.line_num
                 if None in row or None in row.values():

@@ -243,7 +243,7 @@ class Mechanism(Choice):
                 "the divisor is the realised cohort, which depends on private data",
             ),
             (
-                self.checkpoint == "protected_validation",
+                self.unit != "none" and self.checkpoint == "protected_validation",
                 "the checkpoint is chosen by validation on protected users",
             ),
             (

@@ -13,8 +13,13 @@ from dp_accounting import dp_event
 from corpus.errors import InputError
 from defenses.mechanism import Guarantee, Mechanism, NoGuarantee
 
-COVERS = "the model after the last step; not losses, gradient norms, cohort sizes or attack scores"
+_RELEASED = {
+    "last_step": "the model after the last step",
+    "public_validation": "the model of the step that separate public users' loss chose",
+    "protected_validation": "the model of the step that the loss of protected users chose",
+}
 _KEYS = ("version", "mechanism", "dp_event", "guarantee", "covers")
+EXPORTED = "files"  # the key that an exported plan has besides: every file's SHA-256 by name
 _SAME = 2e-3  # relative difference of epsilon that another version of the accountant may make
 
 
@@ -25,7 +30,7 @@ def write_plan(mechanism: Mechanism, path: Path, *, cache_dir: Path | None = Non
         "mechanism": mechanism.model_dump(mode="json"),
         "dp_event": _event(mechanism.dp_event),
         "guarantee": promise_fields(mechanism.guarantee(cache_dir=cache_dir)),
-        "covers": COVERS,
+        "covers": covers(mechanism),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
@@ -39,6 +44,11 @@ def write_plan(mechanism: Mechanism, path: Path, *, cache_dir: Path | None = Non
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def covers(mechanism: Mechanism) -> str:
+    """What a plan speaks of, and what it does not."""
+    return f"{_RELEASED[mechanism.checkpoint]}; not losses, gradient norms, cohort sizes or attack scores"
 
 
 def read_plan(path: Path, *, cache_dir: Path | None = None) -> Mechanism:
@@ -56,7 +66,7 @@ def read_plan(path: Path, *, cache_dir: Path | None = None) -> Mechanism:
     if not isinstance(document, dict) or document.get("version") != Mechanism.VERSION:
         found = document.get("version") if isinstance(document, dict) else None
         raise InputError(f"{path}: plan version {found!r}, this heldin reads version {Mechanism.VERSION}")
-    unknown, missing = sorted(set(document) - set(_KEYS)), sorted(set(_KEYS) - set(document))
+    unknown, missing = sorted(set(document) - {*_KEYS, EXPORTED}), sorted(set(_KEYS) - set(document))
     if unknown or missing:
         raise InputError(f"{path}: unknown keys {unknown}, missing keys {missing}: the plan was not written by heldin")
     try:

@@ -92,6 +92,8 @@ def train(
     steps = private.mechanism.steps if private else recipe.steps(len(sequences))
     state = TrainingState(job=job_name(base, sequences, recipe, private, clipping))
     state = load_state(folder / "resume", state.job, model, optimizer) or state
+    if 0 < state.step < steps:
+        say(f"training goes on from step {state.step:,} of {steps:,}")
     if advance and state.step:
         advance(state.step)
     batches = ShuffledBatches(

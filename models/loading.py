@@ -22,6 +22,7 @@ from corpus.errors import InputError
 from corpus.files import file_sha256, text_sha256
 
 PROBE = "The quick brown fox met 12 people on Tuesday."
+_CAUSAL_PROBE = 8  # tokens
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
@@ -108,6 +109,7 @@ def load_language_model(
                 revision=revision,
                 use_safetensors=True,
                 trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # they are refused below, in words
                 output_loading_info=True,
             )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
@@ -122,6 +124,7 @@ def load_language_model(
     check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
     fingerprint = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(name, revision))
     model = model.to(device or default_device()).eval()
+    check_causal(model, name)
     return LanguageModel(model, tokenizer, name, text_sha256(fingerprint, str(dtype)))
 
 
@@ -174,6 +177,27 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary
         raise InputError(
             f"the tokenizer of '{name}' does not match the model: token ids go up to {highest},"
             f" the model has {vocabulary} embeddings"
+        )
+
+
+def check_causal(model: PreTrainedModel, name: str) -> None:
+    """Refuse a model in which a later token moves an earlier prediction.
+
+    Its log-probabilities would be of texts that it has already read, and under private training the gradient of one
+    unit would depend on the padding that others bring. BERT and its kin load as such unless ``is_decoder`` is set.
+    """
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    ids = torch.arange(1, _CAUSAL_PROBE + 1, device=model.device)[None] % vocabulary
+    other = ids.clone()
+    other[0, -1] = (ids[0, -1] + 1) % vocabulary
+    with torch.no_grad():
+        one, two = (model(input_ids=x, use_cache=False).logits[0, :-1].float() for x in (ids, other))
+    moved, scale = float((one - two).abs().max()), float(one.abs().max())
+    if moved > 1e-5 * scale:  # causal models give the very same numbers; so much is left to rounding
+        raise InputError(
+            f"'{name}' ({type(model).__name__}) is not a causal language model: changing the last token of a text moved"
+            f" an earlier prediction by {moved:.2g}; a BERT-like model needs is_decoder: true in its config.json, and"
+            " to have been trained with it"
         )
 
 

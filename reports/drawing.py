@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -33,6 +34,11 @@ def label(axes: Axes, x: str, y: str) -> None:
     axes.tick_params(width=0.6, length=2.5)
 
 
+def above(axes: Axes) -> None:
+    """Put the legend above the axes, where nothing is drawn."""
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+
+
 @contextmanager
 def figure(width: float, height: float) -> Iterator[tuple[Figure, list[str]]]:
     """A figure of ``width`` x ``height`` inches; its SVG is put into the list when the context ends."""
@@ -47,8 +53,14 @@ def figure(width: float, height: float) -> Iterator[tuple[Figure, list[str]]]:
 
 
 def two_sides(axes: Axes, histogram: Histogram, held_in: str, held_out: str) -> None:
-    """Scores of both sides: one filled, one hatched, so that they differ in grey too."""
-    edges = histogram.edges
-    axes.stairs(histogram.held_out, edges, fill=True, facecolor=ORANGE, alpha=0.55, label=held_out)
-    axes.stairs(histogram.held_in, edges, color=BLUE, hatch="////", fill=True, facecolor="none", label=held_in)
-    axes.stairs(histogram.held_in, edges, color=BLUE, linewidth=1.2)
+    """Scores of both sides: one filled, one hatched, so that they differ in grey too.
+
+    Heights are shares of a side over the width of the bin, so that wide bins and unequal sides mislead nobody.
+    """
+    edges = np.array(histogram.edges)
+    outside, inside = (
+        np.array(side) / max(1, sum(side)) / np.diff(edges) for side in (histogram.held_out, histogram.held_in)
+    )
+    axes.stairs(outside, edges, fill=True, facecolor=ORANGE, alpha=0.55, label=held_out)
+    axes.stairs(inside, edges, color=BLUE, hatch="////", fill=True, facecolor="none", label=held_in)
+    axes.stairs(inside, edges, color=BLUE, linewidth=1.2)

@@ -3,15 +3,16 @@
 import numpy as np
 from matplotlib.axes import Axes
 
+from audit.knowledge import Knowledge
 from audit.record import Record
-from audit.record_results import AttackResult, CanaryFacts, CanaryGroup, Estimate, GradientNorms, KnowledgePoint
-from reports.drawing import BLUE, GREY, ORANGE, figure, label, two_sides
-from reports.findings import counted
+from audit.record_results import AttackResult, CanaryFacts, CanaryGroup, Estimate, GradientNorms
+from corpus.wording import counted
+from reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
 
 
 def figures(record: Record) -> dict[str, str]:
     """SVG by name: "roc", "histogram"; "curves", "knowledge", "canaries" and "norms" where the record holds such."""
-    found = {"roc": _roc(record), "histogram": _histogram(record.primary())}
+    found = {"roc": _roc(record), "histogram": _histogram(record.named())}
     if record.training and len(record.training.curve) > 1:
         found["curves"] = _curves(record)
     if record.gradient_norms:
@@ -23,45 +24,74 @@ def figures(record: Record) -> dict[str, str]:
     return found
 
 
+MOST_CURVES = 4
+_CURVES = (("-", BLUE), ("--", ORANGE), ("-.", "black"), (":", GREY))
+
+
+def _chosen(record: Record) -> list[AttackResult]:
+    """The leading attack, then those with the highest AUROC, four in all."""
+    leading = record.primary()
+    others = sorted((r for r in record.attacks if r is not leading), key=lambda r: -r.auroc.value)
+    return [leading, *others[: MOST_CURVES - 1]]
+
+
+def shown_curves(record: Record) -> str:
+    """Which of the attacks the ROC figure shows, for its caption."""
+    if len(record.attacks) == 1:
+        return ""
+    if len(record.attacks) <= MOST_CURVES:
+        return f"All {len(record.attacks)} scores are shown, the leading attack first"
+    return (
+        f"Of {len(record.attacks)} scores the leading attack and the {MOST_CURVES - 1} with the highest AUROC are shown"
+    )
+
+
 def _roc(record: Record) -> str:
-    with figure(6.3, 2.9) as (drawn, saved):
+    with figure(6.3, 3.2) as (drawn, saved):
         linear, log = drawn.subplots(1, 2)
-        shown = [r for r in record.attacks if r.aggregation == record.primary().aggregation][:4]
-        lines = [("-", BLUE), ("--", ORANGE), ("-.", GREY), (":", "black")]
         for axes in (linear, log):
-            for result, (style, colour) in zip(shown, lines, strict=False):
-                fpr, tpr = np.array(result.roc_fpr), np.array(result.roc_tpr)
-                axes.step(
-                    fpr, tpr, style, where="post", color=colour, label=f"{result.attack} ({result.auroc.value:.2f})"
-                )
+            for result, (style, colour) in zip(_chosen(record), _CURVES, strict=False):
+                name = f"{result.attack}, {result.aggregation} ({result.auroc.value:.2f})"
+                axes.plot(result.roc_fpr, result.roc_tpr, style, color=colour, label=name)
             label(axes, "false-positive rate", "true-positive rate")
+        lowest = 0.5 / max(record.split.held_out, record.split.held_in)
         ceiling = record.training.ceiling if record.training else None
         if ceiling:
-            for axes in (linear, log):
-                axes.plot(
-                    ceiling.fpr, ceiling.tpr, color="black", linewidth=0.8, label=f"ceiling ({ceiling.auroc:.2f})"
-                )
-                axes.fill_between(ceiling.fpr, ceiling.tpr, 1, color=GREY, alpha=0.15, linewidth=0)
-        diagonal = np.geomspace(1e-5, 1, 50)
+            for axes, least in ((linear, 0.0), (log, lowest)):
+                shown = np.array(ceiling.fpr) >= least
+                fpr, tpr = np.array(ceiling.fpr)[shown], np.array(ceiling.tpr)[shown]
+                axes.plot(fpr, tpr, color="black", linewidth=0.8, label=f"ceiling ({ceiling.auroc:.2f})")
+                axes.fill_between(fpr, tpr, 1, color=GREY, alpha=0.15, linewidth=0)
+        diagonal = np.geomspace(lowest, 1, 50)
         linear.plot([0, 1], [0, 1], color=GREY, linewidth=0.6)
         log.plot(diagonal, diagonal, color=GREY, linewidth=0.6)
         linear.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        lowest = 0.5 / max(record.split.held_out, record.split.held_in)
         log.set(xscale="log", yscale="log", xlim=(lowest, 1), ylim=(lowest, 1.1), aspect="equal")
-        linear.legend(loc="lower right", fontsize=6.5, title="attack (AUROC)", title_fontsize=6.5)
+        # beneath the axes: near an AUROC of 0.5 there is no room among the curves
+        handles, names = linear.get_legend_handles_labels()
+        drawn.legend(
+            handles,
+            names,
+            loc="outside lower center",
+            ncols=2,
+            fontsize=6.5,
+            title="attack (AUROC)",
+            title_fontsize=6.5,
+        )
     return saved[0]
 
 
 def _histogram(result: AttackResult) -> str:
-    with figure(6.3, 2.1) as (drawn, saved):
+    with figure(6.3, 1.9) as (drawn, saved):
         axes = drawn.subplots()
         two_sides(axes, result.histogram, "held-in users", "held-out users")
         label(
             axes,
             f"user's score ({result.attack}, {result.aggregation} over texts; higher: more likely held in)",
-            "users",
+            "share per unit",
         )
-        axes.legend()
+        axes.set_yticks([])
+        above(axes)
     return saved[0]
 
 
@@ -74,7 +104,7 @@ def _curves(record: Record) -> str:
         losses.plot(steps, [p.held_in_loss for p in points], "o-", color=BLUE, markersize=3, label="held-in users")
         losses.plot(steps, [p.held_out_loss for p in points], "s--", color=ORANGE, markersize=3, label="held-out users")
         label(losses, "optimizer steps", "validation loss, nats per token")
-        losses.legend()
+        above(losses)
         areas.plot(steps, [p.auroc for p in points], "o-", color="black", markersize=3)
         areas.axhline(0.5, color=GREY, linewidth=0.6)
         label(areas, "optimizer steps", "attack AUROC")
@@ -83,7 +113,7 @@ def _curves(record: Record) -> str:
     return saved[0]
 
 
-def _knowledge(points: list[KnowledgePoint]) -> str:
+def _knowledge(points: list[Knowledge]) -> str:
     """AUROC by the number of the user's texts that the attacker has (Kandpal et al. 2024, Figure 10)."""
     with figure(6.3, 2.0) as (drawn, saved):
         axes = drawn.subplots()
@@ -116,6 +146,21 @@ def _canaries(canaries: CanaryFacts, real: Estimate) -> str:
     return saved[0]
 
 
+def canary_caption(record: Record) -> str:
+    """What the canary figure shows: by length where there are substrings, by documents where their number is set."""
+    groups = [group for group in (record.canaries.groups if record.canaries else []) if group.auroc]
+    over = [
+        *(["the length of their shared substring"] if any(g.length is not None for g in groups) else []),
+        *(["their training documents"] if any(g.documents is not None for g in groups) else []),
+    ]
+    if not over:
+        return ""
+    return (
+        f"AUROC of the leading attack on canary users by {' and by '.join(over)}, with 95 % intervals. The band is that"
+        " of the real users."
+    )
+
+
 def _gradient_norms(norms: GradientNorms) -> str:
     """Shares of records by the norm of their gradient (Kandpal et al. 2024, Figure 12, right)."""
     with figure(6.3, 1.9) as (drawn, saved):
@@ -127,7 +172,7 @@ def _gradient_norms(norms: GradientNorms) -> str:
         axes.stairs(planted / planted.sum(), norms.edges, color=BLUE, linewidth=1.2, label="records of canary users")
         axes.set_xscale("log")
         label(axes, "gradient norm of one record at the base model", "share of records")
-        axes.legend()
+        above(axes)
     return saved[0]
 
 

@@ -1,7 +1,7 @@
 """The figure of independent trainings, as SVG: their scores, and the threshold that was tested."""
 
 from audit.record import Record
-from reports.drawing import figure, label, two_sides
+from reports.drawing import above, figure, label, two_sides
 
 
 def trials_histogram(record: Record) -> str:
@@ -13,6 +13,7 @@ def trials_histogram(record: Record) -> str:
         two_sides(axes, result.histogram, "with the worst-case user", "without the worst-case user")
         if record.trials.threshold is not None:
             axes.axvline(record.trials.threshold, color="black", linewidth=0.8, linestyle="--", label="threshold")
-        label(axes, f"score of the training (mean {result.attack} of the user's documents, nats)", "trainings")
-        axes.legend()
+        label(axes, f"score of the training (mean {result.attack} of the user's documents, nats)", "share per unit")
+        axes.set_yticks([])
+        above(axes)
     return saved[0]

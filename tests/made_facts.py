@@ -1,9 +1,76 @@
-"""Parts of a record that are made up, for what reads records."""
+"""Parts of a record that are made up, for what reads records, and evidence for what decides."""
 
-from audit.record_results import CanaryFacts
+from audit.decision import DecisionConfig, Evidence, RateEvidence, ScoreEvidence, decide
+from audit.headline import USERS, headline, notes
+from audit.randomisation import Law
+from audit.record_results import AttackResult, CanaryFacts, DecisionFacts, Estimate, Histogram, TprAt
 
 
 def canary_facts(groups, **changes):
     """Twenty canary users in these groups, half of them held in."""
     facts = {"users": 20, "held_in": 10, "held_out": 10, "replaced": 20, "training_texts": 9, "trained_on": 9}
-    return CanaryFacts(**{**facts, "attacker_texts": 20, "groups": groups, "blind": [], **changes})
+    return CanaryFacts(**{**facts, "attacker_texts": 20, "groups": groups, "blind": [], "decision": None, **changes})
+
+
+def estimate(value, lower, upper, method="bootstrap percentile"):
+    return Estimate(value=value, mean=value, deviation=0.01, lower=lower, upper=upper, method=method)
+
+
+def attack_result(value, lower, upper, **changes):
+    """One attack, whose TPR is 0.25 at an FPR of 0.05."""
+    result = AttackResult(
+        attack="likelihood-ratio",
+        aggregation="mean",
+        auroc=estimate(value, lower, upper),
+        simultaneous=(lower, upper),
+        adjusted_p=0.2,
+        tpr_at=[TprAt(fpr=0.001, estimate=None), TprAt(fpr=0.05, estimate=estimate(0.25, 0.1, 0.4))],
+        length_correlation=0.1,
+        roc_fpr=[0.0, 0.5, 1.0],
+        roc_tpr=[0.0, 0.75, 1.0],
+        histogram=Histogram(edges=[0.0, 1.0, 2.0], held_in=[1, 3], held_out=[3, 1]),
+    )
+    return result.model_copy(update=changes)
+
+
+def score(auroc=0.5, *, name="likelihood-ratio (mean over a user's texts)", adjusted_p=1.0, at_most=None, tpr=0.05):
+    """A score of the family, its limits 0.05 around it."""
+    rate = RateEvidence(0.05, tpr, max(0.0, tpr - 0.04), tpr + 0.06, tpr + 0.06, 1.0)
+    limit = max(auroc, 0.5) + 0.05 if at_most is None else at_most
+    return ScoreEvidence(name, auroc, auroc - 0.05, auroc + 0.05, limit, adjusted_p, (rate,))
+
+
+def evidence(*scores, **changes):
+    """400 users of whom heldin drew the sides, nothing promised, p-values as the scores have them."""
+    its = scores or (score(),)
+    return Evidence(
+        **{
+            "users": 400,
+            "held_out": 200,
+            "scores": its,
+            "auroc_p": min(s.adjusted_p for s in its),
+            "tpr_p": 1.0,
+            "reversed_p": 1.0,
+            "auroc_margin": 1.6,
+            "tpr_margin": 1.6,
+            "exact": True,
+            **changes,
+        }
+    )
+
+
+def decision_of(its, *, lengths=None, by=None, what=USERS):
+    """The facts that a record has of a decision on this evidence."""
+    by = by or DecisionConfig()
+    decided = decide(its, by)
+    return DecisionFacts(
+        headline=headline(its, decided, by, what),
+        notes=notes(its, by, lengths or [0.0] * len(its.scores), what),
+        decision=decided,
+        by=by,
+        scores=len(its.scores),
+        law=Law.COINS,
+        auroc_p=its.auroc_p,
+        tpr_p=its.tpr_p,
+        reversed_p=its.reversed_p,
+    )

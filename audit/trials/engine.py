@@ -22,7 +22,7 @@ from audit.masking import masked, without_names
 from audit.pipeline import base_model, claim_new_folder, model_facts
 from audit.plan import accountant_cache, claims_of
 from audit.progress import Reporter
-from audit.record import ModelFacts, Record, write_record
+from audit.record import DocumentsFacts, ModelFacts, Record, write_record
 from audit.scoring import scoring_rule
 from audit.trials.bounds import forecast, reach_line
 from audit.trials.job import TrialsAudit, trial_job
@@ -171,6 +171,7 @@ def _record_fields(audit: TrialsAudit, ready: _Ready, trials: Sequence[Trial]) -
         "primary_attack": SCORE,
         "attacker_texts": len(job.documents),
         "scoring_rule": scoring_rule(max(map(len, job.documents))),
+        "documents": DocumentsFacts(kind="training", known_by="measured"),
         "per_text": False,
         "resamples": config.audit.resamples,
         "blind": [],

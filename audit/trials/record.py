@@ -5,19 +5,23 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attacks.scoring import TextStatistic
 from attacks.statistics import LikelihoodRatio
+from audit.attack_results import attack_results
+from audit.canary_results import COINS
 from audit.config import RunConfig
 from audit.data import CorpusData
-from audit.evaluation import evaluate_attacks
+from audit.family import Variant, evaluate_family
+from audit.headline import TRAININGS
 from audit.judgement import judgement_of
+from audit.overlaps import NOT_KNOWN, measured
 from audit.plan import accountant_cache
 from audit.record import Ceiling, Overlaps, SplitFacts, TrainingFacts
 from audit.record_results import Judgement, RefusedBound, TrialsFacts
+from audit.results import decision_facts
 from audit.training import CEILING_FPRS
 from audit.trials.bounds import TrialTest, certify
 from audit.trials.runs import Trial, TrialJob
-from audit.verdict import Claim
+from audit.verdict import NO_CLAIM, Claim
 from corpus.errors import InputError
 from corpus.files import text_sha256
 from defenses.mechanism import Guarantee
@@ -49,16 +53,17 @@ def evidence_of(
     """
     scores = np.array([trial.score for trial in trials])
     member = np.array([trial.held_in for trial in trials], dtype=np.bool_)
-    names = [_trial_name(trial) for trial in trials]
-    attacks = evaluate_attacks(
-        [TextStatistic(user, 0, SCORE, trial.score) for user, trial in zip(names, trials, strict=True)],
-        dict(zip(names, member.tolist(), strict=True)),
-        primary=SCORE,
-        aggregations=("mean",),
-        fprs=config.audit.fprs,
-        resamples=config.audit.resamples,
+    family = evaluate_family(
+        [Variant(SCORE, "mean")],
+        [scores],
+        member,
+        sides=COINS,
+        audit=config.audit,
+        decision=config.decision,
+        lengths=None,
         seed=config.seed,
     )
+    attacks = attack_results(family, [(scores[member], scores[~member])], config.audit.fprs, least=1)
     test: TrialTest | None
     try:
         test = certify(scores, member, threshold=threshold, delta=delta, claims=claims)
@@ -67,6 +72,7 @@ def evidence_of(
         test = None
         refused = RefusedBound(name="all bounds", reason=str(error))
         judgement = Judgement(delta=delta, bounds=[], refused=[refused], verdicts=[])
+    decision = decision_facts(family, config.decision, sides=COINS, claims=claims, judgement=judgement, what=TRAININGS)
     counts = test.counts if test else None
     facts = TrialsFacts(
         runs=len(trials),
@@ -83,7 +89,26 @@ def evidence_of(
         reach=test.reach if test else None,
         seconds_each=round(float(np.median([trial.seconds for trial in trials])), 2),
     )
-    return {"attacks": attacks, "judgement": judgement, "trials": facts}
+    certified = _certified(len(trials), target, test, judgement)
+    decision = decision.model_copy(update={"headline": f"{decision.headline} {certified}"})
+    return {"decision": decision, "attacks": attacks, "judgement": judgement, "trials": facts}
+
+
+def _certified(runs: int, target: str, test: TrialTest | None, judgement: Judgement) -> str:
+    """The bound that was chosen before looking, which the highest of several was not, and what it says of claims."""
+    least = test.epsilon if test else 0.0
+    certify = f"certify an epsilon of at least {least:.2f}" if least > 0 else "certify no epsilon above zero"
+    outcomes = [v.outcome for v in judgement.verdicts if v.claim != NO_CLAIM]
+    if not outcomes:
+        stands = "no claim was tested"
+    elif "violated" in outcomes:
+        stands = "what is claimed is violated"
+    elif set(outcomes) == {"consistent"}:
+        stands = "consistent with what is claimed"
+    else:
+        stands = "inconclusive on what is claimed"
+    what = " without any defense" if target == "none" else ""
+    return f"{runs} independent trainings{what} {certify}; {stands}."
 
 
 def split_facts(job: TrialJob, trials: Sequence[Trial], corpus: CorpusData) -> SplitFacts:
@@ -92,6 +117,7 @@ def split_facts(job: TrialJob, trials: Sequence[Trial], corpus: CorpusData) -> S
     others = len(job.sequences) - len(job.documents)
     return SplitFacts(
         assignment="coin",
+        known_by="measured",
         certifiable=True,
         standing_reason=(
             "each training has the worst-case user by an independent fair coin under a fresh secret key, and draws its"
@@ -104,10 +130,12 @@ def split_facts(job: TrialJob, trials: Sequence[Trial], corpus: CorpusData) -> S
         key_commitment=text_sha256("key", job.key.hex()),
         ledger_commitment=None,
         overlaps=Overlaps(
-            attacker_texts_in_same_users_training=0,
-            attacker_texts_in_other_users_training=0,
-            held_out_texts_in_training=0,
-            audited_texts_in_public=0,
+            scored_texts_in_same_users_training=measured(len(job.documents) * (with_user > 0)),
+            scored_texts_in_other_users_training=NOT_KNOWN,
+            held_out_texts_in_training=NOT_KNOWN,
+            held_out_users_in_training=NOT_KNOWN,
+            held_out_texts_in_held_in=NOT_KNOWN,
+            audited_texts_in_public=NOT_KNOWN,
         ),
     )
 

@@ -7,17 +7,18 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from attacks.scoring import TextStatistic
+from attacks.table import REFERENCE_ALONE, TextStatistic
 from audit.attacker import AttackConfig
-from audit.canary_results import canary_results, joined, kinds_of
+from audit.canary_results import COINS, canary_results, joined, kinds_of
 from audit.config import AuditConfig, parse_config
-from audit.evaluation import REFERENCE_ALONE
+from audit.decision import DecisionConfig
 from audit.judgement import judge
 from audit.ledger import draw_ledger, ledger_of_run
 from audit.plan import mechanism_of
 from audit.planting import plant
 from audit.progress import LineReporter
-from audit.verdict import Assignment, stated_claim
+from audit.scored_users import scored_users
+from audit.verdict import stated_claim
 from canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
 from canaries.planted import load_canaries, save_canaries
 from corpus.build import build_store
@@ -190,14 +191,14 @@ def _results(shift, *claims, users=400, offset=0.0, populations=2, seed=0):
         statistics.append(TextStatistic(user, 0, "likelihood-ratio", value))
         statistics.append(TextStatistic(user, 0, REFERENCE_ALONE, generator.normal()))
     return canary_results(
-        statistics,
+        scored_users(statistics, member),
         {user: [f"word {generator.integers(50)}"] for user in canaries},
-        member,
         canaries,
         training_texts=9,
         trained_on=7,
         attack=AttackConfig(),
         audit=AuditConfig(resamples=200),
+        decision=DecisionConfig(redraws=499),
         claims=claims,
         populations=populations,
         seed=0,
@@ -208,6 +209,7 @@ def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
     facts, judgements = _results(4.0, stated_claim(0.5, 1e-5), offset=50.0)
     assert [(g.kind, g.length, g.documents) for g in facts.groups] == [("substring", 1, None), ("substring", 2, None)]
     assert all(g.auroc.lower > 0.95 for g in facts.groups)
+    assert facts.decision.headline.startswith("Leaks: likelihood-ratio (mean over a user's texts) tells canary users")
     assert sum(g.held_in for g in facts.groups) == facts.held_in
     assert (facts.users, facts.replaced, facts.trained_on, facts.attacker_texts) == (400, 400, 7, 400)
     assert {b.name for b in facts.blind} == {"reference model alone", "bag of words"}
@@ -225,6 +227,7 @@ def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
 def test_canaries_without_effect_certify_nothing_and_reject_nothing():
     facts, (judgement,) = _results(0.0, stated_claim(0.5, 1e-5), offset=50.0)
     assert all(g.auroc.lower < 0.5 < g.auroc.upper for g in facts.groups)
+    assert facts.decision.decision.answer in ("no leak found", "inconclusive")
     assert max(b.epsilon_lower for b in judgement.bounds) < 0.5
     assert judgement.exit_code == 0
 
@@ -237,7 +240,7 @@ def test_every_population_pays_for_the_others():
     generator = np.random.default_rng(1)
     member = {f"u{i}": bool(generator.integers(2)) for i in range(300)}
     scores = {user: generator.normal(2.0 * its) for user, its in member.items()}
-    options = {"assignment": Assignment.COIN, "coins_witnessed": True, "blind": [], "claims": [], "delta": 1e-5}
+    options = {"sides": COINS, "blind": [], "claims": [], "delta": 1e-5}
     one, other = judge(scores, member, **options), judge(scores, member, **options, populations=3)
     assert one.bounds[0].population == "real users"
     assert one.bounds[0].epsilon_lower > other.bounds[0].epsilon_lower > 0

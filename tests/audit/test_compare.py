@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from audit.attack_results import estimate_of
 from audit.bootstrap import bootstrap
 from audit.compare import _difference, compare, table
-from audit.evaluation import estimate_of
-from audit.record import read_record, write_record
+from audit.record import DocumentsFacts, RemovalFacts, read_record, write_record
+from audit.record_results import VerdictFacts
 from corpus.errors import InputError
 
 
@@ -112,5 +113,34 @@ def test_a_key_that_is_not_there_is_one_line(finished, over, said):
 
 def test_fresh_and_training_documents_do_not_compare(finished, tmp_path):
     record = read_record(finished / "record.json")
-    write_record(record.model_copy(update={"documents": "training"}), tmp_path / "record.json")
+    write_record(
+        record.model_copy(update={"documents": DocumentsFacts(kind="training", known_by="measured")}),
+        tmp_path / "record.json",
+    )
     assert "documents under attack" in compare([finished, tmp_path]).notes[0]
+
+
+def test_defenses_of_the_data_side_and_whom_verdicts_speak_of_are_named(finished, tmp_path):
+    """A run with deduplication and a cap is not one without a defense."""
+    record = read_record(finished / "record.json")
+    removals = [
+        RemovalFacts(name=name, before=90, removed=9, users=5)
+        for name in ("deduplication within users (equal texts)", "cap of 5 records a user (random)")
+    ]
+    claim = {"claim": "epsilon 4 at delta 1e-05", "reason": "x", "max_certifiable_epsilon": 5.0, "warnings": []}
+    verdicts = [
+        VerdictFacts(**claim, outcome=outcome, standing="certified", exit_code=0, population=population)
+        for outcome, population in (("consistent", "real users"), ("inconclusive", "rare-phrase canary users"))
+    ]
+    judgement = record.judgement.model_copy(update={"verdicts": verdicts})
+    training = record.training.model_copy(update={"removals": removals})
+    write_record(record.model_copy(update={"training": training, "judgement": judgement}), tmp_path / "record.json")
+    row = compare([finished, tmp_path]).rows[1]
+    assert row.defense == "deduplication within users (equal texts) + cap of 5 records a user (random)"
+    assert row.verdict == "real users: consistent (certified), rare-phrase canary users: inconclusive (certified)"
+    private = training.model_copy(update={"defense": "uls"})
+    write_record(record.model_copy(update={"training": private}), tmp_path / "record.json")
+    row = compare([finished, tmp_path]).rows[1]
+    assert row.defense.endswith(" + cap of 5 records a user (random) + uls")
+    assert row.verdict is None  # nothing was claimed
+    assert row.answer == record.decision.decision.answer

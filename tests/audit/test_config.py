@@ -158,11 +158,35 @@ def test_overrides_reach_any_depth_and_their_mistakes_are_told(tmp_path):
         load_config(path, ["name.x=1"])
     with pytest.raises(InputError, match="finetune.epoch: unknown key; did you mean 'epochs'"):
         load_config(path, ["finetune.epoch=3"])
+    with pytest.raises(InputError, match="--set finetune=.*: the value is line 1: 'epochs' stands twice"):
+        load_config(path, ["finetune={epochs: 1, epochs: 2}"])
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("lr", "learning_rate"), ("num_epochs", "epochs"), ("max_length", "sequence_length"), ("batchsize", "batch_size")],
+)
+def test_a_key_of_another_tool_is_told_its_name_here(key, meant):
+    with pytest.raises(InputError, match=f"finetune.{key}: unknown key; did you mean '{meant}'?"):
+        _with(finetune={key: 1})
+
+
+def test_what_a_recipe_of_pre_training_leaves_out_is_pre_training_s_own():
+    short = {"sequence_length": 64}
+    recipe = _with(finetune=short, model={"pretrain": {"recipe": {"epochs": 2}}}).model.pretrain.recipe
+    assert (recipe.select, recipe.epochs, recipe.learning_rate, recipe.sequence_length) == ("last", 2, 2e-3, 128)
+    with pytest.raises(InputError, match="recipe.select must be 'last'"):
+        _with(finetune=short, model={"pretrain": {"recipe": {"epochs": 2, "select": "best"}}})
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("a: [", "broken YAML"), ("- a", "a mapping of sections was expected, found list")],
+    [
+        ("a: [", "broken YAML"),
+        ("- a", "a mapping of sections was expected, found list"),
+        ("name: x\nseed: 1\nname: y\n", "c.yaml: line 3: 'name' stands twice: say it once"),
+        ("finetune:\n  epochs: 1\n  epochs: 2\n", "line 3: 'epochs' stands twice"),
+    ],
 )
 def test_files_that_are_no_config(tmp_path, content, message):
     path = tmp_path / "c.yaml"

@@ -8,12 +8,15 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from attacks.scoring import TextStatistic, dial_of, turned
 from attacks.statistics import compares_tokens, get_attack, per_text
+from attacks.table import TextStatistic, dial_of, turned
+from audit.attack_results import dial_settings
 from audit.attacker import AttackConfig
-from audit.config import load_config, parse_config
+from audit.canary_results import COINS
+from audit.config import AuditConfig, load_config, parse_config
 from audit.data import prepare_data, read_corpus
-from audit.dials import dials
+from audit.decision import DecisionConfig
+from audit.family import family_of
 from audit.ledger import load_ledger
 from audit.masking import masked
 from audit.pipeline import run
@@ -21,9 +24,9 @@ from audit.progress import LineReporter
 from audit.record import read_record
 from audit.references import reference_model
 from audit.results import results_of
+from audit.scored_users import scored_users
 from audit.scoring import score_users_texts
 from audit.shadows import _included, _shadow_run
-from audit.verdict import Assignment
 from audit.verify import verify
 from corpus.errors import InputError
 from corpus.split import Part, Role
@@ -54,11 +57,25 @@ def _statistics(gaps, users=400, texts=3):
     ], member
 
 
+def _dials(statistics, member, attack):
+    table = scored_users(statistics, member)
+    family = family_of(
+        table,
+        attack,
+        sides=COINS,
+        audit=AuditConfig(resamples=200),
+        decision=DecisionConfig(redraws=199),
+        lengths=None,
+        seed=0,
+    )
+    return dial_settings(family, [table.split(score.values) for score in family.scores], attack)
+
+
 def test_settings_stand_beside_the_leading_one_with_their_difference():
     better = turned("loss", "reference", "other")
     statistics, member = _statistics({"loss": 0.2, better: 0.6})
     attack = AttackConfig(names=("loss",), primary="loss", aggregations=("mean", "max"), reference="mine")
-    rows = dials(statistics, member, attack=attack, resamples=200, seed=0)
+    rows = _dials(statistics, member, attack)
     assert [(r.dial, r.setting) for r in rows] == [
         ("aggregation", "mean"),
         ("aggregation", "max"),
@@ -71,7 +88,8 @@ def test_settings_stand_beside_the_leading_one_with_their_difference():
     assert rows[3].difference.lower > 0.05
     assert rows[3].auroc.value - rows[2].auroc.value == pytest.approx(rows[3].difference.value)
     only = AttackConfig(names=("loss",), primary="loss", aggregations=("mean",))
-    assert dials(_statistics({"loss": 0.2})[0], member, attack=only, resamples=200, seed=0) == []
+    assert _dials(_statistics({"loss": 0.2})[0], member, only) == []
+    assert rows[3].adjusted_p <= 0.01 < 1
 
 
 def test_every_user_is_in_half_of_the_shadow_models_and_pairs_are_not_tied():
@@ -188,18 +206,22 @@ def test_what_is_judged_is_the_same_whatever_stands_beside_it(turned_run, finish
     member = {user: ledger.roles[user] is Role.HELD_IN for user in ledger.scored_users()}
     plain = config.attack.model_copy(update={"references": (), "documents": ("fresh",), "shadow_models": 0})
     again = results_of(
-        alone,
+        scored_users(alone, member),
         {user: ["a", "b"] for user in member},
-        member,
+        sides=COINS,
         attack=plain,
         audit=config.audit,
-        assignment=Assignment.COIN,
-        coins_witnessed=True,
+        decision=config.decision,
         claims=(),
         seed=config.seed,
     )
-    assert again.attacks == record.attacks
+    assert [(a.auroc, a.roc_tpr, a.histogram) for a in again.attacks] == [
+        (a.auroc, a.roc_tpr, a.histogram) for a in record.attacks
+    ]
     assert again.judgement.bounds == record.judgement.bounds
+    # the answer pays for every setting that was tried
+    turned_dials = {(d.dial, d.setting) for d in record.dials if not d.leads and d.dial != "aggregation"}
+    assert record.decision.scores == again.decision.scores + len(turned_dials)
 
 
 def test_a_shadow_model_has_a_key_of_its_own_and_coins_that_are_not_the_runs(turned_run):

@@ -5,6 +5,7 @@ import pytest
 
 from audit.judgement import judge
 from audit.record_results import Blind
+from audit.sides import Sides
 from audit.verdict import Assignment, stated_claim
 
 USERS = [f"u{i}" for i in range(400)]
@@ -18,9 +19,7 @@ def _scores(shift, users=USERS, seed=0):
 
 def _judge(shift, *claims, users=USERS, assignment=Assignment.COIN, witnessed=True, blind=()):
     scores, member = _scores(shift, users)
-    return judge(
-        scores, member, assignment=assignment, coins_witnessed=witnessed, blind=blind, claims=claims, delta=1e-5
-    )
+    return judge(scores, member, sides=Sides(assignment, witnessed), blind=blind, claims=claims, delta=1e-5)
 
 
 def test_a_leak_beyond_the_claim_is_a_certified_violation_and_one_within_it_is_not():
@@ -55,8 +54,7 @@ def test_an_audit_too_small_for_any_statement_says_so_and_does_not_fail():
     found = judge(
         {"u0": 1.0, "u1": 0.0},
         {"u0": True, "u1": False},
-        assignment=Assignment.COIN,
-        coins_witnessed=True,
+        sides=Sides(Assignment.COIN, witnessed=True),
         blind=(),
         claims=(),
         delta=1e-5,
@@ -65,8 +63,7 @@ def test_an_audit_too_small_for_any_statement_says_so_and_does_not_fail():
     constant = judge(
         dict.fromkeys(USERS, 1.0),
         {user: i % 2 == 0 for i, user in enumerate(USERS)},
-        assignment=Assignment.COIN,
-        coins_witnessed=True,
+        sides=Sides(Assignment.COIN, witnessed=True),
         blind=(),
         claims=(),
         delta=1e-5,

@@ -5,9 +5,10 @@ import time
 import numpy as np
 import pytest
 
-from attacks.scoring import TextStatistic
+from attacks.table import TextStatistic
 from audit.knowledge import attacker_knowledge
 from audit.roc import auroc
+from audit.scored_users import scored_users
 
 
 def _statistics(users, texts, gap, seed=0):
@@ -22,7 +23,7 @@ def _statistics(users, texts, gap, seed=0):
 
 def test_with_all_texts_it_is_the_attack_itself_without_any_spread():
     statistics, member = _statistics(40, (3, 5, 9), 0.4)
-    points = attacker_knowledge(statistics, member, attack="lr", draws=20)
+    points = attacker_knowledge(scored_users(statistics, member), attack="lr", draws=20)
     assert [p.texts for p in points] == [1, 2, 4, 8, 9]
     means = {u: np.mean([s.value for s in statistics if s.user == u]) for u in member}
     whole = auroc(*(np.array([means[u] for u in member if member[u] is side]) for side in (True, False)))
@@ -38,27 +39,27 @@ def test_one_text_is_every_choice_of_one_text():
         TextStatistic("b", 0, "lr", 2.0),
         TextStatistic("b", 1, "lr", 1.0),
     ]
-    points = attacker_knowledge(statistics, {"a": True, "b": False}, attack="lr", draws=4000)
+    points = attacker_knowledge(scored_users(statistics, {"a": True, "b": False}), attack="lr", draws=4000)
     assert points[0].mean == pytest.approx((1 + 1 + 0 + 0.5) / 4, abs=0.04)
     assert points[1].mean == 1.0
 
 
 def test_more_texts_raise_auroc_and_lower_its_spread():
     statistics, member = _statistics(300, 64, 0.3)
-    points = attacker_knowledge(statistics, member, attack="lr")
+    points = attacker_knowledge(scored_users(statistics, member), attack="lr")
     assert [p.mean for p in points] == sorted(p.mean for p in points)
     assert points[0].deviation > points[-2].deviation > points[-1].deviation
-    minimum = attacker_knowledge(statistics, member, attack="lr", aggregation="min")
+    minimum = attacker_knowledge(scored_users(statistics, member), attack="lr", aggregation="min")
     assert minimum[-1].mean < points[-1].mean
-    again = attacker_knowledge(statistics, member, attack="lr")
+    again = attacker_knowledge(scored_users(statistics, member), attack="lr")
     assert again == points
-    assert attacker_knowledge(statistics, member, attack="lr", seed=1) != points
+    assert attacker_knowledge(scored_users(statistics, member), attack="lr", seed=1) != points
 
 
 def test_a_thousand_users_a_hundred_draws_ten_counts_are_fast():
     """The aim is 10 s; the bound here only catches an accident."""
     statistics, member = _statistics(1000, 512, 0.1)
     began = time.process_time()
-    points = attacker_knowledge(statistics, member, attack="lr")
+    points = attacker_knowledge(scored_users(statistics, member), attack="lr")
     assert len(points) == 10
     print(f"{time.process_time() - began:.1f} s")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics
 
-from audit.bootstrap import Method, bootstrap, separation_lower_limit
+from audit.bootstrap import Method, _Ranked, bootstrap, bootstrap_each, separation_lower_limit
 from audit.roc import auroc, roc_curve, separation_p_value, tpr_at_fpr
 from tests.oracles.roc import best_tpr, naive_bootstrap, pairwise_auroc
 
@@ -127,3 +127,25 @@ def test_separation_p_values_are_uniform_without_and_small_with_a_difference():
     null = [separation_p_value(generator.normal(size=40), generator.normal(size=40)) for _ in range(400)]
     assert stats.kstest(null, "uniform").pvalue > 1e-6
     assert separation_p_value(generator.normal(2, 1, 40), generator.normal(0, 1, 40)) < 1e-6
+
+
+def test_every_resample_is_the_slow_twin_s_of_the_same_users():
+    """The same draws written out user by user, ties among the scores."""
+    rng = np.random.default_rng(3)
+    for scores in (np.round(rng.normal(size=31), 1), rng.normal(size=31)):
+        a, b = scores[:14] + 0.5, scores[14:]
+        counts = [np.bincount(rng.integers(0, side.size, side.size), minlength=side.size) for side in (a, b)]
+        ranked = _Ranked.of(a, b)
+        areas, rates = ranked.resampled(*(np.array([c], dtype=np.int32) for c in counts), FPRS)
+        drawn_in, drawn_out = (np.repeat(side, c) for side, c in zip((a, b), counts, strict=True))
+        assert areas[0] == pytest.approx(pairwise_auroc(drawn_in, drawn_out))
+        expected = [best_tpr(drawn_in, drawn_out, f) if f * b.size >= 1 else 0.0 for f in FPRS]
+        assert rates[0].tolist() == pytest.approx(expected)
+
+
+def test_several_scores_share_their_resamples_and_each_is_as_alone():
+    rng = np.random.default_rng(4)
+    held_in, held_out = rng.normal(0.5, 1, (3, 40)), rng.normal(0, 1, (3, 50))
+    together = bootstrap_each(held_in, held_out, FPRS, resamples=300, seed=5)
+    for k in range(3):
+        assert together[k] == bootstrap(held_in[k], held_out[k], FPRS, resamples=300, seed=5)

@@ -41,7 +41,7 @@ def test_every_changed_number_is_named(run):
         content["training"]["curve"][-1]["held_out_loss"] = 0.5
         content["split"]["held_in"] += 1
         content["per_text"] = True
-        content["exposure"]["most_exposed"][0]["reference_divergence"] += 1e-6
+        content["exposure"]["groups"][0]["reference_divergence"] += 1e-6
         content["judgement"]["bounds"][0]["epsilon_lower"] = 3.0
         content["training"]["guarantee"] = "epsilon 1"
         content["target"]["fingerprint"] = content["target"]["fingerprint"]
@@ -51,7 +51,7 @@ def test_every_changed_number_is_named(run):
     assert {d.where for d in found.differences} == {
         "attacks[0].auroc.value",
         "per_text",
-        "exposure.most_exposed[0].reference_divergence",
+        "exposure.groups[0].reference_divergence",
         f"training.curve[{len(read_record(run / 'record.json').training.curve) - 1}].held_out_loss",
         "split.held_in",
         "judgement.bounds[0].epsilon_lower",

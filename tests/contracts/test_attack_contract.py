@@ -8,8 +8,9 @@ import pytest
 
 import attacks
 from attacks.protocol import AGGREGATIONS, UserScores, lift_to_users
-from attacks.scoring import AttackTexts, score_attacks, user_scores
+from attacks.scoring import AttackTexts, score_attacks
 from attacks.statistics import ATTACKS, get_attack
+from attacks.table import user_scores
 from corpus.errors import InputError
 from models.logprobs import score_texts
 from models.score_cache import ScoreCache

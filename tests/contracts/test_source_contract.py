@@ -207,3 +207,22 @@ def test_parquet_bytes_that_are_no_text_are_one_clear_line(tmp_path):
     pq.write_table(pa.table({"user": ["ann"], "text": text}), tmp_path / "mail.parquet")
     with pytest.raises(InputError, match="mail.parquet: damaged after row 0"):
         build_store(open_source(tmp_path / "mail.parquet", Columns()), tmp_path)
+
+
+def test_a_row_that_names_a_key_twice_is_a_bad_row(tmp_path):
+    path = tmp_path / "mail.jsonl"
+    good = json.dumps({"user": "ann", "text": "hello"})
+    path.write_text(f'{good}\n{{"user": "ann", "user": "bob", "text": "x"}}\n', encoding="utf-8")
+    with pytest.raises(InputError, match="mail.jsonl line 2: key 'user' stands twice, with which value is unsaid"):
+        _read(open_source(path, Columns()))
+    bad = BadRows(skip=True)
+    assert [row["user"] for row in _read(open_source(path, Columns()), bad)] == ["ann"]
+    assert bad.skipped == 1
+    (tmp_path / "mail.csv").write_text("user,text,user\nann,hello,bob\n", encoding="utf-8")
+    with pytest.raises(InputError, match="mail.csv: column 'user' stands twice in the header: rename one"):
+        _read(open_source(tmp_path / "mail.csv", Columns()))
+
+
+def test_a_folder_without_data_says_what_can_be_named(tmp_path):
+    with pytest.raises(InputError, match="is a folder without data that can be read: name a file in it"):
+        open_source(tmp_path, Columns())

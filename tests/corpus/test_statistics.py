@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 from corpus.build import build_store
 from corpus.rows import Columns
-from corpus.statistics import corpus_statistics, records_histogram
+from corpus.statistics import corpus_statistics, missing_names_line, records_histogram
 from corpus.statistics_table import statistics_table
 from corpus.text_files import JsonLines
 
@@ -57,3 +57,9 @@ def test_the_real_corpora_have_the_numbers_of_their_readme(data_dir, tmp_path):
             owners[record["text"]].add(record["user"])
             texts.append(record["text"])
     assert found.duplicates_across_users == sum(len(owners[text]) > 1 for text in texts) == 630
+
+
+def test_names_that_tables_write_where_there_is_none_are_told():
+    line = missing_names_line(["ann", "NaN", "None", "nancy", "null@x"])
+    assert line.startswith("warning: 2 users named 'NaN', 'None': rows without a user may stand under that name")
+    assert missing_names_line(["ann", "nancy"]) is None

@@ -165,9 +165,10 @@ def test_aliases_merge_the_addresses_of_one_person(tmp_path):
         ("ann: [a]\nbob: [a]\n", "'a' is an alias of both 'ann' and 'bob'"),
         ("ann: [bob]\nbob: [c]\n", "'bob' is itself an alias of 'ann'"),
         ("- ann\n", "expected lines like 'person: "),
-        ("ann: [", "not readable as YAML"),
+        ("ann: [", "broken YAML"),
+        ("ann: [a]\nann: [b]\n", "line 2: 'ann' stands twice: say it once"),
     ],
-    ids=["two persons", "chain", "list", "broken"],
+    ids=["two persons", "chain", "list", "broken", "twice"],
 )
 def test_alias_files_that_cannot_be_used(tmp_path, content, message):
     path = tmp_path / "aliases.yaml"

@@ -6,7 +6,9 @@ import shutil
 import pytest
 
 from audit.ledger import load_ledger
+from audit.progress import LineReporter
 from audit.record import read_record
+from audit.verify import verify
 from corpus.split import Part, Role
 from reports.findings import findings
 
@@ -16,7 +18,6 @@ def files(finished, small_config, tmp_path):
     """The run's attacker texts as two files, as an auditor would be handed them."""
     from audit.config import load_config
     from audit.data import prepare_data
-    from audit.progress import LineReporter
 
     data = prepare_data(load_config(small_config), finished, LineReporter(lambda line: None))
     ledger = load_ledger(finished / "ledger")
@@ -39,7 +40,6 @@ def _arguments(finished, files, out):
 def _reference(finished):
     from audit.config import load_config
     from audit.data import prepare_data
-    from audit.progress import LineReporter
     from corpus.files import cache_directory
     from finetune.pretraining import pretrained_folder
 
@@ -105,7 +105,8 @@ def test_groups_that_differ_by_their_words_do_not_blame_the_model(call, finished
     files = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     code, printed, err = call(*_arguments(finished, files, tmp_path / "a"), "--claim", "epsilon=0.5,delta=1e-5")
     assert code == 0, err
-    assert "Inconclusive: the two groups of users differ even without the audited model." in printed
+    assert printed.startswith("The comparison is not valid: the two groups differ even without the audited model (")
+    assert printed.splitlines()[-1] == "answer: not valid"
     verdict = read_record(tmp_path / "a" / "record.json").judgement.verdicts[0]
     assert (verdict.outcome, verdict.standing, verdict.exit_code) == ("inconclusive", "indicative", 0)
 
@@ -118,7 +119,7 @@ def test_a_user_or_a_record_on_both_sides_is_refused(call, finished, files, tmp_
     code, _, err = call(*_arguments(finished, files, tmp_path / "a"))
     assert code == 2
     assert err.splitlines()[-1] == (
-        f"error: 1 users stand in both files, such as '{first['author']}': a user is on one side only"
+        f"error: 1 user in both files, such as '{first['author']}': a user is on one side only"
     )
     held_out.write_text(kept + json.dumps({**first, "author": "new"}) + "\n", encoding="utf-8")
     code, _, err = call(*_arguments(finished, files, tmp_path / "b"))
@@ -140,3 +141,106 @@ def test_one_user_and_the_same_model_twice_are_refused(call, finished, files, tm
     code, _, err = call(*arguments)
     assert code == 2
     assert "error: target and reference are the same model" in err
+
+
+def _training(finished, path, users=None, texts=None):
+    """What the run was trained on, as a file of the same columns; ``texts`` are appended under ``users``."""
+    from audit.config import load_config
+    from audit.data import prepare_data
+
+    data = prepare_data(load_config(finished / "config.yaml"), finished, LineReporter(lambda line: None))
+    rows = [{"author": (r := data.store.record(row)).user, "body": r.text} for row in data.training_rows]
+    rows += [{"author": user, "body": text} for user, text in zip(users or [], texts or [], strict=True)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_what_nobody_looked_at_is_not_known(call, finished, files, tmp_path):
+    code, _, err = call(*_arguments(finished, files, tmp_path / "audit"))
+    assert code == 0, err
+    record = read_record(tmp_path / "audit" / "record.json")
+    overlaps = record.split.overlaps
+    assert (record.documents.kind, record.documents.known_by) == ("not known", "not known")
+    assert (record.split.assignment, record.split.known_by) == ("unknown", "not known")
+    assert overlaps.scored_texts_in_same_users_training.count is None
+    assert overlaps.held_out_texts_in_training.known_by == "not known"
+    assert overlaps.held_out_texts_in_held_in.known_by == "measured"
+    said = " ".join(text for _, text in findings(record).paragraphs)
+    assert f"{record.attacker_texts} texts (whether training saw them is not known)" in said
+    assert "fresh" not in said.replace("more than fresh ones", "")
+    assert not record.decision.decision.exact
+
+
+def test_what_is_declared_is_said_as_declared(call, finished, files, tmp_path):
+    declared = ["--texts", "fresh", "--assignment", "coin"]
+    code, _, err = call(*_arguments(finished, files, tmp_path / "audit"), *declared)
+    assert code == 0, err
+    record = read_record(tmp_path / "audit" / "record.json")
+    assert (record.documents.kind, record.documents.known_by) == ("fresh", "declared")
+    assert (record.split.assignment, record.split.known_by) == ("coin", "declared")
+    said = " ".join(text for _, text in findings(record).paragraphs)
+    assert f"{record.attacker_texts} fresh texts (as declared, not checked)" in said
+
+
+def test_a_look_at_the_training_file_tells_fresh_texts_from_those_trained_on(call, finished, files, tmp_path):
+    training = _training(finished, tmp_path / "training.jsonl")
+    code, _, err = call(*_arguments(finished, files, tmp_path / "fresh"), "--training", training, "--texts", "training")
+    assert code == 0, err
+    record = read_record(tmp_path / "fresh" / "record.json")
+    assert (record.documents.kind, record.documents.known_by) == ("fresh", "measured")
+    assert record.split.overlaps.held_out_users_in_training.count == 0
+    assert record.decision.decision.flaws == ()
+
+    held_in = [json.loads(line) for line in files[0].read_text(encoding="utf-8").splitlines()]
+    both = _training(finished, tmp_path / "more.jsonl", [r["author"] for r in held_in], [r["body"] for r in held_in])
+    code, _, err = call(*_arguments(finished, files, tmp_path / "known"), "--training", both)
+    assert code == 0, err
+    record = read_record(tmp_path / "known" / "record.json")
+    assert (record.documents.kind, record.documents.known_by) == ("training", "measured")
+    assert record.split.overlaps.scored_texts_in_same_users_training.count == len(held_in)
+    said = " ".join(text for _, text in findings(record).paragraphs)
+    assert f"{record.attacker_texts} texts that training saw or would have seen of" in said
+    assert verify(tmp_path / "known", LineReporter(lambda line: None)).differences == ()
+
+
+def test_a_training_file_of_the_wrong_people_makes_the_comparison_void(call, finished, files, tmp_path):
+    held_out = [json.loads(line) for line in files[1].read_text(encoding="utf-8").splitlines()]
+    leaked = _training(finished, tmp_path / "all.jsonl", [r["author"] for r in held_out], [r["body"] for r in held_out])
+    code, out, err = call(*_arguments(finished, files, tmp_path / "a"), "--training", leaked)
+    assert code == 0, err
+    people = len({r["author"] for r in held_out})
+    assert out.startswith(
+        f"The comparison is not valid: {people} of {people} held-out users stand in the training file"
+    )
+    nobody = tmp_path / "nobody.jsonl"
+    nobody.write_text(json.dumps({"author": "somebody else", "body": "x"}) + "\n", encoding="utf-8")
+    code, out, _ = call(*_arguments(finished, files, tmp_path / "b"), "--training", nobody)
+    assert "held-in users do not stand in the training file" in out.splitlines()[0]
+
+
+def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, tmp_path):
+    arguments = _arguments(finished, files, tmp_path / "a")
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps({"user": "a", "text": "b"}) + "\n", encoding="utf-8")
+    for extra, said in (
+        (["--training", other], "other.jsonl line 1: no column 'author', 'body'; the columns here are user, text"),
+        (["--training", tmp_path / "no.jsonl"], f"no such file or folder: '{tmp_path / 'no.jsonl'}'"),
+        (["--texts", "old"], "--texts old: choose fresh, training"),
+        (["--exclude-auroc", "0.5"], "--exclude-auroc 0.5: Input should be greater than 0.5"),
+        (["--exclude-auroc", "1"], "--exclude-auroc 1.0: Input should be less than 1"),
+        (["--exclude-tpr", "0.05"], "tpr 0.05 is not above fpr 0.05: guessing alone reaches it"),
+    ):
+        code, _, err = call(*arguments, *extra)
+        assert (code, err.splitlines()[-1]) == (2, f"error: {said}")
+    assert not list((tmp_path / "a").glob("*"))
+    arguments[2] = files[0]
+    assert "is a file of texts, and a model is a folder or a hub name" in call(*arguments)[2]
+
+
+def test_thresholds_reach_the_answer(call, finished, files, tmp_path):
+    code, _, err = call(
+        *_arguments(finished, files, tmp_path / "a"), "--exclude-auroc", "0.99", "--exclude-tpr", "0.99"
+    )
+    assert code == 0, err
+    by = read_record(tmp_path / "a" / "record.json").decision.by
+    assert (by.auroc, by.tpr) == (0.99, 0.99)

@@ -1,5 +1,6 @@
 """The command line itself: help, what it does not import, exit codes, one line for every mistake."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -64,7 +65,7 @@ def test_a_config_with_errors_is_exit_code_2_and_no_traceback(call, tmp_path):
         (
             OSError(28, "No space left on device", "/runs/x"),
             5,
-            "stopped: No space left on device: /runs/x; mend it and run the command again\n",
+            "stopped: No space left on device: '/runs/x'; mend it and run the command again\n",
         ),
     ],
     ids=["diverged", "interrupted", "disk full"],
@@ -110,8 +111,8 @@ def test_corpus_build_and_stats(call, tmp_path):
     )
     code, out, _ = call("corpus", "build", path, "--skip-bad-lines")
     assert code == 0
-    assert out.startswith("1 users, 2 records: ")
-    assert "1 rows skipped, the first: m.csv line 4: empty text" in out
+    assert out.startswith("1 user, 2 records: ")
+    assert "1 row skipped, the first: m.csv line 4: empty text" in out
     code, out, _ = call("corpus", "stats", path, "--skip-bad-lines")
     assert "duplicates within users      1" in out
 
@@ -136,7 +137,7 @@ def test_report_of_no_run_and_of_a_damaged_record(call, tmp_path):
     for content, words in (
         ("{", "is not JSON"),
         ('{"schema_version": 99}', "schema 99"),
-        ('{"schema_version": 2}', "whole"),
+        ('{"schema_version": 3}', "whole"),
     ):
         (tmp_path / "record.json").write_text(content, encoding="utf-8")
         code, _, err = call("report", tmp_path)
@@ -179,3 +180,62 @@ def test_two_processes_do_not_share_a_run_folder(call, finished, small_config, t
         code, _, err = call("run", small_config, "--out", run)
     assert code == 2
     assert f"another process works in '{run}'" in err
+
+
+def test_a_wrong_option_or_command_is_one_line_too(call):
+    for arguments, said in (
+        (["audit", "--foo"], "error: No such option: --foo"),
+        (["nonsense"], "error: No such command 'nonsense' (see heldin --help)"),
+        (["power"], "error: Missing option '--users' (see heldin power --help)"),
+        (
+            ["account", "mail.jsonl"],
+            "error: 'mail.jsonl' is no plan: heldin account takes the plan.json of a run folder",
+        ),
+    ):
+        code, out, err = call(*arguments)
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert err.startswith(said)
+
+
+def test_no_help_text_is_cut_or_eaten_on_80_columns():
+    commands = ["", "run", "audit", "bound", "power", "audit-trainer", "compare", "verify", "report", "export", "demo"]
+    commands += ["corpus stats", "corpus build", "corpus presets", "account uls", "account choose", "study proposition"]
+    for command in commands:
+        arguments = [sys.executable, "-m", "heldin", *command.split(), "--help"]
+        environment = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+        found = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=True, env=environment)
+        assert "…" not in found.stdout, command
+        assert max(map(len, found.stdout.splitlines())) <= 80
+    assert "YAML file with a list of aliases" in " ".join(
+        subprocess.run(
+            [sys.executable, "-m", "heldin", "corpus", "stats", "--help"], capture_output=True, text=True, cwd=ROOT
+        ).stdout.split()
+    )
+
+
+def test_an_interruption_before_anything_is_done_has_a_word_too(call, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("audit.power.power", interrupted)
+    code, _, err = call("power", "--users", 100, "--auroc", 0.7)
+    assert (code, err) == (130, "interrupted\n")
+
+
+def test_a_full_disk_without_a_name_leaves_no_hole_in_the_line(call, small_config, tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(audit.pipeline, "read_corpus", full)
+    code, _, err = call("run", small_config, "--out", tmp_path / "run")
+    assert (code, err) == (5, "stopped: No space left on device; mend it and run the command again\n")
+
+
+def test_a_plan_that_cannot_be_is_refused_before_anything_is_read(call, small_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(audit.pipeline, "read_corpus", lambda *a: 1 / 0)
+    defense = "defense={kind: uls, population: 20, cohort: 50, steps: 10, delta: 1.0e-3, target_epsilon: 8}"
+    code, _, err = call("run", small_config, "--out", tmp_path / "run", "--set", defense)
+    assert code == 2
+    assert "cohort" in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -19,11 +20,13 @@ import audit.pipeline
 import audit.training
 from audit.config import load_config
 from audit.data import prepare_data
+from audit.exposure import read_people
 from audit.ledger import load_ledger
 from audit.progress import LineReporter
 from audit.record import read_record
 from corpus.split import Part, Role
 from models.loading import quiet_transformers
+from tests.pdf_pages import pages, text_of
 
 
 def _weights(folder):
@@ -32,9 +35,10 @@ def _weights(folder):
 
 def test_every_stage_leaves_its_named_file(finished):
     names = {p.name for p in finished.iterdir()}
-    assert names == {"config.yaml", "ledger", "plan.json", "checkpoints", "scores.parquet", "record.json", "report.pdf"}
+    tables = {"scores.parquet", "people.parquet"}
+    assert names == {"config.yaml", "ledger", "plan.json", "checkpoints", "record.json", "report.pdf", *tables}
     assert stat.S_IMODE(finished.stat().st_mode) == 0o700
-    assert stat.S_IMODE((finished / "scores.parquet").stat().st_mode) == 0o600
+    assert {stat.S_IMODE((finished / name).stat().st_mode) for name in tables} == {0o600}
     assert not list(finished.rglob("*.tmp"))
 
 
@@ -56,7 +60,7 @@ def test_the_record_holds_every_number_and_agrees_with_the_ledger(finished):
         assert sum(result.histogram.held_out) == record.split.held_out
         for at in result.tpr_at:
             assert (at.estimate is None) == (record.split.held_out * at.fpr < 1)
-    assert all(u.reference_divergence is not None for u in record.exposure.most_exposed)
+    assert all(g.reference_divergence is not None for g in record.exposure.groups)
     curve = record.training.curve
     assert len(curve) == 4
     assert curve[-1].step == record.training.steps
@@ -67,7 +71,7 @@ def test_the_record_holds_every_number_and_agrees_with_the_ledger(finished):
 def test_neither_record_nor_report_nor_plan_holds_a_name_a_text_or_a_secret(finished, small_config):
     ledger = load_ledger(finished / "ledger")
     files = ("record.json", "plan.json", "config.yaml")
-    content = "".join((finished / name).read_text(encoding="utf-8") for name in files) + _pdf_text(
+    content = "".join((finished / name).read_text(encoding="utf-8") for name in files) + text_of(
         finished / "report.pdf"
     )
     assert ledger.key.hex() not in content
@@ -76,20 +80,58 @@ def test_neither_record_nor_report_nor_plan_holds_a_name_a_text_or_a_secret(fini
         assert user.split("@")[0].replace(".", " ").title() not in content
 
 
-def _pdf_text(path):
-    if shutil.which("pdftotext") is None:
-        return ""
-    return subprocess.run(["pdftotext", str(path), "-"], capture_output=True, text=True, check=True).stdout
+def _numbers(value):
+    """Every number of a record, wherever it stands."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for part in value for number in _numbers(part)]
+    return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+def test_no_number_of_the_record_is_one_users(finished):
+    """The joins that pseudonyms and full curves allowed: by value, and by rank."""
+    people = read_people(finished / "people.parquet")
+    held_in = [[p.score, p.reference_loss, p.reference_divergence, p.word_divergence] for p in people]
+    scores = pq.read_table(finished / "scores.parquet").to_pydict()
+    by_user: dict[tuple[str, str], list[float]] = {}
+    for user, attack, value in zip(scores["user"], scores["attack"], scores["statistic"], strict=True):
+        by_user.setdefault((user, attack), []).append(value)
+    everybody = [f(values) for values in by_user.values() for f in (np.mean, min, max)]
+    single = np.array([v for row in held_in for v in row] + everybody)
+    record = json.loads((finished / "record.json").read_text(encoding="utf-8"))
+    there = np.array(_numbers(record))
+    there = there[~np.isin(there, [0.0, 1.0, 0.5])]
+    distance = np.abs(there[:, None] - single) / np.abs(single)
+    assert distance.min() > 1e-7
+    sides = record["split"]["held_in"], record["split"]["held_out"]
+
+    def lists(value):
+        if isinstance(value, list) and value and not isinstance(value[0], dict):
+            yield value
+        for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from lists(part)
+
+    assert not [its for its in lists(record) if len(its) in (*sides, sum(sides))]  # no row, no step for each user
+    assert min(g["users"] for g in record["exposure"]["groups"]) >= 10
+    for attack in record["attacks"]:
+        assert np.add(attack["histogram"]["held_in"], attack["histogram"]["held_out"]).min() >= 10
+        named = np.array(attack["roc_fpr"]) * sides[1] + np.array(attack["roc_tpr"]) * sides[0]
+        assert np.diff(named).min() > 9.99
+
+
+def test_single_users_are_printed_to_their_owner_alone(call, finished):
+    code, out, _ = call("report", finished, "--people", "--most", 3)
+    people = read_people(finished / "people.parquet")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:4]] == [p.user for p in people[:3]]
+    assert out.splitlines()[-1].startswith("3 of ")
 
 
 def test_the_report_says_internal_on_every_page(finished):
-    if shutil.which("pdftotext") is None:
-        pytest.skip("pdftotext (poppler-utils) is not installed")
-    pages = _pdf_text(finished / "report.pdf").split("\f")[:-1]
-    assert 2 <= len(pages) <= 6
-    assert all("Internal document" in page for page in pages)
-    assert "Was this user held in?" in pages[0]
-    assert "What it means" in pages[0]
+    found = pages(finished / "report.pdf")
+    assert 2 <= len(found) <= 7
+    assert all(page.says("Internal document") for page in found)
 
 
 def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_config, tmp_path, monkeypatch):

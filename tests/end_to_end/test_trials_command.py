@@ -39,7 +39,9 @@ def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, confi
         "power: 24 trainings, half of them with the worst-case user, can certify at most epsilon 1.02"
     )
     assert "mechanism: epsilon 4, delta 1e-05 per user (add/remove)" in err
-    assert printed.startswith("24 independent trainings certify")
+    assert printed.startswith("Inconclusive: ")
+    assert "24 independent trainings certify" in printed.splitlines()[0]
+    assert printed.splitlines()[-1] == "answer: inconclusive"
     record = read_record(out / "record.json")
     assert (record.kind, record.trials.runs, record.trials.documents) == ("trials", 24, 2)
     assert record.training.epsilon == pytest.approx(4, abs=0.01)

@@ -170,3 +170,23 @@ def test_sampling_follows_the_models_distribution_and_its_seed(make_lm):
         sample_texts(lm, 1, seed=0, temperature=0)
     with pytest.raises(InputError, match=r"the prompt has \d+ tokens and the context of 'tiny-0' is 32: shorten it"):
         sample_texts(lm, 1, seed=0, prompt="The river opens the letter. " * 9)
+
+
+@pytest.mark.parametrize("decoder", [False, True])
+@pytest.mark.parametrize("kind", ["bert", "electra"])
+def test_a_model_that_looks_ahead_is_refused_and_its_causal_twin_is_not(make_lm, tmp_path, kind, decoder):
+    """BERT and ELECTRA load as causal language models with a full attention unless is_decoder says otherwise."""
+    from transformers import BertConfig, BertLMHeadModel, ElectraConfig, ElectraForCausalLM
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    config, model = {"bert": (BertConfig, BertLMHeadModel), "electra": (ElectraConfig, ElectraForCausalLM)}[kind]
+    torch.manual_seed(0)
+    with quiet_transformers():
+        model(config(vocab_size=400, max_position_embeddings=32, is_decoder=decoder, **sizes)).save_pretrained(tmp_path)
+    make_lm().tokenizer.save_pretrained(tmp_path)
+    if decoder:
+        assert load_language_model(str(tmp_path)).context == 32
+        return
+    said = r"is not a causal language model: changing the last token of a text moved an earlier prediction by"
+    with pytest.raises(InputError, match=said):
+        load_language_model(str(tmp_path))

@@ -10,11 +10,11 @@ import pytest
 import typst
 
 from audit.record import Record, read_record
-from audit.record_results import AttackResult, Blind, CanaryGroup, Estimate, Histogram, TprAt
+from audit.record_results import CanaryGroup
 from reports.figures import figures
-from reports.findings import findings
+from reports.findings import BOUNDS, HOW_WELL, answer_line, findings
 from reports.pdf import write_report
-from tests.made_facts import canary_facts
+from tests.made_facts import attack_result, canary_facts, decision_of, evidence, score
 
 
 @pytest.fixture
@@ -22,63 +22,45 @@ def record(finished):
     return read_record(finished / "record.json")
 
 
-def _estimate(value, lower, upper):
-    return Estimate(value=value, mean=value, deviation=0.01, lower=lower, upper=upper, method="bootstrap percentile")
-
-
-def _attack(value, lower, upper):
-    return AttackResult(
-        attack="likelihood-ratio",
-        aggregation="mean",
-        auroc=_estimate(value, lower, upper),
-        tpr_at=[TprAt(fpr=0.001, estimate=None), TprAt(fpr=0.05, estimate=_estimate(0.25, 0.1, 0.4))],
-        roc_fpr=[0.0, 0.5, 1.0],
-        roc_tpr=[0.0, 0.75, 1.0],
-        histogram=Histogram(edges=[0.0, 1.0, 2.0], held_in=[1, 3], held_out=[3, 1]),
-    )
-
-
 def _with(record, **changes):
     return Record.model_validate({**record.model_dump(), **changes})
 
 
-@pytest.mark.parametrize(
-    ("attack", "headline"),
-    [
-        (_attack(0.81, 0.74, 0.88), "Yes, this model tells who was held in, clearly better than chance: AUROC 0.81."),
-        (
-            _attack(0.61, 0.52, 0.70),
-            "Yes, this model tells who was held in, noticeably better than chance: AUROC 0.61.",
-        ),
-        (_attack(0.53, 0.51, 0.55), "Yes, this model tells who was held in, slightly better than chance: AUROC 0.53."),
-        (
-            _attack(0.55, 0.48, 0.62),
-            "This attack did not tell held-in from held-out users: AUROC 0.55, chance is 0.50.",
-        ),
-        (_attack(0.35, 0.25, 0.45), "The attack did worse than chance (AUROC 0.35): look for a mistake in the groups."),
-    ],
-)
-def test_the_headline_follows_the_interval_not_the_point(record, attack, headline):
-    said = findings(_with(record, attacks=[attack], blind=[]))
-    assert said.headline == headline
+def _decided(record, its, **changes):
+    """The record with the decision on this evidence."""
+    return _with(record, decision=decision_of(its).model_dump(), **changes)
 
 
-def test_a_blind_baseline_that_separates_comes_first_and_takes_the_claim_back(record):
-    blind = Blind(name="bag of words", auroc=0.9, p_value=1e-9, level=0.01, separates=True)
-    said = findings(_with(record, attacks=[_attack(0.9, 0.8, 1.0)], blind=[blind]))
-    assert said.headline.startswith("Inconclusive: the two groups of users differ even without the audited model")
-    assert "'bag of words' separates the groups without the audited model (AUROC 0.90, p = 1e-09)" in said.warnings[0]
-    assert "Nothing about the model yet" in dict(said.paragraphs)["What it means"]
+def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
+    leak = score(0.81, adjusted_p=0.001)
+    cases = [
+        (evidence(leak), "Leaks: ", "Do not give this model to anyone who must not learn whose texts"),
+        (evidence(leak, ceiling=0.9), "Leaks, within", "The promise allows this much."),
+        (evidence(leak, ceiling=0.7), "Leaks, by the estimate more", "Do not release before this is settled"),
+        (evidence(leak, ceiling=0.7, violated="certified"), "Leaks, beyond", "Do not release: the training does not"),
+        (evidence(score(0.5, at_most=0.55)), "No leak found", "These attacks give no reason to hold the model back."),
+        (evidence(score(0.5, at_most=0.7)), "Inconclusive", "Do not read this as safe."),
+        (evidence(leak, flaws=("x",)), "The comparison is not valid", "Nothing follows for the model, neither way."),
+    ]
+    for its, headline, step in cases:
+        said = findings(_decided(record, its))
+        assert said.headline.startswith(headline)
+        assert dict(said.paragraphs)["What to do next"].startswith(step)
+    within = _decided(record, evidence(leak, ceiling=0.9)).decision
+    assert answer_line(within) == "leaks, within what was promised"
+
+
+def test_attacks_that_disagree_are_the_first_thing_said(record):
+    facts = decision_of(evidence(score(0.5), score(0.7, name="loss", adjusted_p=0.001)), lengths=[0.9, 0.1])
+    said = findings(_with(record, decision=facts.model_dump()))
+    assert said.warnings[0].startswith("The attacks disagree: loss tells held-in from held-out users")
+    assert said.headline.startswith("Leaks: loss tells")
 
 
 def test_the_words_quote_the_records_numbers(record):
-    said = dict(findings(_with(record, attacks=[_attack(0.71, 0.65, 0.77)], blind=[])).paragraphs)
-    assert "AUROC of 0.710 (95 % interval 0.650 to 0.770)" in said["How well the attack did"]
-    assert (
-        "When 5.0 % of held-out users may be accused wrongly, it names 25.0 % of the held-in"
-        in said["How well the attack did"]
-    )
-    assert "picks the right one about 71 times in 100" in said["What it means"]
+    said = dict(findings(_with(record, attacks=[attack_result(0.71, 0.65, 0.77)], blind=[])).paragraphs)
+    assert "AUROC of 0.710 (95 % interval 0.650 to 0.770)" in said[HOW_WELL]
+    assert "When 5.0 % of held-out users may be named wrongly, it names 25.0 % of the held-in" in said[HOW_WELL]
     assert f"{record.split.held_in} held-in and {record.split.held_out} held-out users" in said["What was audited"]
     assert "not a DP guarantee" in said["What was audited"]
 
@@ -96,15 +78,12 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     bound = {"name": "one-run", "epsilon_lower": 2.5, "level": 0.95, "standing": "certified", "coverage": 0.97}
     judgement = {"delta": 1e-5, "bounds": [bound], "refused": [], "verdicts": [verdict]}
     said = findings(_with(record, judgement=judgement))
-    assert said.headline == (
-        "The claim is violated (certified): this model leaks more than epsilon 1 at delta 1e-05 allows."
-    )
-    certified = dict(said.paragraphs)["What is certified"]
+    certified = dict(said.paragraphs)[BOUNDS]
     assert "On epsilon 1 at delta 1e-05: violated (certified). It is rejected at 95 %." in certified
-    assert "No differential-privacy guarantee was claimed" not in dict(said.paragraphs)["What it does not say"]
+    assert "No differential-privacy guarantee was claimed" not in dict(said.paragraphs)["What this does not say"]
     assert "the highest is 2.50 (one-run, 95 %, certified); it was picked after looking" in certified
     calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent", "exit_code": 0}]}
-    assert "violated" not in findings(_with(record, judgement=calm)).headline
+    assert "violated" not in dict(findings(_with(record, judgement=calm)).paragraphs)[BOUNDS]
     assert _with(record, judgement=judgement).judgement.exit_code == 3
     assert _with(record, judgement=calm).judgement.exit_code == 0
 
@@ -112,15 +91,15 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
 def test_a_design_that_supports_no_bound_says_why(record):
     refused = [{"name": "all bounds", "reason": "3 users are too few"}]
     judgement = {"delta": 1e-5, "bounds": [], "refused": refused, "verdicts": []}
-    said = dict(findings(_with(record, judgement=judgement)).paragraphs)["What is certified"]
+    said = dict(findings(_with(record, judgement=judgement)).paragraphs)[BOUNDS]
     assert said == "No bound on epsilon can be given: 3 users are too few."
 
 
 def test_overlaps_are_said_in_front(record):
     split = record.split.model_dump()
-    split["overlaps"]["attacker_texts_in_same_users_training"] = 3
+    split["overlaps"]["scored_texts_in_same_users_training"] = {"count": 3, "known_by": "measured"}
     warnings = findings(_with(record, split=split)).warnings
-    assert any(w.startswith(f"3 of {record.attacker_texts} attacker texts stand word for word") for w in warnings)
+    assert any(w.startswith(f"3 of {record.attacker_texts} scored texts stand word for word") for w in warnings)
 
 
 def test_figures_are_vector_and_there_only_where_there_is_something_to_draw(record):
@@ -174,7 +153,7 @@ def test_a_record_survives_writing_and_reading(finished, tmp_path):
     record = read_record(finished / "record.json")
     shutil.copy(finished / "record.json", tmp_path)
     assert read_record(tmp_path / "record.json") == record
-    assert json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))["schema_version"] == 2
+    assert json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))["schema_version"] == 3
     assert asdict(findings(record))["headline"]
 
 

@@ -1,0 +1,282 @@
+"""The answer of an audit in one of four words, by thresholds that are stated beforehand: a pure function of evidence.
+
+| answer | when |
+|---|---|
+| not valid | sides are asserted and the groups differ by themselves, or the scores compare nothing |
+| leaks | the randomisation test of either family rejects (audit/randomisation.py), or a claim is violated |
+| no leak found | neither rejects, nothing points the wrong way, and every score's upper limit is below the thresholds |
+| inconclusive | none of these |
+"""
+
+import bisect
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from audit.limits import Z_ONE_SIDED
+from audit.randomisation import REDRAWS, least_redraws
+from audit.sections import Section
+
+NAMED_AT = (0.01, 0.05, 0.1)  # false-positive rates at which the headline counts people
+ENOUGH_ERRORS = 5  # held-out users that a rate lets err, for a count of people that is worth reading
+
+
+class Answer(StrEnum):
+    """What an audit says."""
+
+    LEAKS = "leaks"
+    NO_LEAK = "no leak found"
+    INCONCLUSIVE = "inconclusive"
+    NOT_VALID = "not valid"
+
+
+class Promise(StrEnum):
+    """How what was found stands to what was promised."""
+
+    WITHIN = "within"
+    ABOVE = "above the promised ceiling by the estimate, not certified"
+    BEYOND = "beyond"
+
+
+class DecisionConfig(Section):
+    """By what the answer is decided.
+
+    Attributes:
+        auroc: "no leak found" needs every score's AUROC to be below this at 95 % confidence.
+        tpr: and every score's true-positive rate at ``fpr`` to be below this.
+        fpr: false-positive rate that goes with ``tpr``.
+        auroc_level: probability that chance alone makes the AUROCs say "leaks".
+        tpr_level: the same of the true-positive rates at low false-positive rates.
+        redraws: of the coins.
+    """
+
+    auroc: Annotated[float, Field(gt=0.5, lt=1)] = 0.60
+    tpr: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    fpr: Annotated[float, Field(gt=0, le=0.1)] = 0.05
+    auroc_level: Annotated[float, Field(gt=0, lt=1)] = 0.04
+    tpr_level: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    redraws: Annotated[int, Field(ge=1)] = REDRAWS
+
+    @model_validator(mode="after")
+    def _possible(self) -> "DecisionConfig":
+        for name in ("auroc_level", "tpr_level"):
+            needed = least_redraws(getattr(self, name))
+            if self.redraws < needed:
+                raise ValueError(
+                    f"{self.redraws} redraws cannot reach {name} {getattr(self, name):g}: give at least {needed}"
+                )
+        if self.tpr <= self.fpr:
+            raise ValueError(f"tpr {self.tpr:g} is not above fpr {self.fpr:g}: guessing alone reaches it")
+        return self
+
+
+@dataclass(frozen=True)
+class RateEvidence:
+    """A score's true-positive rate at a false-positive rate: 95 % interval, one-sided upper limit, adjusted p-value.
+
+    ``adjusted_p`` is None where the rate takes no part in the test.
+    """
+
+    fpr: float
+    value: float
+    lower: float
+    upper: float
+    at_most: float
+    adjusted_p: float | None
+
+
+@dataclass(frozen=True)
+class ScoreEvidence:
+    """One score of the family.
+
+    Attributes:
+        name: of the attack with its dials, and how a user's texts make one score.
+        auroc: with its simultaneous 95 % interval ``lower`` to ``upper``, and one-sided limit ``at_most``.
+        adjusted_p: of the AUROC, by the randomisation test.
+        rates: at each false-positive rate that so many held-out users can show, ascending.
+    """
+
+    name: str
+    auroc: float
+    lower: float
+    upper: float
+    at_most: float
+    adjusted_p: float
+    rates: tuple[RateEvidence, ...] = ()
+
+    def at(self, fpr: float) -> RateEvidence | None:
+        """The true-positive rate at ``fpr``; None where so few users cannot show it."""
+        return next((rate for rate in self.rates if math.isclose(rate.fpr, fpr)), None)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that the answer depends on.
+
+    Attributes:
+        users: scored, of both sides.
+        held_out: of them.
+        scores: of the family, the leading one first.
+        auroc_p, tpr_p, reversed_p: of the two families, and of scores that point the wrong way.
+        auroc_margin, tpr_margin: see ``audit.randomisation.FamilyTest``; the latter at the decision's FPR, None where
+            so few users cannot show it.
+        exact: whether the p-values are exact, because heldin drew the assignment; else they are indicative.
+        flaws: why the comparison is not valid; none where it is.
+        ceiling: the largest AUROC that what was promised allows; None without a promise.
+        violated: standing of the gravest verdict that rejects a claim; None where none does.
+    """
+
+    users: int
+    held_out: int
+    scores: tuple[ScoreEvidence, ...]
+    auroc_p: float
+    tpr_p: float
+    reversed_p: float
+    auroc_margin: float
+    tpr_margin: float | None
+    exact: bool
+    flaws: tuple[str, ...] = ()
+    ceiling: float | None = None
+    violated: str | None = None
+
+
+@dataclass(frozen=True)
+class Named:
+    """Of 1,000 held-in users so many are named at a false-positive rate, with the 95 % interval of that number."""
+
+    fpr: float
+    of_1000: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The answer and what it rests on.
+
+    Attributes:
+        answer: one of four words.
+        exact: see ``Evidence``.
+        strongest: number in the family of the strongest score that passes after adjustment, of the leading one where a
+            violated claim alone says "leaks"; None unless it leaks.
+        named: people that this score names; None where no rate can be shown.
+        promise: how a leak stands to what was promised; None without a leak or a promise.
+        excluded_auroc: every score's AUROC is at most this, at 95 % for the largest of them.
+        excluded_tpr: the same of the true-positive rate at the decision's FPR; None where it cannot be shown.
+        users_needed: that would exclude the decision's thresholds in four of five audits, were all scores at chance.
+        reversed: whether some score tells the sides apart the wrong way round.
+        flaws: see ``Evidence``.
+    """
+
+    answer: Answer
+    exact: bool
+    strongest: int | None
+    named: Named | None
+    promise: Promise | None
+    excluded_auroc: float
+    excluded_tpr: float | None
+    users_needed: int
+    reversed: bool
+    flaws: tuple[str, ...]
+
+
+def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
+    """The answer; see the table above."""
+    excluded_auroc = max(score.at_most for score in evidence.scores)
+    rates = [score.at(by.fpr) for score in evidence.scores]
+    shown = [rate.at_most for rate in rates if rate is not None]
+    excluded_tpr = max(shown) if len(shown) == len(rates) else None
+    leaks = evidence.auroc_p <= by.auroc_level or evidence.tpr_p <= by.tpr_level or evidence.violated is not None
+    strongest = _strongest(evidence, by) if leaks and not evidence.flaws else None
+    backwards = evidence.reversed_p <= by.auroc_level
+    if evidence.flaws:
+        answer = Answer.NOT_VALID
+    elif leaks:
+        answer = Answer.LEAKS
+    elif not backwards and excluded_auroc < by.auroc and excluded_tpr is not None and excluded_tpr < by.tpr:
+        answer = Answer.NO_LEAK
+    else:
+        answer = Answer.INCONCLUSIVE
+    return Decision(
+        answer=answer,
+        exact=evidence.exact,
+        strongest=strongest,
+        named=None if strongest is None else _named(evidence.scores[strongest], evidence.held_out),
+        promise=_promise(evidence, strongest),
+        excluded_auroc=excluded_auroc,
+        excluded_tpr=excluded_tpr,
+        users_needed=users_needed(by, evidence.auroc_margin, evidence.tpr_margin),
+        reversed=backwards,
+        flaws=evidence.flaws,
+    )
+
+
+def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | None) -> int:
+    """Users of whom half are held in that exclude both thresholds in four of five audits if every score is at chance.
+
+    With n users the best of the scores strays to 1/2 + margin / sqrt(3 n), and its upper limit lies 1.645 / sqrt(3 n)
+    above; the best TPR strays to t = f + margin sqrt(4 f (1 - f) / n), where its limit lies 1.645 deviations above,
+    with the variance 2 t (1 - t) / n of the rate and 2 (t / f)^2 f (1 - f) / n of the threshold.
+
+    Args:
+        by: the thresholds.
+        auroc_margin: how far the best of the scores strays by chance, in standard deviations.
+        tpr_margin: the same of TPRs; None takes the AUROC's.
+    """
+    f, stray = by.fpr, max(0.0, auroc_margin if tpr_margin is None else tpr_margin)
+
+    def enough(n: int) -> bool:
+        t = min(1.0, f + stray * math.sqrt(4 * f * (1 - f) / n))
+        limit = t + Z_ONE_SIDED * math.sqrt(2 * (t * (1 - t) + t * t / f * (1 - f)) / n)
+        return limit < by.tpr and f * n / 2 >= 1
+
+    least = math.ceil(((max(auroc_margin, 0.0) + Z_ONE_SIDED) / (by.auroc - 0.5)) ** 2 / 3)
+    high = least
+    while not enough(high):
+        high *= 2
+    return bisect.bisect_left(range(high), True, lo=least, key=enough) if high > least else least
+
+
+def disagreement(evidence: Evidence, by: DecisionConfig) -> bool:
+    """Whether some score passes after adjustment where the leading one does not."""
+    passing = [passes(score, by) for score in evidence.scores]
+    return any(passing) and not passing[0]
+
+
+def passes(score: ScoreEvidence, by: DecisionConfig) -> bool:
+    """Whether the score passes after adjustment, by its AUROC or by a true-positive rate."""
+    return score.adjusted_p <= by.auroc_level or _rate_passes(score, by)
+
+
+def _rate_passes(score: ScoreEvidence, by: DecisionConfig) -> bool:
+    return any(rate.adjusted_p is not None and rate.adjusted_p <= by.tpr_level for rate in score.rates)
+
+
+def _strongest(evidence: Evidence, by: DecisionConfig) -> int:
+    """The highest AUROC among the scores that pass by AUROC, else among those that pass by a TPR, else the leading."""
+    numbered = list(enumerate(evidence.scores))
+    by_auroc = [i for i, score in numbered if score.adjusted_p <= by.auroc_level]
+    candidates = by_auroc or [i for i, score in numbered if _rate_passes(score, by)] or [0]
+    return max(candidates, key=lambda i: (evidence.scores[i].auroc, -i))
+
+
+def _named(score: ScoreEvidence, held_out: int) -> Named | None:
+    """At the lowest rate that lets enough held-out users err, else at the highest that can be shown."""
+    shown = [rate for f in NAMED_AT if (rate := score.at(f)) is not None]
+    if not shown:
+        return None
+    rate = next((rate for rate in shown if rate.fpr * held_out >= ENOUGH_ERRORS), shown[-1])
+    return Named(rate.fpr, 1000 * rate.value, 1000 * rate.lower, 1000 * rate.upper)
+
+
+def _promise(evidence: Evidence, strongest: int | None) -> Promise | None:
+    if strongest is None:
+        return None
+    if evidence.violated is not None:
+        return Promise.BEYOND
+    if evidence.ceiling is None:
+        return None
+    return Promise.ABOVE if evidence.scores[strongest].auroc > evidence.ceiling else Promise.WITHIN

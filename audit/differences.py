@@ -1,0 +1,65 @@
+"""Where a document states one thing and its files give another, leaf by leaf."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A place in the record where it states one thing and its files give another."""
+
+    where: str
+    stated: Any
+    recomputed: Any
+
+    def line(self) -> str:
+        """One line for the terminal."""
+        return f"{self.where}: the record states {_short(self.stated)}, its files give {_short(self.recomputed)}"
+
+
+def compared(where: str, stated: Any, again: Any) -> tuple[int, list[Difference]]:
+    """How many leaves two values have together, and those that differ; numbers may differ by 1e-9 of themselves."""
+    pairs = list(_pairs(where, _plain(stated), _plain(again)))
+    return len(pairs), [Difference(*pair) for pair in pairs if not _same(pair[1], pair[2])]
+
+
+def _plain(value: Any) -> Any:
+    """As it stands in a file: JSON values only."""
+    if isinstance(value, BaseModel):
+        return json.loads(value.model_dump_json())
+    if is_dataclass(value) and not isinstance(value, type):
+        return json.loads(TypeAdapter(type(value)).dump_json(value))
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value
+
+
+def _pairs(where: str, stated: Any, again: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Every leaf of either value with its place."""
+    if isinstance(stated, dict) and isinstance(again, dict):
+        for key in dict.fromkeys([*stated, *again]):
+            yield from _pairs(f"{where}.{key}", stated.get(key), again.get(key))
+    elif isinstance(stated, list) and isinstance(again, list) and len(stated) == len(again):
+        for i, (a, b) in enumerate(zip(stated, again, strict=True)):
+            yield from _pairs(f"{where}[{i}]", a, b)
+    else:
+        yield where, stated, again
+
+
+def _same(stated: Any, again: Any) -> bool:
+    numbers = isinstance(stated, int | float) and isinstance(again, int | float)
+    if numbers and not isinstance(stated, bool) and not isinstance(again, bool):
+        return math.isclose(stated, again, rel_tol=TOLERANCE, abs_tol=1e-12)
+    return bool(stated == again)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

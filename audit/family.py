@@ -1,0 +1,183 @@
+"""Every score of an audit's family: each configured attack under each aggregation, and each setting of a dial.
+
+Their AUROCs and true-positive rates with intervals, tested together by redrawing the assignment.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from attacks.protocol import AGGREGATIONS
+from attacks.table import NO_ATTACKS, dial_of
+from audit.attacker import AttackConfig
+from audit.bootstrap import BootstrapResult, bootstrap_each
+from audit.config import AuditConfig
+from audit.decision import NAMED_AT, DecisionConfig, RateEvidence, ScoreEvidence
+from audit.limits import AurocLimits, auroc_limits, tpr_at_most
+from audit.randomisation import FamilyTest, randomisation_test
+from audit.scored_users import ScoredUsers
+from audit.sides import Sides
+from corpus.errors import InputError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An attack under one aggregation; ``dial`` names the dial that was turned and its setting, None if none was."""
+
+    attack: str
+    aggregation: str
+    dial: tuple[str, str] | None = None
+
+    @property
+    def label(self) -> str:
+        """What a reader calls it."""
+        if self.dial is None:
+            return f"{self.attack} ({self.aggregation} over a user's texts)"
+        turned = self.attack[: self.attack.index(" [")]
+        return f"{turned} ({self.aggregation} over a user's texts; {self.dial[0]}: {self.dial[1]})"
+
+
+@dataclass(frozen=True, eq=False)
+class FamilyScore:
+    """One score: of every user, shape (n,), what it reaches, and its rank correlation with the length of texts."""
+
+    variant: Variant
+    values: Array
+    intervals: BootstrapResult
+    evidence: ScoreEvidence
+    length_correlation: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """All scores, the leading one first, the test of them together, and who was held in, shape (n,)."""
+
+    scores: tuple[FamilyScore, ...]
+    test: FamilyTest
+    member: NDArray[np.bool_]
+
+
+def variants_of(attacks: Sequence[str], config: AttackConfig) -> list[Variant]:
+    """Which scores make the family, the leading one first.
+
+    Args:
+        attacks: names of the statistics that there are.
+        config: which attack and aggregation lead, and the aggregations.
+    """
+    unknown = set(config.aggregations) - set(AGGREGATIONS)
+    if unknown:
+        raise InputError(f"unknown aggregation '{unknown.pop()}': choose from {', '.join(AGGREGATIONS)}")
+    turned = {name: dial for name in attacks if (dial := dial_of(config.primary, name))}
+    plain = [name for name in attacks if name not in NO_ATTACKS and name not in turned and name != config.primary]
+    first = config.aggregations[0]
+    return [
+        *(Variant(config.primary, aggregation) for aggregation in config.aggregations),
+        *(Variant(name, aggregation) for name in plain for aggregation in config.aggregations),
+        *(Variant(name, first, dial) for name, dial in turned.items()),
+    ]
+
+
+def evaluate_family(
+    variants: Sequence[Variant],
+    values: Sequence[Array],
+    member: NDArray[np.bool_],
+    *,
+    sides: Sides,
+    audit: AuditConfig,
+    decision: DecisionConfig,
+    lengths: Array | None,
+    seed: int,
+    advance: Callable[[int], object] | None = None,
+) -> Family:
+    """Evaluate scores and test them together.
+
+    Args:
+        variants: the scores' names, K of them.
+        values: K arrays of shape (n,).
+        member: shape (n,).
+        sides: how membership came about.
+        audit: false-positive rates, resamples.
+        decision: its rate and the number of redraws.
+        lengths: mean characters of a user's texts, shape (n,), or None.
+        seed: of bootstrap and redraws; public.
+        advance: called with 1 after every score, and with 1 after the test.
+
+    Raises:
+        InputError: nobody on one side.
+    """
+    step = advance or (lambda _: None)
+    table = np.array(values, dtype=np.float64)
+    low = sorted({*(f for f in audit.fprs if f <= max(NAMED_AT)), decision.fpr})
+    test = randomisation_test(table, member, law=sides.law, fprs=low, redraws=decision.redraws, seed=seed)
+    step(1)
+    limits = auroc_limits(table[:, member], table[:, ~member])
+    rates = sorted({*audit.fprs, *low, *NAMED_AT})
+    intervals = bootstrap_each(
+        table[:, member], table[:, ~member], rates, resamples=audit.resamples, seed=seed, advance=advance
+    )
+    scores = [
+        FamilyScore(
+            variant, row, its, _evidence(k, variant, its, limits, test, int(member.sum())), _with_length(row, lengths)
+        )
+        for k, (variant, row, its) in enumerate(zip(variants, table, intervals, strict=True))
+    ]
+    return Family(tuple(scores), test, member)
+
+
+def family_of(
+    table: ScoredUsers,
+    config: AttackConfig,
+    *,
+    sides: Sides,
+    audit: AuditConfig,
+    decision: DecisionConfig,
+    lengths: Array | None,
+    seed: int,
+    advance: Callable[[int], object] | None = None,
+) -> Family:
+    """The family of a table's scores; arguments of ``evaluate_family``."""
+    variants = variants_of(table.attacks, config)
+    values = [table.scores(variant.attack, variant.aggregation) for variant in variants]
+    return evaluate_family(
+        variants,
+        values,
+        table.member,
+        sides=sides,
+        audit=audit,
+        decision=decision,
+        lengths=lengths,
+        seed=seed,
+        advance=advance,
+    )
+
+
+def _evidence(
+    k: int, variant: Variant, intervals: BootstrapResult, limits: AurocLimits, test: FamilyTest, members: int
+) -> ScoreEvidence:
+    adjusted = dict(zip(test.fprs, test.tpr_adjusted[k].tolist(), strict=True))
+    rates = tuple(
+        RateEvidence(f, i.value, i.lower, i.upper, tpr_at_most(i.value, i.at_most, f, members), adjusted.get(f))
+        for f, i in intervals.tpr_at
+        if i is not None
+    )
+    return ScoreEvidence(
+        name=variant.label,
+        auroc=float(limits.auroc[k]),
+        lower=float(limits.lower[k]),
+        upper=float(limits.upper[k]),
+        at_most=float(limits.at_most[k]),
+        adjusted_p=float(test.auroc_adjusted[k]),
+        rates=rates,
+    )
+
+
+def _with_length(values: Array, lengths: Array | None) -> float | None:
+    """Spearman's correlation; None where either does not vary."""
+    if lengths is None or np.ptp(values) == 0 or np.ptp(lengths) == 0:
+        return None
+    return float(stats.spearmanr(values, lengths).statistic)

@@ -1,0 +1,143 @@
+"""The answer in words: one headline, the same in PDF, terminal, record and exit line, and notes that stand before it.
+
+A pure function of evidence and decision. No number is made here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from audit.decision import Answer, Decision, DecisionConfig, Evidence, Promise, ScoreEvidence, disagreement, passes
+
+LENGTH_DROWNS = 0.5  # a score whose rank correlation with the length of texts is at least this ...
+LESS_BY = 0.2  # ... and that much below it in one that passes: length is the cause of the disagreement
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What is told apart: two sides of users, or of trainings."""
+
+    sides: str = "held-in from held-out users"
+    member: str = "held-in users"
+    unit: str = "users"
+
+
+USERS = Wording()
+CANARIES = Wording("canary users that were held in from those that were not", "held-in canary users", "canary users")
+TRAININGS = Wording("trainings with the user from those without", "trainings with the user", "trainings")
+
+PROMISES = {
+    None: "",
+    Promise.WITHIN: ", within what was promised",
+    Promise.ABOVE: ", by the estimate more than was promised, which is not certified",
+    Promise.BEYOND: ", beyond what was promised",
+}
+
+
+def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording = USERS) -> str:
+    """The answer in one or two sentences, beginning with its word."""
+    match decision.answer:
+        case Answer.LEAKS:
+            return _leaks(evidence, decision, by, what)
+        case Answer.NO_LEAK:
+            assert decision.excluded_tpr is not None
+            return (
+                f"No leak found, and more than AUROC {decision.excluded_auroc:.2f} is excluded, as is naming more than"
+                f" {100 * decision.excluded_tpr:.0f} % of {what.member} at {_percent(by.fpr)} false positives"
+                f" (estimates at 95 %, for {_these(evidence)} only)."
+            )
+        case Answer.INCONCLUSIVE:
+            return _inconclusive(evidence, decision, by, what)
+        case Answer.NOT_VALID:
+            return f"The comparison is not valid: {'; '.join(decision.flaws)}."
+
+
+def notes(
+    evidence: Evidence, by: DecisionConfig, length_correlations: Sequence[float | None], what: Wording = USERS
+) -> list[str]:
+    """What must be said before anything else: that attacks disagree, and why where it can be told."""
+    said = []
+    if disagreement(evidence, by):
+        said.append(_disagreement(evidence, by, length_correlations, what))
+    return said
+
+
+def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording) -> str:
+    assert decision.strongest is not None
+    score = evidence.scores[decision.strongest]
+    promise = PROMISES[decision.promise]
+    if decision.promise is Promise.BEYOND and evidence.violated != "certified":
+        promise += " (indicative)"
+    standing = "" if decision.exact else " (indicative only: the sides are asserted)"
+    how = f"tells {what.sides} with AUROC {_interval(score, evidence)}"
+    if not passes(score, by):
+        how = f"certifies more than was claimed; its AUROC is {_interval(score, evidence)}"
+    elif score.adjusted_p > by.auroc_level:
+        how = (
+            f"names more {what.member} at low false-positive rates than chance allows; its AUROC is"
+            f" {_interval(score, evidence)}"
+        )
+    named = ""
+    if decision.named is not None:
+        n = decision.named
+        named = (
+            f" Of 1,000 {what.member} it would name about {n.of_1000:.0f} ({n.lower:.0f} to {n.upper:.0f}) at"
+            f" {_percent(n.fpr)} false positives."
+        )
+    return f"Leaks{promise}{standing}: {score.name} {how}.{named}"
+
+
+def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording) -> str:
+    if decision.reversed:
+        lowest = min(evidence.scores, key=lambda score: score.auroc)
+        return (
+            f"Inconclusive: {lowest.name} tells {what.sides} the wrong way round (AUROC {lowest.auroc:.2f}):"
+            " the groups may be swapped, or the model made its users' texts less likely."
+        )
+    open_: list[str] = []
+    if decision.excluded_auroc >= by.auroc:
+        open_.append(f"an AUROC of up to {decision.excluded_auroc:.2f}")
+    if decision.excluded_tpr is None:
+        open_.append(f"naming many {what.member} at {_percent(by.fpr)} false positives, a rate so few cannot show")
+    elif decision.excluded_tpr >= by.tpr:
+        open_.append(
+            f"naming up to {100 * decision.excluded_tpr:.0f} % of {what.member} at {_percent(by.fpr)} false positives"
+        )
+    needed = (
+        f"about {decision.users_needed:,} {what.unit} would settle it, {evidence.users:,} were there"
+        if evidence.users < decision.users_needed
+        else f"{evidence.users:,} {what.unit} settle it in most audits, but did not here: more would"
+    )
+    return f"Inconclusive: no leak was found, but {' and '.join(open_)} is not excluded; {needed}."
+
+
+def _disagreement(
+    evidence: Evidence, by: DecisionConfig, length_correlations: Sequence[float | None], what: Wording
+) -> str:
+    leading = evidence.scores[0]
+    passing = [i for i, score in enumerate(evidence.scores) if passes(score, by)]
+    best = max(passing, key=lambda i: evidence.scores[i].auroc)
+    said = (
+        f"The attacks disagree: {evidence.scores[best].name} tells {what.sides} (adjusted p ="
+        f" {evidence.scores[best].adjusted_p:.2g}), the leading attack, {leading.name}, does not (AUROC"
+        f" {leading.auroc:.2f})."
+    )
+    mine, its = length_correlations[0], length_correlations[best]
+    if mine is not None and its is not None and abs(mine) >= LENGTH_DROWNS and abs(its) <= abs(mine) - LESS_BY:
+        said += (
+            f" The leading score goes with the length of a user's texts (rank correlation {mine:+.2f}; {its:+.2f} in"
+            " the other): length drowns what membership adds."
+        )
+    return said
+
+
+def _interval(score: ScoreEvidence, evidence: Evidence) -> str:
+    how = f"simultaneous over {len(evidence.scores)} scores" if len(evidence.scores) > 1 else "95 % interval"
+    return f"{score.auroc:.2f} ({score.lower:.2f} to {score.upper:.2f}, {how})"
+
+
+def _these(evidence: Evidence) -> str:
+    return f"these {len(evidence.scores)} scores" if len(evidence.scores) > 1 else "this score"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"

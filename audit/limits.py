@@ -1,0 +1,104 @@
+"""How large an AUROC or a true-positive rate may be: intervals of several scores at once, and one-sided upper limits.
+
+Estimates, all of them: users' scores of one run share one model, so that the coverage is nominal (accounting.md 4h).
+numpy and scipy only.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from audit.bootstrap import separation_lower_limit
+from audit.paired import Z95
+from audit.roc import placements
+
+Array = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+Z_ONE_SIDED = 1.6448536269514722  # 95 %
+_DRAWS = 20_000
+_SEED = 0  # of the normal draws that give the largest of K dependent deviations
+
+
+@dataclass(frozen=True, eq=False)
+class AurocLimits:
+    """Of K scores, all shapes (K,): AUROC, simultaneous 95 % interval, one-sided 95 % upper limit of each alone."""
+
+    auroc: Array
+    lower: Array
+    upper: Array
+    at_most: Array
+
+
+def auroc_limits(held_in: Array, held_out: Array) -> AurocLimits:
+    """Intervals that hold for all K scores at once, whatever their dependence, and upper limits of each alone.
+
+    The covariance of the K AUROCs is that of DeLong, DeLong and Clarke-Pearson (1988); the largest of the K
+    standardised deviations is drawn from the normal law with that correlation; limits are taken on the logit scale. A
+    score that separates the sides completely has the exact limit of that case, at level 0.025 / K. Upper limits stand
+    around max(AUROC, 1/2), so that a score that strays below chance excludes no more than one at chance, with the
+    larger of the deviations under H0 and by DeLong.
+
+    Args:
+        held_in: scores of members, shape (K, n1).
+        held_out: of non-members, shape (K, n0). One user on a side shows no spread, and nothing is excluded.
+    """
+    k, n1, n0 = len(held_in), held_in.shape[1], held_out.shape[1]
+    placed = [placements(a, b) for a, b in zip(held_in, held_out, strict=True)]
+    areas = np.array([in_.mean() for in_, _ in placed])
+    if min(n1, n0) < 2:
+        return AurocLimits(areas, np.zeros(k), np.ones(k), np.ones(k))
+    covariance = _covariance(placed)
+    deviation = np.sqrt(np.diag(covariance))
+    reach = _largest_deviation(covariance) * deviation
+    inside = np.clip(areas, 0.5 / (n1 * n0), 1 - 0.5 / (n1 * n0))
+    slope = inside * (1 - inside)
+    logit = np.log(inside / (1 - inside))
+    lower, upper = (1 / (1 + np.exp(-(logit + sign * reach / slope))) for sign in (-1, 1))
+    exact = separation_lower_limit(min(n1, n0), 0.025 / k)
+    lower = np.where(areas == 1, exact, np.where(areas == 0, 0.0, lower))
+    upper = np.where(areas == 0, 1 - exact, np.where(areas == 1, 1.0, upper))
+    by_chance = math.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
+    at_most = np.minimum(1.0, np.maximum(areas, 0.5) + Z_ONE_SIDED * np.maximum(deviation, by_chance))
+    return AurocLimits(areas, lower, upper, at_most)
+
+
+def tpr_at_most(estimate: float, resampled: float, fpr: float, members: int) -> float:
+    """One-sided 95 % upper limit of the TPR at ``fpr``, around max(estimate, fpr).
+
+    The larger of two: as far above the estimate as the bootstrap's 95 % quantile, which knows that the threshold is
+    estimated too; and Clopper and Pearson's limit for the threshold as it stands, which knows that counts are few.
+
+    Args:
+        estimate: the TPR that was seen.
+        resampled: 95 % quantile of the bootstrap's.
+        fpr: at which rate.
+        members: n1.
+    """
+    centre = max(estimate, fpr)
+    seen = min(members - 1e-9, centre * members)
+    exact = float(stats.beta.ppf(CONFIDENCE, seen + 1, members - seen))
+    return min(1.0, max(centre + max(0.0, resampled - estimate), exact))
+
+
+def _covariance(placed: Sequence[tuple[Array, Array]]) -> Array:
+    """Of K AUROCs from their users' placements, shape (K, K): DeLong's."""
+    sides = (np.array([its[side] for its in placed]) for side in (0, 1))
+    return np.asarray(sum(np.atleast_2d(np.cov(values)) / values.shape[1] for values in sides))
+
+
+def _largest_deviation(covariance: Array) -> float:
+    """The 95 % quantile of the largest of K standardised normal deviations with this covariance."""
+    deviation = np.sqrt(np.diag(covariance))
+    kept = deviation > 0
+    if kept.sum() < 2:
+        return Z95
+    correlation = (covariance / np.outer(deviation, deviation).clip(1e-300))[np.ix_(kept, kept)]
+    values, vectors = np.linalg.eigh(correlation)
+    drawn = np.random.default_rng(_SEED).standard_normal((_DRAWS, values.size))
+    largest = np.abs(drawn @ (vectors * np.sqrt(values.clip(0))).T).max(axis=1)
+    return float(np.quantile(largest, CONFIDENCE))

@@ -1,0 +1,257 @@
+"""Is there any leak at all? Redraw the coins, and see how often chance does what was seen (accounting.md section 4i).
+
+H0: the scores do not depend on who was held in. Then the assignment that was drawn is one draw of its law like any
+other, so that p = (1 + #{redraws with a statistic at least as large}) / (1 + B) is exact, whatever the dependence
+between users, texts or attacks. It rests on four things. (a) Redraws have the assignment's law: independent fair coins
+given that nobody's side is empty, or permutations where the numbers of a side were fixed. (b) The whole statistic is
+recomputed in every redraw by the function that computed the observed one. (c) Which users and texts are scored does not
+depend on coins. (d) No score was fitted on labels.
+
+Two families, each with its own error probability: the largest standardised AUROC (Westfall and Young 1993, max-T), and
+the smallest p-value of a true-positive rate at a low false-positive rate (min-P). numpy only.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from corpus.errors import InputError
+
+Array = NDArray[np.float64]
+Members = NDArray[np.bool_]
+
+REDRAWS = 10_000
+MARGIN = 0.85  # of two margins: both hold in about four audits of five
+_CELLS = 4_000_000  # users x redraws looked at together
+
+
+class Law(StrEnum):
+    """How the assignment came about, and so how it is redrawn."""
+
+    COINS = "independent fair coins"
+    PERMUTATION = "permutations"
+
+
+@dataclass(frozen=True, eq=False)
+class FamilyTest:
+    """What chance does to K scores of the same n users.
+
+    Attributes:
+        law: of the redraws.
+        redraws: B.
+        auroc_p: of "no score tells the sides apart", by the largest standardised AUROC.
+        auroc_adjusted: step-down adjusted p-value of each score, shape (K,).
+        reversed_p: the same question of the smallest standardised AUROC: does any score tell them apart the wrong way?
+        fprs: false-positive rates, F of them, that so many users can show; may be none.
+        tpr_p: by the smallest p-value of any TPR at any of ``fprs``; 1 if there are none.
+        tpr_adjusted: step-down adjusted p-values, shape (K, F).
+        auroc_margin: quantile 0.85 over redraws of the largest standardised AUROC: how far the best of so many
+            dependent scores strays by chance, for planning.
+        tpr_margins: the same of the largest TPR at each of ``fprs``, less the FPR f, in units of sqrt(4 f (1 - f) / n).
+    """
+
+    law: Law
+    redraws: int
+    auroc_p: float
+    auroc_adjusted: Array
+    reversed_p: float
+    fprs: tuple[float, ...]
+    tpr_p: float
+    tpr_adjusted: Array
+    auroc_margin: float
+    tpr_margins: tuple[float, ...]
+
+
+def randomisation_test(
+    scores: Array,
+    member: Members,
+    *,
+    law: Law,
+    fprs: Sequence[float],
+    redraws: int = REDRAWS,
+    seed: int = 0,
+    advance: Callable[[int], object] | None = None,
+) -> FamilyTest:
+    """Test a family of scores.
+
+    Args:
+        scores: shape (K, n), finite; higher means more likely held in.
+        member: shape (n,), both sides non-empty.
+        law: of the assignment.
+        fprs: false-positive rates; those that so many users cannot show are left out.
+        redraws: B.
+        seed: of the redraws; public, and independent of the coins.
+        advance: called with the number of redraws done.
+
+    Raises:
+        InputError: one side is empty.
+    """
+    if member.all() or not member.any():
+        raise InputError("all users are on one side: there is nothing to redraw")
+    table = _Table.of(scores)
+    shown = tuple(f for f in fprs if f * _held_out(member, law) >= 1 - 1e-9)
+    areas, rates = [], []
+    for drawn in _assignments(member, law, redraws, seed):
+        areas.append(table.standardised_aurocs(drawn))
+        rates.append(table.tprs(drawn, shown))
+        if advance:
+            advance(len(drawn))
+    area, rate = np.concatenate(areas), np.concatenate(rates)  # row 0 is the observed one
+    adjusted = _step_down(area)
+    flat = _step_down(-_p_values(rate.reshape(redraws + 1, -1))) if shown else np.ones(0)
+    return FamilyTest(
+        law=law,
+        redraws=redraws,
+        auroc_p=float(adjusted.min()),
+        auroc_adjusted=adjusted,
+        reversed_p=float(_step_down(-area).min()),
+        fprs=shown,
+        tpr_p=float(flat.min()) if shown else 1.0,
+        tpr_adjusted=flat.reshape(len(scores), len(shown)),
+        auroc_margin=float(np.quantile(area[1:].max(axis=1), MARGIN)),
+        tpr_margins=_tpr_margins(rate[1:], shown, member.size),
+    )
+
+
+def least_redraws(level: float) -> int:
+    """The fewest redraws whose smallest p-value, 1 / (1 + B), is at most ``level``."""
+    return math.ceil(1 / level - 1e-9) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """What is the same in all redraws: ranks, ties and orders of K scores of n users."""
+
+    twice_ranks: Array  # (n, K): twice the mid-ranks, whole numbers
+    ties: Array  # (K,): sum of t^3 - t over ties, over n (n - 1)
+    order: NDArray[np.intp]  # (K, n): highest score first
+    ends: tuple[NDArray[np.intp], ...]  # of each score: places where a run of equal scores ends
+
+    @staticmethod
+    def of(scores: Array) -> "_Table":
+        """Rank the scores, shape (K, n)."""
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ends, ties = [], []
+        for row, places in zip(scores, order, strict=True):
+            falls = np.diff(row[places], append=np.nan) != 0
+            ends.append(np.flatnonzero(falls))
+            runs = np.diff(np.append(-1, ends[-1])).astype(np.float64)
+            ties.append(float((runs**3 - runs).sum()))
+        n = scores.shape[1]
+        twice = 2 * stats.rankdata(scores, axis=1).T
+        return _Table(twice, np.array(ties) / (n * (n - 1)), order, tuple(ends))
+
+    def standardised_aurocs(self, drawn: Members) -> Array:
+        """(AUROC - 1/2) over its deviation under H0 given both sides' numbers, (b, n) to (b, K); 0 for equal scores.
+
+        The variance is the Mann-Whitney statistic's with ties: n1 n0 / 12 (n + 1 - sum(t^3 - t) / (n (n - 1))).
+        """
+        n1 = drawn.sum(axis=1, dtype=np.float64)[:, None]
+        n0 = drawn.shape[1] - n1
+        twice_u = drawn.astype(np.float64) @ self.twice_ranks - n1 * (n1 + 1)  # exact: sums of whole numbers
+        variance = n1 * n0 / 12 * (drawn.shape[1] + 1 - self.ties)
+        possible = variance > 1e-9
+        return np.where(possible, (twice_u - n1 * n0) / (2 * np.sqrt(np.where(possible, variance, 1))), 0.0)
+
+    def tprs(self, drawn: Members, fprs: Sequence[float]) -> Array:
+        """Highest TPR of a threshold with FPR at most each of ``fprs``, (b, n) to (b, K, F)."""
+        found = np.zeros((len(drawn), len(self.order), len(fprs)))
+        if not fprs:
+            return found
+        n1 = drawn.sum(axis=1)
+        allowed = np.floor(np.outer(drawn.shape[1] - n1, fprs) + 1e-9).astype(np.int32)  # (b, F)
+        for k, (order, ends) in enumerate(zip(self.order, self.ends, strict=True)):
+            found[:, k] = _right(drawn, order, ends, allowed) / n1[:, None]
+        return found
+
+
+def _right(
+    drawn: Members, order: NDArray[np.intp], ends: NDArray[np.intp], allowed: NDArray[np.int32]
+) -> NDArray[np.int64]:
+    """Members above the lowest threshold that keeps wrongly named users within ``allowed`` (b, F); shape (b, F)."""
+    most = int(allowed.max())
+    depth = order.size
+    for guess in (3 * most + 60, 8 * most + 300):  # by chance few go further down the list
+        if guess < depth:
+            wrong = np.cumsum(~drawn[:, order[:guess]], axis=1, dtype=np.int32)
+            if (wrong[:, -1] > most).all():
+                depth = guess
+                break
+    else:
+        wrong = np.cumsum(~drawn[:, order], axis=1, dtype=np.int32)
+    kept = ends[ends < depth]
+    at_ends = wrong if kept.size == depth else wrong[:, kept]
+    padded = np.concatenate([[0], kept + 1])
+    right = np.empty(allowed.shape, dtype=np.int64)
+    for j in range(allowed.shape[1]):
+        reached = (at_ends <= allowed[:, j, None]).sum(axis=1)  # thresholds within the rate
+        named = padded[reached]
+        right[:, j] = named - np.where(named > 0, wrong[np.arange(len(wrong)), np.maximum(named, 1) - 1], 0)
+    return right
+
+
+def _assignments(member: Members, law: Law, redraws: int, seed: int) -> Iterator[Members]:
+    """Blocks (b, n) of assignments, the observed one first."""
+    yield member[None]
+    generator = np.random.default_rng(seed)
+    block = max(1, _CELLS // member.size)
+    left = redraws
+    while left:
+        size = min(block, left)
+        if law is Law.PERMUTATION:
+            drawn = generator.permuted(np.tile(member, (size, 1)), axis=1)
+        else:
+            drawn = _coins(generator, size, member.size)
+        left -= len(drawn)
+        yield drawn
+
+
+def _coins(generator: np.random.Generator, size: int, users: int) -> Members:
+    """Rows of fair coins, those with an empty side left out: at least one row."""
+    while True:
+        bits = np.frombuffer(generator.bytes(size * (-(-users // 8))), dtype=np.uint8).reshape(size, -1)
+        drawn = np.unpackbits(bits, axis=1, count=users).astype(np.bool_)
+        both = drawn.any(axis=1) & ~drawn.all(axis=1)
+        if both.any():
+            return drawn[both]
+
+
+def _held_out(member: Members, law: Law) -> float:
+    """How many held-out users to expect, coins unseen."""
+    return float((~member).sum()) if law is Law.PERMUTATION else member.size / 2
+
+
+def _step_down(statistics: Array) -> Array:
+    """Westfall and Young's step-down adjusted p-values, larger meaning more extreme; (B + 1, S) to (S,).
+
+    Row 0 is the observed one. Statistic by statistic, from the most extreme on, it is held against the largest of those
+    not yet passed.
+    """
+    order = np.argsort(-statistics[0], kind="stable")
+    left = np.maximum.accumulate(statistics[:, order[::-1]], axis=1)[:, ::-1]  # the largest of this one and the rest
+    p = (left >= left[0]).mean(axis=0)  # the observed row counts itself: (1 + #) / (1 + B)
+    adjusted = np.empty(order.size)
+    adjusted[order] = np.maximum.accumulate(p)
+    return adjusted
+
+
+def _p_values(statistics: Array) -> Array:
+    """Of each statistic in each row among all rows, larger meaning more extreme; shape (B + 1, S)."""
+    rows = len(statistics)
+    found = np.empty_like(statistics)
+    for column in range(statistics.shape[1]):
+        ordered = np.sort(statistics[:, column])
+        found[:, column] = (rows - np.searchsorted(ordered, statistics[:, column], "left")) / rows
+    return found
+
+
+def _tpr_margins(rates: Array, fprs: Sequence[float], users: int) -> tuple[float, ...]:
+    best = rates.max(axis=1)  # (B, F): of all scores
+    return tuple(
+        float(np.quantile((best[:, j] - f) / math.sqrt(4 * f * (1 - f) / users), MARGIN)) for j, f in enumerate(fprs)
+    )

@@ -1,0 +1,94 @@
+"""Users' scores joined to membership, once: texts are lifted to users here, and every consumer asks this table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.protocol import AGGREGATIONS
+from attacks.table import TextStatistic
+from corpus.errors import InputError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredUsers:
+    """n users, who of them was held in, and every attack's statistic of every text of theirs.
+
+    Attributes:
+        users: names, in one order for all arrays.
+        member: shape (n,), True for held in.
+        texts: attack to (user's number, statistic) of its texts, shapes (t,), ordered by user.
+    """
+
+    users: tuple[str, ...]
+    member: NDArray[np.bool_]
+    texts: Mapping[str, tuple[NDArray[np.intp], Array]]
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """Names of the attacks, in the order in which they were scored."""
+        return tuple(self.texts)
+
+    def scores(self, attack: str, aggregation: str = "mean") -> Array:
+        """The score of every user, shape (n,); higher means more likely held in.
+
+        Raises InputError for an attack that was not scored, an unknown aggregation, a user without a text, and a score
+        that is not finite (names the user).
+        """
+        found = self.lifted(attack, aggregation)
+        bad = np.flatnonzero(~np.isfinite(found))
+        if not bad.size:
+            return found
+        user = self.users[bad[0]]
+        if (self.texts[attack][0] == bad[0]).any():
+            raise InputError(
+                f"attack '{attack}': the score of user '{user}' is {found[bad[0]]}; no user may be dropped"
+            )
+        raise InputError(f"attack '{attack}': no score of user '{user}' ({bad.size} missing)")
+
+    def sides(self, attack: str, aggregation: str = "mean") -> tuple[Array, Array]:
+        """Scores of held-in users and of held-out users, shapes (n1,) and (n0,)."""
+        return self.split(self.scores(attack, aggregation))
+
+    def split(self, values: Array) -> tuple[Array, Array]:
+        """Any values of the users, shape (n,), by side."""
+        return values[self.member], values[~self.member]
+
+    def lifted(self, attack: str, aggregation: str = "mean") -> Array:
+        """As ``scores``, NaN for users without a text."""
+        if aggregation not in AGGREGATIONS:
+            raise InputError(f"unknown aggregation '{aggregation}': choose from {', '.join(AGGREGATIONS)}")
+        if attack not in self.texts:
+            raise InputError(f"attack '{attack}': no score of user '{self.users[0]}' ({len(self.users)} missing)")
+        of_user, values = self.texts[attack]
+        found = np.full(len(self.users), np.nan)
+        starts = np.flatnonzero(np.diff(of_user, prepend=-1))
+        if not starts.size:
+            return found
+        found[of_user[starts]] = AGGREGATIONS[aggregation](values, starts)
+        return found
+
+
+def scored_users(statistics: Sequence[TextStatistic], member: Mapping[str, bool]) -> ScoredUsers:
+    """Join statistics to membership.
+
+    Args:
+        statistics: of texts; those of users who are not in ``member`` are left out.
+        member: user to whether held in; its order is the table's.
+    """
+    number = {user: i for i, user in enumerate(member)}
+    rows: dict[str, tuple[list[int], list[float]]] = {}
+    for s in statistics:
+        at = number.get(s.user)
+        if at is not None:
+            of_user, values = rows.setdefault(s.attack, ([], []))
+            of_user.append(at)
+            values.append(s.value)
+    texts = {}
+    for attack, (of_user, values) in rows.items():
+        order = np.argsort(np.array(of_user, dtype=np.intp), kind="stable")
+        texts[attack] = (np.array(of_user, dtype=np.intp)[order], np.array(values, dtype=np.float64)[order])
+    return ScoredUsers(tuple(member), np.array(list(member.values()), dtype=np.bool_), texts)

@@ -1,0 +1,35 @@
+"""How held-in and held-out users came about, and who knows it: what every statement about them rests on."""
+
+from dataclasses import dataclass
+
+from audit.randomisation import Law
+from audit.verdict import Assignment
+from corpus.split import Assignment as SplitAssignment
+
+
+@dataclass(frozen=True)
+class Sides:
+    """How membership was assigned.
+
+    Attributes:
+        assignment: independent fair coins, anything else that is known (an exact half, a split by hand), or unknown.
+        witnessed: heldin drew the assignment; False where somebody asserts it.
+    """
+
+    assignment: Assignment
+    witnessed: bool
+
+    @property
+    def coins(self) -> bool:
+        """Independent fair coins that heldin drew: what certified bounds need."""
+        return self.witnessed and self.assignment is Assignment.COIN
+
+    @property
+    def law(self) -> Law:
+        """How it is redrawn: coins as coins, all else by permutations of the users with both numbers kept."""
+        return Law.COINS if self.assignment is Assignment.COIN else Law.PERMUTATION
+
+
+def sides_of_run(assignment: SplitAssignment) -> Sides:
+    """Of a run, whose ledger heldin drew: coins, or an exact half."""
+    return Sides(Assignment.COIN if assignment is SplitAssignment.COIN else Assignment.FIXED, witnessed=True)

@@ -1,0 +1,128 @@
+"""The facts of a record, as (what, value) rows."""
+
+from audit.record import Overlaps, Record
+from audit.record_results import TrialsFacts
+from reports.findings import known
+from reports.wording import breakable
+
+
+def facts(record: Record) -> list[list[str]]:
+    """(what, value) rows of data, split, models, training and environment."""
+    c, s, e = record.corpus, record.split, record.environment
+    if record.trials:
+        return _training_facts(record, record.trials)
+    rows = [
+        ("users in the corpus, records", f"{c.users:,}, {c.records:,} ({c.skipped_rows} unusable rows skipped)"),
+        _records(c.records_per_audited_user),
+        (
+            "users not audited",
+            f"{c.dropped_by_pattern} by pattern, {c.dropped_by_minimum} with too few and {c.dropped_by_maximum} with"
+            f" too many records, {c.dropped_by_sampling} by sampling",
+        ),
+        ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
+        (
+            "held in, held out, always in",
+            f"{s.held_in:,}, {s.held_out:,}, {s.always_in:,} users ({_ASSIGNED[s.assignment]})",
+        ),
+        ("records by part", ", ".join(f"{k} {v:,}" for k, v in s.records_by_part.items())),
+        ("who knows how sides were decided", s.known_by),
+        *_overlaps(s.overlaps),
+        ("what is scored", record.scoring_rule),
+        ("target", f"{breakable(record.target.name)}; {record.target.fingerprint[:16]}"),
+        ("reference", f"{breakable(record.reference.name)}; {record.reference.fingerprint[:16]}"),
+        ("corpus fingerprint", c.fingerprint[:16]),
+    ]
+    if record.canaries:
+        k = record.canaries
+        rows.append(
+            (
+                "canary users, held in and held out",
+                f"{k.users}, {k.held_in} and {k.held_out}; {k.replaced} in the place of real users; trained on"
+                f" {k.trained_on:,} of {k.training_texts:,} of their texts, scored {k.attacker_texts:,}",
+            )
+        )
+    if s.key_commitment and s.ledger_commitment:
+        rows.append(("commitments to key and ledger", f"{s.key_commitment[:16]}, {s.ledger_commitment[:16]}"))
+    if record.training:
+        t = record.training
+        rows.append(("fine-tuning", f"{t.steps:,} steps in {t.seconds:,.0f} s; defense: {t.defense}"))
+        rows.append(("guarantee", t.guarantee))
+        rows += [
+            (r.name, f"left out {r.removed:,} of {r.before:,} training records of {r.users:,} users")
+            for r in t.removals
+        ]
+        if t.defense != "none":
+            rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
+    rows += [
+        ("the answer is decided by", decided_by(record)),
+        (
+            "interval",
+            f"{record.primary().auroc.method}, {record.resamples:,} resamples of users, an"
+            f" {record.primary().auroc.label}; of all scores at once by DeLong's covariance",
+        ),
+        ("heldin, Python, source", f"{e.heldin}, {e.python}, {e.git_revision or 'not a checkout'}"),
+        ("packages", ", ".join(f"{k} {v}" for k, v in e.packages.items())),
+        ("device", f"{e.device}, {e.threads} threads"),
+    ]
+    return [list(pair) for pair in rows]
+
+
+def _training_facts(record: Record, trials: TrialsFacts) -> list[list[str]]:
+    """(what, value) rows of independent trainings."""
+    c, s, e, t = record.corpus, record.split, record.environment, record.training
+    assert t is not None
+    rows = [
+        ("trainings, with and without the user", f"{trials.runs}, {s.held_in} and {s.held_out} (by {s.assignment})"),
+        ("users in every training, their records", f"{t.users:,}, {t.records:,}"),
+        ("the worst-case user's documents", f"{trials.documents}, trained on and scored"),
+        ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
+        ("what is scored", record.scoring_rule),
+        ("base model and reference", f"{breakable(record.reference.name)}; {record.reference.fingerprint[:16]}"),
+        ("the trainings' job", record.target.fingerprint[:16]),
+        ("corpus fingerprint", c.fingerprint[:16]),
+        ("commitment to the key of the audit", (s.key_commitment or "")[:16]),
+        ("fine-tuning", f"{t.steps} steps, {t.seconds:,.0f} s in all; defense: {t.defense}"),
+        ("guarantee", t.guarantee),
+        ("noise multiplier", f"{t.noise_multiplier:.5g}"),
+        ("interval", f"{record.primary().auroc.method}, {record.resamples:,} resamples of trainings"),
+        ("heldin, Python, source", f"{e.heldin}, {e.python}, {e.git_revision or 'not a checkout'}"),
+        ("packages", ", ".join(f"{k} {v}" for k, v in e.packages.items())),
+        ("device", f"{e.device}, one thread a training"),
+    ]
+    return [list(pair) for pair in rows]
+
+
+def decided_by(record: Record) -> str:
+    """The thresholds of the answer, and the p-values that were held against them."""
+    d, by = record.decision, record.decision.by
+    return (
+        f"{by.redraws:,} redraws ({d.law.value}, {'exact' if d.decision.exact else 'indicative'}) of {d.scores} scores:"
+        f" p = {d.auroc_p:.2g} by AUROC (level {by.auroc_level:g}), {d.tpr_p:.2g} by TPR (level {by.tpr_level:g});"
+        f" no leak found below AUROC {by.auroc:g} and TPR {by.tpr:g} at FPR {by.fpr:g}"
+    )
+
+
+_ASSIGNED = {
+    "coin": "independent fair coins",
+    "exact_half": "an exact half",
+    "fixed": "a fixed split",
+    "unknown": "nobody says how",
+}
+
+
+def _records(percentiles: list[int]) -> tuple[str, str]:
+    if len(percentiles) == 1:
+        return "records per audited user, median", str(percentiles[0])
+    return "records per audited user, P10 / P25 / P50 / P75 / P90", " / ".join(f"{n:,}" for n in percentiles)
+
+
+def _overlaps(overlaps: Overlaps) -> list[tuple[str, str]]:
+    """What stands on two sides, by exact match, as far as anybody looked."""
+    return [
+        ("scored texts in the same user's training", known(overlaps.scored_texts_in_same_users_training)),
+        ("scored texts in another user's training", known(overlaps.scored_texts_in_other_users_training)),
+        ("held-out users' texts in training", known(overlaps.held_out_texts_in_training)),
+        ("held-out users in training, by name", known(overlaps.held_out_users_in_training)),
+        ("held-out scored texts among held-in ones", known(overlaps.held_out_texts_in_held_in)),
+        ("audited texts among the public ones", known(overlaps.audited_texts_in_public)),
+    ]

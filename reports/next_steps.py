@@ -1,0 +1,129 @@
+"""What to do with an answer, and what the words of a report mean."""
+
+from audit.decision import Answer, Promise
+from audit.record import Record
+from audit.record_results import DecisionFacts
+
+# (term, words of a report that need it: none for those that every report has, meaning)
+_WORDS = (
+    (
+        "held in, held out",
+        (),
+        "users whose texts the model was trained on, and comparable users whose texts it was not.",
+    ),
+    (
+        "AUROC",
+        (),
+        "how often a held-in user scores above a held-out one: 0.5 is guessing, 1 is certainty.",
+    ),
+    (
+        "true-positive rate (TPR) at a false-positive rate (FPR)",
+        (),
+        "the share of held-in users named where that share of held-out users is named wrongly.",
+    ),
+    (
+        "adjusted p-value",
+        (),
+        "how often redrawing who is held in, with the scores as they are, gives a result at least as large, after"
+        " paying for every score that was tried.",
+    ),
+    (
+        "simultaneous, all at once",
+        (),
+        "95 % intervals of all scores together: picking the largest afterwards does not spoil them.",
+    ),
+    (
+        "epsilon, delta",
+        ("epsilon",),
+        "the privacy-loss bound of differential privacy (DP): whatever an attacker sees is at most e^epsilon times as"
+        " likely with a user's texts as without, but for a probability of delta.",
+    ),
+    ("ceiling", ("ceiling",), "the largest expected AUROC, or TPR, that a DP guarantee leaves to any attack."),
+    (
+        "certified, indicative, estimate",
+        ("certified", "indicative", "estimate"),
+        "valid at the stated level under conditions that heldin itself saw kept; the same number where a condition is"
+        " only asserted; a number without such a level.",
+    ),
+    (
+        "one-run bounds",
+        ("one-run",),
+        "lower limits of epsilon from guessing the fair coins of many users of one training (Steinke et al. 2023; the"
+        " f-DP form by Mahloujifar et al. 2024).",
+    ),
+    (
+        "Clopper-Pearson, DKW, ROC band",
+        ("Clopper-Pearson", "DKW", "ROC band"),
+        "lower limits of epsilon from many independent trainings: by exact binomial limits at one threshold, or by a"
+        " band around the whole curve.",
+    ),
+    ("DeLong", ("DeLong",), "the usual large-sample covariance of AUROCs on the same users."),
+    ("nat", (), "the unit of a natural logarithm of a probability; 1 nat is 1.44 bits."),
+    (
+        "commitment",
+        ("commitment",),
+        "a hash that fixes a secret without telling it: who opens the secret later can be checked.",
+    ),
+    (
+        "canary user",
+        ("canary users",),
+        "a made-up or altered user, planted by the auditor, each held in by its own fair coin.",
+    ),
+)
+
+
+def glossary(text: str) -> list[tuple[str, str]]:
+    """(term, meaning) of the terms that a report's text needs."""
+    return [(term, meaning) for term, words, meaning in _WORDS if not words or any(word in text for word in words)]
+
+
+def next_step(record: Record, facts: DecisionFacts) -> str:
+    """What follows from the answer, for whoever decides about the model."""
+    match facts.decision.answer:
+        case Answer.LEAKS:
+            return _after_a_leak(record, facts)
+        case Answer.NO_LEAK:
+            bound = (
+                "The guarantee bounds the others."
+                if record.training and record.training.epsilon is not None and record.training.unit == "user"
+                else "Only a user-level DP guarantee would bound those that were not tried."
+            )
+            return (
+                f"These attacks give no reason to hold the model back. {bound} Audit again after any further training"
+                " on these users' texts, and when stronger attacks are known."
+            )
+        case Answer.INCONCLUSIVE:
+            return (
+                "Do not read this as safe. Audit more users (heldin power says how many), let the attacker have more"
+                " texts of each, or give it the training documents (attack.documents: [training]), which leak more"
+                " than fresh ones."
+            )
+        case Answer.NOT_VALID:
+            return (
+                "Nothing follows for the model, neither way. Draw held-in and held-out users by fair coins before"
+                " training (heldin run does), or take both groups from one source and time, and audit again."
+            )
+
+
+def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
+    match facts.decision.promise:
+        case Promise.BEYOND:
+            return (
+                "Do not release: the training does not keep what is promised, or the promise is not its own. Look at"
+                " noise, clipping, sampling and keys, in this order; heldin audit-trainer tests each."
+            )
+        case Promise.ABOVE:
+            return (
+                "Do not release before this is settled: the leak looks larger than the promise allows. More users"
+                " would certify it (heldin power); heldin audit-trainer tests the trainer itself."
+            )
+        case Promise.WITHIN:
+            return (
+                "The promise allows this much. If it is more than you accept, train at a smaller epsilon, or release"
+                " to fewer people."
+            )
+    subject = "its models" if record.trials else "this model"
+    return (
+        f"Do not give {subject} to anyone who must not learn whose texts it was trained on. User-level DP training"
+        " bounds every attack; deduplication, fewer records a user and fewer epochs lower this one. Then audit again."
+    )

@@ -1,0 +1,129 @@
+"""Rows of a report's tables, as text."""
+
+from audit.record import Record
+from audit.record_results import AttackResult
+from reports.wording import group_name, percent
+
+PASSES = "*"  # beside what passes after adjustment
+EXACT = "exact for complete separation"
+
+
+def attack_rows(record: Record) -> list[list[str]]:
+    """(attack, aggregation, AUROC, interval alone, interval of all at once, adjusted p) rows."""
+    return [
+        [
+            r.attack,
+            r.aggregation,
+            f"{r.auroc.value:.3f}",
+            f"{r.auroc.lower:.3f} to {r.auroc.upper:.3f}{' (exact)' if r.auroc.method == EXACT else ''}",
+            "" if r.simultaneous is None else f"{r.simultaneous[0]:.3f} to {r.simultaneous[1]:.3f}",
+            _adjusted(r, record),
+        ]
+        for r in record.attacks
+    ]
+
+
+def tpr_rows(record: Record) -> list[list[str]]:
+    """A row per attack with its true-positive rates; those that pass after adjustment are marked."""
+    level = record.decision.by.tpr_level
+    rows = []
+    for r in record.attacks:
+        cells = [
+            "N/A"
+            if t.estimate is None
+            else percent(t.estimate.value) + (PASSES if t.adjusted_p is not None and t.adjusted_p <= level else "")
+            for t in r.tpr_at
+        ]
+        rows.append([f"{r.attack}, {r.aggregation}", *cells])
+    return rows
+
+
+def dial_rows(record: Record) -> list[list[str]]:
+    """(dial, setting, AUROC, interval, difference, adjusted p) rows; a dial's name stands at its leading setting."""
+    rows = []
+    for d in record.dials:
+        by = d.difference
+        less = ("" if d.leads else "N/A") if by is None else f"{by.value:+.3f} ({by.lower:+.3f} to {by.upper:+.3f})"
+        area = [f"{d.auroc.value:.3f}", f"{d.auroc.lower:.3f} to {d.auroc.upper:.3f}"]
+        adjusted = "" if d.adjusted_p is None else f"{d.adjusted_p:.2g}"
+        rows.append([d.dial if d.leads else "", d.setting, *area, less, adjusted])
+    return rows
+
+
+def exposure_rows(record: Record) -> list[list[str]]:
+    """Groups of held-in users, most exposed first; none for an audit, which knows nothing of training."""
+    return [
+        [
+            f"{number}",
+            f"{g.users}",
+            f"{100 * g.above:.0f} %",
+            f"{100 * g.share:.2f} %",
+            f"{g.reference_loss:.2f}",
+            "N/A" if g.reference_divergence is None else f"{g.reference_divergence:.3f}",
+            f"{g.word_divergence:.2f}",
+            f"{g.near_duplicates:.1f}",
+        ]
+        for number, g in enumerate(record.exposure.groups if record.exposure else [], start=1)
+    ]
+
+
+def correlation_rows(record: Record) -> list[list[str]]:
+    """(property, rank correlation with the score, p-value) rows."""
+    return [
+        [c.name, "N/A" if c.rho is None else f"{c.rho:+.2f}", "N/A" if c.p_value is None else f"{c.p_value:.2g}"]
+        for c in (record.exposure.correlations if record.exposure else [])
+    ]
+
+
+def canary_rows(record: Record) -> list[list[str]]:
+    """(group, held in, held out, AUROC, interval) rows, the real users first; none without canary users."""
+    if record.canaries is None:
+        return []
+    area = record.primary().auroc
+    sides = [str(record.split.held_in), str(record.split.held_out)]
+    rows = [["real users", *sides, f"{area.value:.3f}", f"{area.lower:.3f} to {area.upper:.3f}"]]
+    for g in record.canaries.groups:
+        cells = (
+            ["N/A", ""] if g.auroc is None else [f"{g.auroc.value:.3f}", f"{g.auroc.lower:.3f} to {g.auroc.upper:.3f}"]
+        )
+        rows.append([group_name(g), str(g.held_in), str(g.held_out), *cells])
+    return rows
+
+
+def blind_rows(record: Record) -> list[list[str]]:
+    """(baseline, AUROC, p-value, alarm level, whether it separates) rows."""
+    return [
+        [b.name, f"{b.auroc:.3f}", f"{b.p_value:.2g}", f"{b.level:g}", "yes" if b.separates else "no"]
+        for b in record.blind
+    ]
+
+
+def bound_rows(record: Record) -> list[list[str]]:
+    """(bound, epsilon, level, standing, coverage) rows."""
+    return [
+        [
+            f"{b.name}, {b.population}" if record.canaries else b.name,
+            f"{b.epsilon_lower:.3f}",
+            percent(b.level, 0),
+            b.standing,
+            "not measured" if b.coverage is None else percent(b.coverage),
+        ]
+        for b in record.judgement.bounds
+    ]
+
+
+def refused_rows(record: Record) -> list[list[str]]:
+    """(names, reason): the refused bounds that share a reason stand together."""
+    names: dict[str, list[str]] = {}
+    whole = record.canaries is not None
+    for refused in record.judgement.refused:
+        name = f"{refused.name}, {refused.population}" if whole and refused.name == "all bounds" else refused.name
+        if name not in (its := names.setdefault(refused.reason, [])):
+            its.append(name)
+    return [[", ".join(its), reason] for reason, its in names.items()]
+
+
+def _adjusted(result: AttackResult, record: Record) -> str:
+    if result.adjusted_p is None:
+        return ""
+    return f"{result.adjusted_p:.2g}{PASSES if result.adjusted_p <= record.decision.by.auroc_level else ''}"

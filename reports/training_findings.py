@@ -1,0 +1,69 @@
+"""Independent trainings in plain words: what was trained, how well they are told apart, what follows, what does not."""
+
+from audit.record import Record
+from audit.record_results import TrialsFacts
+from audit.verdict import NO_CLAIM
+from corpus.wording import counted
+from reports.wording import interval
+
+
+def audited(record: Record, trials: TrialsFacts) -> str:
+    """What was trained, how often, and with whom."""
+    t, target = record.training, record.target
+    assert t is not None
+    return (
+        f"A training, not a model: {trials.runs} times a {target.architecture} of {target.parameters:,} parameters was"
+        f" fine-tuned for {t.steps} steps on the same {t.records:,} texts of {counted(t.users, 'user')} (defense:"
+        f" {t.defense}; {t.guarantee}), {trials.with_user} times with one more user, made to be found:"
+        f" {counted(trials.documents, 'document')} in tokens that nobody else writes. How that was decided:"
+        f" {record.split.standing_reason}. Each model was scored and thrown away; a training took"
+        f" {trials.seconds_each:.1f} s (median)."
+    )
+
+
+def success(record: Record, trials: TrialsFacts) -> str:
+    """How well scores tell trainings apart, and what the tested threshold called them."""
+    result = record.primary()
+    said = (
+        f"The score of a training is the mean {result.attack} of that user's own documents under its last model and the"
+        f" base model. It tells trainings with the user from those without at an AUROC of {interval(result.auroc)}."
+    )
+    if trials.threshold is None or trials.members is None or trials.non_members is None:
+        return f"{said} No one threshold was tested; bands over all thresholds were."
+    how = f"picked by the first {trials.pilot} trainings" if trials.pilot else "fixed before looking"
+    return (
+        f"{said} At the threshold {trials.threshold:.4g}, {how}, it called {trials.true_positives} of {trials.members}"
+        f' trainings with the user and {trials.false_positives} of {trials.non_members} without it "with".'
+    )
+
+
+def meaning(record: Record) -> str:
+    """What follows from the gravest outcome."""
+    outcomes = {v.outcome for v in record.judgement.verdicts if v.claim != NO_CLAIM}
+    if "violated" in outcomes:
+        return (
+            "The training does not keep what is claimed: a mistake in its code, or a claim that is not its own. Do not"
+            " release its models; look at noise, clipping, sampling and keys, in this order."
+        )
+    if outcomes == {"consistent"}:
+        return "Nothing speaks against the claim, and so many trainings, all told apart, would have."
+    return (
+        "The bounds are what is known. Where a claim was tested, not even perfect separation of so many trainings would"
+        " have falsified it: more trainings, or a white-box audit of the trainer, say more."
+    )
+
+
+def limits(record: Record) -> str:
+    """What the trainings do not say."""
+    t, trials = record.training, record.trials
+    assert t is not None
+    assert trials is not None
+    promise = f"The accountant promises {t.guarantee}. " if t.epsilon is not None else ""
+    most = (
+        "" if trials.reach is None else f" So many trainings could have certified at most epsilon {trials.reach:.2f}."
+    )
+    return (
+        f"{promise}Bounds are on epsilon per user of this training, from below: another user, a stronger attack or more"
+        f" trainings may show more.{most} They speak of the training (code, config, the other users' texts) and of no"
+        " one model that it released."
+    )

@@ -1,0 +1,40 @@
+"""How numbers and names read in a report."""
+
+from audit.record_results import CanaryGroup, Estimate
+from corpus.wording import counted
+
+_BREAK = "\u200b"  # a place where a line may end
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A share as "12.3 %"."""
+    return f"{100 * value:.{digits}f} %"
+
+
+def interval(estimate: Estimate, digits: int = 3) -> str:
+    """An estimate as "0.712 (95 % interval 0.650 to 0.774)"."""
+    return f"{estimate.value:.{digits}f} (95 % interval {estimate.lower:.{digits}f} to {estimate.upper:.{digits}f})"
+
+
+def group_name(group: CanaryGroup) -> str:
+    """A group as "substring of 10 tokens, 100 documents"."""
+    length = "" if group.length is None else f" of {counted(group.length, 'token')}"
+    documents = "all documents" if group.documents is None else counted(group.documents, "document")
+    return f"{group.kind.replace('_', ' ')}{length}, {documents}"
+
+
+def sentence(text: str) -> str:
+    """The text with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def breakable(text: str) -> str:
+    """A name or a path whose lines may end at its joints, and within any part of more than 24 characters."""
+    parts, run = [], 0
+    for character in text:
+        parts.append(character)
+        run = 0 if character.isspace() else run + 1
+        if character in "/-_.,=:" or run >= 24:
+            parts.append(_BREAK)
+            run = 0
+    return "".join(parts)

@@ -1,0 +1,42 @@
+"""A PDF's pages as a reader sees them: their words in order, and where on the page everything lies."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pypdfium2 as pdfium
+
+TEXT, FORM = 1, 5  # kinds of objects on a page; a figure is a form
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page, in points from its lower left corner. boxes: (kind, left, bottom, right, top) of every object."""
+
+    text: str
+    width: float
+    height: float
+    boxes: tuple[tuple[int, float, float, float, float], ...]
+
+    def says(self, words):
+        """Whether the words stand there, wherever lines end and words are broken."""
+        return squashed(words) in squashed(self.text)
+
+
+def pages(path: Path) -> list[Page]:
+    """All pages of a PDF."""
+    document = pdfium.PdfDocument(path)
+    found = []
+    for page in document:
+        boxes = tuple((o.type, *o.get_bounds()) for o in page.get_objects(max_depth=1))
+        found.append(Page(page.get_textpage().get_text_range(), *page.get_size(), boxes))
+    return found
+
+
+def squashed(text: str) -> str:
+    """Without blanks, hyphens and places where a line may end."""
+    return "".join(c for c in text if not c.isspace() and c not in "-\u200b\ufffe\u00ad")
+
+
+def text_of(path: Path) -> str:
+    """All pages' words."""
+    return "\n".join(page.text for page in pages(path))

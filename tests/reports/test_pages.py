@@ -1,0 +1,206 @@
+"""Six reports as a reader sees them: page one holds what it must, nothing lies on anything or runs off the paper."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+import reports.drawing
+from audit.record import Ceiling, Record, read_record
+from audit.record_results import CanaryGroup, GradientNorms, TrialsFacts
+from reports.figures import figures
+from reports.findings import findings
+from reports.pdf import write_report
+from reports.trials_figure import trials_histogram
+from tests.made_facts import attack_result, canary_facts, decision_of, estimate, evidence, score
+from tests.pdf_pages import FORM, TEXT, pages
+
+MARGIN = 62.0  # points, of 2.2 cm
+LONG = "a_very_long_name_of_an_audit_that_somebody_typed_without_a_single_blank-" * 3
+LEAK = score(0.7, adjusted_p=0.001, tpr=0.3)
+FLAW = "the two groups differ even without the audited model (bag of words: AUROC 0.90, p = 1e-09)"
+
+
+@pytest.fixture(scope="module")
+def record(finished):
+    return read_record(finished / "record.json")
+
+
+def _with(record, its, **changes):
+    return Record.model_validate({**record.model_dump(), "decision": decision_of(its).model_dump(), **changes})
+
+
+def _ceiling(record):
+    fpr = np.linspace(0, 1, 121)
+    ceiling = Ceiling(auroc=0.83, fpr=fpr.tolist(), tpr=np.minimum(1, 3 * fpr**0.7).tolist())
+    guarantee = "epsilon 8, delta 1e-05 per user (add/remove); for audited users only; noise by Philox keyed per step"
+    return record.training.model_copy(
+        update={"epsilon": 8.0, "unit": "user", "defense": "uls", "guarantee": guarantee, "ceiling": ceiling}
+    )
+
+
+def _canaries():
+    groups = [
+        CanaryGroup(
+            kind="substring", length=n, documents=d, held_in=9, held_out=8, auroc=estimate(0.5 + n / 60, 0.4, 0.95)
+        )
+        for n in (1, 5, 25)
+        for d in (None, 5)
+    ]
+    decision = decision_of(evidence(LEAK))
+    norms = GradientNorms(edges=[0.1, 1.0, 10.0], canaries=[10, 20], real=[30, 10])
+    return {"canaries": canary_facts(groups, decision=decision).model_dump(), "gradient_norms": norms.model_dump()}
+
+
+@pytest.fixture(params=["leak", "none", "inconclusive", "invalid", "with epsilon", "with canaries"], scope="module")
+def made(request, record):
+    """One of six records."""
+    chance = [attack_result(0.5 + 0.004 * i, 0.45, 0.55, attack=name) for i, name in enumerate(_NAMES)]
+    plain = [a.model_dump() for a in chance]
+    match request.param:
+        case "leak":
+            return _with(record, evidence(score(0.5), LEAK), name=LONG, command=f"heldin run /{LONG}/{LONG}.yaml")
+        case "none":
+            return _with(record, evidence(score(0.5, at_most=0.56)), attacks=plain)
+        case "inconclusive":
+            target = record.target.model_copy(update={"name": f"/models/{LONG}"})
+            return _with(record, evidence(score(0.5, at_most=0.7), users=60), target=target.model_dump())
+        case "invalid":
+            split = record.split.model_copy(update={"certifiable": False, "known_by": "not known"})
+            return _with(record, evidence(LEAK, flaws=(FLAW,), exact=False), split=split, training=None, exposure=None)
+        case "with epsilon":
+            return _with(record, evidence(LEAK, ceiling=0.83), training=_ceiling(record).model_dump())
+        case _:
+            return _with(record, evidence(LEAK), **_canaries())
+
+
+_NAMES = ("likelihood-ratio", "likelihood-ratio-per-token", "loss", "zlib", "min-k++", "another", "one more")
+
+
+@pytest.fixture(scope="module")
+def printed(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / "record.json").write_text(made.model_dump_json(), encoding="utf-8")
+    return pages(write_report(folder))
+
+
+def test_page_one_holds_headline_interval_figure_and_what_to_do_next(made, printed):
+    first = printed[0]
+    assert first.says(made.decision.headline)
+    said = dict(findings(made).paragraphs)
+    assert first.says("What to do next")
+    assert first.says(said["What to do next"])
+    area = made.primary().auroc
+    assert first.says(f"{area.value:.3f} (95 % interval {area.lower:.3f} to {area.upper:.3f})")
+    assert first.says("The less the two overlap")
+    figures_there = [box for kind, *box in first.boxes if kind == FORM]
+    assert max((right - left) * (top - bottom) for left, bottom, right, top in figures_there) > 30_000
+    if made.canaries:
+        assert first.says(made.canaries.decision.headline)
+
+
+def test_nothing_runs_off_the_paper_or_into_the_margins(printed):
+    for page in printed:
+        for kind, left, bottom, right, top in page.boxes:
+            assert left > MARGIN - 3, (kind, page.text[:80])
+            assert right < page.width - MARGIN + 3, (kind, page.text[:80])
+            assert bottom > 20
+            assert top < page.height - 20
+
+
+def test_no_line_of_text_lies_on_another(printed):
+    for page in printed:
+        lines = [box for kind, *box in page.boxes if kind == TEXT and box[2] - box[0] > 2 and box[3] - box[1] > 2]
+        for i, (left, bottom, right, top) in enumerate(lines):
+            for other in lines[i + 1 :]:
+                wide = min(right, other[2]) - max(left, other[0])
+                high = min(top, other[3]) - max(bottom, other[1])
+                assert not (wide > 1 and high > 2.5), page.text[:200]
+
+
+def test_a_table_and_its_note_stand_on_one_page(printed):
+    for page in printed:
+        if page.says("N/A: too few"):
+            assert page.says("True-positive rate at fixed false-positive rates")
+        if page.says("If one separates groups that somebody else formed"):
+            assert page.says("Blind baselines")
+
+
+def test_every_word_that_needs_it_is_explained(made, printed):
+    whole = " ".join(page.text for page in printed)
+    for word in ("AUROC", "adjusted p-value", "simultaneous, all at once", "held in, held out"):
+        assert word in whole
+    assert ("canary user" in whole) == (made.canaries is not None)
+
+
+@pytest.fixture
+def drawings(monkeypatch):
+    """Every matplotlib figure that is drawn, before it becomes SVG."""
+    kept, original = [], reports.drawing.FigureCanvasSVG
+
+    def keep(drawn):
+        kept.append(drawn)
+        return original(drawn)
+
+    monkeypatch.setattr(reports.drawing, "FigureCanvasSVG", keep)
+    return kept
+
+
+def _drawn_points(axes):
+    """Points along all curves and outlines of the axes, in pixels."""
+    for line in axes.get_lines():
+        path = line.get_transform().transform_path(line.get_path()).interpolated(20)
+        yield path.vertices
+    for patch in axes.patches:
+        yield patch.get_transform().transform_path(patch.get_path()).interpolated(20).vertices
+
+
+def _within(points, box):
+    x, y = points.T
+    return (x > box.x0) & (x < box.x1) & (y > box.y0) & (y < box.y1)
+
+
+def test_no_legend_lies_on_what_is_drawn(made, drawings):
+    figures(made)
+    if made.exposure:
+        trials = TrialsFacts(
+            runs=40, with_user=20, documents=2, target="defense", pilot=10, threshold=1.0, members=15,
+            true_positives=9, non_members=15, false_positives=1, epsilon_lower=0.5, reach=1.0, seconds_each=1.0,
+        )  # fmt: skip
+        trials_histogram(made.model_copy(update={"trials": trials}))
+    assert len(drawings) >= 2
+    for drawn in drawings:
+        with mpl.rc_context(reports.drawing.STYLE):
+            drawn.draw_without_rendering()
+        legends = [*drawn.legends, *(axes.get_legend() for axes in drawn.axes if axes.get_legend())]
+        whole = drawn.get_window_extent()
+        for box in (legend.get_window_extent() for legend in legends):
+            assert box.x0 >= whole.x0 - 1
+            assert box.x1 <= whole.x1 + 1
+            assert box.y0 >= whole.y0 - 1
+            assert box.y1 <= whole.y1 + 1
+            for axes in drawn.axes:
+                frame = axes.get_window_extent()
+                for points in _drawn_points(axes):
+                    assert not (_within(points, frame) & _within(points, box)).any()
+
+
+def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(record, tmp_path):
+    weak = [attack_result(0.5 + 0.01 * i, 0.4, 0.6, attack=name) for i, name in enumerate(_NAMES)]
+    its = _with(record, evidence(score()), attacks=[a.model_dump() for a in weak])
+    (tmp_path / "record.json").write_text(its.model_dump_json(), encoding="utf-8")
+    whole = " ".join(page.text for page in pages(write_report(tmp_path)))
+    squashed = "".join(whole.split())
+    assert "Of7scorestheleadingattackandthe3withthehighestAUROCareshown" in squashed
+
+
+def test_a_canary_caption_speaks_of_a_substring_only_where_there_is_one(record, tmp_path):
+    groups = [
+        CanaryGroup(kind="rare_phrase", length=None, documents=n, held_in=9, held_out=8, auroc=estimate(0.8, 0.6, 0.9))
+        for n in (2, 9)
+    ]
+    facts = canary_facts(groups, decision=decision_of(evidence(LEAK)))
+    its = _with(record, evidence(LEAK), canaries=facts.model_dump())
+    (tmp_path / "record.json").write_text(its.model_dump_json(), encoding="utf-8")
+    whole = "".join(" ".join(page.text for page in pages(write_report(tmp_path))).split())
+    assert "oncanaryusersbytheirtrainingdocuments," in whole
+    assert "sharedsubstring" not in whole
