@@ -158,7 +158,13 @@ def export(
 def bound(
     scores: Annotated[Path, typer.Argument(help="CSV with the columns user, score, member.")],
     higher_is: Annotated[str, typer.Option(help="Whom a higher score speaks for: member or non-member.")] = "member",
-    assignment: Annotated[str, typer.Option(help="How membership came about: coin, fixed or unknown.")] = "unknown",
+    assignment: Annotated[
+        str,
+        typer.Option(
+            help="How membership came about. coin: one fair coin for each user, independent of all others; not an exact"
+            " half, not one of each pair, not by hand or by time. fixed: any of these. unknown."
+        ),
+    ] = "unknown",
     independent_trials: Annotated[
         bool, typer.Option("--independent-trials", help="Every row comes from a training of its own.")
     ] = False,

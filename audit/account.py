@@ -92,11 +92,13 @@ def account_els(
 ) -> AccountRow:
     """Example-level sampling with at most group_size examples per user (Charles et al., Theorem 1), per user.
 
-    rate = batch / examples, or given. users: only for the warning about delta.
+    rate = batch / examples, or given. users: only for the warning about delta; at least examples / group_size.
     """
     rate = _rate(sampling_rate, examples, batch, "examples", "batch")
     event = PoissonGaussian(1.0, rate, group_size)
     noised = _with_noise(event, steps, delta, noise_multiplier, target_epsilon, cache_dir)
+    if users is None and examples is not None:
+        users = -(-examples // group_size)  # at least so many
     return _row(method, "user", noised, noised, steps, delta, users, cache_dir)
 
 
@@ -190,7 +192,8 @@ def _row(
         case FilteredGaussian(noise_multiplier=s):
             group, renyi, rate, black_box = 1, None, 1.0, None
     auroc, tpr = _bounds(user, steps, delta, cache_dir) if user is not None else (None, None)
-    warning = accounting.delta_warning(delta, units) if units is not None else None
+    warnings = [accounting.delta_warning(delta, units) if units is not None else None]
+    warnings += ["noise multiplier 0 adds no noise: epsilon is infinite, nothing is promised" if s == 0.0 else None]
     return AccountRow(
         method=method,
         unit=unit,
@@ -204,7 +207,7 @@ def _row(
         sampling_rate=rate,
         group_size=group if user is not None else None,
         steps=steps,
-        warnings=() if warning is None else (warning,),
+        warnings=tuple(text for text in warnings if text is not None),
     )
 
 

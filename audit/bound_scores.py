@@ -17,6 +17,7 @@ import numpy as np
 from audit import bands, bounds, estimates, one_run, verdict
 from audit.labelled import LabelledScores
 from audit.measured_coverage import MEASURED
+from audit.noise_family import NoiseFamily, family_bound, noise_family
 from audit.tradeoff import ceiling_of
 from audit.verdict import Assignment, Claim, Design, Standing, Verdict
 from corpus.errors import InputError
@@ -118,6 +119,7 @@ def bound_scores(
     design = Design(
         Assignment(assignment),
         independent_trials,
+        coins_stated=True,
         reference_on_one_side=reference_on_one_side,
         guesses=guesses,
         # "score <= t" of a reversed score is "-score >= -t"
@@ -155,12 +157,13 @@ def evaluate(
     standing = Standing.INDICATIVE if design.flaws(scores.held_in.size, scores.scores.size) else Standing.CERTIFIED
     valid: list[NamedBound] = []
     refused: list[RefusedBound] = []
-    for name, compute in _catalogue(scores, design, delta).items():
+    family = next((claim.family for claim in claims if claim.family is not None), None)
+    for name, compute in _catalogue(scores, design, delta, family).items():
         reason = _refusal(name, scores, design, gaussian)
         if reason is not None:
             refused.append(RefusedBound(name, reason))
             continue
-        its = Standing.ESTIMATE if name in _ESTIMATES else standing
+        its = _STANDINGS.get(name, standing)
         epsilon = max(0.0, compute())
         valid.append(NamedBound(name, epsilon, 1.0 - design.alpha, its, MEASURED.get(name)))
     return BoundResult(scores.scores.size, delta, tuple(valid), tuple(refused), verdicts)
@@ -239,7 +242,8 @@ def mechanism_claim(mechanism: Mechanism, name: str = "plan", *, cache_dir: Path
             "state a user's epsilon with --claim instead"
         )
     ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, promise.delta, cache_dir=cache_dir)
-    return verdict.curve_claim(ceiling, promise.epsilon, promise.delta)
+    family = noise_family(mechanism, promise.delta, cache_dir=cache_dir)
+    return verdict.curve_claim(ceiling, promise.epsilon, promise.delta, family)
 
 
 def table(result: BoundResult) -> str:
@@ -252,23 +256,33 @@ def table(result: BoundResult) -> str:
     lines += [f"{'bound':<26}{'epsilon >=':>11}{'level':>8}{'standing':>13}{'coverage':>10}"]
     for b in result.bounds:
         coverage = "-" if b.coverage is None else f"{b.coverage:.3f}"
-        lines += [f"{b.name:<26}{b.epsilon_lower:>11.3f}{b.level:>8.3g}{b.standing.value:>13}{coverage:>10}"]
+        lines += [b.name] if len(b.name) > 25 else []
+        name = b.name if len(b.name) <= 25 else ""
+        lines += [f"{name:<26}{b.epsilon_lower:>11.3f}{b.level:>8.3g}{b.standing.value:>13}{coverage:>10}"]
     lines += ["(none is valid for this design)"] if not result.bounds else []
     lines += [""] + [f"refused: {r.name}: {r.reason}" for r in result.refused]
     return "\n".join(lines).rstrip() + "\n"
 
 
-_ONE_RUN = ("one-run", "one-run f-DP", "one-run Gaussian")
+PLAN_FAMILY = "one-run, if the trainer differs from the plan in its noise alone"
+_ONE_RUN = ("one-run", "one-run f-DP", "one-run Gaussian", PLAN_FAMILY)
 _GAUSSIAN = ("one-run Gaussian", "Gaussian, fixed threshold", "Gaussian, split halves")
 _FIXED = ("Clopper-Pearson, fixed", "Gaussian, fixed threshold", "Bayesian interval")
 _SPLIT = ("Clopper-Pearson, split", "Gaussian, split halves")
-_ESTIMATES = ("Bayesian interval",)
+_STANDINGS = {"Bayesian interval": Standing.ESTIMATE, PLAN_FAMILY: Standing.CONDITIONAL}
 
 
-def _catalogue(scores: LabelledScores, design: Design, delta: float) -> dict[str, Callable[[], float]]:
-    """Every bound by name, not yet computed."""
+def _catalogue(
+    scores: LabelledScores, design: Design, delta: float, family: NoiseFamily | None
+) -> dict[str, Callable[[], float]]:
+    """Every bound by name, not yet computed; that over the plan's noise only where a plan is claimed."""
     alpha, attacks, made, at = design.alpha, design.attacks, design.guesses, design.thresholds
-    return {
+    of_plan = (
+        {}
+        if family is None
+        else {PLAN_FAMILY: lambda: family_bound(scores, family, delta, made=made, alpha=alpha, attacks=attacks).epsilon}
+    )
+    return of_plan | {
         "one-run": lambda: one_run.steinke_bound(scores, delta, made=made, alpha=alpha, attacks=attacks).epsilon,
         "one-run f-DP": lambda: one_run.fdp_bound(scores, delta, made=made, alpha=alpha, attacks=attacks).epsilon,
         "one-run Gaussian": lambda: (

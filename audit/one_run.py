@@ -3,7 +3,8 @@
 Conditions of everything here (accounting.md section 4h): each of the m users was held in by an independent fair coin,
 drawn after the pool was fixed and used once; the scores are a function of the released model and of randomness
 independent of the coins; all m flipped users count, abstentions included; the number of guesses r was fixed before
-looking, or its choice is paid for. Users' scores may depend on each other: that is what these theorems allow.
+looking, or its choice is paid for (audit/guessing.py). Users' scores may depend on each other: that is what these
+theorems allow.
 """
 
 import functools
@@ -13,31 +14,20 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special, stats
 
+from audit.guessing import Guesses as Guesses
+from audit.guessing import guess as guess
+from audit.guessing import paid_tries as paid_tries
+from audit.guessing import tries_and_level as tries_and_level
 from audit.labelled import LabelledScores, check_alpha, check_bound_delta
 from audit.tradeoff import RocCeiling, symmetrised
-from corpus.errors import InputError
 from defenses.accounting import gaussian_epsilon
 
-SHARES = (0.02, 0.05, 0.1, 0.2, 0.4, 1.0)  # of m: the numbers of guesses that are tried, and paid for
 _HIGHEST_EPSILON = 64.0
 _HIGHEST_MU = 32.0
 _PRECISION = 1e-5  # of epsilon and of mu; the end that the test rejects is returned
 _ROUNDING = 1e-12
 
 InverseRoc = Callable[[float], float]
-
-
-@dataclass(frozen=True)
-class Guesses:
-    """The outcome of a guessing game: of m `users`, `made` were guessed (the rest abstained), `correct` rightly."""
-
-    users: int
-    made: int
-    correct: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.correct <= self.made <= self.users or self.made == 0:
-            raise InputError(f"{self.correct} right of {self.made} guesses on {self.users} users is not a game")
 
 
 @dataclass(frozen=True)
@@ -49,38 +39,6 @@ class OneRunBound:
     guesses: Guesses
     tried: tuple[int, ...]
     mu: float | None = None
-
-
-def guess(labelled: LabelledScores, made: int, *, tie_seed: int = 0) -> Guesses:
-    """Guesses "in" for the ceil(r/2) highest scores and "out" for the floor(r/2) lowest, r = `made`.
-
-    Ties are broken by a random order that is independent of membership; breaking them by row would let a file sorted
-    by membership decide. Raises InputError unless 1 <= made <= m.
-    """
-    m = labelled.scores.size
-    if not 1 <= made <= m:
-        raise InputError(f"{made} guesses on {m} users: choose between 1 and {m}")
-    shuffled = np.random.default_rng(tie_seed).permutation(m)
-    ranked = labelled.member[shuffled][np.argsort(labelled.scores[shuffled], kind="stable")]  # lowest score first
-    low, high = made // 2, made - made // 2
-    return Guesses(m, made, int((~ranked[:low]).sum() + ranked[m - high :].sum()))
-
-
-def numbers_of_guesses(users: int, alpha: float = 0.05, shares: tuple[float, ...] = SHARES) -> tuple[int, ...]:
-    """The numbers of guesses to try with m users, a function of m and alpha alone: 2, 5, 10, 20, 40, 100 % of m.
-
-    Those that could not reject epsilon = 0 even with all guesses right (2^-r > alpha / tries) are not tried, nor paid.
-    Raises InputError where m is too small for any statement.
-    """
-    if 0.5**users > alpha:
-        needed = int(np.ceil(-np.log2(alpha)))
-        raise InputError(
-            f"{users} users cannot support any statement at level {alpha:g}: even all guesses right say nothing; "
-            f"at least {needed} are needed"
-        )
-    candidates = sorted({max(1, round(users * share)) for share in shares})
-    useful = tuple(r for r in candidates if 0.5**r <= alpha / len(candidates))
-    return useful or (users,)
 
 
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
@@ -95,8 +53,10 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     tail = float(stats.binom.sf(v - 1, r, q))
     if delta == 0.0 or v == 0:
         return min(1.0, tail)
-    below = np.cumsum(stats.binom.pmf(np.arange(v - 1, -1, -1), r, q))  # P[v - i <= Bin < v] for i = 1..v
-    return min(1.0, tail + 2.0 * m * delta * float((below / np.arange(1, v + 1)).max()))
+    # P[v - i <= Bin < v] for i = 1, 2, ...: from 12 deviations below the mean on it grows no more, and over i it falls
+    least = max(0, min(v - 1, int(r * q - 12.0 * np.sqrt(r * q * (1.0 - q)) - 10.0)))
+    below = np.cumsum(stats.binom.pmf(np.arange(v - 1, least - 1, -1), r, q))
+    return min(1.0, tail + 2.0 * m * delta * float((below / np.arange(1, v - least + 1)).max()))
 
 
 @functools.lru_cache(maxsize=65536)
@@ -191,7 +151,7 @@ def steinke_bound(
         labelled: scores of the m users whose coins were flipped.
         delta: in [0, 1).
         alpha: total error probability.
-        made: r, registered before looking; None tries numbers_of_guesses(m) and pays alpha / tries for each.
+        made: r, registered before looking; None tries those of paid_tries, each at its share of alpha.
         attacks: how many attacks the best is taken of; alpha is divided by it.
     """
     return _best(labelled, made, alpha, attacks, lambda g, a: (one_run_epsilon(g, delta, a), None))
@@ -229,28 +189,9 @@ def fdp_violates(
     attacks: int = 1,
 ) -> Guesses | None:
     """The game by which one run violates the accountant's curve at level alpha, or None. Arguments of steinke_bound."""
-    tries, level = tries_and_level(labelled.scores.size, made, alpha, attacks)
     inverse = curve_inverse(ceiling)
-    games = (guess(labelled, r) for r in tries)
-    return next((game for game in games if fdp_rejects(game, inverse, level)), None)
-
-
-def tries_and_level(
-    users: int, made: int | None = None, alpha: float = 0.05, attacks: int = 1
-) -> tuple[tuple[int, ...], float]:
-    """The numbers of guesses to try, and the error probability of each: alpha / (attacks * tries).
-
-    Raises InputError where too few users, or registered guesses, for any statement.
-    """
-    level = check_alpha(alpha, attacks)
-    if made is None:
-        tries = numbers_of_guesses(users, level)
-    elif not 1 <= made <= users:
-        raise InputError(f"{made} guesses registered on {users} users: choose between 1 and {users}")
-    else:
-        numbers_of_guesses(made, level)
-        tries = (made,)
-    return tries, level / len(tries)
+    games = ((guess(labelled, its.made), its.level) for its in paid_tries(labelled.scores.size, made, alpha, attacks))
+    return next((game for game, level in games if fdp_rejects(game, inverse, level)), None)
 
 
 def _best(
@@ -260,11 +201,12 @@ def _best(
     attacks: int,
     bound: Callable[[Guesses, float], tuple[float, float | None]],
 ) -> OneRunBound:
-    tries, level = tries_and_level(labelled.scores.size, made, alpha, attacks)
-    games = [guess(labelled, r) for r in tries]
-    results = [bound(game, level) for game in games]
+    """The largest (epsilon, mu) that `bound` gives of a game and its level, over the tries that are paid for."""
+    tries = paid_tries(labelled.scores.size, made, alpha, attacks)
+    games = [guess(labelled, its.made) for its in tries]
+    results = [bound(game, its.level) for game, its in zip(games, tries, strict=True)]
     best = max(range(len(games)), key=lambda i: results[i][0])
-    return OneRunBound(results[best][0], alpha, games[best], tries, results[best][1])
+    return OneRunBound(results[best][0], alpha, games[best], tuple(its.made for its in tries), results[best][1])
 
 
 def _largest(rejects: Callable[[float], bool], highest: float) -> float:

@@ -16,13 +16,15 @@ from scipy import optimize, special
 
 from audit import one_run
 from audit.bounds import Counts, clopper_pearson
+from audit.guessing import Guesses, Try, guessed_out
 from audit.labelled import check_alpha
-from audit.one_run import Guesses
 from audit.verdict import Assignment, Claim, Design, could_reject, max_certifiable_epsilon
 from corpus.errors import InputError
 from defenses.accounting import check_delta, gaussian_epsilon
 
 SIMULATIONS = 400
+LARGEST_SIMULATED = 20_000
+LARGEST = 1_000_000  # users that a question may be asked for: it takes under ten seconds then
 MOST_USERS = 100_000
 _KNOTS = 7
 _COIN = Assignment.COIN
@@ -101,15 +103,20 @@ def power(
         claims: each is asked for on its own.
         seed: of the simulated runs.
 
-    Raises InputError where m is too small for any statement.
+    Raises InputError where m is too small for any statement, or above LARGEST.
     """
     check_delta(delta, 1)
+    if users > LARGEST:
+        raise InputError(
+            f"{users} users: power is computed for at most {LARGEST}; what an attack certifies hardly grows beyond, so "
+            f"ask for {LARGEST}"
+        )
     mu = attack_mu(auroc)
-    tries, level = one_run.tries_and_level(users, alpha=alpha)
-    right = simulated_rights(users, mu, tries, seed)
+    tries = one_run.paid_tries(users, alpha=alpha)
+    right = simulated_rights(users, mu, tuple(its.made for its in tries), seed)
 
-    def expected(bound: Callable[[Guesses], float]) -> Expected:
-        best = np.max([_along(users, r, right[:, i], bound) for i, r in enumerate(tries)], axis=0)
+    def expected(bound: Callable[[Guesses, float], float]) -> Expected:
+        best = np.max([_along(users, its, right[:, i], bound) for i, its in enumerate(tries)], axis=0)
         low, median, high = np.quantile(best, [0.05, 0.5, 0.95])
         return Expected(float(median), float(low), float(high))
 
@@ -119,9 +126,9 @@ def power(
         delta=delta,
         alpha=alpha,
         largest=reach(users, delta, alpha=alpha),
-        expected_one_run=expected(lambda g: one_run.one_run_epsilon(g, delta, level)),
-        expected_fdp=expected(lambda g: one_run.fdp_epsilon(g, delta, level)),
-        expected_gaussian=expected(lambda g: _gaussian(one_run.fdp_mu(g, level), delta)),
+        expected_one_run=expected(lambda game, level: one_run.one_run_epsilon(game, delta, level)),
+        expected_fdp=expected(lambda game, level: one_run.fdp_epsilon(game, delta, level)),
+        expected_gaussian=expected(lambda game, level: _gaussian(one_run.fdp_mu(game, level), delta)),
         claims=tuple(claim_power(users, auroc, claim, alpha=alpha, seed=seed) for claim in claims),
     )
 
@@ -152,13 +159,15 @@ def trials_reach(members: int, non_members: int, delta: float = 0.0, *, alpha: f
 def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, seed: int = 0) -> ClaimPower:
     """What the claim needs; arguments of `power`."""
     design, mu = Design(_COIN, alpha=alpha), attack_mu(auroc)
-    tries, level = one_run.tries_and_level(users, alpha=alpha)
-    right = simulated_rights(users, mu, tries, seed)
-    least = [_least_rejected(users, r, lambda g: claim.rejected_by(g, level)) for r in tries]
+    tries = one_run.paid_tries(users, alpha=alpha)
+    right = simulated_rights(users, mu, tuple(its.made for its in tries), seed)
+    least = [_least_rejected(users, its, claim) for its in tries]
 
     def median_rejects(m: int) -> bool:
-        at, each = one_run.tries_and_level(m, alpha=alpha)
-        return any(claim.rejected_by(Guesses(m, r, typical_rights(m, r, mu)), each) for r in at)
+        typical = (
+            (Guesses(m, t.made, typical_rights(m, t.made, mu)), t.level) for t in one_run.paid_tries(m, alpha=alpha)
+        )
+        return any(claim.rejected_by(game, level) for game, level in typical)
 
     return ClaimPower(
         claim=claim.label,
@@ -224,6 +233,10 @@ def attack_mu(auroc: float) -> float:
 
 def typical_rights(users: int, made: int, mu: float) -> int:
     """Right guesses of the median run: r P(in | score above the r / 2 highest), alike at the lower end."""
+    return min(made, int(made * _precision(users, made, mu)))
+
+
+def _precision(users: int, made: int, mu: float) -> float:
     share = (made - made // 2) / users
 
     def excess(threshold: float) -> float:
@@ -231,33 +244,45 @@ def typical_rights(users: int, made: int, mu: float) -> int:
 
     threshold = float(optimize.brentq(excess, -10.0, mu + 10.0))
     above_in, above_out = float(special.ndtr(mu - threshold)), float(special.ndtr(-threshold))
-    return min(made, int(made * above_in / (above_in + above_out)))
+    return above_in / (above_in + above_out)
 
 
 def simulated_rights(users: int, mu: float, tries: tuple[int, ...], seed: int) -> NDArray[np.int64]:
-    """Right guesses of simulated runs of the Gaussian attacker at each r, shape (SIMULATIONS, len(tries))."""
+    """Right guesses of simulated runs of the Gaussian attacker at each r, shape (SIMULATIONS, len(tries)).
+
+    Beyond LARGEST_SIMULATED users binomial draws, which then differ by less than their own spread's thousandth.
+    """
     rng = np.random.default_rng(seed)
+    if users > LARGEST_SIMULATED:
+        return np.stack([rng.binomial(r, _precision(users, r, mu), SIMULATIONS) for r in tries], axis=1)
     rows = []
     for _ in range(SIMULATIONS):
         coins = rng.random(users) < 0.5
-        ranked = coins[np.argsort(rng.standard_normal(users) + mu * coins)]
-        above, below = np.cumsum(ranked[::-1]), np.cumsum(~ranked)
-        rows.append([above[r - r // 2 - 1] + (below[r // 2 - 1] if r > 1 else 0) for r in tries])
+        scores = rng.standard_normal(users) + mu * coins
+        order = np.argsort(scores)
+        ranked, member = scores[order], coins[order]
+        low = [guessed_out(ranked, r) for r in tries]
+        in_below = np.append(0, np.cumsum(member))
+        rows.append([k - in_below[k] + in_below[-1] - in_below[users - r + k] for k, r in zip(low, tries, strict=True)])
     return np.array(rows, dtype=np.int64)
 
 
-def _along(users: int, made: int, right: NDArray[np.int64], bound: Callable[[Guesses], float]) -> NDArray[np.float64]:
+def _along(
+    users: int, its: Try, right: NDArray[np.int64], bound: Callable[[Guesses, float], float]
+) -> NDArray[np.float64]:
     """The bound at each number of right guesses, interpolated between a few."""
-    knots = np.unique(np.linspace(right.min(), right.max(), _KNOTS).round().astype(np.int64))
-    return np.interp(right, knots, [bound(Guesses(users, made, int(v))) for v in knots])
+    count = _KNOTS if users <= LARGEST_SIMULATED else 3
+    knots = np.unique(np.linspace(right.min(), right.max(), count).round().astype(np.int64))
+    return np.interp(right, knots, [bound(Guesses(users, its.made, int(v)), its.level) for v in knots])
 
 
-def _least_rejected(users: int, made: int, rejected: Callable[[Guesses], bool]) -> int:
-    """The least number of right guesses that is rejected; made + 1 where none is."""
-    low, high = 0, made + 1
+def _least_rejected(users: int, its: Try, claim: Claim) -> int:
+    """The least number of right guesses that rejects the claim; made + 1 where none does."""
+    low, high = 0, its.made + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if rejected(Guesses(users, made, middle)) else (middle, high)
+        rejected = claim.rejected_by(Guesses(users, its.made, middle), its.level)
+        low, high = (low, middle) if rejected else (middle, high)
     return high
 
 

@@ -11,7 +11,7 @@ from audit.decision import Decision, DecisionConfig
 from audit.exposure import Correlation, ExposureGroup
 from audit.randomisation import Law
 
-Label = Literal["certified", "indicative", "estimate"]
+Label = Literal["certified", "indicative", "conditional", "estimate"]
 REAL_USERS = "real users"
 
 

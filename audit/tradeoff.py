@@ -14,12 +14,13 @@ import numpy.typing as npt
 from scipy import special
 
 from corpus.errors import InputError
-from defenses.accounting import epsilon, loss_distribution
+from defenses.accounting import attack_distribution, epsilon
 from defenses.events import Event, FilteredGaussian
 from defenses.loss_pmf import LossPair, LossPmf
 
 Array = npt.NDArray[np.float64]
 
+_PASSES = 40
 _LOWEST_LOSS = -12.0  # below, FFT noise times e^{-loss} would count; the other direction covers that end
 
 
@@ -57,12 +58,15 @@ class RocCeiling:
 
 
 def ceiling_of(event: Event, steps: int, delta: float, *, cache_dir: Path | None = None) -> RocCeiling:
-    """The ceiling of a run. delta only sets how fine the loss grid is. Without noise nothing is out of reach."""
+    """The ceiling of a run: its area is at most about 5e-4 above the exact one's, never below it.
+
+    delta only sets how fine the loss grid is at least. Without noise nothing is out of reach.
+    """
     if event.noise_multiplier == 0.0:
         return RocCeiling(np.array([0.0, 1.0]), np.array([1.0, 1.0]))
     if isinstance(event, FilteredGaussian):
         return epsilon_delta_ceiling(epsilon(event, steps, delta, cache_dir=cache_dir), delta)
-    return pld_ceiling(loss_distribution(event, steps, delta, cache_dir=cache_dir))
+    return pld_ceiling(attack_distribution(event, steps, delta, _area, cache_dir=cache_dir))
 
 
 def pld_ceiling(pair: LossPair) -> RocCeiling:
@@ -119,14 +123,26 @@ def symmetrised(ceiling: RocCeiling) -> RocCeiling:
     x = np.concatenate([ceiling.fpr, 1.0 - ceiling.tpr])
     y = np.concatenate([ceiling.tpr, 1.0 - ceiling.fpr])
     order = np.lexsort((-y, x))
+    x, y = x[order], y[order]
+    highest = np.append(True, x[1:] > x[:-1])  # of each x
+    x, y = x[highest], y[highest]
+    for _ in range(_PASSES):  # a point on or below the line between its neighbours is no corner of the hull
+        above = (y[1:-1] - y[:-2]) * (x[2:] - x[1:-1]) > (y[2:] - y[1:-1]) * (x[1:-1] - x[:-2])
+        if above.all():
+            return RocCeiling(x, np.maximum.accumulate(y))
+        kept = np.concatenate([[True], above, [True]])
+        x, y = x[kept], y[kept]
     hull: list[tuple[float, float]] = []
-    for point in zip(x[order].tolist(), y[order].tolist(), strict=True):
+    for point in zip(x.tolist(), y.tolist(), strict=True):
         while len(hull) > 1 and _turn(hull[-2], hull[-1], point) >= 0.0:
             hull.pop()
-        if not hull or point[0] > hull[-1][0]:
-            hull.append(point)
+        hull.append(point)
     fpr, tpr = np.array(hull).T
     return RocCeiling(fpr, np.maximum.accumulate(tpr))
+
+
+def _area(pair: LossPair) -> float:
+    return pld_ceiling(pair).auroc
 
 
 def _remove_roc(pmf: LossPmf) -> tuple[Array, Array]:

@@ -14,6 +14,7 @@ from scipy import stats
 
 from audit import bands, bounds, one_run
 from audit.labelled import LabelledScores, check_alpha, labelled
+from audit.noise_family import NoiseFamily
 from audit.one_run import Guesses, InverseRoc
 from audit.tradeoff import RocCeiling, epsilon_delta_ceiling
 from corpus.errors import InputError
@@ -21,6 +22,7 @@ from corpus.errors import InputError
 BLIND_UNDER_COINS = 1e-4  # a blind baseline below this is a warning where membership was drawn by coins
 BLIND_OTHERWISE = 1e-2  # and below this takes a certificate back elsewhere
 NO_CLAIM = "none"  # label of the verdict where nobody claims anything
+SELDOM_EVEN = 0.05  # a split that fair coins make so even more seldom than this is remarked on
 _IMPLAUSIBLE = 1e-6
 
 
@@ -45,18 +47,23 @@ class Standing(StrEnum):
 
     CERTIFIED = "certified"
     INDICATIVE = "indicative"
+    CONDITIONAL = "conditional"  # valid on a condition that nobody checks, which the bound's name states
     ESTIMATE = "estimate"
 
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """What someone promises: no attacker's ROC is above `ceiling`. epsilon at delta for the reader and the summary."""
+    """What someone promises: no attacker's ROC is above `ceiling`. epsilon at delta for the reader and the summary.
+
+    family: the same plan at any noise multiplier, where the claim is the curve of a plan that has one.
+    """
 
     label: str
     ceiling: RocCeiling
     epsilon: float
     delta: float
     is_curve: bool = False
+    family: NoiseFamily | None = None
 
     @functools.cached_property
     def _inverse(self) -> InverseRoc:
@@ -79,10 +86,10 @@ def stated_claim(epsilon: float, delta: float) -> Claim:
     return Claim(label, epsilon_delta_ceiling(epsilon, delta), epsilon, delta)
 
 
-def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float) -> Claim:
+def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: NoiseFamily | None = None) -> Claim:
     """The accountant's whole curve (audit.tradeoff.ceiling_of), of which (epsilon, delta) is one point."""
     label = f"the accountant's curve (epsilon {epsilon:.4g} at delta {delta:g})"
-    return Claim(label, ceiling, epsilon, delta, is_curve=True)
+    return Claim(label, ceiling, epsilon, delta, is_curve=True, family=family)
 
 
 @dataclass(frozen=True)
@@ -93,10 +100,11 @@ class Design:
         assignment: how membership was decided.
         independent_trials: each score comes from its own training, alike but for the user's presence.
         coins_witnessed: False for a checkpoint of others, whose coins are only asserted.
+        coins_stated: True where the coins are taken at the user's word, though certified on it.
         reference_on_one_side: the reference model was trained on the held-out (or held-in) users, or on a split that
             goes with theirs.
         blind_p_value: of a baseline that never saw the audited model, separating the groups; None if not run.
-        guesses: r of the one-run test, registered before looking; None pays for a grid.
+        guesses: r of the one-run test, registered before looking; None pays for several (one_run.paid_tries).
         thresholds: of independent trials, fixed before looking; none uses simultaneous bands.
         attacks: how many attacks the best is taken of.
         alpha: total error probability.
@@ -105,6 +113,7 @@ class Design:
     assignment: Assignment
     independent_trials: bool = False
     coins_witnessed: bool = True
+    coins_stated: bool = False
     reference_on_one_side: bool = False
     blind_p_value: float | None = None
     guesses: int | None = None
@@ -140,14 +149,31 @@ class Design:
         ]
         return tuple(text for holds, text in checks if holds)
 
-    def warnings(self) -> tuple[str, ...]:
-        """What to print beside a certified result: groups that differ blindly although coins assigned them."""
-        if self.assignment is not Assignment.COIN or (self.blind_p_value or 1.0) >= BLIND_UNDER_COINS:
+    def warnings(self, members: int, users: int) -> tuple[str, ...]:
+        """What to print beside a result under coins: what fair coins seldom give, and which mistakes do."""
+        if self.assignment is not Assignment.COIN:
             return ()
-        return (
-            f"a blind baseline tells the groups apart (p = {self.blind_p_value:.1g}), which fair coins allow with "
-            f"probability {BLIND_UNDER_COINS:g}: check the coins",
-        )
+        found = []
+        if self.blind_p_value is not None and self.blind_p_value < BLIND_UNDER_COINS:
+            found.append(
+                f"a blind baseline tells the groups apart (p = {self.blind_p_value:.1g}), which fair coins allow with "
+                f"probability {BLIND_UNDER_COINS:g}: check the coins"
+            )
+        even = evenness(members, users)
+        if (self.coins_stated or not self.coins_witnessed) and even is not None and even < SELDOM_EVEN:
+            exactly = "exactly equal numbers" if users % 2 == 0 else "numbers one apart"
+            found.append(
+                f"{members} held in and {users - members} held out: fair coins give {exactly} with probability "
+                f"{100.0 * even:.2g} %; if the split was an exact half or one of each pair, say --assignment fixed"
+            )
+        return tuple(found)
+
+
+def evenness(members: int, users: int) -> float | None:
+    """Probability that fair coins halve so many users as evenly as can be; None where these are not halved so."""
+    if abs(2 * members - users) > users % 2:
+        return None
+    return float((1 + users % 2) * stats.binom.pmf(users // 2, users, 0.5))
 
 
 @dataclass(frozen=True)
@@ -210,7 +236,7 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
         what = f"{'; '.join(flaws)}: as if the conditions held, {what}"
     else:
         what = f"{what} ({_condition(design)}, confidence {1.0 - design.alpha:g})"
-    return Verdict(claim.label, outcome, standing, what, reach, design.alpha, design.warnings())
+    return Verdict(claim.label, outcome, standing, what, reach, design.alpha, design.warnings(n1, n1 + n0))
 
 
 def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
@@ -221,7 +247,7 @@ def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
     standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
     what = f"no claim was stated; {n1 + n0} users could certify at most epsilon = {reach:.3g}"
     reason = "; ".join([*flaws, what])
-    return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, reason, reach, design.alpha, design.warnings())
+    return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, reason, reach, design.alpha, design.warnings(n1, n1 + n0))
 
 
 def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
@@ -234,8 +260,8 @@ def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
     """Whether the design's one test rejects the claim at level alpha / attacks."""
     alpha, attacks = design.alpha, design.attacks
     if not design.independent_trials:
-        tries, level = one_run.tries_and_level(scores.scores.size, design.guesses, alpha, attacks)
-        return any(claim.rejected_by(one_run.guess(scores, r), level) for r in tries)
+        tries = one_run.paid_tries(scores.scores.size, design.guesses, alpha, attacks)
+        return any(claim.rejected_by(one_run.guess(scores, its.made), its.level) for its in tries)
     if design.thresholds:
         return bounds.thresholds_violate(scores, design.thresholds, claim.ceiling, alpha=alpha, attacks=attacks)
     return bands.violates(scores, claim.ceiling, alpha=alpha, attacks=attacks).violated
@@ -245,8 +271,8 @@ def could_reject(members: int, non_members: int, claim: Claim, design: Design) -
     """Whether `rejects` would be true if every guess were right (perfect separation)."""
     if not design.independent_trials:
         users = members + non_members
-        tries, level = one_run.tries_and_level(users, design.guesses, design.alpha, design.attacks)
-        return any(claim.rejected_by(Guesses(users, r, r), level) for r in tries)
+        tries = one_run.paid_tries(users, design.guesses, design.alpha, design.attacks)
+        return any(claim.rejected_by(Guesses(users, its.made, its.made), its.level) for its in tries)
     return rejects(_perfect(members, non_members), claim, _at_half(design))
 
 
@@ -258,10 +284,11 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
     alpha, attacks = design.alpha, design.attacks
     if not design.independent_trials:
         users = members + non_members
-        tries, level = one_run.tries_and_level(users, design.guesses, alpha, attacks)
-        perfect_games = [Guesses(users, r, r) for r in tries]
+        tries = one_run.paid_tries(users, design.guesses, alpha, attacks)
         theorems = (one_run.one_run_epsilon, one_run.fdp_epsilon)
-        reach = max(theorem(game, delta, level) for theorem in theorems for game in perfect_games)
+        reach = max(
+            theorem(Guesses(users, its.made, its.made), delta, its.level) for theorem in theorems for its in tries
+        )
     else:
         perfect, at_half = _perfect(members, non_members), _at_half(design)
         if design.thresholds:

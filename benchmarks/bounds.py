@@ -12,10 +12,12 @@ import numpy as np
 from audit import bands, bounds, estimates, one_run, power, verdict
 from audit.bound_scores import evaluate
 from audit.labelled import LabelledScores, labelled
+from audit.noise_family import family_bound
 from audit.one_run import Guesses
 from audit.tradeoff import ceiling_of
 from defenses.accounting import loss_distribution
 from defenses.events import PoissonGaussian
+from tests.coverage.mechanisms import family_of
 
 DELTA = 1e-5
 
@@ -51,10 +53,16 @@ def main() -> None:
     row("f-DP recursion to mu, r = m", lambda: one_run.fdp_mu(full), 1)
     row("f-DP recursion to epsilon, r = m", lambda: one_run.fdp_epsilon(full, DELTA), 1)
     row("f-DP recursion to mu, all right", lambda: one_run.fdp_mu(Guesses(10_000, 10_000, 10_000)), 1)
-    row("one run, Steinke, grid of six", lambda: one_run.steinke_bound(run, DELTA), 2)
-    row("one run, f-DP, grid of six", lambda: one_run.fdp_bound(run, DELTA), 2)
-    row("one run, f-DP Gaussian, grid of six", lambda: one_run.fdp_gaussian_bound(run, DELTA), 2)
-    row("one run against the accountant's curve, grid of six", lambda: one_run.fdp_violates(run, ceiling), 2)
+    row("one run, Steinke, three numbers", lambda: one_run.steinke_bound(run, DELTA), 2)
+    row("one run, f-DP, three numbers", lambda: one_run.fdp_bound(run, DELTA), 2)
+    row("one run, f-DP Gaussian, three numbers", lambda: one_run.fdp_gaussian_bound(run, DELTA), 2)
+    row(
+        "one run against the accountant's curve, three numbers",
+        lambda: one_run.fdp_violates(run, ceiling),
+        2,
+    )
+    row("one run, the plan's noise inverted", lambda: family_bound(run, family_of(0.92826, 16 / 1024, 1000), DELTA), 3)
+    row("one run, the same again", lambda: family_bound(run, family_of(0.92826, 16 / 1024, 1000), DELTA), 3)
     row("Clopper-Pearson, fixed threshold", lambda: bounds.threshold_bound(trials, [1.0], DELTA), 2)
     row("Clopper-Pearson, split halves", lambda: bounds.split_bound(trials, DELTA), 2)
     row("Gaussian, split halves", lambda: bounds.split_gaussian_bound(trials, DELTA), 2)
@@ -67,6 +75,7 @@ def main() -> None:
     row("everything, one run, one claim", lambda: evaluate(run, coin, claims=[claim], gaussian=True), 5)
     row("everything, independent trials, one claim", lambda: evaluate(trials, apart, claims=[claim], gaussian=True), 5)
     row("power, m = 10,000", lambda: power.power(10_000, 0.75, DELTA), 5)
+    row("power, m = 1,000,000", lambda: power.power(1_000_000, 0.75, DELTA), 10)
 
 
 if __name__ == "__main__":

@@ -130,14 +130,15 @@ def participations(population: int, cohort: int, steps: int, *, drop_incomplete:
     return -(-steps * cohort // population)
 
 
-def one_step(event: GridEvent, width: float) -> LossPair:
+def one_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
     """The event's one-step dominating pair on a grid of `width` nats (for UnamplifiedGaussian: of the whole run).
 
+    offset: of the grid (mixture_pld.mixture_step); without effect on a hard cohort cap.
     Raises mixture_pld.GridError where the grid is too fine.
     """
     match event:
         case PoissonGaussian() | UnamplifiedGaussian():
-            return mixture_step(mixture(event), width)
+            return mixture_step(mixture(event), width, offset)
         case CappedPoissonGaussian():
             pld = privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
                 event.population, event.rate, event.cap, event.noise_multiplier, value_discretization_interval=width
@@ -165,6 +166,16 @@ def one_step_range(event: GridEvent) -> float:
     )
     low, high = loss_range(mixture(twin))
     return high - low
+
+
+def absence_loss(event: GridEvent) -> float:
+    """ln of the probability that the unit takes no part in a step, where much of the one-step loss lies.
+
+    0 where it always takes part, and where the one-step distribution is not built here.
+    """
+    if not isinstance(event, PoissonGaussian) or event.rate == 1.0:
+        return 0.0
+    return event.group_size * math.log1p(-event.rate)
 
 
 def to_dp_event(event: Event, steps: int) -> dp_event.DpEvent:

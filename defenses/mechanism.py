@@ -35,6 +35,7 @@ from defenses.choices import (
     Sampler,
     ShuffledSampler,
 )
+from defenses.composition import check_rounding
 from defenses.events import (
     CappedPoissonGaussian,
     Event,
@@ -97,7 +98,8 @@ class Mechanism(Choice):
     user contributes per step (no effect on epsilon); sampled "example" with unit "user" is ELS or group privacy, where
     group_size is the cap on a user's records; sampled "example" with unit "example" is example-level DP.
     assumptions: what the guarantee takes for granted, printed with it.
-    protected_units: the public number of protected units, for the warning about delta, where the sampler does not tell.
+    protected_units: the public number of protected units, for the warning about delta. Where it is not given, the
+    sampler's population over group_size is the least number there can be.
     Raises InputError, one line with every problem, for a combination that no accountant here covers.
     """
 
@@ -153,6 +155,8 @@ class Mechanism(Choice):
             raise InputError("replace adjacency has no accountant under Poisson sampling: use add_remove")
         if self.adjacency == "add_remove" and shuffled:
             raise InputError("shuffled cohorts fix the population: use zero_out or replace adjacency")
+        if isinstance(self.sampler, CappedPoissonSampler):
+            check_rounding(self.delta, self.steps)
         if isinstance(self.sampler, CappedPoissonSampler) and self.members > 1:
             raise InputError(
                 f"a hard cohort cap with group size {self.members} has no accountant: drop the cap or sample users"
@@ -285,9 +289,9 @@ class Mechanism(Choice):
     def _promise(self, event: Event, cache_dir: Path | None) -> Guarantee:
         assert self.delta is not None
         assert self.unit != "none"
-        units = self.protected_units
-        if units is None and self.sampled == self.unit:
-            units = self.sampler.population
+        units, population = self.protected_units, self.sampler.population
+        if units is None and population is not None:
+            units = -(-population // self.members)  # at least so many users hold the population's examples
         warning = accounting.delta_warning(self.delta, units) if units is not None else None
         return Guarantee(
             epsilon=accounting.epsilon(event, self.steps, self.delta, cache_dir=cache_dir),

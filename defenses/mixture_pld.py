@@ -54,8 +54,10 @@ def loss_range(mixture: Mixture) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def mixture_step(mixture: Mixture, width: float) -> LossPair:
+def mixture_step(mixture: Mixture, width: float, offset: float = 0.0) -> LossPair:
     """Both directions of one step on the grid of multiples of `width` nats, by pessimistic connect-the-dots.
+
+    offset: of the grid of `remove`; that of `add` is its negative.
 
     Always holds: for every a > 0 the discretised pair's H_a is at least the true one's, in both directions: the mass of
     each grid cell is split between the cell's two ends so that its mass under P and under Q is kept (Doroshenko et al.
@@ -63,19 +65,19 @@ def mixture_step(mixture: Mixture, width: float) -> LossPair:
     Raises GridError when the grid would have more than MAX_CELLS cells.
     """
     low, high = loss_range(mixture)
-    first = math.floor(low / width)
-    last = max(math.ceil(high / width), first + 1)
+    first = math.floor((low - offset) / width)
+    last = max(math.ceil((high - offset) / width), first + 1)
     if last - first > MAX_CELLS:
         raise GridError(f"{last - first} grid cells of {width} nats, at most {MAX_CELLS}")
-    targets = on_grid(first, last - first + 1, width)  # shape (cells + 1,)
+    targets = on_grid(first, last - first + 1, width) + offset  # shape (cells + 1,)
     inside, outside = _cell_masses(_inverse_loss(targets, mixture), mixture)
     remove = _connect(inside[1:-1], outside[1:-1], targets[:-1], width)
     remove[0] += inside[0]  # losses below the grid, moved up to its first point
     add = _connect(outside[-2:0:-1], inside[-2:0:-1], -targets[:0:-1], width)
     add[0] += outside[-1]
     return LossPair(
-        LossPmf(width, first, remove, float(inside[-1]) + mixture.missing),
-        LossPmf(width, -last, add, float(outside[0])),
+        LossPmf(width, first, remove, float(inside[-1]) + mixture.missing, offset),
+        LossPmf(width, -last, add, float(outside[0]), -offset),
     )
 
 

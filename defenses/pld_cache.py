@@ -51,18 +51,18 @@ def _read(path: Path, key: str) -> LossPair | None:
 
 
 def _unpack(grid: np.ndarray, masses: np.ndarray) -> LossPmf:
-    width, lowest, infinity = (float(value) for value in grid)
+    width, lowest, infinity, *offset = (float(value) for value in grid)
     total = float(masses.sum()) + infinity
     if masses.ndim != 1 or masses.dtype != np.float64 or not (masses >= 0).all() or not 1 - 1e-9 < total < 1 + 1e-9:
         raise ValueError("not a probability mass function")
-    return LossPmf(width, int(lowest), masses, infinity)
+    return LossPmf(width, int(lowest), masses, infinity, *offset)
 
 
 def _write(path: Path, key: str, pair: LossPair) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {"key": np.array(key)}
     for side, pmf in (("remove", pair.remove), ("add", pair.add)):
-        arrays[f"{side}_grid"] = np.array([pmf.width, pmf.lowest, pmf.infinity])
+        arrays[f"{side}_grid"] = np.array([pmf.width, pmf.lowest, pmf.infinity, *([pmf.offset] if pmf.offset else [])])
         arrays[f"{side}_masses"] = pmf.masses
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     try:

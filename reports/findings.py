@@ -207,7 +207,7 @@ def _bounds(record: Record) -> str:
         stated = f"{whom.capitalize()}{reason[0].lower()}{reason[1:]}" if whom else reason
         said.append(stated if v.claim == NO_CLAIM else f"On {v.claim}: {whom}{v.outcome} ({v.standing}). {reason}")
     said += [sentence(w) for v in judgement.verdicts for w in v.warnings]
-    bounds = [b for b in judgement.bounds if b.standing != "estimate"]
+    bounds = [b for b in judgement.bounds if b.standing in ("certified", "indicative")]
     if bounds:
         best = max(bounds, key=lambda b: b.epsilon_lower)
         of = f"on {best.population}, " if record.canaries else ""

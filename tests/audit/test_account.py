@@ -61,7 +61,11 @@ def test_cap_and_warning():
     assert row.epsilon_rdp is None
     (warning,) = account_uls(users=100, cohort=1, noise_multiplier=5.0, steps=10, delta=0.05).warnings
     assert "above 1/100" in warning
-    assert account_uls(sampling_rate=0.1, noise_multiplier=0.0, **COMMON).epsilon == math.inf
+    of_examples = account_els(group_size=4, examples=100, batch=10, noise_multiplier=5.0, steps=10, delta=0.05)
+    assert "above 1/25" in of_examples.warnings[0]
+    silent = account_uls(sampling_rate=0.1, noise_multiplier=0.0, **COMMON)
+    assert silent.epsilon == math.inf
+    assert silent.warnings == ("noise multiplier 0 adds no noise: epsilon is infinite, nothing is promised",)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,28 @@ def test_a_plan_is_a_claim(tmp_path):
     assert bound_scores(weak, assignment="coin", claims=[claim]).verdict.outcome is Outcome.CONSISTENT
 
 
+def test_a_plan_bounds_epsilon_if_the_trainer_differs_in_its_noise_alone(tmp_path):
+    """Conditional, higher than what is certified of any mechanism, and no ground for a verdict."""
+    claim = mechanism_claim(mechanism())
+    for mu, least, code in ((0.0, 0.0, 0), (1.0, 2.5, 0), (2.2, 6.0, 3)):
+        result = bound_scores(write(tmp_path / f"{mu}.csv", mu=mu), assignment="coin", claims=[claim])
+        found, _ = by_name(result)
+        its = found[engine.PLAN_FAMILY]
+        assert its.standing is Standing.CONDITIONAL
+        assert its.epsilon_lower >= least
+        assert its.epsilon_lower >= found["one-run"].epsilon_lower
+        assert result.exit_code == code
+        # the bound is on the far side of the claim exactly where the claim is rejected
+        assert (its.epsilon_lower > claim.epsilon * 1.01) == (result.verdict.outcome is Outcome.VIOLATED)
+    assert "if the trainer differs from the plan in its noise alone" in engine.table(result)
+    unknown, _ = by_name(bound_scores(tmp_path / "2.2.csv", claims=[claim]))
+    assert unknown[engine.PLAN_FAMILY].standing is Standing.CONDITIONAL
+    _, refused = by_name(bound_scores(tmp_path / "2.2.csv", assignment="fixed", claims=[claim]))
+    assert "the split was fixed" in refused[engine.PLAN_FAMILY]
+    stated, others = by_name(bound_scores(tmp_path / "2.2.csv", assignment="coin", delta=1e-6))
+    assert engine.PLAN_FAMILY not in {*stated, *others}
+
+
 def test_a_plan_without_a_promise_to_users_is_refused():
     shuffled = mechanism(sampler=ShuffledSampler(population=1024, cohort=16), adjacency="zero_out")
     with pytest.raises(InputError, match="plan: not a DP guarantee: cohorts are shuffled.*state an epsilon"):

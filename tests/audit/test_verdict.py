@@ -46,15 +46,15 @@ def test_outcomes_under_coins(uls):
     assert "perfect guessing would have been" in consistent.reason
     high = decide(coin_scores(0.7), stated_claim(8.0, 1e-6), COIN)
     assert high.outcome is Outcome.INCONCLUSIVE
-    assert "1000 users could have certified at most epsilon = 5.34" in high.reason
-    assert high.max_certifiable_epsilon == pytest.approx(5.34, abs=0.01)
+    assert "1000 users could have certified at most epsilon = 5.38" in high.reason
+    assert high.max_certifiable_epsilon == pytest.approx(5.38, abs=0.01)
     assert violated.as_dict().keys() == {"outcome", "standing", "reason", "max_certifiable_epsilon"}
 
 
 def test_stated_claim_violated_and_not():
     scores = coin_scores(3.0)
     assert decide(scores, stated_claim(1.0, 1e-5), COIN).outcome is Outcome.VIOLATED
-    assert decide(scores, stated_claim(4.5, 1e-5), COIN).outcome is Outcome.CONSISTENT
+    assert decide(scores, stated_claim(5.0, 1e-5), COIN).outcome is Outcome.CONSISTENT
 
 
 def test_reach_and_consistency_agree():
@@ -127,6 +127,30 @@ def test_coins_that_are_none(uls):
     found = decide(scores, uls, COIN)
     assert found.standing is Standing.INDICATIVE
     assert "800 members of 1000 users are not what fair coins give" in found.reason
+
+
+def test_coins_that_come_out_even(uls):
+    """Exactly one of each pair, or an exact half, passes for coins where nobody looks: 2.5 % at 1,000 users."""
+    stated = dataclasses.replace(COIN, coins_stated=True)
+
+    def warned(members, others, design=stated):
+        rng = np.random.default_rng(0)
+        scores = labelled(rng.normal(0.5, 1, members), rng.normal(0, 1, others))
+        return decide(scores, uls, design).warnings
+
+    assert warned(500, 500) == (
+        "500 held in and 500 held out: fair coins give exactly equal numbers with probability 2.5 %; if the split was "
+        "an exact half or one of each pair, say --assignment fixed",
+    )
+    asserted = dataclasses.replace(COIN, coins_witnessed=False)
+    assert len(warned(500, 500, asserted)) == 1
+    assert "numbers one apart with probability 3.6 %" in warned(1000, 1001)[0]
+    assert warned(501, 499) == warned(30, 30) == warned(500, 500, COIN) == warned(500, 500, FIXED) == ()
+    both = dataclasses.replace(stated, blind_p_value=1e-9)
+    assert [text.split()[0] for text in warned(500, 500, both)] == ["a", "500"]
+    assert verdict.evenness(5, 10) == pytest.approx(252 / 1024)
+    assert verdict.evenness(5, 11) == pytest.approx(2 * 462 / 2048)
+    assert verdict.evenness(4, 10) is None
 
 
 def test_a_true_claim_is_rarely_called_violated():

@@ -10,7 +10,9 @@ import numpy as np
 from scipy import special, stats
 
 from audit import bands, bounds, estimates, one_run, verdict
+from audit.bound_scores import PLAN_FAMILY
 from audit.labelled import LabelledScores
+from audit.noise_family import family_bound
 from audit.one_run import Guesses
 from tests.coverage.mechanisms import DELTA, Known, gaussian, mechanisms, randomised_response
 
@@ -63,6 +65,7 @@ ONE_RUN: dict[str, Wrong] = {
 ONE_RUN_GAUSSIAN: dict[str, Wrong] = {
     "one-run Gaussian": above(lambda s, k: one_run.fdp_gaussian_bound(s, k.delta).epsilon)
 }
+PLAN: dict[str, Wrong] = {PLAN_FAMILY: above(lambda s, k: family_bound(s, k.family, k.delta).epsilon)}
 TRIALS: dict[str, Wrong] = {
     "Clopper-Pearson, fixed": above(lambda s, k: bounds.threshold_bound(s, [k.threshold], k.delta).epsilon),
     "Clopper-Pearson, split": above(lambda s, k: bounds.split_bound(s, k.delta).epsilon),
@@ -108,12 +111,17 @@ def count(wrong: Iterable[Wrong], known: Known, users: int, trials: int, *, coin
     return np.sum(totals, axis=0).tolist()
 
 
-def simulate(epsilons: Iterable[float], users: int, trials: int, *, seed: int = 1, estimates: bool = True) -> list[Row]:
-    """Every bound, and every estimate, on every mechanism at these epsilons, by simulation."""
+def simulate(
+    epsilons: Iterable[float], users: int, trials: int, *, seed: int = 1, estimates: bool = True, plans: bool = True
+) -> list[Row]:
+    """Every bound, and every estimate, on every mechanism at these epsilons; plans' families of curves are slow."""
     rows = []
     for epsilon in epsilons:
         for known in mechanisms(epsilon, users):
-            batches = [(ONE_RUN | (ONE_RUN_GAUSSIAN if known.gaussian else {}), True, True)]
+            one_run_rules = (
+                ONE_RUN | (ONE_RUN_GAUSSIAN if known.gaussian else {}) | (PLAN if plans and known.family else {})
+            )
+            batches = [(one_run_rules, True, True)]
             if known.independent:
                 batches.append((TRIALS | (TRIALS_GAUSSIAN if known.gaussian else {}), False, True))
                 batches += [(ESTIMATES, False, False)] if estimates else []
@@ -230,9 +238,11 @@ HEAD = (
     "",
     "Mechanisms: randomised response with uniform noise (on the boundary of its epsilon at every threshold above 1);",
     "one Gaussian; ten Poisson-sampled Gaussian steps at rate 0.1; a noisy sum of unit vectors in users / 4",
-    "dimensions, in which canaries disturb each other; randomised response that publishes every coin at once with",
-    "probability delta = 0.04. Elsewhere delta is 1e-5. One-run bounds: independent fair coins. Others: half in, half",
-    "out, independent trials.",
+    "dimensions, in which canaries disturb each other; a response of which only high scores tell, and only of the",
+    "held-in; the Gaussian behind a random shift, stretch and skew that all users share; randomised response that",
+    "publishes every coin at once with probability delta = 0.04. Elsewhere delta is 1e-5. One-run bounds: independent",
+    "fair coins. Others: half in, half out, independent trials. The bound over a plan's noise: of mechanisms that are",
+    "such a plan.",
     "",
     "The Bayesian interval is a credible interval of a number that cannot be negative: at epsilon 0 its lower end is",
     "above 0 almost always, by a little.",

@@ -1,5 +1,6 @@
 """Mechanisms of known epsilon, each a function from membership to scores."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,10 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from audit.noise_family import NoiseFamily, noise_family
 from audit.tradeoff import RocCeiling, ceiling_of, epsilon_delta_ceiling
 from audit.verdict import Claim, curve_claim
 from defenses.accounting import calibrate, gaussian_mu
+from defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from defenses.events import PoissonGaussian, UnamplifiedGaussian
+from defenses.mechanism import Mechanism
 
 DELTA = 1e-5
 STEPS, RATE = 10, 0.1
@@ -24,6 +28,7 @@ class Known:
 
     draw: membership of shape (m,) to scores of shape (m,). independent: whether scores are, given membership.
     threshold: one that a good auditor would fix beforehand. ceiling: its ROC, where the test against a curve applies.
+    family: the mechanism at any noise, where it has some.
     """
 
     name: str
@@ -34,6 +39,7 @@ class Known:
     ceiling: RocCeiling
     independent: bool = True
     gaussian: bool = False
+    family: NoiseFamily | None = None
 
     @functools.cached_property
     def claim(self) -> Claim:
@@ -51,6 +57,7 @@ def randomised_response(epsilon: float, delta: float = DELTA) -> Known:
     return Known("randomised response", epsilon, delta, draw, 1.0, epsilon_delta_ceiling(epsilon, 0.0))
 
 
+@functools.cache
 def gaussian(epsilon: float) -> Known:
     """N(mu, 1) against N(0, 1)."""
     mu = gaussian_mu(epsilon, DELTA) if epsilon > 0 else 0.0
@@ -59,7 +66,8 @@ def gaussian(epsilon: float) -> Known:
     def draw(member, rng):
         return mu * member + rng.standard_normal(member.size)
 
-    return Known("Gaussian", epsilon, DELTA, draw, mu, ceiling, gaussian=True)
+    family = family_of(1 / mu, 1.0, 1) if mu else None
+    return Known("Gaussian", epsilon, DELTA, draw, mu, ceiling, gaussian=True, family=family)
 
 
 @functools.cache
@@ -73,7 +81,25 @@ def subsampled(epsilon: float) -> Known:
         return np.log1p(RATE * np.expm1((seen - 0.5) / sigma**2)).sum(1)
 
     ceiling = ceiling_of(PoissonGaussian(sigma, RATE), STEPS, DELTA)
-    return Known("subsampled Gaussian", epsilon, DELTA, draw, 0.5, ceiling)
+    return Known("subsampled Gaussian", epsilon, DELTA, draw, 0.5, ceiling, family=family_of(sigma, RATE, STEPS))
+
+
+@functools.cache
+def family_of(sigma: float, rate: float, steps: int) -> NoiseFamily:
+    """Poisson-sampled Gaussian steps at any noise."""
+    mechanism = Mechanism(
+        unit="user",
+        sampled="user",
+        sampler=PoissonSampler(rate=rate),
+        clip=FlatClip(norm=1.0),
+        noise_multiplier=sigma,
+        steps=steps,
+        delta=DELTA,
+        divisor=ConstantDivisor(value=1.0),
+    )
+    found = noise_family(mechanism, DELTA)
+    assert found is not None
+    return found
 
 
 def interfering(epsilon: float, users: int) -> Known:
@@ -88,6 +114,29 @@ def interfering(epsilon: float, users: int) -> Known:
         return canaries @ (mu * (canaries.T @ member.astype(float)) + rng.standard_normal(dimension))
 
     return Known("interfering sum", epsilon, DELTA, draw, 0.0, ceiling, independent=False, gaussian=True)
+
+
+def one_sided(epsilon: float, share: float = 0.2) -> Known:
+    """Only high scores tell: a member has one with probability `share`, another user e^-eps times as often."""
+
+    def draw(member, rng):
+        high = rng.random(member.size) < np.where(member, share, share * np.exp(-epsilon))
+        return 3.0 * high + rng.random(member.size)
+
+    fpr = share * np.exp(-epsilon)
+    ceiling = RocCeiling(np.array([0.0, fpr, 1.0]), np.array([0.0, share, 1.0]))
+    return Known("one-sided response", epsilon, DELTA, draw, 3.0, ceiling)
+
+
+def shaken(epsilon: float) -> Known:
+    """The Gaussian behind a shift, a stretch and a skew that all users share: where the middle lies tells nothing."""
+    plain = gaussian(epsilon)
+
+    def draw(member, rng):
+        shift, stretch, skew = rng.standard_cauchy(), rng.lognormal(0.0, 3.0), rng.uniform(0.0, 1.0)
+        return shift + stretch * np.expm1(skew * plain.draw(member, rng))
+
+    return dataclasses.replace(plain, name="Gaussian, skewed", draw=draw, independent=False)
 
 
 def all_or_nothing(epsilon: float, delta: float = 0.04) -> Known:
@@ -107,5 +156,7 @@ def mechanisms(epsilon: float, users: int) -> list[Known]:
         gaussian(epsilon),
         *([subsampled(epsilon)] if epsilon > 0 else []),
         interfering(epsilon, users),
+        one_sided(epsilon),
+        *([shaken(epsilon)] if users <= 500 else []),
         all_or_nothing(epsilon),
     ]

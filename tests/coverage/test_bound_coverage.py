@@ -1,5 +1,6 @@
 """Each bound is right as often as it says, on mechanisms of known epsilon; the rule that most tools use is not."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from audit.labelled import LabelledScores
 from audit.measured_coverage import MEASURED
 from tests.coverage import measure
 from tests.coverage.measure import Row, most_wrong
-from tests.coverage.mechanisms import randomised_response
+from tests.coverage.mechanisms import randomised_response, subsampled
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "coverage.md"
 
@@ -28,7 +29,15 @@ def test_exact_coverage():
 
 @pytest.mark.parametrize(("users", "epsilons", "trials"), [(50, (0.0, 1.0), 200), (500, (0.5, 4.0), 150)])
 def test_simulated_coverage(users, epsilons, trials):
-    assert not failures(measure.simulate(epsilons, users, trials, seed=11, estimates=False))
+    assert not failures(measure.simulate(epsilons, users, trials, seed=11, estimates=False, plans=False))
+
+
+def test_coverage_of_the_plans_noise_inverted():
+    """A plan of epsilon 1 that is kept; a trainer of epsilon 16 is bounded above 1."""
+    kept = subsampled(1.0)
+    assert measure.count(measure.PLAN.values(), kept, 500, 60, coins=True, seed=4)[0] <= most_wrong(60)
+    broken = dataclasses.replace(kept, draw=subsampled(16.0).draw)
+    assert measure.count(measure.PLAN.values(), broken, 500, 20, coins=True, seed=4)[0] > most_wrong(20)
 
 
 @pytest.mark.slow
@@ -63,6 +72,23 @@ def test_the_best_number_of_guesses_without_a_price_fails():
         return any(one_run.one_run_p_value(game, known.epsilon, 0.0) <= 0.05 for game in games)
 
     assert measure.count([unpaid], randomised_response(0.0), 500, 300, coins=True, seed=5)[0] > most_wrong(300)
+
+
+def test_choosing_the_sides_by_the_coins_fails():
+    """How many guesses are "in" may follow from the scores, not from membership: the best split is wrong too often."""
+
+    def with_labels(scores, known):
+        order = np.argsort(scores.scores)
+        right = np.append(0, np.cumsum(~scores.member[order])), np.append(0, np.cumsum(scores.member[order][::-1]))
+        best = [(t, int((right[0][: t.made + 1] + right[1][t.made :: -1]).max())) for t in one_run.paid_tries(500)]
+        games = ((one_run.Guesses(500, t.made, correct), t.level) for t, correct in best)
+        return any(one_run.one_run_p_value(game, known.epsilon, 0.0) <= level for game, level in games)
+
+    def without(scores, known):
+        return one_run.steinke_bound(scores, 0.0).epsilon > 0.0
+
+    wrong = measure.count([with_labels, without], randomised_response(0.0), 500, 300, coins=True, seed=5)
+    assert wrong[0] > most_wrong(300) >= wrong[1]
 
 
 def test_one_run_bounds_fail_on_dependent_coins():

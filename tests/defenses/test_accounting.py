@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from corpus.errors import InputError
-from defenses import accounting
+from defenses import accounting, composition
 from defenses.accounting import calibrate, delta_of, epsilon, epsilon_curve, loss_distribution
 from defenses.events import CappedPoissonGaussian, PoissonGaussian, UnamplifiedGaussian, participations
 from defenses.loss_pmf import LossPair, LossPmf, compose_pair, epsilon_at, pair_epsilon
@@ -238,7 +238,7 @@ def test_shuffled_fallback():
     ("call", "message"),
     [
         (lambda: epsilon(PoissonGaussian(1.0, 0.01), 10, 1e-12), "delta 1e-12 is below 1e-11"),
-        (lambda: epsilon(PoissonGaussian(1.0, 0.01), 10**6, 1e-10), "too small for 1000000 steps"),
+        (lambda: epsilon(PoissonGaussian(1.0, 0.01), 10**8, 1e-10), "too small for 100000000 steps, of whose"),
         (lambda: epsilon(PoissonGaussian(1.0, 0.01), 10, 0.0), r"outside \(0, 1\)"),
         (lambda: epsilon(PoissonGaussian(1.0, 0.01), 10, 1.0), r"outside \(0, 1\)"),
         (lambda: epsilon(PoissonGaussian(1.0, 0.01), 10.5, 1e-6), "steps 10.5 is not an integer"),
@@ -267,7 +267,7 @@ def test_delta_warning():
 
 def test_interactive():
     event = PoissonGaussian(0.5, RATE, 32)
-    accounting._settled.cache_clear()
+    composition.settled_pair.cache_clear()
     began = time.perf_counter()
     epsilon(event, T, DELTA)
     cold = time.perf_counter() - began

@@ -191,6 +191,8 @@ def test_conditions_and_warnings_are_printed_beside_epsilon():
     records = PoissonSampler.of(population=10**7, cohort=64)
     assert els(sampler=records).guarantee().warnings == ()
     assert "above 1/2000000" in els(sampler=records, protected_units=2_000_000).guarantee().warnings[0]
+    few = els(sampler=PoissonSampler.of(population=10, cohort=5), group_size=3, delta=0.5).guarantee()
+    assert "delta 0.5 is above 1/4" in few.warnings[0]  # ten records of at most three a user: four users at least
     assert "record selection: longest" in example(record_selection="longest").guarantee().label
 
 
@@ -207,6 +209,10 @@ def test_conditions_and_warnings_are_printed_beside_epsilon():
         (lambda: PoissonSampler.of(population=10, cohort=11), "cohort 11 is larger than the population 10"),
         (lambda: shuffled(sampler=ShuffledSampler(population=10, cohort=11)), "cohort 11 is larger"),
         (lambda: uls(sampler=CappedPoissonSampler.of(1024, 16, cap=9)), "cap 9 is below the expected cohort 16"),
+        (
+            lambda: uls(sampler=CappedPoissonSampler.of(1024, 16, cap=99), steps=40_000, delta=1e-11),
+            "delta 1e-11 is too small for 40000 steps with a hard cohort cap",
+        ),
         (
             lambda: els(sampler=CappedPoissonSampler.of(1024, 16, cap=99)),
             "a hard cohort cap with group size 32 has no accountant",

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from audit.bound_scores import BoundResult, evaluate, mechanism_claim
 from audit.labelled import LabelledScores
-from audit.verdict import Assignment, Claim, Design, rejects
+from audit.verdict import Assignment, Claim, Design, Standing, rejects
 from audit.white_box import engine as white_box
 from audit.white_box.canaries import Array, set_stage
 from audit.white_box.checks import Check
@@ -142,7 +142,7 @@ GAMES = {RELEASED: released, TWO_RELEASED: two_released, WEIGHTS: released_weigh
 def game_checks(name: str, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
     """p-value of the verdict, the certified epsilon, and the claimed one."""
     game = GAMES[name](trainer, key)
-    certified = max(bound.epsilon_lower for bound in game.result().bounds)
+    certified = max(b.epsilon_lower for b in game.result().bounds if b.standing is Standing.CERTIFIED)
     return (Check(name, game.p_value(), certified, game.claim.epsilon),)
 
 

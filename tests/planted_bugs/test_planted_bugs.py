@@ -81,11 +81,12 @@ def test_a_black_box_catch_is_a_certified_violation_of_epsilon_1(name):
     assert checks.claimed().epsilon() == pytest.approx(1.0, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["too much noise", "no clipping"])
-def test_a_white_box_catch_is_a_verdict_on_the_trainer(name):
+@pytest.mark.parametrize(("name", "code"), [("too much noise", 4), ("no clipping", 3)])
+def test_a_white_box_catch_is_a_verdict_on_the_trainer(name, code):
+    """Indicative where the curve stands; without clipping the guesses reject the curve itself."""
     found = checks.audit(BY_NAME[name].plant(), KEY)
     assert found.verdict.outcome is Outcome.VIOLATED
-    assert found.exit_code == 4
+    assert found.exit_code == code
     assert any(alarm.name.startswith(BY_NAME[name].caught_by) for alarm in found.alarms)
 
 
