@@ -11,7 +11,7 @@ from audit.white_box.trainers import PrivateStep, Trainer, stepwise
 from corpus.coins import keyed_digest, keyed_uniform
 from finetune.private import private_gradient
 from finetune.units import PrivateTraining, SampledUnit
-from tests.planted_bugs.plain import Plain, clipped_by, keyed, raw_gradient, to_norm
+from tests.planted_bugs.plain import Plain, keyed, raw_gradient, to_norm
 
 
 def plain() -> Plain:
@@ -87,10 +87,3 @@ def double_precision() -> Trainer:
         stepwise(Plain(contributions=contributions))(base, training, sequences)
 
     return run
-
-
-def masked() -> Plain:
-    """Units whose gradient is not finite are left out, the others stay."""
-    from tests.planted_bugs.wrong_texts import finite_by_masking
-
-    return Plain(contributions=clipped_by(finite_by_masking))

@@ -31,7 +31,8 @@ def as_stated(training: PrivateTraining, number: int) -> Sequence[SampledUnit]:
 
 
 def to_norm(unit: SampledUnit, raw: Sparse, norm: float) -> Sparse:
-    return scaled(raw, norm, raw.values())
+    """As it should be: scaled down to the norm; zero where it is not finite."""
+    return scaled(raw, norm, raw.values()) if math.isfinite(norm_of(raw.values())) else {}
 
 
 def clipped_by(clip: Clip) -> Contributions:

@@ -140,9 +140,9 @@ def loud_units_left_out() -> Plain:
     return _texts_by(gradients)
 
 
-def finite_by_masking(unit: SampledUnit, raw: Sparse, norm: float) -> Sparse:
-    """As it should be: a unit's gradient that is not finite is zero."""
-    return to_norm(unit, raw, norm) if math.isfinite(norm_of(raw.values())) else {}
+def not_finite_summed() -> Plain:
+    """clip_grad_norm_ multiplies a gradient that is not finite by min(1, C / norm), which is not finite either."""
+    return Plain(contributions=clipped_by(lambda unit, raw, norm: scaled(raw, norm, raw.values())))
 
 
 def _texts_by(gradients: Callable[[PreTrainedModel, Sequence[Records]], Sequence[Dense]]) -> Plain:
@@ -156,7 +156,7 @@ def _texts_by(gradients: Callable[[PreTrainedModel, Sequence[Records]], Sequence
         raw: list[Sparse] = list(gradients(model, [training.contribution(u, number, sequences) for u in texts]))
         raw += [raw_gradient(model, training, unit, number, sequences) for unit in others]
         units = [*texts, *others]
-        return [finite_by_masking(u, g, training.mechanism.clip.norm) for u, g in zip(units, raw, strict=True)]
+        return [to_norm(u, g, training.mechanism.clip.norm) for u, g in zip(units, raw, strict=True)]
 
     return Plain(contributions=contributions)
 

@@ -1,0 +1,156 @@
+"""Runs of a trainer that an audit watches, and what is seen of them: releases, or who took part."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from audit.white_box.canaries import Array, Index
+from audit.white_box.oracle import Columns, Reading, columns_of
+from audit.white_box.stage import Stage
+from audit.white_box.trainers import Trainer, watched
+from corpus.errors import InputError
+from defenses.choices import FlatClip, NormalisedClip, PoissonSampler
+from defenses.mechanism import Mechanism
+from finetune.units import PrivateTraining, SampledUnit
+from models.loading import LanguageModel
+
+_READABLE = 0.25  # of a contribution: closer to a whole number, a step is read by contributions of about its weights
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: a training, without its watch, under a model that is well or not (`Stage.model`)."""
+
+    training: PrivateTraining
+    sick: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Who took part in the steps of one run.
+
+    Attributes:
+        texts: how often each column of texts was found, (T, columns).
+        names: units of each column.
+        canaries: the same of gradient canaries with a coordinate of their own, (T, canaries).
+        odd: how far the furthest number of these was from a whole one.
+    """
+
+    texts: Array
+    names: tuple[tuple[str, ...], ...]
+    canaries: Array
+    odd: float
+
+
+def changed(mechanism: Mechanism, *, clip_norm: float | None = None, rate: float | None = None, **other: Any) -> Mechanism:
+    """The mechanism with another clip norm, rate, or field."""
+    if clip_norm is not None:
+        assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
+        other["clip"] = type(mechanism.clip)(norm=clip_norm)
+    if rate is not None:
+        other["sampler"] = PoissonSampler(rate=rate)
+    return Mechanism(**{**dict(mechanism), **other})
+
+
+def releases(stage: Stage, trainer: Trainer, run: Run, places: Index | None = None) -> NDArray[np.float32]:
+    """What each step released at `places`, or everywhere, in units of the sensitivity, (T, k).
+
+    Raises InputError where that is not finite.
+    """
+    rows: dict[int, NDArray[np.float32]] = {}
+
+    def see(step: int, released: NDArray[np.float32]) -> None:
+        rows[step] = released if places is None else released[places]
+
+    watched(trainer, stage.model(sick=run.sick), run.training, stage.sequences, see)
+    stream = np.stack([rows[step] for step in range(run.training.mechanism.steps)])
+    bad = np.flatnonzero(~np.isfinite(stream).all(axis=1))
+    if bad.size:
+        raise InputError(f"the trainer released a gradient that is not finite at step {bad[0]}: it cannot be audited")
+    return stream
+
+
+def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
+    """Each step without noise against the contributions at the weights of that step; gradient canaries taken out.
+
+    Where everybody takes part (rate 1) every unit must be there once, else in whole numbers.
+    """
+    base, training = stage.model(sick=run.sick), run.training
+    units = [unit for unit in training.units if unit.canary is None]
+    found: dict[int, Reading] = {}
+
+    def see(step: int, released: NDArray[np.float32]) -> None:
+        if not np.isfinite(released).all():
+            found[step] = Reading(np.full(1, np.inf), np.inf)
+            return
+        columns = columns_of(base, training, units, step, stage.sequences)
+        rest = released.astype(np.float64)
+        if training.canaries is not None and not run.sick:
+            rest[stage.canaries.watched] = 0.0
+        if training.mechanism.sampler.rate == 1.0:
+            everybody = np.array([float(len(names)) for names in columns.names])
+            found[step] = Reading(everybody, columns.off(rest, everybody))
+        else:
+            found[step] = columns.read(rest)
+
+    watched(trainer, base, training, stage.sequences, see)
+    return [found[step] for step in range(training.mechanism.steps)]
+
+
+def draws(stage: Stage, trainer: Trainer, run: Run) -> Draws:
+    """Who took part in each step of a run without noise.
+
+    The weights are put back after each step, so that contributions stay nearly what they were: they are computed once,
+    and anew only where a step cannot be read by the old ones.
+    """
+    base, training = stage.model(), run.training
+    units = [unit for unit in training.units if unit.canary is None]
+    places = stage.canaries.coordinates
+    assert places is not None
+    steps = training.mechanism.steps
+    texts: list[Array] = [np.zeros(0)] * steps
+    canaries: list[Array] = [np.zeros(0)] * steps
+    hold = _Held(base)
+    odd, first = 0.0, None
+
+    def see(step: int, released: NDArray[np.float32]) -> None:
+        nonlocal odd, first
+        rest = released.astype(np.float64)
+        canaries[step] = rest[places]
+        rest[places] = 0.0
+        if first is None:
+            hold.keep()
+            first = columns_of(base, training, units, step, stage.sequences)
+        reading = first.read(rest)
+        if reading.odd > _READABLE:
+            reading = columns_of(base, training, units, step, stage.sequences).read(rest)
+            odd = max(odd, reading.odd)
+        texts[step] = np.rint(reading.taken)
+        hold.put_back()
+
+    watched(trainer, base, training, stage.sequences, see)
+    assert first is not None
+    drawn = np.stack(canaries)
+    odd = max(odd, float(np.abs(drawn - np.rint(drawn)).max(initial=0.0)))
+    return Draws(np.stack(texts), first.names, np.rint(drawn), odd)
+
+
+class _Held:
+    """The weights of a model, kept and put back."""
+
+    def __init__(self, base: LanguageModel) -> None:
+        self._model = base.model
+        self._kept: list[torch.Tensor] = []
+
+    def keep(self) -> None:
+        self._kept = [p.detach().clone() for p in self._model.parameters()]
+
+    def put_back(self) -> None:
+        with torch.no_grad():
+            for parameter, kept in zip(self._model.parameters(), self._kept, strict=True):
+                parameter.copy_(kept)

@@ -1,0 +1,50 @@
+"""The parts of an audit beside its whole trainings: each runs the trainer briefly and compares."""
+
+from collections.abc import Callable, Mapping
+
+from audit.white_box.check import Check
+from audit.white_box.draw_checks import draw_checks
+from audit.white_box.noise_checks import crowded_checks, empty_checks
+from audit.white_box.stage import Stage
+from audit.white_box.step_checks import canary_checks, norms_of_units, text_checks, unlike_checks
+from audit.white_box.trainers import Trainer
+
+# (stage, trainer, a key of the section's own, how many times the steps of a short audit)
+Section = Callable[[Stage, Trainer, bytes, int], tuple[Check, ...]]
+
+BELOW, ABOVE = 0.1, 10.0  # clip norms over the smallest and the largest norm of a unit's gradient
+
+
+def _empty(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return empty_checks(stage, trainer, key)
+
+
+def _crowded(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return crowded_checks(stage, trainer, key, ABOVE * float(norms_of_units(stage, key)[-1]))
+
+
+def _canaries(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return canary_checks(stage, trainer, key)
+
+
+def _texts(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    norms = norms_of_units(stage, key)
+    return text_checks(stage, trainer, key, norms, BELOW * float(norms[0]), ABOVE * float(norms[-1]), effort)
+
+
+def _unlike(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return unlike_checks(stage, trainer, key, BELOW * float(norms_of_units(stage, key)[0]))
+
+
+def _draws(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return draw_checks(stage, trainer, key, BELOW * float(norms_of_units(stage, key)[0]), effort)
+
+
+SECTIONS: Mapping[str, Section] = {
+    "empty steps": _empty,
+    "crowded steps": _crowded,
+    "canaries' steps": _canaries,
+    "texts' steps": _texts,
+    "unlike units": _unlike,
+    "draws": _draws,
+}
