@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Subject = Literal["keys", "rates", "texts", "coordinates", "state", "unlike units", "canaries", "processes"]
+from audit.white_box.laws import Found
+
+Subject = Literal["canaries", "keys", "rates", "texts", "coordinates", "state", "unlike units", "processes"]
 SUBJECTS: tuple[Subject, ...] = get_args(Subject)
 
 TOTAL_LEVEL = 0.01  # chance that a correct trainer raises any alarm, at most
@@ -22,9 +24,11 @@ class Check:
         subject: the class of mistakes that it is for.
         p_value: under "the trainer does what the mechanism states"; 0 or 1 where nothing is random.
         measured, expected: what was seen, and what is stated.
-        smallest: the deviation that would have been seen with probability 0.99, in the unit that `detects` says.
+        smallest: the deviation that would have been seen with probability 0.99, in the unit that `detects` says; NaN
+            where none would.
         detects: that deviation in words.
         level: the probability of an alarm under a correct trainer, at most; 0 where nothing is random.
+        untested: why the check says nothing; empty where it does.
     """
 
     name: str
@@ -35,6 +39,7 @@ class Check:
     smallest: float
     detects: str
     level: float = LEVEL
+    untested: str = ""
 
     @property
     def alarm(self) -> bool:
@@ -43,15 +48,25 @@ class Check:
 
     def line(self) -> str:
         """One line for the terminal."""
-        return f"{self.name:<52}{self.measured:>11.4g}{self.expected:>9.4g}{self.p_value:>10.2g}"
+        return f"{self.name:<56}{self.measured:>10.4g}{self.expected:>9.4g}{self.p_value:>10.2g}"
+
+
+def tested(name: str, subject: Subject, found: Found, expected: float, detects: str) -> Check:
+    """A check at LEVEL, by what `audit.white_box.laws` found."""
+    return Check(name, subject, found.p_value, found.measured, expected, found.smallest, detects)
 
 
 def exact(
     name: str, subject: Subject, measured: float, expected: float, detects: str, *, tolerance: float = ROUNDING
 ) -> Check:
-    """Nothing is random: right to rounding, or an alarm. A deviation of `tolerance` is always seen."""
+    """Nothing is random: right to rounding, or an alarm. A deviation of more than `tolerance` is always seen."""
     right = math.isfinite(measured) and abs(measured - expected) <= tolerance
     return Check(name, subject, float(right), measured, expected, tolerance, detects, 0.0)
+
+
+def silent(name: str, subject: Subject, why: str) -> Check:
+    """A check that cannot be made here."""
+    return Check(name, subject, 1.0, math.nan, math.nan, math.nan, "", 0.0, why)
 
 
 def alarms(checks: Sequence[Check]) -> tuple[Check, ...]:

@@ -19,7 +19,7 @@ from audit.labelled import LabelledScores
 from audit.roc import auroc
 from audit.white_box import laws
 from audit.white_box.canaries import Array
-from audit.white_box.check import LEVEL, Check
+from audit.white_box.check import LEVEL, Check, silent, tested
 from audit.white_box.oracle import contribution
 from audit.white_box.stage import EMBEDDING, Stage, own_rows
 from audit.white_box.trainers import Trainer, loop_trainer, watched
@@ -40,6 +40,7 @@ class Observation:
         member: the coins, (m,).
         noise: the quiet coordinates over the stated deviation, (T, P).
         text_scores, text_member: of the text canaries, (texts,).
+        moved: how far training moved the gradient canaries' own coordinates, (m,); empty for random directions.
     """
 
     scores: Array
@@ -48,6 +49,7 @@ class Observation:
     noise: NDArray[np.float32]
     text_scores: Array
     text_member: NDArray[np.bool_]
+    moved: Array
 
 
 def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observation:
@@ -66,7 +68,9 @@ def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observ
         stream[step] = released[places]
         of_texts[step] = rows.read(released)
 
+    before = flat(base)
     watched(trainer, base, stage.training(key, member, text_member), stage.sequences, see)
+    moved = (flat(base) - before)[canaries.coordinates] if canaries.coordinates is not None else np.zeros(0)
     seen = canaries.projections(stream[:, : canaries.watched.size])
     noise, rate = mechanism.noise_multiplier, mechanism.sampler.rate
     return Observation(
@@ -76,6 +80,7 @@ def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observ
         noise=stream[:, canaries.watched.size :] / np.float32(noise),
         text_scores=log_likelihood_ratios(of_texts, noise, rate, mechanism.members, size=rows.size),
         text_member=text_member,
+        moved=moved,
     )
 
 
@@ -113,26 +118,55 @@ def auroc_with_error(held_in: Array, held_out: Array) -> tuple[float, float]:
     return auroc(held_in, held_out), math.sqrt(float(variance))
 
 
-def pooled(seen: Sequence[Observation]) -> tuple[LabelledScores, LabelledScores]:
-    """Scores of all trainings' gradient canaries, and of their text canaries."""
+def pooled(seen: Sequence[Observation]) -> LabelledScores:
+    """Scores of all trainings' gradient canaries."""
+    return LabelledScores(np.concatenate([s.scores for s in seen]), np.concatenate([s.member for s in seen]))
+
+
+def coin_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
+    """AUROCs that the accountant's ceiling bounds for every attacker, also one that sees the last weights only.
+
+    Two of those: a canary's coordinate moves against its gradient, or it moves less than others, as under an optimizer
+    that divides by what it saw before the noise.
+    """
+    texts = np.concatenate([s.text_scores for s in seen]), np.concatenate([s.text_member for s in seen])
+    found = [
+        _area("AUROC of canaries, at most", "gradient canaries", *_joined(pooled(seen)), ceiling),
+        _area("AUROC of text canaries, at most", "text canaries", *texts, ceiling),
+    ]
+    moved = np.concatenate([s.moved for s in seen])
+    if not moved.size:
+        return [*found, silent("AUROC by weights", "canaries", "the weights, where directions are random")]
     member = np.concatenate([s.member for s in seen])
-    of_texts = np.concatenate([s.text_member for s in seen])
-    return (
-        LabelledScores(np.concatenate([s.scores for s in seen]), member),
-        LabelledScores(np.concatenate([s.text_scores for s in seen]), of_texts),
-    )
+    against, less = "gradient canaries by where the weights went", "gradient canaries by how far the weights went"
+    return [
+        *found,
+        _area("AUROC by where the weights went, at most", against, -moved, member, ceiling),
+        _area("AUROC by how far the weights went, at most", less, -np.abs(moved), member, ceiling),
+    ]
 
 
-def area_check(name: str, kind: str, scores: LabelledScores, ceiling: float) -> Check:
+def flat(base: LanguageModel) -> Array:
+    """All trainable parameters, (d,)."""
+    parts = [p.detach().reshape(-1).cpu().double() for p in base.model.parameters() if p.requires_grad]
+    return np.asarray(torch.cat(parts).numpy())
+
+
+def _joined(scores: LabelledScores) -> tuple[Array, NDArray[np.bool_]]:
+    return scores.scores, scores.member
+
+
+def _area(name: str, kind: str, scores: Array, member: NDArray[np.bool_], ceiling: float) -> Check:
     """Is the AUROC of canaries above the accountant's ceiling? Below it is no fault."""
-    number = min(scores.held_in.size, scores.held_out.size)
+    number = int(min(member.sum(), (~member).sum()))
     if number < _FEWEST:
-        told = f"nothing: {number} {kind} on one side"
-        return Check(name, "canaries", 1.0, math.nan, ceiling, math.nan, told)
-    area, error = auroc_with_error(scores.held_in, scores.held_out)
+        return silent(name, "canaries", f"the AUROC of {kind}, of which one side has {number}")
+    area, error = auroc_with_error(scores[member], scores[~member])
     found = laws.areas(area, error, ceiling, number, LEVEL)
-    seen = "no AUROC" if math.isnan(found.smallest) else f"an AUROC of {found.smallest:.3f}"
-    return Check(name, "canaries", found.p_value, area, ceiling, found.smallest, f"{seen} of {kind} in whole trainings")
+    if math.isnan(found.smallest):
+        return silent(name, "canaries", f"the AUROC of {kind}: {number} on a side cannot lie above {ceiling:.3f}")
+    told = f"an AUROC of {found.smallest:.3f} of {kind} in whole trainings (allowed {ceiling:.3f})"
+    return tested(name, "canaries", found, ceiling, told)
 
 
 class _OwnRows:

@@ -18,11 +18,13 @@ from audit.bound_scores import BoundResult, evaluate
 from audit.estimates import EpsilonEstimate, andrew_estimate
 from audit.verdict import Outcome, Standing, Verdict
 from audit.white_box.canaries import Directions
-from audit.white_box.check import Check, alarms
-from audit.white_box.coins import Observation, area_check, auroc_with_error, observe, pooled
+from audit.white_box.check import Check, alarms, silent
+from audit.white_box.coins import Observation, auroc_with_error, coin_checks, observe, pooled
+from audit.white_box.findings import closing_lines, tested_lines, untested_lines
 from audit.white_box.noise_checks import noise_checks
 from audit.white_box.power import TrainerPower, claim_of, coin_design, quiet_places, trainer_power
-from audit.white_box.sections import SECTIONS
+from audit.white_box.process_checks import process_checks
+from audit.white_box.sections import SECTIONS, clip_norms
 from audit.white_box.stage import Stage, set_stage
 from audit.white_box.trainers import Trainer, loop_trainer
 from corpus.coins import keyed_digest
@@ -64,8 +66,14 @@ class TrainerAudit:
         A check's level is exact but it speaks of the mechanism, not of epsilon: more noise than stated breaks it too.
         """
         of_curve = self.result.verdict
-        if of_curve.exit_code or not self.alarms:
+        if of_curve.exit_code:
             return of_curve
+        if not self.alarms:
+            made = sum(not check.untested for check in self.checks)
+            reason = (
+                f"as to the coins of gradient canaries, {of_curve.reason}; no alarm of {made} checks of what is listed"
+            )
+            return dataclasses.replace(of_curve, reason=f"{reason} as tested, and of nothing else")
         what = "; ".join(f"{a.name} {a.measured:.4g}, stated {a.expected:.4g}" for a in self.alarms)
         return dataclasses.replace(
             of_curve,
@@ -95,6 +103,8 @@ class TrainerAudit:
             "verdict": self.verdict.as_dict(),
             "checks": [dataclasses.asdict(check) for check in self.checks],
             "alarms": [check.name for check in self.alarms],
+            "tested": tested_lines(self.checks),
+            "not_tested": untested_lines(self.checks),
         }
 
 
@@ -106,6 +116,7 @@ def audit_trainer(
     directions: Directions = "coordinate",
     trainer: Trainer = loop_trainer,
     effort: int = 4,
+    processes: bool = False,
     seed: int = 0,
     alpha: float = 0.05,
     advance: Callable[[int], object] | None = None,
@@ -119,9 +130,10 @@ def audit_trainer(
         directions: "coordinate": tight against the accountant; "random": over all parameters.
         trainer: heldin's own loop, or `stepwise(step)` for a foreign step function.
         effort: how many times the steps of a short audit are watched for who takes part and for what is carried over.
+        processes: run it in two processes too, which a trainer must be importable for; takes about 20 seconds.
         seed: public.
         alpha: error probability of bounds and verdict.
-        advance: called with 1 after every training and every section.
+        advance: called with 1 after every part; there are `parts` of them.
 
     Raises:
         InputError: no keys, one used twice, a mechanism that is not tested here, too few or too many canaries.
@@ -137,16 +149,20 @@ def audit_trainer(
     for key in keys:
         seen.append(observe(stage, key, trainer))
         done(1)
-    scores, of_texts = pooled(seen)
+    scores = pooled(seen)
     full = mechanism.sampler.rate == 1.0
     result = evaluate(scores, coin_design(alpha), delta=claim.delta, claims=(claim,), gaussian=full)
     area, error = auroc_with_error(scores.held_in, scores.held_out)
-    checks = [*noise_checks(np.concatenate([s.noise for s in seen]), len(seen))]
+    checks = [*training_checks(seen, power.auroc_ceiling)]
     for name, section in SECTIONS.items():
-        checks += section(stage, trainer, keyed_digest(keys[0], "white-box section", name), effort)
+        checks += section(stage, trainer, _section_key(keys[0], name), effort)
         done(1)
-    checks.append(area_check("AUROC of canaries, at most", "gradient canaries", scores, power.auroc_ceiling))
-    checks.append(area_check("AUROC of text canaries, at most", "text canaries", of_texts, power.auroc_ceiling))
+    if processes:
+        key = _section_key(keys[0], "processes")
+        checks += process_checks(stage, trainer, key, clip_norms(stage, key)[0])
+        done(1)
+    else:
+        checks.append(silent("two processes", "processes", "several processes: not asked for"))
     found = [_estimate(stage, [s]) for s in seen] if full else []
     return TrainerAudit(
         mechanism=mechanism,
@@ -161,6 +177,16 @@ def audit_trainer(
         checks=tuple(checks),
         alarms=alarms(checks),
     )
+
+
+def training_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
+    """Of whole trainings: AUROCs against the accountant's ceiling, and noise."""
+    return [*coin_checks(seen, ceiling), *noise_checks(np.concatenate([s.noise for s in seen]), len(seen))]
+
+
+def parts(trainings: int, *, processes: bool) -> int:
+    """How often `advance` of `audit_trainer` is called."""
+    return trainings + len(SECTIONS) + processes
 
 
 def directions_of(text: str) -> Directions:
@@ -189,14 +215,20 @@ def table(found: TrainerAudit) -> str:
         f"likelihood-ratio statistic: AUROC {found.auroc:.4f} +- {found.auroc_error:.4f}, ceiling "
         f"{found.power.auroc_ceiling:.4f}",
         "",
-        f"{'check':<52}{'measured':>11}{'stated':>9}{'p-value':>10}",
-        *(check.line() for check in found.checks),
+        f"{'check':<56}{'measured':>10}{'stated':>9}{'p-value':>10}",
+        *(check.line() for check in found.checks if not check.untested),
+        "",
+        *closing_lines(found.checks),
         "",
     ]
     lines += [f"ALARM: {a.name}: {a.measured:.4g}, stated {a.expected:.4g} (p = {a.p_value:.1g})" for a in found.alarms]
     verdict = found.verdict
     lines += [f"{verdict.outcome.value.upper()} ({verdict.standing.value}): {verdict.reason}"]
     return "\n".join(lines)
+
+
+def _section_key(key: bytes, name: str) -> bytes:
+    return keyed_digest(key, "white-box section", name)
 
 
 def _estimate(stage: Stage, seen: Sequence[Observation]) -> EpsilonEstimate:

@@ -24,18 +24,26 @@ class Found:
     """One test. measured: the most deviant value; smallest: the deviation that would have been seen, `below` likewise.
 
     below: where a deviation to the other side has a figure of its own; NaN where there is none, or none would be seen.
+    from_count: of a count, the least that is rejected as too many.
     """
 
     p_value: float
     measured: float
     smallest: float
     below: float = math.nan
+    from_count: int = 0
+
+    @property
+    def times(self) -> str:
+        """Of a factor: what would have been seen, in words."""
+        below = "" if math.isnan(self.below) else f" or {self.below:.3g}"
+        return f"{self.smallest:.3g}{below} times"
 
 
 def deviations(sums: Array, freedom: int, level: float) -> Found:
     """Sums of `freedom` squares of N(0, 1) each: is any deviation another one? Chi-squared, two-sided, exact.
 
-    smallest: the relative error of one of the deviations, the harder of too large and too small.
+    smallest, below: how many times the stated one a larger and a smaller deviation of one of them would have to be.
     """
     values = np.asarray(sums, dtype=np.float64).ravel()
     ends = (float(values.min()), float(values.max()))
@@ -43,9 +51,9 @@ def deviations(sums: Array, freedom: int, level: float) -> Found:
     worst = max(ends, key=lambda v: abs(math.log(max(v, _TINY) / freedom)))
     each = level / values.size
     high, low = float(stats.chi2.isf(each / 2, freedom)), float(stats.chi2.ppf(each / 2, freedom))
-    up = math.sqrt(high / float(stats.chi2.isf(SEEN, freedom))) - 1.0
-    down = 1.0 - math.sqrt(low / float(stats.chi2.ppf(SEEN, freedom)))
-    return Found(p_value, math.sqrt(worst / freedom), max(up, down))
+    up = math.sqrt(high / float(stats.chi2.isf(SEEN, freedom)))
+    down = math.sqrt(low / float(stats.chi2.ppf(SEEN, freedom)))
+    return Found(p_value, math.sqrt(worst / freedom), up, down)
 
 
 def means(sums: Array, terms: int, level: float) -> Found:
@@ -118,7 +126,7 @@ def counts(found: Array, trials: NDArray[Any] | int, rate: float, level: float) 
     low = int(stats.binom.ppf(each, most, rate)) - 1
     up = float(stats.beta.ppf(SEEN, high, most - high + 1)) if high <= most else math.nan
     down = float(stats.beta.ppf(1.0 - SEEN, low + 1, most - low)) if low >= 0 else math.nan
-    return Found(p_value, float(values[worst] / n[worst]), up, down)
+    return Found(p_value, float(values[worst] / n[worst]), up, down, high)
 
 
 def squares(found: Array, trials: int, rate: float, level: float) -> Found:
@@ -153,6 +161,20 @@ def distances(samples: list[Array], level: float) -> Found:
     return Found(p_value, max(float(f.statistic) for f in found), threshold + slack)
 
 
+def tails(values: Array, beyond: tuple[float, ...], level: float) -> Found:
+    """How many of N(0, 1) numbers lie beyond so many deviations, either way: binomial, exact.
+
+    smallest, below: how many times as many as stated would have been seen beyond the last.
+    """
+    size = np.abs(values)
+    each = level / len(beyond)
+    chances = [2.0 * float(special.ndtr(-at)) for at in beyond]
+    found = [counts(np.array((size > at).sum()), size.size, p, each) for at, p in zip(beyond, chances, strict=True)]
+    worst = min(range(len(found)), key=lambda i: found[i].p_value)
+    p_value, measured = min(1.0, len(beyond) * found[worst].p_value), found[worst].measured / chances[worst]
+    return Found(p_value, measured, found[-1].smallest / chances[-1], found[-1].below / chances[-1])
+
+
 def areas(measured: float, error: float, limit: float, number: int, level: float) -> Found:
     """One-sided: is an AUROC above `limit`? exp(-n KL(measured || limit)) with n of the smaller group.
 
@@ -171,7 +193,7 @@ def close_pairs(values: Array, within: float, level: float) -> Found:
     """How many of N(0, 1) numbers lie within `within` of their neighbour; on a grid many do. Poisson, from above.
 
     P(|X - Y| < w) is at most w / sqrt(pi). smallest: the width of a grid, of which numbers share a cell with
-    probability width / (2 sqrt(pi)).
+    probability width / (2 sqrt(pi)); below: the number of close pairs to be expected at most.
     """
     ordered = np.sort(values)
     near = int((np.diff(ordered) < within).sum())
@@ -179,7 +201,7 @@ def close_pairs(values: Array, within: float, level: float) -> Found:
     least = float(stats.poisson.isf(level, expected)) + 1.0
     needed = float(optimize.brentq(lambda m: stats.poisson.sf(least - 1, m) - SEEN, least / 4 + 1e-3, 8 * least + 40))
     width = needed / (values.size * (values.size - 1) / 2) * 2.0 * math.sqrt(math.pi)
-    return Found(float(stats.poisson.sf(near - 1, expected)), float(near), width)
+    return Found(float(stats.poisson.sf(near - 1, expected)), float(near), width, expected)
 
 
 def lag_sums(rows: Array) -> tuple[Array, Array]:

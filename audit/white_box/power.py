@@ -156,8 +156,9 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
         area = ceiling_of(with_noise(event, noise), mechanism.steps, claim.delta).auroc
         right = simulated_rights(canaries, attack_mu(min(area, 1.0 - 1e-9)), tries, seed=0)
         weaker.append(WeakerTrainer(share, area, float((right >= needed).any(axis=1).mean())))
-    noise = mechanism.steps * quiet_places(mechanism.steps, 1)
-    error = laws.deviations(np.array([float(noise)]), noise, LEVEL).smallest
+    values = mechanism.steps * quiet_places(mechanism.steps, 1)
+    seen = laws.deviations(np.array([float(values)]), values, LEVEL)
+    error = max(seen.smallest - 1.0, 1.0 - seen.below)
     return TrainerPower(canaries, claim.epsilon, claim.delta, claim.ceiling.auroc, reach, tuple(weaker), error)
 
 

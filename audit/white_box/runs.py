@@ -1,22 +1,20 @@
 """Runs of a trainer that an audit watches, and what is seen of them: releases, or who took part."""
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from audit.white_box.canaries import Array, Index
-from audit.white_box.oracle import Columns, Reading, columns_of
+from audit.white_box.canaries import Array, Canaries, Index
+from audit.white_box.oracle import Reading, columns_of
 from audit.white_box.stage import Stage
 from audit.white_box.trainers import Trainer, watched
 from corpus.errors import InputError
 from defenses.choices import FlatClip, NormalisedClip, PoissonSampler
 from defenses.mechanism import Mechanism
-from finetune.units import PrivateTraining, SampledUnit
+from finetune.units import PrivateTraining
 from models.loading import LanguageModel
 
 _READABLE = 0.25  # of a contribution: closer to a whole number, a step is read by contributions of about its weights
@@ -47,7 +45,9 @@ class Draws:
     odd: float
 
 
-def changed(mechanism: Mechanism, *, clip_norm: float | None = None, rate: float | None = None, **other: Any) -> Mechanism:
+def changed(
+    mechanism: Mechanism, *, clip_norm: float | None = None, rate: float | None = None, **other: Any
+) -> Mechanism:
     """The mechanism with another clip norm, rate, or field."""
     if clip_norm is not None:
         assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
@@ -76,12 +76,15 @@ def releases(stage: Stage, trainer: Trainer, run: Run, places: Index | None = No
 
 
 def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
-    """Each step without noise against the contributions at the weights of that step; gradient canaries taken out.
+    """Each step without noise against the contributions at the weights of that step.
 
-    Where everybody takes part (rate 1) every unit must be there once, else in whole numbers.
+    Where everybody takes part (rate 1) every unit must be there once, else in whole numbers; so must gradient canaries,
+    which are read off their own coordinates.
     """
     base, training = stage.model(sick=run.sick), run.training
     units = [unit for unit in training.units if unit.canary is None]
+    everybody = training.mechanism.sampler.rate == 1.0
+    places, copies = _places(training), training.mechanism.members
     found: dict[int, Reading] = {}
 
     def see(step: int, released: NDArray[np.float32]) -> None:
@@ -90,13 +93,15 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
             return
         columns = columns_of(base, training, units, step, stage.sequences)
         rest = released.astype(np.float64)
-        if training.canaries is not None and not run.sick:
-            rest[stage.canaries.watched] = 0.0
-        if training.mechanism.sampler.rate == 1.0:
-            everybody = np.array([float(len(names)) for names in columns.names])
-            found[step] = Reading(everybody, columns.off(rest, everybody))
+        of_canaries = rest[places]
+        rest[places] = 0.0
+        if everybody:
+            taken = np.array([float(len(names)) for names in columns.names])
+            lost = float(np.abs(of_canaries - copies).max(initial=0.0))
+            found[step] = Reading(taken, max(columns.off(rest, taken), lost))
         else:
-            found[step] = columns.read(rest)
+            reading = columns.read(rest)
+            found[step] = Reading(np.concatenate([reading.taken, of_canaries]), reading.off)
 
     watched(trainer, base, training, stage.sequences, see)
     return [found[step] for step in range(training.mechanism.steps)]
@@ -109,9 +114,7 @@ def draws(stage: Stage, trainer: Trainer, run: Run) -> Draws:
     and anew only where a step cannot be read by the old ones.
     """
     base, training = stage.model(), run.training
-    units = [unit for unit in training.units if unit.canary is None]
-    places = stage.canaries.coordinates
-    assert places is not None
+    units, places = [unit for unit in training.units if unit.canary is None], _places(training)
     steps = training.mechanism.steps
     texts: list[Array] = [np.zeros(0)] * steps
     canaries: list[Array] = [np.zeros(0)] * steps
@@ -138,6 +141,16 @@ def draws(stage: Stage, trainer: Trainer, run: Run) -> Draws:
     drawn = np.stack(canaries)
     odd = max(odd, float(np.abs(drawn - np.rint(drawn)).max(initial=0.0)))
     return Draws(np.stack(texts), first.names, np.rint(drawn), odd)
+
+
+def _places(training: PrivateTraining) -> Index:
+    """Coordinates of the gradient canaries that take part."""
+    canaries = training.canaries
+    assert isinstance(canaries, Canaries)
+    if not any(unit.canary is not None for unit in training.units):
+        return np.zeros(0, dtype=np.int64)
+    assert canaries.coordinates is not None
+    return canaries.coordinates
 
 
 class _Held:

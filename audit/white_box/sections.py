@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from audit.white_box.check import Check
-from audit.white_box.draw_checks import draw_checks
-from audit.white_box.noise_checks import crowded_checks, empty_checks
+from audit.white_box.coordinate_checks import crowded_checks, empty_checks
+from audit.white_box.draw_checks import draw_checks, odd_draw_checks
 from audit.white_box.stage import Stage
 from audit.white_box.step_checks import canary_checks, norms_of_units, text_checks, unlike_checks
 from audit.white_box.trainers import Trainer
@@ -12,7 +12,7 @@ from audit.white_box.trainers import Trainer
 # (stage, trainer, a key of the section's own, how many times the steps of a short audit)
 Section = Callable[[Stage, Trainer, bytes, int], tuple[Check, ...]]
 
-BELOW, ABOVE = 0.1, 10.0  # clip norms over the smallest and the largest norm of a unit's gradient
+_BELOW, _ABOVE = 0.1, 10.0  # clip norms over the smallest and the largest norm of a unit's gradient
 
 
 def _empty(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
@@ -20,7 +20,7 @@ def _empty(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Che
 
 
 def _crowded(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
-    return crowded_checks(stage, trainer, key, ABOVE * float(norms_of_units(stage, key)[-1]))
+    return crowded_checks(stage, trainer, key, clip_norms(stage, key)[1])
 
 
 def _canaries(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
@@ -28,16 +28,25 @@ def _canaries(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[
 
 
 def _texts(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
-    norms = norms_of_units(stage, key)
-    return text_checks(stage, trainer, key, norms, BELOW * float(norms[0]), ABOVE * float(norms[-1]), effort)
+    return text_checks(stage, trainer, key, norms_of_units(stage, key), *clip_norms(stage, key), effort)
 
 
 def _unlike(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
-    return unlike_checks(stage, trainer, key, BELOW * float(norms_of_units(stage, key)[0]))
+    return unlike_checks(stage, trainer, key, clip_norms(stage, key)[0])
 
 
 def _draws(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
-    return draw_checks(stage, trainer, key, BELOW * float(norms_of_units(stage, key)[0]), effort)
+    return draw_checks(stage, trainer, key, clip_norms(stage, key)[0], effort)
+
+
+def _odd_draws(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
+    return odd_draw_checks(stage, trainer, key, *clip_norms(stage, key), effort)
+
+
+def clip_norms(stage: Stage, key: bytes) -> tuple[float, float]:
+    """A clip norm far below every unit's gradient, and one far above."""
+    norms = norms_of_units(stage, key)
+    return _BELOW * float(norms[0]), _ABOVE * float(norms[-1])
 
 
 SECTIONS: Mapping[str, Section] = {
@@ -47,4 +56,5 @@ SECTIONS: Mapping[str, Section] = {
     "texts' steps": _texts,
     "unlike units": _unlike,
     "draws": _draws,
+    "odd draws": _odd_draws,
 }

@@ -62,9 +62,12 @@ class Stage:
         return tuple(person.name for person in self.people.writers)
 
     @property
-    def most_records(self) -> int:
-        """Of a writer."""
-        return max(len(person.records) for person in self.people.writers)
+    def all_records(self) -> Mechanism:
+        """The mechanism with room for every record of a sampled user, so that what a user adds is always the same."""
+        if self.mechanism.sampled != "user":
+            return self.mechanism
+        most = max(len(person.records) for person in self.people.everybody)
+        return Mechanism(**{**dict(self.mechanism), "group_size": max(most, self.mechanism.group_size)})
 
     def model(self, *, sick: bool = False) -> LanguageModel:
         """The model before training, the same every time. Rare words are rare to it: e^-10 as likely as others.
@@ -122,6 +125,11 @@ class Stage:
         """The units of gradient canaries: one each, or G."""
         members = range(self.mechanism.members)
         return [SampledUnit(f"canary {j} example {i}", (), canary=int(j)) for j in numbers for i in members]
+
+    def with_places(self, number: int) -> "Stage":
+        """The same stage with at most `number` gradient canaries, each with one of the quiet coordinates for its own."""
+        places = self.canaries.quiet[:number]
+        return replace(self, canaries=replace(self.canaries, coordinates=places, count=places.size))
 
     def sick_unit(self) -> SampledUnit:
         """The unit whose gradient is not finite under the sick model."""

@@ -26,6 +26,9 @@ Noise = Callable[[PrivateTraining, int, str, torch.Tensor, float], torch.Tensor]
 Clip = Callable[[SampledUnit, Sparse, float], Sparse]
 
 
+CONFIG_SEED = 42
+
+
 def as_stated(training: PrivateTraining, number: int) -> Sequence[SampledUnit]:
     return training.drawn(number)
 
@@ -56,9 +59,7 @@ class Plain:
     contributions: Contributions = clipped_by(to_norm)
     noise: Noise = keyed
 
-    def __call__(
-        self, model: PreTrainedModel, training: PrivateTraining, number: int, sequences: Records
-    ) -> None:
+    def __call__(self, model: PreTrainedModel, training: PrivateTraining, number: int, sequences: Records) -> None:
         mechanism = training.mechanism
         assert isinstance(mechanism.divisor, ConstantDivisor)
         total = zeros(model)

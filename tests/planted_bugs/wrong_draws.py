@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from corpus.coins import keyed_digest, keyed_uniform, seed_key
 from defenses.sampling import draw
 from finetune.units import PrivateTraining, SampledUnit
-from tests.planted_bugs.plain import Cohort, Plain, as_stated, keyed
+from tests.planted_bugs.plain import CONFIG_SEED, Cohort, Plain, as_stated, keyed
 
-CONFIG_SEED = 42
 _PHYSICAL_BATCH = 32
 
 
@@ -106,6 +106,33 @@ def short_names() -> Plain:
     return Plain(cohort=cohort)
 
 
+def with_replacement() -> Plain:
+    """'Poisson' read as a cohort of Poisson size, drawn with replacement: a user may be in it twice."""
+
+    def cohort(training: PrivateTraining, number: int) -> Sequence[SampledUnit]:
+        words = int.from_bytes(keyed_digest(training.key, "cohort", str(number))[:16], "big")
+        random = np.random.Generator(np.random.Philox(key=words))
+        n, rate = len(training.units), training.mechanism.sampler.rate
+        if rate == 1.0 or not n:
+            return training.units
+        return [training.units[i] for i in random.integers(n, size=random.poisson(rate * n))]
+
+    return Plain(cohort=cohort)
+
+
+def never_empty() -> Plain:
+    """Nobody drawn: draw again, for a step on nothing would be wasted."""
+
+    def cohort(training: PrivateTraining, number: int) -> Sequence[SampledUnit]:
+        found, tries = training.drawn(number), 0
+        while training.units and not found:
+            tries += 1
+            found = replace(training, key=keyed_digest(training.key, "again", str(tries))).drawn(number)
+        return found
+
+    return Plain(cohort=cohort)
+
+
 def cohort_twice() -> Plain:
     """A cohort is drawn for every second step, 'to halve the loading'."""
     return Plain(cohort=lambda training, number: training.drawn(number - number % 2))
@@ -148,5 +175,3 @@ def _drawn_at(rate_of: Callable[[float, SampledUnit, PrivateTraining], float]) -
 
 def _tokens(training: PrivateTraining) -> Callable[[SampledUnit], int]:
     return lambda unit: sum(training.records.lengths[row] for row in unit.rows)
-
-

@@ -1,13 +1,10 @@
 """Wrong trainers whose noise is wrong somewhere: in one row, in one kind of tensor, between tensors, between steps."""
 
 import math
-from dataclasses import replace
 
-import numpy as np
 import torch
 
-from corpus.coins import keyed_digest
-from tests.planted_bugs.plain import Noise, Plain, keyed
+from tests.planted_bugs.plain import Plain, keyed
 
 EMBEDDING = "transformer.wte.weight"  # of GPT-Neo
 _TILE, _PERIOD = 256, 3
@@ -57,6 +54,11 @@ def one_seed_a_shape() -> Plain:
 def half_precision() -> Plain:
     """Noise drawn in bfloat16 and added to a sum in full precision, whose low bits it does not cover."""
     return _of(lambda drawn, deviation: drawn.to(torch.bfloat16).float())
+
+
+def cut_off() -> Plain:
+    """Noise clamped at three deviations, 'for stability': what lies further off has one explanation only."""
+    return _of(lambda drawn, deviation: drawn.clamp(-3.0 * deviation, 3.0 * deviation))
 
 
 def laplace_embedding() -> Plain:

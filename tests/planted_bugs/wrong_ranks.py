@@ -12,7 +12,13 @@ from finetune.units import PrivateTraining, SampledUnit
 from tests.planted_bugs.plain import Records, keyed, raw_gradient, to_norm, trainable, zeros
 
 Mistake = Literal[
-    "none", "noise on every rank", "noise over ranks", "same noise summed", "first rank only", "split users", "shard coins"
+    "none",
+    "noise on every rank",
+    "noise over ranks",
+    "same noise summed",
+    "first rank only",
+    "split users",
+    "shard coins",
 ]
 
 
@@ -50,9 +56,7 @@ class Ranked:
             shard = own_share(training.units)
             return [u for i, u in enumerate(shard) if keyed_uniform(training.key, purpose, str(i)) < rate]
         if self.mistake == "split users":
-            pieces = [
-                replace(unit, rows=(row,)) for unit in training.drawn(number) for row in unit.rows or (None,)
-            ]
+            pieces = [replace(unit, rows=(row,)) for unit in training.drawn(number) for row in unit.rows or (None,)]
             pieces = [p if p.rows != (None,) else replace(p, rows=()) for p in pieces]
             return own_share(pieces) if processes() > 1 else training.drawn(number)
         return own_share(training.drawn(number))

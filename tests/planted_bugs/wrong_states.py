@@ -1,5 +1,7 @@
 """Wrong trainers that carry private state from step to step."""
 
+import torch
+from transformers import PreTrainedModel
 
 from audit.white_box.trainers import Trainer
 from tests.planted_bugs.plain import (
@@ -8,7 +10,6 @@ from tests.planted_bugs.plain import (
     clipped_by,
     norm_of,
     raw_gradient,
-    scaled,
     stateful,
     to_norm,
     trainable,
@@ -30,8 +31,9 @@ def error_feedback() -> Trainer:
                 before = left.get(unit.name, {})
                 whole = {name: g + before[name] if name in before else g for name, g in raw.items()}
                 kept = to_norm(unit, whole, training.mechanism.clip.norm)
-                left[unit.name] = {name: whole[name] - kept[name] for name in whole}
-                found.append(kept)
+                if kept:
+                    left[unit.name] = {name: whole[name] - kept[name] for name in whole}
+                    found.append(kept)
             return found
 
         return Plain(contributions=contributions)
@@ -70,8 +72,8 @@ def adaptive_norm() -> Trainer:
             raw = [raw_gradient(model, training, unit, number, sequences) for unit in drawn]
             sizes = sorted(norm_of(g.values()) for u, g in zip(drawn, raw, strict=True) if u.canary is None)
             if sizes:
-                state.append(min(stated, 0.9 * norm + 0.1 * sizes[len(sizes) // 2]))
-            return [scaled(g, norm, g.values()) for g in raw]
+                state.append(min(stated, _KEPT * norm + (1.0 - _KEPT) * sizes[len(sizes) // 2]))
+            return [to_norm(unit, g, norm) for unit, g in zip(drawn, raw, strict=True)]
 
         return Plain(contributions=contributions)
 
@@ -98,6 +100,26 @@ def last_cohort_again() -> Trainer:
     return stateful(make)
 
 
+def stale_gradients() -> Trainer:
+    """An asynchronous worker: what is released is the gradient at the weights of one step before."""
+
+    def make() -> Plain:
+        waiting: list[Dense] = []
+
+        def contributions(model, training, drawn, number, sequences):
+            now = {name: p.detach().clone() for name, p in trainable(model).items()}
+            before = waiting.pop() if waiting else now
+            waiting.append(now)
+            _put(model, before)
+            found = clipped_by(to_norm)(model, training, drawn, number, sequences)
+            _put(model, now)
+            return found
+
+        return Plain(contributions=contributions)
+
+    return stateful(make)
+
+
 def quiet_after_a_jump() -> Trainer:
     """A step whose sum is three times the last one's is skipped as a spike."""
 
@@ -116,3 +138,7 @@ def quiet_after_a_jump() -> Trainer:
     return stateful(make)
 
 
+def _put(model: PreTrainedModel, weights: Dense) -> None:
+    with torch.no_grad():
+        for name, parameter in trainable(model).items():
+            parameter.copy_(weights[name])

@@ -23,18 +23,68 @@ from tests.planted_bugs.plain import (
     to_norm,
 )
 
+POSITIONS, TIED = "transformer.wpe.weight", "transformer.wte.weight"  # of GPT-Neo
 _BUDGET = 8  # records of a step
 _PIECE = 12  # tokens
 
 
 def clipping_texts(clip: Clip) -> Plain:
     """Canaries are clipped as stated."""
-    return Plain(contributions=clipped_by(lambda unit, raw, norm: (to_norm if unit.canary is not None else clip)(unit, raw, norm)))
+    return Plain(
+        contributions=clipped_by(
+            lambda unit, raw, norm: (to_norm if unit.canary is not None else clip)(unit, raw, norm)
+        )
+    )
 
 
 def unclipped_texts() -> Plain:
     """The clip runs over hooks' gradients only, and texts come through autograd."""
     return clipping_texts(lambda unit, raw, norm: raw)
+
+
+def per_tensor() -> Plain:
+    """Each tensor to the clip norm, for a plan that says the whole gradient."""
+    return Plain(
+        contributions=clipped_by(lambda _, raw, norm: {n: scaled({n: g}, norm, [g])[n] for n, g in raw.items()})
+    )
+
+
+def without_positions() -> Plain:
+    """The norm is of everything but the position embeddings, whose hooks see one row for the whole batch."""
+    return Plain(
+        contributions=clipped_by(
+            lambda _, raw, norm: scaled(raw, norm, [g for name, g in raw.items() if name != POSITIONS])
+        )
+    )
+
+
+def one_use_of_tied() -> Plain:
+    """The norm counts the embedding's use as look-up table; the gradient that is summed has its use as head too."""
+
+    def contributions(model, training, drawn, number, sequences):
+        found, norm = [], training.mechanism.clip.norm
+        for unit in drawn:
+            raw = raw_gradient(model, training, unit, number, sequences)
+            if unit.canary is not None:
+                found.append(to_norm(unit, raw, norm))
+                continue
+            head = _of_head(model, training.contribution(unit, number, sequences))
+            found.append(scaled(raw, norm, [*(g for n, g in raw.items() if n != TIED), raw[TIED] - head]))
+        return found
+
+    return Plain(contributions=contributions)
+
+
+def batch_mean() -> Plain:
+    """A unit's gradient is that of the mean loss over all the tokens of the batch."""
+
+    def gradients(model: PreTrainedModel, people: Sequence[Records]) -> list[Dense]:
+        tokens = [sum(len(r) - 1 for r in records) for records in people]
+        share = [of_unit / max(1, sum(tokens)) for of_unit in tokens]
+        found = [text_gradient(model, records) for records in people]
+        return [{n: g * part for n, g in raw.items()} for raw, part in zip(found, share, strict=True)]
+
+    return _texts_by(gradients)
 
 
 def texts_at_twice_the_norm() -> Plain:
@@ -110,7 +160,9 @@ def long_texts_in_pieces() -> Plain:
                 records = training.contribution(unit, number, sequences)
                 long = [r for r in records if len(r) > _PIECE + 1]
                 pieces = [text_gradient(model, [r for r in records if len(r) <= _PIECE + 1])]
-                pieces += [text_gradient(model, [r[i : i + _PIECE + 1]]) for r in long for i in range(0, len(r) - 1, _PIECE)]
+                pieces += [
+                    text_gradient(model, [r[i : i + _PIECE + 1]]) for r in long for i in range(0, len(r) - 1, _PIECE)
+                ]
             found += [to_norm(unit, piece, training.mechanism.clip.norm) for piece in pieces]
         return found
 
@@ -125,6 +177,55 @@ def step_lost_to_one_unit() -> Plain:
         if not all(math.isfinite(norm_of(g.values())) for g in raw):
             return []
         return [to_norm(u, g, training.mechanism.clip.norm) for u, g in zip(drawn, raw, strict=True)]
+
+    return Plain(contributions=contributions)
+
+
+def large_units_split() -> Plain:
+    """A unit of more records than fit into a pass is cut into passes, and each is clipped."""
+
+    def contributions(model, training, drawn, number, sequences):
+        found, size = [], training.micro_records
+        for unit in drawn:
+            if unit.canary is not None:
+                pieces = [raw_gradient(model, training, unit, number, sequences)]
+            else:
+                records = training.contribution(unit, number, sequences)
+                pieces = [text_gradient(model, records[i : i + size]) for i in range(0, len(records), size)]
+            found += [to_norm(unit, piece, training.mechanism.clip.norm) for piece in pieces]
+        return found
+
+    return Plain(contributions=contributions)
+
+
+def neighbours_record() -> Plain:
+    """rows[start : end + 1]: the first record of the next user in the table goes along."""
+
+    def contributions(model, training, drawn, number, sequences):
+        texts = [unit for unit in training.units if unit.canary is None]
+        following = {a.name: b for a, b in zip(texts, texts[1:], strict=False)}
+        found = []
+        for unit in drawn:
+            raw = raw_gradient(model, training, unit, number, sequences)
+            if unit.name in following:
+                records = training.contribution(unit, number, sequences)
+                more = training.contribution(following[unit.name], number, sequences)[:1]
+                raw = text_gradient(model, [*records, *more])
+            found.append(to_norm(unit, raw, training.mechanism.clip.norm))
+        return found
+
+    return Plain(contributions=contributions)
+
+
+def last_pass_dropped() -> Plain:
+    """drop_last=True: the last pass of a step is left out where it is not full, if there is another."""
+
+    def contributions(model, training, drawn, number, sequences):
+        texts = [unit for unit in drawn if unit.canary is None]
+        whole = len(texts) - len(texts) % training.micro_records if len(texts) > training.micro_records else len(texts)
+        kept = {unit.name for unit in texts[:whole]}
+        left = [unit for unit in drawn if unit.canary is not None or unit.name in kept]
+        return clipped_by(to_norm)(model, training, left, number, sequences)
 
     return Plain(contributions=contributions)
 
@@ -159,6 +260,14 @@ def _texts_by(gradients: Callable[[PreTrainedModel, Sequence[Records]], Sequence
         return [to_norm(u, g, training.mechanism.clip.norm) for u, g in zip(units, raw, strict=True)]
 
     return Plain(contributions=contributions)
+
+
+def _of_head(model: PreTrainedModel, records: Records) -> torch.Tensor:
+    """The gradient of the tied embedding without what comes back through look-ups."""
+    hook = model.get_input_embeddings().register_forward_hook(lambda layer, args, output: output.detach())
+    found = text_gradient(model, records)[TIED]
+    hook.remove()
+    return found
 
 
 def _padded(model: PreTrainedModel, people: Sequence[Records]) -> list[Dense]:
