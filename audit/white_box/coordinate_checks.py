@@ -170,8 +170,8 @@ def _repeated(tensors: Tensors, name: str, of: Literal["one key", "two keys", "a
         sizes.append(blocks.shape[-1])
         tests += products.size
     found = laws.correlations(np.array(values), np.array(sizes), LEVEL, tests)
-    which = {"one key": "one key", "two keys": "two keys", "any two": "two keys, amid people,"}[of]
-    told = f"a correlation between steps of {which} of {found.smallest:.2g} in all numbers, {found.below:.2g} in a short row"
+    which = {"one key": "one key", "two keys": "two keys", "any two": "two keys amid people"}[of]
+    told = f"a correlation of {found.smallest:.2g} between steps of {which} ({found.below:.2g} in a short row alone)"
     return tested(name, "state" if of == "one key" else "keys", found, 0.0, told)
 
 

@@ -154,22 +154,11 @@ def _spreads(drawn: Drawn) -> list[Check]:
     totals = laws.squares(times.sum(axis=(0, 1)), keys * steps * copies, rate, LEVEL)
     cohorts = laws.squares(times.sum(axis=2), columns * copies, rate, LEVEL)
     one = laws.counts(times.sum(axis=2), columns * copies, rate, LEVEL)
+    of_totals, of_cohorts = (f"of {kind} of {its.times} the variance" for its in (totals, cohorts))
     of_one = f"one step, such as the first, that draws {kind} {_at(one)}"
     return [
-        tested(
-            f"sampling: spread of totals of {kind}",
-            "rates",
-            totals,
-            1.0,
-            f"totals of {kind} of {totals.times} the variance",
-        ),
-        tested(
-            f"sampling: spread of cohorts of {kind}",
-            "state",
-            cohorts,
-            1.0,
-            f"cohorts of {kind} of {cohorts.times} the variance",
-        ),
+        tested(f"sampling: spread of totals of {kind}", "rates", totals, 1.0, f"totals {of_totals}"),
+        tested(f"sampling: spread of cohorts of {kind}", "state", cohorts, 1.0, f"cohorts {of_cohorts}"),
         tested(f"sampling: most deviant cohort of {kind}", "state", one, rate, of_one),
     ]
 

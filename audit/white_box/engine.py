@@ -70,10 +70,8 @@ class TrainerAudit:
             return of_curve
         if not self.alarms:
             made = sum(not check.untested for check in self.checks)
-            reason = (
-                f"as to the coins of gradient canaries, {of_curve.reason}; no alarm of {made} checks of what is listed"
-            )
-            return dataclasses.replace(of_curve, reason=f"{reason} as tested, and of nothing else")
+            reason = f"as to the coins of gradient canaries, {of_curve.reason}; beside that no alarm of {made} checks"
+            return dataclasses.replace(of_curve, reason=f"{reason}, which speak of what is listed as tested only")
         what = "; ".join(f"{a.name} {a.measured:.4g}, stated {a.expected:.4g}" for a in self.alarms)
         return dataclasses.replace(
             of_curve,

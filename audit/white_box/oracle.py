@@ -100,7 +100,7 @@ class Columns:
         return Reading(taken, self.off(released, np.rint(taken)))
 
     def off(self, released: Array, taken: Array) -> float:
-        """Distance of a step from these numbers of contributions, over the largest contribution (1 if there is none)."""
+        """Distance of a step from these numbers of contributions, over the largest of them (over 1 if all are zero)."""
         largest = float(np.linalg.norm(self.matrix, axis=1).max(initial=0.0))
         return float(np.linalg.norm(released - taken @ self.matrix)) / (largest or 1.0)
 

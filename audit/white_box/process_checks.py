@@ -48,11 +48,10 @@ def checks_of_processes(stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[Ch
     off = max(furthest(of_rank) for of_rank in (*everyone, *some))
     noise = np.stack([one[0], two[0]]) / stage.mechanism.noise_multiplier
     percent = f"{100 * ROUNDING:g} %"
+    told = f"what a unit with texts adds, {percent} of the largest contribution off"
     checks = [
         exact("releases, apart", "processes", apart, 0.0, f"releases that differ by {percent} of the sensitivity"),
-        exact(
-            "texts", "processes", off, 0.0, f"what a unit with texts adds, {percent} of the largest contribution off"
-        ),
+        exact("texts", "processes", off, 0.0, told),
         *checks_of_empty_steps(tensors_of(stage, noise)),
         *checks_of_draws([drawn[0]], stage),
     ]

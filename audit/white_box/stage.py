@@ -127,7 +127,7 @@ class Stage:
         return [SampledUnit(f"canary {j} example {i}", (), canary=int(j)) for j in numbers for i in members]
 
     def with_places(self, number: int) -> "Stage":
-        """The same stage with at most `number` gradient canaries, each with one of the quiet coordinates for its own."""
+        """The same stage with at most `number` gradient canaries, each on one of the quiet coordinates."""
         places = self.canaries.quiet[:number]
         return replace(self, canaries=replace(self.canaries, coordinates=places, count=places.size))
 

@@ -22,7 +22,7 @@ HUGE, HALF = 1000.0, 0.5  # norms of the canary, in clip norms
 FOLLOWED = 5  # steps of a short audit in which some units take part, read against the weights of each
 _LEFT_OUT = 4  # units whose influence is measured at the stated clip norm
 _CROWD = 8  # gradient canaries
-_PASS = 4  # records of a small pass: fewer than some unit has
+_ALL, _SOME = 64, 4  # records of a pass, at most
 _PERCENT = f"{100 * ROUNDING:g} %"
 
 
@@ -77,8 +77,8 @@ def text_checks(
 ) -> tuple[Check, ...]:
     """Steps of units with texts against one backward pass for each unit, at the weights of the step.
 
-    At clip norms far below every unit's gradient, between them, far above, and as stated: everybody, and then half of
-    them by coins over several steps, in smaller passes.
+    At clip norms far below every unit's gradient, between them, far above, and as stated: everybody, in one pass or in
+    a pass for each record, and then half of them by coins over several steps, in passes of four.
 
     Args:
         stage: of the audit.
@@ -96,10 +96,9 @@ def text_checks(
     rows += (("far above the gradients", high, few), ("as stated", stage.clip_norm, 1))
     found, carried = [], []
     for name, norm, steps in rows:
-        told = (
-            f"what a unit with texts adds, {_PERCENT} of the largest contribution off, at a clip norm {name} ({spread})"
-        )
-        everyone = readings(stage, trainer, followed(stage, key, norm, rate=1.0, steps=1))
+        told = f"what a unit with texts adds, {_PERCENT} of the largest off, at a clip norm {name} ({spread})"
+        at_once = 1 if norm == low else _ALL
+        everyone = readings(stage, trainer, followed(stage, key, norm, rate=1.0, steps=1, most=at_once))
         some = readings(stage, trainer, followed(stage, key, norm, rate=0.5, steps=steps))
         found.append(exact(f"texts: clip norm {name}", "texts", furthest([*everyone, *some[:1]]), 0.0, told))
         carried += some[1:]
@@ -124,14 +123,14 @@ def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tup
     )
 
 
-def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int) -> Run:
-    """Units with texts and some gradient canaries, without noise; everybody in one pass, or some in small ones."""
+def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, most: int = _SOME) -> Run:
+    """Units with texts and some gradient canaries, without noise, in passes of at most so many records."""
     there = stage.with_places(_CROWD)
     training = stage.planned(keyed_digest(key, "white-box texts", f"{norm} {rate} {steps}"), stage.names_of_writers)
     training = replace(
         training,
         mechanism=changed(stage.mechanism, clip_norm=norm, rate=rate, steps=steps, noise_multiplier=0.0),
-        micro_records=training.micro_records if rate == 1.0 else _PASS,
+        micro_records=most,
         units=(*training.units, *there.gradient_units(range(there.canaries.count))),
         canaries=there.canaries.of_norm(norm),
     )

@@ -116,7 +116,7 @@ def watched(
 @contextmanager
 def _same_generators() -> Iterator[None]:
     """The process's generators at one fixed state in the block, and afterwards as they were before."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002: the global one is meant
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
     torch.manual_seed(0)

@@ -51,12 +51,15 @@ def keyed(training: PrivateTraining, number: int, name: str, summed: torch.Tenso
     return gaussian(training.noise, training.key, number, name, summed.shape, deviation, cpu)
 
 
+_CLIPPED = clipped_by(to_norm)
+
+
 @dataclass(frozen=True)
 class Plain:
     """A step; correct as it stands. A step without noise adds none, whatever `noise` is."""
 
     cohort: Cohort = as_stated
-    contributions: Contributions = clipped_by(to_norm)
+    contributions: Contributions = _CLIPPED
     noise: Noise = keyed
 
     def __call__(self, model: PreTrainedModel, training: PrivateTraining, number: int, sequences: Records) -> None:

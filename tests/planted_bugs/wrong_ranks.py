@@ -1,4 +1,4 @@
-"""Wrong trainers that are right alone and wrong in several processes. Module-level, so that a process can import them."""
+"""Wrong trainers that are right alone and wrong in several processes; a process can import them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,6 @@
 """Wrong trainers that treat gradient canaries right and texts wrong, or units that look unlike each other unequally."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -203,7 +204,7 @@ def neighbours_record() -> Plain:
 
     def contributions(model, training, drawn, number, sequences):
         texts = [unit for unit in training.units if unit.canary is None]
-        following = {a.name: b for a, b in zip(texts, texts[1:], strict=False)}
+        following = {a.name: b for a, b in itertools.pairwise(texts)}
         found = []
         for unit in drawn:
             raw = raw_gradient(model, training, unit, number, sequences)
