@@ -24,7 +24,7 @@ from corpus.coins import keyed_digest
 _CANARIES = 100  # most gradient canaries that are drawn
 _PER_UNIT = 8  # times that a unit is expected to be drawn under each key, in a short audit
 _FEWEST, _MOST = 40, 3_000  # steps under each key
-_AGAIN, _MOST_AGAIN = 3, 100  # times that a unit is expected to be drawn in a run that is done again; steps of it
+_AGAIN, _MOST_AGAIN = 8, 200  # times that a unit is expected to be drawn in a run that is done again; steps of it
 _MISREAD = 1e-2
 
 
@@ -110,6 +110,7 @@ def checks_of_draws(seen: Sequence[Draws], stage: Stage) -> list[Check]:
     if rate == 1.0:
         least = min(float(its.times.min() / its.copies) for its in (texts, twins, canaries) if its.times.size)
         return [*found, exact("sampling: least drawn of all", "rates", least, 1.0, "a unit that is left out of a step")]
+    found.append(_whole_cohorts(seen, rate, members))
     for its in (texts, canaries):
         found += [*_rates(its), *_spreads(its), *_over_steps(its), *_between_units(its), *_between_keys(its)]
     return [*found, *_twins(twins)]
@@ -127,6 +128,15 @@ def _kinds(seen: Sequence[Draws], rate: float, members: int) -> tuple[Drawn, Dra
         Drawn("texts", texts[:, :, pairs].clip(0, 2), 2, rate),
         Drawn("canaries", canaries.clip(0, members), members, rate),
     )
+
+
+def _whole_cohorts(seen: Sequence[Draws], rate: float, members: int) -> Check:
+    """Sizes of cohorts, all kinds of units together: one size for all, a cap, or a common coin show here."""
+    units = sum(len(its) for its in seen[0].names) + members * seen[0].canaries.shape[1]
+    sizes = np.concatenate([its.texts.sum(axis=1) + its.canaries.sum(axis=1) for its in seen])
+    found = laws.squares(sizes.clip(0, units), units, rate, LEVEL)
+    told = f"whole cohorts, of {units} units, of {found.times} the variance"
+    return tested("sampling: spread of whole cohorts", "rates", found, 1.0, told)
 
 
 def _beyond(seen: Draws, members: int) -> float:

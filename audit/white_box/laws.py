@@ -4,6 +4,7 @@ Every law here is exact under the stated null, or a bound from above (Chernoff),
 tail, where approximations fail first. Several values at once pay for their number (Bonferroni).
 """
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -190,17 +191,23 @@ def areas(measured: float, error: float, limit: float, number: int, level: float
 
 
 def close_pairs(values: Array, within: float, level: float) -> Found:
-    """How many of N(0, 1) numbers lie within `within` of their neighbour; on a grid many do. Poisson, from above.
+    """How many of N(0, 1) numbers lie within `within` above another; on a grid many do. Poisson, from above.
 
-    P(|X - Y| < w) is at most w / sqrt(pi). smallest: the width of a grid, of which numbers share a cell with
-    probability width / (2 sqrt(pi)); below: the number of close pairs to be expected at most.
+    P(|X - Y| < w) is at most w / sqrt(pi). smallest: the width of a grid; below: the number to be expected at most.
     """
-    ordered = np.sort(values)
-    near = int((np.diff(ordered) < within).sum())
-    expected = values.size * (values.size - 1) / 2 * within / math.sqrt(math.pi)
+    number = values.size
+    near = int((np.diff(np.sort(values)) < within).sum())
+    expected = number * (number - 1) / 2 * within / math.sqrt(math.pi)
     least = float(stats.poisson.isf(level, expected)) + 1.0
-    needed = float(optimize.brentq(lambda m: stats.poisson.sf(least - 1, m) - SEEN, least / 4 + 1e-3, 8 * least + 40))
-    width = needed / (values.size * (values.size - 1) / 2) * 2.0 * math.sqrt(math.pi)
+    at = stats.norm.pdf(np.linspace(-6.0, 6.0, 2401))
+
+    def seen(width: float) -> float:
+        """Numbers that share a cell with a lower one, less the least that are rejected and their spread."""
+        of_cell = number * width * at
+        shared = float((of_cell + np.expm1(-of_cell)).sum() * 0.005 / width)
+        return shared - _Z * math.sqrt(shared) - least
+
+    width = float(optimize.brentq(seen, within, 1.0)) if seen(1.0) > 0.0 else math.nan
     return Found(float(stats.poisson.sf(near - 1, expected)), float(near), width, expected)
 
 
@@ -228,6 +235,7 @@ def _chi2_tails(value: float, freedom: int) -> tuple[float, float]:
     return float(stats.chi2.cdf(value, freedom)), float(stats.chi2.sf(value, freedom))
 
 
+@functools.lru_cache(maxsize=32)
 def _law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
     """The whole number nearest the mean, and the law of the sum of `number` squared distances from it, at 0, 1, ...
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -14,8 +14,11 @@ from audit.white_box.stage import Stage
 from audit.white_box.step_checks import followed, furthest
 from audit.white_box.trainers import Trainer
 
+Part = Literal["noise", "texts", "draws"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
 _STEPS = 4  # read against one backward pass for each unit
-_EFFORT = 4  # times the draws of a short audit: two processes are to be told apart from one
+_EFFORT = 4  # times the draws of a short audit: units of one place in two shards are to be seen
 _TOGETHER = f"{PROCESSES} processes"
 
 
@@ -25,34 +28,43 @@ def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tu
     low: a clip norm below every unit's gradient.
     """
     try:
-        return checks_of_processes(stage, together(jobs(stage, trainer, key, low)))
+        seen = together([job for part in PARTS for job in jobs(part, stage, trainer, key, low)])
     except NotRun as why:
         return (silent(_TOGETHER, "processes", f"several processes: {why}"),)
+    return (
+        *checks_of("noise", stage, seen[:2]),
+        *checks_of("texts", stage, seen[2:4]),
+        *checks_of("draws", stage, seen[4:]),
+    )
 
 
-def jobs(stage: Stage, trainer: Trainer, key: bytes, low: float) -> list[Job]:
-    """What the processes do: empty steps under two keys, steps of texts, draws."""
-    there, run = drawing(stage, key, low, _EFFORT)
-    return [
-        *(Job("releases", its, stage, trainer) for its in empty_runs(stage, key)),
-        Job("readings", followed(stage, key, low, rate=1.0, steps=1), stage, trainer),
-        Job("readings", followed(stage, key, low, rate=0.5, steps=_STEPS), stage, trainer),
-        Job("draws", run, there, trainer),
-    ]
+def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> list[Job]:
+    """What the processes do: empty steps under two keys; steps of texts, all units and some; draws."""
+    match part:
+        case "noise":
+            return [Job("releases", run, stage, trainer) for run in empty_runs(stage, key)]
+        case "texts":
+            runs = followed(stage, key, low, rate=1.0, steps=1), followed(stage, key, low, rate=0.5, steps=_STEPS)
+            return [Job("readings", run, stage, trainer) for run in runs]
+        case "draws":
+            there, run = drawing(stage, key, low, _EFFORT)
+            return [Job("draws", run, there, trainer)]
 
 
-def checks_of_processes(stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[Check, ...]:
-    """Of what the processes saw of `jobs`."""
-    one, two, everyone, some, drawn = seen
-    apart = max(float(np.abs(others - first).max()) for first, *others_ in (one, two) for others in others_)
-    off = max(furthest(of_rank) for of_rank in (*everyone, *some))
-    noise = np.stack([one[0], two[0]]) / stage.mechanism.noise_multiplier
+def checks_of(part: Part, stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[Check, ...]:
+    """Of what the processes saw of the part's jobs, (jobs, processes)."""
     percent = f"{100 * ROUNDING:g} %"
-    told = f"what a unit with texts adds, {percent} of the largest contribution off"
-    checks = [
-        exact("releases, apart", "processes", apart, 0.0, f"releases that differ by {percent} of the sensitivity"),
-        exact("texts", "processes", off, 0.0, told),
-        *checks_of_empty_steps(tensors_of(stage, noise)),
-        *checks_of_draws([drawn[0]], stage),
-    ]
-    return tuple(replace(check, name=f"{_TOGETHER}: {check.name}", subject="processes") for check in checks)
+    match part:
+        case "noise":
+            apart = max(float(np.abs(other - its[0]).max()) for its in seen for other in its[1:])
+            told = f"releases of two processes that differ by {percent} of the sensitivity"
+            noise = np.stack([its[0] for its in seen]) / stage.mechanism.noise_multiplier
+            found = [exact("releases, apart", "processes", apart, 0.0, told)]
+            found += checks_of_empty_steps(tensors_of(stage, noise))
+        case "texts":
+            off = max(furthest(of_one) for its in seen for of_one in its)
+            told = f"what a unit with texts adds, {percent} of the largest contribution off"
+            found = [exact("texts", "processes", off, 0.0, told)]
+        case "draws":
+            found = checks_of_draws([seen[0][0]], stage)
+    return tuple(replace(check, name=f"{_TOGETHER}: {check.name}", subject="processes") for check in found)
