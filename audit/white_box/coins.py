@@ -27,6 +27,7 @@ from corpus.errors import InputError
 from models.loading import LanguageModel
 
 _SAMPLE = 5  # text canaries whose share of the gradient in their own row is taken for all
+_LOOKS = 250  # at the gradients of the text canaries, in a training
 _FEWEST = 10  # of each side, for an AUROC
 
 
@@ -62,10 +63,14 @@ def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observ
     stream = np.zeros((mechanism.steps, places.size), dtype=np.float32)
     of_texts = np.zeros((mechanism.steps, text_member.size))
 
+    every = -(-mechanism.steps // _LOOKS)
+
     def see(step: int, released: NDArray[np.float32]) -> None:
         if not np.isfinite(released).all():
             raise InputError(f"the trainer released a gradient that is not finite at step {step}: it cannot be audited")
         stream[step] = released[places]
+        if step % every == 0:
+            rows.look()
         of_texts[step] = rows.read(released)
 
     before = flat(base)
@@ -182,13 +187,18 @@ class _OwnRows:
         self._tokens, self._places = list(stage.people.own_tokens), own_rows(stage)
         some = range(0, len(texts), max(1, len(texts) // _SAMPLE))
         parts = [contribution(base, (texts[i],), stage.clip_norm)[self._places[i]] for i in some]
+        self._along: Array = np.zeros(self._places.shape)
         self.size = float(np.mean([np.linalg.norm(part) for part in parts]))
 
-    def read(self, released: NDArray[np.float32]) -> Array:
-        """(texts,), in units of the sensitivity. All texts in one pass: their tokens do not meet."""
+    def look(self) -> None:
+        """Take the directions anew, at the weights of now. All texts in one pass: their tokens do not meet."""
         with torch.enable_grad():
             loss = self._base.model(input_ids=self._ids, labels=self._ids, use_cache=False).loss
             (whole,) = torch.autograd.grad(loss, [self._table])
         along = whole[self._tokens].double().numpy()
         along /= np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-300)
-        return np.asarray((released[self._places] * along).sum(axis=1))
+        self._along = along
+
+    def read(self, released: NDArray[np.float32]) -> Array:
+        """(texts,), in units of the sensitivity."""
+        return np.asarray((released[self._places] * self._along).sum(axis=1))

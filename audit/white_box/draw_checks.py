@@ -21,7 +21,7 @@ from audit.white_box.step_checks import furthest
 from audit.white_box.trainers import Trainer
 from corpus.coins import keyed_digest
 
-_CANARIES = 100  # most gradient canaries that are drawn
+DRAWN_CANARIES = 100  # most gradient canaries that are drawn
 _PER_UNIT = 8  # times that a unit is expected to be drawn under each key, in a short audit
 _FEWEST, _MOST = 40, 3_000  # steps under each key
 _AGAIN, _MOST_AGAIN = 8, 200  # times that a unit is expected to be drawn in a run that is done again; steps of it
@@ -69,9 +69,7 @@ def draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, effort: 
     return tuple(checks_of_draws([draws(there, trainer, run) for there, run in runs], stage))
 
 
-def odd_draw_checks(
-    stage: Stage, trainer: Trainer, key: bytes, low: float, high: float, effort: int = 1
-) -> tuple[Check, ...]:
+def odd_draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, high: float) -> tuple[Check, ...]:
     """Draws of unlike sets of units: a crowd, one unit alone, the same names with other texts.
 
     low, high: clip norms below and above every unit's gradient.
@@ -79,14 +77,14 @@ def odd_draw_checks(
     crowd, others = _of_a_crowd(stage, trainer, key, low), _whatever_the_texts(stage, trainer, key, low, high)
     if stage.mechanism.sampler.rate == 1.0:
         return (crowd, others)
-    return (crowd, _of_one_alone(stage, trainer, key, low, effort), others)
+    return (crowd, _of_one_alone(stage, trainer, key, low), others)
 
 
 def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: int | None = None) -> tuple[Stage, Run]:
     """A run without noise of units with texts and gradient canaries with a coordinate each, and its stage."""
     rate = stage.mechanism.sampler.rate
     enough = math.ceil(min(_MOST, max(_FEWEST, effort * _PER_UNIT / rate))) if rate < 1.0 else 4
-    there = stage.with_places(_CANARIES)
+    there = stage.with_places(DRAWN_CANARIES)
     planned = there.planned(key, stage.names_of_writers)
     training = replace(
         planned,
@@ -95,6 +93,17 @@ def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: 
         canaries=there.canaries.of_norm(clip_norm),
     )
     return there, Run(training)
+
+
+def steps_to_see_one_coin(rate: float, units: int) -> int:
+    """So many steps that two of so many units with one coin are seen with probability 0.99."""
+    steps = _FEWEST
+    while steps < _MOST and rate < 1.0:
+        found = laws.counts(np.zeros(units * (units - 1) // 2), steps, rate**2, LEVEL)
+        if stats.binom.sf(found.from_count - 1, steps, rate) >= laws.SEEN:
+            break
+        steps += _FEWEST
+    return steps
 
 
 def checks_of_draws(seen: Sequence[Draws], stage: Stage) -> list[Check]:
@@ -174,17 +183,20 @@ def _spreads(drawn: Drawn) -> list[Check]:
 
 
 def _over_steps(drawn: Drawn) -> list[Check]:
-    """Who took part in a step and again k steps later, for every k: pairs of steps that share none are independent."""
+    """Who took part in a step and again k steps later, for every k.
+
+    Pairs of steps that share none are independent: for each k they are counted in two sets of such pairs.
+    """
     present = drawn.present
     steps = present.shape[1]
     both, trials = [], []
     for lag in range(1, steps):
-        starts = np.arange(steps - lag)
-        for half in (0, 1):
-            first = starts[(starts // lag) % 2 == half]
-            if first.size:
-                both.append(int((present[:, first] & present[:, first + lag]).sum()))
-                trials.append(present[:, first].size)
+        for offset in (0, lag):
+            starts = range(offset, steps - lag, 2 * lag)
+            spans = [(start, min(start + lag, steps - lag)) for start in starts]
+            if spans:
+                both.append(sum(int((present[:, a:b] & present[:, a + lag : b + lag]).sum()) for a, b in spans))
+                trials.append(sum(b - a for a, b in spans) * present.shape[0] * present.shape[2])
     found = laws.counts(np.array(both), np.array(trials), drawn.chance**2, LEVEL)
     name = f"sampling: the same {drawn.kind} some steps later"
     told = f"{_alike(found, drawn, max(trials))} of {drawn.kind} from a step to the next"
@@ -245,9 +257,9 @@ def _of_a_crowd(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check
     return exact("sampling: everybody of a crowd", "rates", furthest(found), 0.0, told)
 
 
-def _of_one_alone(stage: Stage, trainer: Trainer, key: bytes, low: float, effort: int) -> Check:
+def _of_one_alone(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
     """The rate of a unit that is the only one: where cohorts must not be empty, it is always drawn."""
-    there, run = drawing(stage, keyed_digest(key, "white-box draws", "alone"), low, effort)
+    there, run = drawing(stage, keyed_digest(key, "white-box draws", "alone"), low)
     rate, steps = stage.mechanism.sampler.rate, run.training.mechanism.steps
     found = draws(there, trainer, Run(replace(run.training, units=run.training.units[:1])))
     count = laws.counts(found.texts.clip(0, 1).sum(), steps, rate, LEVEL)

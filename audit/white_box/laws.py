@@ -242,9 +242,9 @@ def _law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
     By powers of the discrete Fourier transform, which is exact to about 1e-15.
     """
     centre = round(trials * rate)
-    low, high = (int(f(1e-18, trials, rate)) for f in (stats.binom.ppf, stats.binom.isf))
-    values = np.arange(max(0, low - 1), min(trials, high + 1) + 1)
-    weights = stats.binom.pmf(values, trials, rate)
+    whole = stats.binom.pmf(np.arange(trials + 1), trials, rate)
+    values = np.flatnonzero(whole > 1e-18)
+    weights = whole[values]
     one = np.bincount(np.square(values - centre), weights=weights)
     reach = _reach(one, number)
     size = 1 << (reach - 1).bit_length()

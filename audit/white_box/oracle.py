@@ -92,11 +92,14 @@ class Columns:
     names: tuple[tuple[str, ...], ...]
     matrix: Array
 
+    @functools.cached_property
+    def _inverse(self) -> Array:
+        """(d, columns); of a column of zeros, zeros."""
+        return np.linalg.pinv(self.matrix)
+
     def read(self, released: Array) -> Reading:
         """Least squares; released: (d,)."""
-        kept = np.flatnonzero(np.abs(self.matrix).max(axis=1, initial=0.0) > 0.0)
-        taken = np.zeros(len(self.names))
-        taken[kept] = np.linalg.lstsq(self.matrix[kept].T, released, rcond=None)[0]
+        taken = released @ self._inverse
         return Reading(taken, self.off(released, np.rint(taken)))
 
     def off(self, released: Array, taken: Array) -> float:

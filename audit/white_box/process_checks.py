@@ -8,7 +8,7 @@ import numpy as np
 
 from audit.white_box.check import ROUNDING, Check, exact, silent
 from audit.white_box.coordinate_checks import checks_of_empty_steps, empty_runs, tensors_of
-from audit.white_box.draw_checks import checks_of_draws, drawing
+from audit.white_box.draw_checks import DRAWN_CANARIES, checks_of_draws, drawing, steps_to_see_one_coin
 from audit.white_box.processes import PROCESSES, Job, NotRun, together
 from audit.white_box.stage import Stage
 from audit.white_box.step_checks import followed, furthest
@@ -18,7 +18,6 @@ Part = Literal["noise", "texts", "draws"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 _STEPS = 4  # read against one backward pass for each unit
-_EFFORT = 4  # times the draws of a short audit: units of one place in two shards are to be seen
 _TOGETHER = f"{PROCESSES} processes"
 
 
@@ -47,7 +46,8 @@ def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> 
             runs = followed(stage, key, low, rate=1.0, steps=1), followed(stage, key, low, rate=0.5, steps=_STEPS)
             return [Job("readings", run, stage, trainer) for run in runs]
         case "draws":
-            there, run = drawing(stage, key, low, _EFFORT)
+            steps = steps_to_see_one_coin(stage.mechanism.sampler.rate, DRAWN_CANARIES)
+            there, run = drawing(stage, key, low, steps=steps)
             return [Job("draws", run, there, trainer)]
 
 

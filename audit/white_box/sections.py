@@ -40,7 +40,7 @@ def _draws(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Che
 
 
 def _odd_draws(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:
-    return odd_draw_checks(stage, trainer, key, *clip_norms(stage, key), effort)
+    return odd_draw_checks(stage, trainer, key, *clip_norms(stage, key))
 
 
 def clip_norms(stage: Stage, key: bytes) -> tuple[float, float]:
