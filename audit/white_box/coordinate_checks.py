@@ -1,12 +1,13 @@
 """The noise of every coordinate of every tensor: in steps with nobody to draw, under two keys, and amid people."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audit.white_box import laws
 from audit.white_box.canaries import Array
@@ -37,7 +38,7 @@ def empty_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...
     A trainer that skips empty cohorts releases nothing, which is a deviation of 0.
     """
     streams = [releases(stage, trainer, run) for run in empty_runs(stage, key)]
-    return checks_of_empty_steps(tensors_of(stage, np.stack(streams) / stage.mechanism.noise_multiplier))
+    return checks_of_empty_steps(over_stated(stage, streams))
 
 
 def empty_runs(stage: Stage, key: bytes) -> list[Run]:
@@ -106,8 +107,8 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
     grid = laws.close_pairs(kept[:: max(1, kept.size // _GRID_NUMBERS)], _GRID, LEVEL)
     of_grid = f"noise on a grid of {grid.smallest:.1g} deviations under sums that are on none"
     return (
-        *_granular(tensors_of(stage, z), "noise amid people"),
-        _repeated(tensors_of(stage, u), "noise amid people shared by two keys", "any two"),
+        *_granular(_tensors(stage, z), "noise amid people"),
+        _repeated(_tensors(stage, u), "noise amid people shared by two keys", "any two"),
         tested("noise amid people along the sum", "texts", added, 0.0, of_sum),
         tested("noise amid people on a grid, close numbers", "coordinates", grid, grid.below, of_grid),
     )
@@ -121,11 +122,16 @@ def crowd(stage: Stage, key: bytes, norm: float) -> PrivateTraining:
     return replace(training, units=(*training.units, *some), canaries=there.canaries.of_norm(norm))
 
 
-def tensors_of(stage: Stage, z: Array) -> Tensors:
+def over_stated(stage: Stage, streams: Sequence[NDArray[np.float32]]) -> Tensors:
+    """What steps without anybody released over the stated deviation, by tensor; streams: of each key, (steps, d)."""
+    return _tensors(stage, np.stack(streams).astype(np.float64) / stage.mechanism.noise_multiplier)
+
+
+def _tensors(stage: Stage, z: Array) -> Tensors:
     """(keys, steps, d) by tensor."""
     offsets = stage.canaries.offsets
     return {
-        name: z[..., offsets[name] : offsets[name] + shape.numel()].reshape(*z.shape[:2], *shape).astype(np.float64)
+        name: z[..., offsets[name] : offsets[name] + shape.numel()].reshape(*z.shape[:2], *shape)
         for name, shape in stage.canaries.shapes.items()
     }
 

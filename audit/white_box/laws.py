@@ -77,12 +77,13 @@ def correlations(values: Array, sizes: Array, level: float, tests: int | None = 
 
     smallest, below: what would have been seen in the longest vectors and in the shortest, by Fisher's approximation.
     """
-    r, n = np.minimum(np.abs(np.ravel(values)), 1.0), np.ravel(sizes).astype(np.float64)
+    r: Array = np.minimum(np.abs(np.ravel(values)), 1.0)
+    n: Array = np.ravel(sizes).astype(np.float64)
     r, n = r[n > 1], n[n > 1]
     number = tests or r.size
     if not r.size:
         return Found(1.0, 0.0, math.nan)
-    tails = stats.beta.sf(np.square(r), 0.5, (n - 1) / 2)
+    tails = np.asarray(stats.beta.sf(np.square(r), 0.5, (n - 1) / 2))
     worst = int(np.argmin(tails))
 
     def seen(size: float) -> float:
@@ -245,7 +246,7 @@ def _law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
     whole = stats.binom.pmf(np.arange(trials + 1), trials, rate)
     values = np.flatnonzero(whole > 1e-18)
     weights = whole[values]
-    one = np.bincount(np.square(values - centre), weights=weights)
+    one = np.bincount(np.square(values - centre), weights=weights).astype(np.float64)
     reach = _reach(one, number)
     size = 1 << (reach - 1).bit_length()
     law = np.fft.irfft(np.fft.rfft(one, size) ** number, size)

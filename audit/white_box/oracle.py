@@ -8,7 +8,7 @@ whatever it holds besides.
 import functools
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,9 +67,8 @@ def _gradient(weights: _Weights, texts: Texts) -> Array:
         for text in texts:
             ids = torch.tensor([list(text)])
             loss = base.model(input_ids=ids, labels=ids, use_cache=False).loss / len(texts)
-            found = torch.autograd.grad(loss, parameters, allow_unused=True)
-            parts = [torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)]
-            total += torch.cat([part.reshape(-1) for part in parts]).double().numpy()
+            found = torch.autograd.grad(loss, parameters, materialize_grads=True)
+            total += torch.cat([part.reshape(-1) for part in found]).double().numpy()
     return total
 
 
@@ -95,7 +94,7 @@ class Columns:
     @functools.cached_property
     def _inverse(self) -> Array:
         """(d, columns); of a column of zeros, zeros."""
-        return np.linalg.pinv(self.matrix)
+        return np.asarray(np.linalg.pinv(self.matrix), dtype=np.float64)
 
     def read(self, released: Array) -> Reading:
         """Least squares; released: (d,)."""
@@ -108,19 +107,18 @@ class Columns:
         return float(np.linalg.norm(released - taken @ self.matrix)) / (largest or 1.0)
 
 
-def columns_of(
-    base: LanguageModel,
-    training: PrivateTraining,
-    units: Sequence[SampledUnit],
-    step: int,
-    sequences: Sequence[Sequence[int]],
-) -> Columns:
-    """The columns of the units with texts at the weights that `base` has now."""
-    alike: dict[Texts, list[str]] = {}
+def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_norm: float) -> Columns:
+    """The columns of units by what they contribute (`alike_in`), at the weights that `base` has now."""
+    parts = [contribution(base, texts, clip_norm) for texts in alike]
+    return Columns(tuple(tuple(names) for names in alike.values()), np.stack(parts))
+
+
+def alike_in(
+    training: PrivateTraining, units: Sequence[SampledUnit], step: int, sequences: Sequence[Sequence[int]]
+) -> dict[Texts, list[str]]:
+    """Names of the units with texts, by the token sequences that they contribute to the step."""
+    found: dict[Texts, list[str]] = {}
     for unit in units:
         texts = tuple(tuple(text) for text in training.contribution(unit, step, sequences))
-        alike.setdefault(texts, []).append(unit.name)
-    clip = training.mechanism.clip
-    norm = getattr(clip, "norm", math.inf)
-    parts = [contribution(base, texts, norm) for texts in alike]
-    return Columns(tuple(tuple(names) for names in alike.values()), np.stack(parts))
+        found.setdefault(texts, []).append(unit.name)
+    return found

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from audit.white_box.check import ROUNDING, Check, exact, silent
-from audit.white_box.coordinate_checks import checks_of_empty_steps, empty_runs, tensors_of
+from audit.white_box.coordinate_checks import checks_of_empty_steps, empty_runs, over_stated
 from audit.white_box.draw_checks import DRAWN_CANARIES, checks_of_draws, drawing, steps_to_see_one_coin
 from audit.white_box.processes import PROCESSES, Job, NotRun, together
 from audit.white_box.stage import Stage
@@ -58,9 +58,8 @@ def checks_of(part: Part, stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[
         case "noise":
             apart = max(float(np.abs(other - its[0]).max()) for its in seen for other in its[1:])
             told = f"releases of two processes that differ by {percent} of the sensitivity"
-            noise = np.stack([its[0] for its in seen]) / stage.mechanism.noise_multiplier
             found = [exact("releases, apart", "processes", apart, 0.0, told)]
-            found += checks_of_empty_steps(tensors_of(stage, noise))
+            found += checks_of_empty_steps(over_stated(stage, [its[0] for its in seen]))
         case "texts":
             off = max(furthest(of_one) for its in seen for of_one in its)
             told = f"what a unit with texts adds, {percent} of the largest contribution off"

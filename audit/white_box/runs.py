@@ -1,5 +1,6 @@
 """Runs of a trainer that an audit watches, and what is seen of them: releases, or who took part."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from audit.white_box.canaries import Array, Canaries, Index
-from audit.white_box.oracle import Reading, columns_of
+from audit.white_box.oracle import Columns, Reading, Texts, alike_in, columns_of
 from audit.white_box.stage import Stage
 from audit.white_box.trainers import Trainer, watched
 from corpus.errors import InputError
@@ -17,7 +18,7 @@ from defenses.mechanism import Mechanism
 from finetune.units import PrivateTraining
 from models.loading import LanguageModel
 
-_READABLE = 0.25  # of a contribution: closer to a whole number, a step is read by contributions of about its weights
+_READABLE = 0.25  # of a contribution: so near to whole numbers, a step is read by contributions of about its weights
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
         if not np.isfinite(released).all():
             found[step] = Reading(np.full(1, np.inf), np.inf)
             return
-        columns = columns_of(base, training, units, step, stage.sequences)
+        columns = columns_of(base, alike_in(training, units, step, stage.sequences), clip_norm_of(training.mechanism))
         rest = released.astype(np.float64)
         of_canaries = rest[places]
         rest[places] = 0.0
@@ -111,36 +112,72 @@ def draws(stage: Stage, trainer: Trainer, run: Run) -> Draws:
     """Who took part in each step of a run without noise.
 
     The weights are put back after each step, so that contributions stay nearly what they were: they are computed once,
-    and anew only where a step cannot be read by the old ones.
+    and anew where units contribute something else, or where a step cannot be read by the old ones. Raises InputError
+    where a step released something that is not finite.
     """
     base, training = stage.model(), run.training
-    units, places = [unit for unit in training.units if unit.canary is None], _places(training)
+    places, reader = _places(training), _Reader(base, training, stage.sequences)
     steps = training.mechanism.steps
     texts: list[Array] = [np.zeros(0)] * steps
     canaries: list[Array] = [np.zeros(0)] * steps
-    hold = _Held(base)
-    odd, first = 0.0, None
 
     def see(step: int, released: NDArray[np.float32]) -> None:
-        nonlocal odd, first
+        if not np.isfinite(released).all():
+            raise InputError(f"the trainer released a gradient that is not finite at step {step}: it cannot be audited")
         rest = released.astype(np.float64)
         canaries[step] = rest[places]
         rest[places] = 0.0
-        if first is None:
-            hold.keep()
-            first = columns_of(base, training, units, step, stage.sequences)
-        reading = first.read(rest)
-        if reading.odd > _READABLE:
-            reading = columns_of(base, training, units, step, stage.sequences).read(rest)
-            odd = max(odd, reading.odd)
-        texts[step] = np.rint(reading.taken)
-        hold.put_back()
+        texts[step] = reader.read(step, rest)
 
     watched(trainer, base, training, stage.sequences, see)
-    assert first is not None
     drawn = np.stack(canaries)
-    odd = max(odd, float(np.abs(drawn - np.rint(drawn)).max(initial=0.0)))
-    return Draws(np.stack(texts), first.names, np.rint(drawn), odd)
+    odd = max(reader.odd, float(np.abs(drawn - np.rint(drawn)).max(initial=0.0)))
+    return Draws(np.stack(texts), reader.names, np.rint(drawn), odd)
+
+
+def clip_norm_of(mechanism: Mechanism) -> float:
+    """C."""
+    assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
+    return mechanism.clip.norm
+
+
+class _Reader:
+    """Reads who took part off steps whose weights it puts back.
+
+    names: of the units with the same texts, together; odd: how far a number of contributions was from a whole one.
+    """
+
+    def __init__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]]) -> None:
+        self._base, self._training, self._sequences = base, training, sequences
+        self._units = [unit for unit in training.units if unit.canary is None]
+        groups: dict[tuple[tuple[int, ...], ...], list[str]] = {}
+        for unit in self._units:
+            groups.setdefault(tuple(tuple(sequences[row]) for row in unit.rows), []).append(unit.name)
+        self.names = tuple(tuple(names) for names in groups.values())
+        self.odd = 0.0
+        self._group = {name: i for i, names in enumerate(self.names) for name in names}
+        self._weights: list[torch.Tensor] = []
+        self._known: tuple[Mapping[Texts, Sequence[str]], Columns] | None = None
+
+    def read(self, step: int, released: Array) -> Array:
+        """How many of each group took part, (groups,)."""
+        alike = alike_in(self._training, self._units, step, self._sequences)
+        if not self._weights:
+            self._weights = [p.detach().clone() for p in self._base.model.parameters()]
+        if self._known is None or self._known[0] != alike:
+            self._known = alike, columns_of(self._base, alike, clip_norm_of(self._training.mechanism))
+        columns = self._known[1]
+        reading = columns.read(released)
+        if reading.odd > _READABLE or reading.off > 2.0 * _READABLE:
+            columns = columns_of(self._base, alike, clip_norm_of(self._training.mechanism))
+            reading = columns.read(released)
+            self.odd = max(self.odd, reading.odd)
+        with torch.no_grad():
+            for parameter, kept in zip(self._base.model.parameters(), self._weights, strict=True):
+                parameter.copy_(kept)
+        taken = np.zeros(len(self.names))
+        np.add.at(taken, [self._group[names[0]] for names in columns.names], np.rint(reading.taken))
+        return taken
 
 
 def _places(training: PrivateTraining) -> Index:
@@ -151,19 +188,3 @@ def _places(training: PrivateTraining) -> Index:
         return np.zeros(0, dtype=np.int64)
     assert canaries.coordinates is not None
     return canaries.coordinates
-
-
-class _Held:
-    """The weights of a model, kept and put back."""
-
-    def __init__(self, base: LanguageModel) -> None:
-        self._model = base.model
-        self._kept: list[torch.Tensor] = []
-
-    def keep(self) -> None:
-        self._kept = [p.detach().clone() for p in self._model.parameters()]
-
-    def put_back(self) -> None:
-        with torch.no_grad():
-            for parameter, kept in zip(self._model.parameters(), self._kept, strict=True):
-                parameter.copy_(kept)

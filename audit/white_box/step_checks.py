@@ -11,8 +11,8 @@ import numpy as np
 
 from audit.white_box.canaries import Array
 from audit.white_box.check import ROUNDING, Check, exact
-from audit.white_box.oracle import gradient
-from audit.white_box.runs import Reading, Run, changed, readings, releases
+from audit.white_box.oracle import Reading, gradient
+from audit.white_box.runs import Run, changed, readings, releases
 from audit.white_box.stage import Stage
 from audit.white_box.trainers import Trainer
 from corpus.coins import keyed_digest
@@ -48,7 +48,7 @@ def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ..
     whole, canary = replace(stage.canaries, coordinates=None), (SampledUnit("canary", (), canary=0),)
 
     def moved(training: PrivateTraining) -> Array:
-        return releases(stage, trainer, Run(training))[0].astype(np.float64)
+        return np.asarray(releases(stage, trainer, Run(training))[0], dtype=np.float64)
 
     def of(size: float) -> float:
         added = replace(everyone, units=(*everyone.units, *canary), canaries=replace(whole, norm=size))
@@ -92,8 +92,8 @@ def text_checks(
     middle = float(np.median(norms))
     spread = f"gradients of {float(norms[0]) / stage.clip_norm:.2g} to {float(norms[-1]) / stage.clip_norm:.2g} C"
     many, few = FOLLOWED * effort, 2 * effort
-    rows = (("far below the gradients", low, many), ("between the gradients", middle, many))
-    rows += (("far above the gradients", high, few), ("as stated", stage.clip_norm, 1))
+    rows = [("far below the gradients", low, many), ("between the gradients", middle, many)]
+    rows += [("far above the gradients", high, few), ("as stated", stage.clip_norm, 1)]
     found, carried = [], []
     for name, norm, steps in rows:
         told = f"what a unit with texts adds, {_PERCENT} of the largest off, at a clip norm {name} ({spread})"
