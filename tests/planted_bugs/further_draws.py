@@ -49,6 +49,7 @@ DRAWS = (
         wrong_draws.rate_by_length,
         (TEXTS_LOW, "sampling: everybody of a crowd"),
         "caught",
+        slow=True,
     ),
     Bug(
         "lone records always in",
@@ -94,6 +95,7 @@ DRAWS = (
         wrong_draws.everyone_first,
         (),
         "caught",
+        slow=True,
     ),
     Bug(
         "a cohort for two steps",
@@ -128,6 +130,7 @@ DRAWS = (
         wrong_draws.short_names,
         ("sampling: spread of cohorts of canaries", "sampling: two of texts together"),
         "caught",
+        slow=True,
     ),
     Bug(
         "drawn with replacement",
@@ -139,6 +142,7 @@ DRAWS = (
         wrong_draws.with_replacement,
         (),
         "written later",
+        slow=True,
     ),
     Bug(
         "no empty cohorts",

@@ -31,6 +31,7 @@ STATES = (
         wrong_states.clean_momentum,
         ("sampling: furthest from whole units",),
         "caught",
+        slow=True,
     ),
     Bug(
         "clip norm that adapts",
@@ -42,6 +43,7 @@ STATES = (
         wrong_states.adaptive_norm,
         (),
         "missed",
+        slow=True,
     ),
     Bug(
         "last cohort again",
@@ -131,6 +133,8 @@ _RANKS: tuple[tuple[Mistake, str, str, str, str], ...] = (
     ),
 )
 
+_QUICK: tuple[Mistake, ...] = ("noise over ranks", "split users")
+
 RANKS = tuple(
     Bug(
         name,
@@ -141,6 +145,7 @@ RANKS = tuple(
         "two processes",
         partial(_ranked, kind),
         first="missed",
+        slow=kind not in _QUICK,
     )
     for kind, name, mistake, effect, check in _RANKS
 )

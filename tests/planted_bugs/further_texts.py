@@ -51,6 +51,7 @@ TEXTS = (
         wrong_texts.padding_counted,
         (TEXTS_STATED,),
         "caught",
+        slow=True,
     ),
     Bug(
         "gradients centred",
@@ -110,6 +111,7 @@ TEXTS = (
         wrong_texts.large_units_split,
         (),
         "written later",
+        slow=True,
     ),
     Bug(
         "a text trained on once",
