@@ -229,9 +229,10 @@ def audit_trainer(
     canaries: Annotated[int, typer.Option(min=2, help="Canary users of each training, each in by a coin.")] = 2000,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings, each with its own key, coins and canaries.")] = 3,
     directions: Annotated[str, typer.Option(help="Of the canaries' gradients: coordinate or random.")] = "coordinate",
+    one_process: Annotated[bool, typer.Option("--one-process", help="Do not train in two processes too.")] = False,
     json: AsJson = False,
 ) -> None:
-    """White-box audit of heldin's own trainer: canary users with chosen gradients, every noised step watched.
+    """White-box audit of heldin's own trainer: canary users by coin, every step watched, and the step taken apart.
 
     Exit codes: 3 certified violation of the accountant's curve, 4 the trainer is not the stated mechanism.
     """
@@ -255,9 +256,16 @@ def audit_trainer(
     where = engine.directions_of(directions)
     if not json:
         typer.echo(power_table(trainer_power(mechanism, canaries * seeds)))
-    with reporter_for_this_terminal().track("white-box audit", seeds, "trainings") as advance:
-        keys = [new_key() for _ in range(seeds)]
-        found = engine.audit_trainer(mechanism, keys, canaries=canaries, directions=where, advance=advance)
+    parts = engine.parts(seeds, processes=not one_process)
+    with reporter_for_this_terminal().track("white-box audit", parts, "parts") as advance:
+        found = engine.audit_trainer(
+            mechanism,
+            [new_key() for _ in range(seeds)],
+            canaries=canaries,
+            directions=where,
+            processes=not one_process,
+            advance=advance,
+        )
     typer.echo(json_text(found.as_dict()) if json else engine.table(found))
     raise typer.Exit(found.exit_code)
 

@@ -1,37 +1,32 @@
-"""White-box audit of a training implementation: canary users with chosen gradients, every noised step watched.
+"""White-box audit of a training implementation: canary users by coin, every noised step watched, the step taken apart.
 
 The strongest attacker of the privacy definition: it knows everything but whether the canary user is in, and sees each
 step. Each canary user is included by an independent fair coin under a fresh key and rides along a real training of a
 tiny model. What is certified rests on the coins alone (audit/one_run.py). Several trainings, each with its own
 canaries, coins and key, are one mechanism in which a canary touches one training only: they are judged as one pool.
+Beside that, short runs, in which little or nothing is random, ask whether the step is the stated one.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
 
 from audit.bound_scores import BoundResult, evaluate
 from audit.estimates import EpsilonEstimate, andrew_estimate
-from audit.labelled import LabelledScores
-from audit.roc import auroc
 from audit.verdict import Outcome, Standing, Verdict
-from audit.white_box.canaries import Array, Directions, Stage, set_stage
-from audit.white_box.checks import (
-    Check,
-    alarms,
-    empty_cohort_checks,
-    exact_checks,
-    noise_checks,
-    sampling_checks,
-)
-from audit.white_box.power import ALARM_LEVEL, TrainerPower, claim_of, coin_design, quiet_places, trainer_power
-from audit.white_box.trainers import Trainer, loop_trainer, watched_steps
+from audit.white_box.canaries import Directions
+from audit.white_box.check import Check, alarms, silent
+from audit.white_box.coins import Observation, auroc_with_error, coin_checks, observe, pooled
+from audit.white_box.findings import closing_lines, tested_lines, untested_lines
+from audit.white_box.noise_checks import noise_checks
+from audit.white_box.power import TrainerPower, claim_of, coin_design, quiet_places, trainer_power
+from audit.white_box.process_checks import process_checks
+from audit.white_box.sections import SECTIONS, clip_norms
+from audit.white_box.stage import Stage, set_stage
+from audit.white_box.trainers import Trainer, loop_trainer
 from corpus.coins import keyed_digest
 from corpus.errors import InputError
 from defenses.mechanism import Mechanism
@@ -46,10 +41,10 @@ class TrainerAudit:
         estimate: Andrew et al. 2024, pooled variance, over all trainings' canaries; None for sampled runs, which are
             not Gaussian. An estimate, not a bound.
         estimates: the same of each training.
-        auroc, auroc_error: of the likelihood-ratio statistic over all canaries, with its standard error.
+        auroc, auroc_error: of the likelihood-ratio statistic over all gradient canaries, with its standard error.
         result: certified bounds and the verdict on the accountant's curve.
-        checks: of noise, clip, divisor and sampling.
-        alarms: those of `checks` that reject at ALARM_LEVEL together.
+        checks: of what is stated, each with what it would have seen.
+        alarms: those of `checks` that reject.
     """
 
     mechanism: Mechanism
@@ -71,8 +66,12 @@ class TrainerAudit:
         A check's level is exact but it speaks of the mechanism, not of epsilon: more noise than stated breaks it too.
         """
         of_curve = self.result.verdict
-        if of_curve.exit_code or not self.alarms:
+        if of_curve.exit_code:
             return of_curve
+        if not self.alarms:
+            made = sum(not check.untested for check in self.checks)
+            reason = f"as to the coins of gradient canaries, {of_curve.reason}; beside that no alarm of {made} checks"
+            return dataclasses.replace(of_curve, reason=f"{reason}, which speak of what is listed as tested only")
         what = "; ".join(f"{a.name} {a.measured:.4g}, stated {a.expected:.4g}" for a in self.alarms)
         return dataclasses.replace(
             of_curve,
@@ -102,20 +101,9 @@ class TrainerAudit:
             "verdict": self.verdict.as_dict(),
             "checks": [dataclasses.asdict(check) for check in self.checks],
             "alarms": [check.name for check in self.alarms],
+            "tested": tested_lines(self.checks),
+            "not_tested": untested_lines(self.checks),
         }
-
-
-@dataclass(frozen=True, eq=False)
-class Observation:
-    """One watched training. scores: log likelihood ratio of each canary, (m,); sums: its projections added up, (m,).
-
-    member: the coins, (m,); noise: the quiet coordinates over the stated deviation, (T, P).
-    """
-
-    scores: Array
-    sums: Array
-    member: NDArray[np.bool_]
-    noise: NDArray[np.float32]
 
 
 def audit_trainer(
@@ -125,6 +113,8 @@ def audit_trainer(
     canaries: int = 2000,
     directions: Directions = "coordinate",
     trainer: Trainer = loop_trainer,
+    effort: int = 4,
+    processes: bool = False,
     seed: int = 0,
     alpha: float = 0.05,
     advance: Callable[[int], object] | None = None,
@@ -137,9 +127,11 @@ def audit_trainer(
         canaries: m of each training, all flipped.
         directions: "coordinate": tight against the accountant; "random": over all parameters.
         trainer: heldin's own loop, or `stepwise(step)` for a foreign step function.
+        effort: how many times the steps of a short audit are watched for who takes part and for what is carried over.
+        processes: run it in two processes too, which a trainer must be importable for; takes about 20 seconds.
         seed: public.
         alpha: error probability of bounds and verdict.
-        advance: called with 1 after every training.
+        advance: called with 1 after every part; there are `parts` of them.
 
     Raises:
         InputError: no keys, one used twice, a mechanism that is not tested here, too few or too many canaries.
@@ -150,33 +142,49 @@ def audit_trainer(
     power = trainer_power(mechanism, canaries * len(keys), alpha=alpha)
     quiet = quiet_places(mechanism.steps, len(keys))
     stage = set_stage(mechanism, canaries, directions=directions, quiet=quiet, seed=seed)
+    done = advance or (lambda _: None)
     seen = []
     for key in keys:
         seen.append(observe(stage, key, trainer))
-        if advance:
-            advance(1)
-    scores = np.concatenate([s.scores for s in seen])
-    member = np.concatenate([s.member for s in seen])
-    labelled = LabelledScores(scores, member)
+        done(1)
+    scores = pooled(seen)
     full = mechanism.sampler.rate == 1.0
-    result = evaluate(labelled, coin_design(alpha), delta=claim.delta, claims=(claim,), gaussian=full)
-    area, error = auroc_with_error(labelled.held_in, labelled.held_out)
-    checks = (*_checks(stage, trainer, keys[0], seen), _above(area, error, power.auroc_ceiling))
+    result = evaluate(scores, coin_design(alpha), delta=claim.delta, claims=(claim,), gaussian=full)
+    area, error = auroc_with_error(scores.held_in, scores.held_out)
+    checks = [*training_checks(seen, power.auroc_ceiling)]
+    for name, section in SECTIONS.items():
+        checks += section(stage, trainer, _section_key(keys[0], name), effort)
+        done(1)
+    if processes:
+        key = _section_key(keys[0], "processes")
+        checks += process_checks(stage, trainer, key, clip_norms(stage, key)[0])
+        done(1)
+    else:
+        checks.append(silent("two processes", "processes", "several processes: not asked for"))
     found = [_estimate(stage, [s]) for s in seen] if full else []
-    pooled = _estimate(stage, seen) if full else None
     return TrainerAudit(
         mechanism=mechanism,
         trainings=len(keys),
         directions=directions,
         power=power,
-        estimate=pooled,
+        estimate=_estimate(stage, seen) if full else None,
         estimates=tuple(its.epsilon for its in found),
         auroc=area,
         auroc_error=error,
         result=result,
-        checks=checks,
-        alarms=alarms(checks, ALARM_LEVEL),
+        checks=tuple(checks),
+        alarms=alarms(checks),
     )
+
+
+def training_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
+    """Of whole trainings: AUROCs against the accountant's ceiling, and noise."""
+    return [*coin_checks(seen, ceiling), *noise_checks(np.concatenate([s.noise for s in seen]), len(seen))]
+
+
+def parts(trainings: int, *, processes: bool) -> int:
+    """How often `advance` of `audit_trainer` is called."""
+    return trainings + len(SECTIONS) + processes
 
 
 def directions_of(text: str) -> Directions:
@@ -186,51 +194,6 @@ def directions_of(text: str) -> Directions:
             return text
         case _:
             raise InputError(f"--directions {text}: choose coordinate or random")
-
-
-def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observation:
-    """Train once under `key` with the canaries that its coins include, watching every step."""
-    mechanism, canaries = stage.mechanism, stage.canaries
-    member = stage.coins(key)
-    places = np.concatenate([canaries.watched, canaries.quiet])
-    stream = watched_steps(
-        trainer, stage.model(), stage.training(key, member), stage.sequences, canaries.shapes, places
-    )
-    seen = canaries.projections(stream[:, : canaries.watched.size])
-    scores = log_likelihood_ratios(seen, mechanism.noise_multiplier, mechanism.sampler.rate, mechanism.members)
-    noise = stream[:, canaries.watched.size :] / np.float32(mechanism.noise_multiplier)
-    return Observation(scores, seen.sum(axis=0), member, noise)
-
-
-def log_likelihood_ratios(projections: Array, noise_multiplier: float, rate: float, group_size: int = 1) -> Array:
-    """ln of P(all steps | in) / P(all steps | out) of each canary, shape (T, m) to (m,).
-
-    One step is N(Binom(G, q), s^2) against N(0, s^2) in units of the sensitivity (Charles et al. 2024, Theorem 1):
-    ln sum_k Binom(k; G, q) exp((k x - k^2 / 2) / s^2). Steps are independent given membership, so that by Neyman and
-    Pearson no test of these projections has a higher ROC; its own is the accountant's ceiling.
-    """
-    total = np.zeros(projections.shape[1])
-    counts = np.arange(group_size + 1)
-    weights = stats.binom.logpmf(counts, group_size, rate)
-    for row in projections:
-        each = np.full(row.size, -np.inf)
-        for k, weight in zip(counts[np.isfinite(weights)], weights[np.isfinite(weights)], strict=True):
-            each = np.logaddexp(each, weight + (k * row - 0.5 * k * k) / noise_multiplier**2)
-        total += each
-    return total
-
-
-def auroc_with_error(held_in: Array, held_out: Array) -> tuple[float, float]:
-    """AUROC and its standard error (DeLong, DeLong, Clarke-Pearson 1988) for independent scores."""
-    ordered_in, ordered_out = np.sort(held_in), np.sort(held_out)
-
-    def below(values: Array, others: Array) -> Array:
-        strictly, or_equal = (np.searchsorted(others, values, side) for side in ("left", "right"))
-        return np.asarray(0.5 * (strictly + or_equal) / others.size)
-
-    of_in, of_out = below(held_in, ordered_out), below(held_out, ordered_in)
-    variance = of_in.var(ddof=1) / of_in.size + of_out.var(ddof=1) / of_out.size
-    return auroc(held_in, held_out), math.sqrt(float(variance))
 
 
 def table(found: TrainerAudit) -> str:
@@ -250,25 +213,20 @@ def table(found: TrainerAudit) -> str:
         f"likelihood-ratio statistic: AUROC {found.auroc:.4f} +- {found.auroc_error:.4f}, ceiling "
         f"{found.power.auroc_ceiling:.4f}",
         "",
-        f"{'check':<40}{'measured':>11}{'stated':>11}{'p-value':>11}",
-        *(check.line() for check in found.checks),
+        f"{'check':<56}{'measured':>10}{'stated':>9}{'p-value':>10}",
+        *(check.line() for check in found.checks if not check.untested),
+        "",
+        *closing_lines(found.checks),
         "",
     ]
     lines += [f"ALARM: {a.name}: {a.measured:.4g}, stated {a.expected:.4g} (p = {a.p_value:.1g})" for a in found.alarms]
-    lines += ["no alarm: noise, clip, divisor and sampling are as stated"] if not found.alarms else []
     verdict = found.verdict
     lines += [f"{verdict.outcome.value.upper()} ({verdict.standing.value}): {verdict.reason}"]
     return "\n".join(lines)
 
 
-def _checks(stage: Stage, trainer: Trainer, key: bytes, seen: Sequence[Observation]) -> tuple[Check, ...]:
-    empty, exact, drawn = (keyed_digest(key, "white-box check", name) for name in ("empty", "exact", "drawn"))
-    return (
-        *noise_checks(np.concatenate([s.noise for s in seen])),
-        *empty_cohort_checks(stage, trainer, empty),
-        *exact_checks(stage, trainer, exact),
-        *sampling_checks(stage, trainer, drawn),
-    )
+def _section_key(key: bytes, name: str) -> bytes:
+    return keyed_digest(key, "white-box section", name)
 
 
 def _estimate(stage: Stage, seen: Sequence[Observation]) -> EpsilonEstimate:
@@ -278,12 +236,6 @@ def _estimate(stage: Stage, seen: Sequence[Observation]) -> EpsilonEstimate:
     # canaries of other trainings disturb nobody here
     dimension = stage.canaries.dimension * len(seen) if stage.canaries.coordinates is None else None
     return andrew_estimate(sums[member], delta, unobserved=sums[~member], dimension=dimension)
-
-
-def _above(area: float, error: float, ceiling: float) -> Check:
-    """One-sided: below the ceiling is no fault. Independent scores are what a correct trainer gives."""
-    p_value = float(stats.norm.sf((area - ceiling) / max(error, 1e-12)))
-    return Check("AUROC, at most", p_value, area, ceiling)
 
 
 def _spread(values: Sequence[float]) -> str:

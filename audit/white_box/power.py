@@ -1,19 +1,19 @@
 """What a white-box audit of a trainer could say, before it runs, and the mechanism that it is run under."""
 
 import bisect
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy import special
 
 from audit import one_run
 from audit.one_run import Guesses
 from audit.power import attack_mu, simulated_rights
 from audit.tradeoff import ceiling_of
 from audit.verdict import Assignment, Claim, Design, curve_claim, max_certifiable_epsilon
-from audit.white_box.canaries import check_auditable
+from audit.white_box import laws
+from audit.white_box.check import LEVEL
+from audit.white_box.stage import check_auditable
 from corpus.errors import InputError
 from defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from defenses.events import PoissonGaussian, with_noise
@@ -21,11 +21,9 @@ from defenses.mechanism import Guarantee, Mechanism
 from defenses.plan_file import read_plan
 
 KINDS = ("uls", "els", "example")
-ALARM_LEVEL = 1e-3  # chance that a correct trainer raises any alarm
 WEAKER = (2 / 3, 1 / 2, 1 / 4, 1 / 10)  # of the stated noise: trainers that the power is stated for
 _QUIET = 2000  # coordinates of the noise test, at most
 _NOISE_VALUES = 4_000_000
-_CHECKS = 20  # about so many share ALARM_LEVEL
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class TrainerPower:
     """What the audit could say, before it runs.
 
     max_certifiable_epsilon: by perfect guessing; noise_error: relative error of the noise deviation that the noise test
-    catches in nine audits of ten.
+    sees with probability 0.99.
     """
 
     canaries: int
@@ -158,8 +156,9 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
         area = ceiling_of(with_noise(event, noise), mechanism.steps, claim.delta).auroc
         right = simulated_rights(canaries, attack_mu(min(area, 1.0 - 1e-9)), tries, seed=0)
         weaker.append(WeakerTrainer(share, area, float((right >= needed).any(axis=1).mean())))
-    deviation = float(-special.ndtri(ALARM_LEVEL / (2 * _CHECKS)) + special.ndtri(0.9))
-    error = deviation / math.sqrt(2.0 * mechanism.steps * quiet_places(mechanism.steps, 1))
+    values = mechanism.steps * quiet_places(mechanism.steps, 1)
+    seen = laws.deviations(np.array([float(values)]), values, LEVEL)
+    error = max(seen.smallest - 1.0, 1.0 - seen.below)
     return TrainerPower(canaries, claim.epsilon, claim.delta, claim.ceiling.auroc, reach, tuple(weaker), error)
 
 
@@ -176,7 +175,7 @@ def power_table(power: TrainerPower) -> str:
         f"{100.0 * weak.probability:.0f} % of audits"
         for weak in power.weaker
     ]
-    lines += [f"  noise off by {100.0 * power.noise_error:.2g} % either way: the noise test sees it in 90 % of audits"]
+    lines += [f"  noise off by {100.0 * power.noise_error:.2g} % either way: the noise test sees it in 99 % of audits"]
     return "\n".join(lines)
 
 

@@ -1,15 +1,17 @@
-"""The checks that catch planted bugs: on released models, in the white-box audit, against an oracle, on a corpus.
+"""The checks that catch planted bugs: on released models, in the white-box audit, on a corpus.
 
 All give `Check`s of the white-box audit: a p-value (0 or 1 where nothing is random), what was measured, what is stated.
 A game is an audit end to end: fair coins, a real training, scores, the verdict of `audit.bound_scores`; its p-value is
-the smallest level at which that verdict still rejects the accountant's curve.
+the smallest level at which that verdict still rejects the accountant's curve. Of the white-box audit the section is run
+that has the check.
 """
 
 import functools
+import inspect
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,9 +24,15 @@ from audit.bound_scores import BoundResult, evaluate, mechanism_claim
 from audit.labelled import LabelledScores
 from audit.verdict import Assignment, Claim, Design, Standing, rejects
 from audit.white_box import engine as white_box
-from audit.white_box.canaries import Array, set_stage
-from audit.white_box.checks import Check
-from audit.white_box.power import trainer_mechanism
+from audit.white_box.canaries import Array
+from audit.white_box.check import Check, exact
+from audit.white_box.coins import flat, observe
+from audit.white_box.power import claim_of, quiet_places, trainer_mechanism
+from audit.white_box.process_checks import Part, jobs
+from audit.white_box.process_checks import checks_of as checks_of_part
+from audit.white_box.processes import together
+from audit.white_box.sections import SECTIONS, clip_norms
+from audit.white_box.stage import Stage, set_stage
 from audit.white_box.trainers import PrivateStep, Trainer, stepwise
 from corpus.aliases import load_aliases
 from corpus.build import build_store
@@ -35,27 +43,27 @@ from corpus.text_files import JsonLines
 from defenses.choices import FlatClip, NoiseGenerator, PoissonSampler
 from defenses.mechanism import Mechanism
 from finetune.batches import collate, record_losses
-from finetune.units import Gradients, PrivateRecords, PrivateTraining, plan_private_training
+from finetune.private import private_gradient
+from finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from models.loading import LanguageModel
 from models.shape import TinyModel
 from models.tiny import new_tiny_model, train_tokenizer
-from tests.oracles.private_step import naive_private_gradient
 from tests.planted_bugs.trainers import by_sgd, changed, noise_times
 
 RELEASED = "one-run test of the released model"
 TWO_RELEASED = "one-run test of two released models"
 WEIGHTS = "one-run test of the released weights"
-ORACLE = "distance from one backward per unit"
 TWO_NAMES = "texts that stand under two names"
-EXACT = ("clip", "divisor", "sensitivity", "sampling: furthest", ORACLE, TWO_NAMES)  # nothing is random in these
 
 DELTA = 1e-5
 CANARIES = 300  # users, of whom each writes one token over and over
 RECORDS = 16  # of each, of 4 to 19 tokens; the text that the attacker has is longer
 STEPS = 2
 GAME_LEVEL = 0.05  # of a verdict
-AUDIT_LEVEL = 1e-3 / 25  # of one of the audit's checks: its alarm level over more checks than it has
+TRAININGS = "trainings"  # the part of an audit that is none of its sections
+PROCESSES = "2 processes: "  # how the checks of several processes begin
 _LONGEST = 20
+_AUDITED = 100  # gradient canaries of a white-box audit
 _SMALLEST = 1e-70  # 300 right guesses have probability 2^-300 without any leak
 
 
@@ -100,10 +108,10 @@ def claimed() -> Mechanism:
 
 
 @functools.cache
-def sampled() -> Mechanism:
-    """Epsilon 4 for users who enter each step with probability 0.2: for the white-box audit."""
+def sampled(kind: str = "uls", group_size: int = 4) -> Mechanism:
+    """Epsilon 4 for units that enter each step with probability 0.2: for the white-box audit."""
     sampler = PoissonSampler(rate=0.2)
-    return trainer_mechanism("uls", sampler, steps=5, delta=DELTA, group_size=4, target_epsilon=4.0)
+    return trainer_mechanism(kind, sampler, steps=5, delta=DELTA, group_size=group_size, target_epsilon=4.0)
 
 
 def released(trainer: Trainer, key: bytes) -> Game:
@@ -128,12 +136,12 @@ def two_released(trainer: Trainer, key: bytes) -> Game:
 
 def released_weights(trainer: Trainer, key: bytes) -> Game:
     """Gradient canaries, and an auditor who sees the final weights only: how far did each one's coordinate move?"""
-    stage = set_stage(claimed(), CANARIES, quiet=64)
-    member = stage.coins(key)
-    base, model = stage.model(), stage.model()
-    trainer(model, stage.training(key, member), stage.sequences)
-    assert stage.canaries.coordinates is not None
-    return _game(-np.abs(_flat(model) - _flat(base))[stage.canaries.coordinates], member)
+    there = set_stage(claimed(), CANARIES, quiet=64)
+    member = there.coins(key)
+    base, model = there.model(), there.model()
+    trainer(model, there.training(key, member), there.sequences)
+    assert there.canaries.coordinates is not None
+    return _game(-np.abs(flat(model) - flat(base))[there.canaries.coordinates], member)
 
 
 GAMES = {RELEASED: released, TWO_RELEASED: two_released, WEIGHTS: released_weights}
@@ -143,29 +151,68 @@ def game_checks(name: str, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
     """p-value of the verdict, the certified epsilon, and the claimed one."""
     game = GAMES[name](trainer, key)
     certified = max(b.epsilon_lower for b in game.result().bounds if b.standing is Standing.CERTIFIED)
-    return (Check(name, game.p_value(), certified, game.claim.epsilon),)
+    return (Check(name, "canaries", game.p_value(), certified, game.claim.epsilon, math.nan, "", GAME_LEVEL),)
 
 
-def audit(step: PrivateStep, key: bytes) -> white_box.TrainerAudit:
-    """`heldin audit-trainer --seeds 2` with 100 canaries."""
-    keys = [keyed_digest(key, "training", str(i)) for i in range(2)]
-    return white_box.audit_trainer(sampled(), keys, canaries=100, trainer=stepwise(step))
+def as_trainer(planted: PrivateStep | Trainer) -> Trainer:
+    """Steps take a model, a training, a number and sequences; trainers all but the number."""
+    return planted if len(inspect.signature(planted).parameters) == 3 else stepwise(planted)
 
 
-def oracle_checks(step: PrivateStep, key: bytes) -> tuple[Check, ...]:
-    """One step without noise and with everybody, against tests/oracles/private_step.py."""
-    stage = set_stage(sampled(), 2, quiet=64)
-    mechanism = changed(sampled(), noise_multiplier=0.0, steps=1, sampler=PoissonSampler(rate=1.0))
-    training = plan_private_training(mechanism, key, stage.records, NoiseGenerator.PHILOX)
-    expected = naive_private_gradient(stage.model(), training, 0, stage.sequences)
-    seen: dict[str, torch.Tensor] = {}
+def audit(planted: PrivateStep | Trainer, key: bytes, mechanism: Mechanism | None = None) -> white_box.TrainerAudit:
+    """`heldin audit-trainer --seeds 2` with 100 canaries, as short as an audit can be."""
+    trainer, trained = as_trainer(planted), mechanism or sampled()
+    return white_box.audit_trainer(trained, _keys(key), canaries=_AUDITED, trainer=trainer, effort=1)
 
-    def watch(step: int, gradients: Gradients) -> None:
-        seen.update({name: g.detach().clone() for name, g in gradients.items()})
 
-    stepwise(step)(stage.model(), replace(training, watch=watch), stage.sequences)
-    apart, whole = (_norm([seen[n] - g for n, g in expected.items()]), _norm(expected.values()))
-    return (Check(ORACLE, float(apart <= 1e-3 * whole), apart / whole, 0.0),)
+@functools.cache
+def stage() -> Stage:
+    """Of a white-box audit."""
+    mechanism = sampled()
+    return set_stage(mechanism, _AUDITED, quiet=quiet_places(mechanism.steps, 2))
+
+
+def section_checks(section: str, planted: PrivateStep | Trainer, key: bytes) -> tuple[Check, ...]:
+    """One part of a white-box audit."""
+    trainer = as_trainer(planted)
+    if section != TRAININGS:
+        return SECTIONS[section](stage(), trainer, keyed_digest(key, "section", section), 1)
+    claim, _ = claim_of(sampled())
+    seen = [observe(stage(), each, trainer) for each in _keys(key)]
+    return tuple(white_box.training_checks(seen, claim.ceiling.auroc))
+
+
+@functools.cache
+def sections_of_the_correct(key: bytes) -> Mapping[str, tuple[Check, ...]]:
+    """What every part says of heldin's own step."""
+    return {section: section_checks(section, private_gradient, key) for section in (TRAININGS, *SECTIONS)}
+
+
+def section_of(name: str) -> str:
+    """The part that has the check whose name begins so."""
+    parts = sections_of_the_correct(seed_key(4))
+    return next(section for section, its in parts.items() if any(c.name.startswith(name) for c in its))
+
+
+def part_of(name: str) -> Part:
+    """The part of the checks of several processes that has the check whose name begins so."""
+    what = name.removeprefix(PROCESSES)
+    return "texts" if what == "texts" else "draws" if what.startswith("sampling") else "noise"
+
+
+def low_clip_norm() -> float:
+    """Below the gradient of every unit of the stage."""
+    return clip_norms(stage(), seed_key(0))[0]
+
+
+def process_checks(wanted: Sequence[tuple[Trainer, Part, bytes]]) -> list[tuple[Check, ...]]:
+    """The checks of each trainer and part under a key, all run by the same two processes one after the other."""
+    low = low_clip_norm()
+    work = [jobs(part, stage(), trainer, key, low) for trainer, part, key in wanted]
+    seen = iter(together([job for its in work for job in its]))
+    return [
+        checks_of_part(part, stage(), [next(seen) for _ in its]) for (_, part, _), its in zip(wanted, work, strict=True)
+    ]
 
 
 def corpus_checks(corpus: Corpus) -> tuple[Check, ...]:
@@ -176,20 +223,20 @@ def corpus_checks(corpus: Corpus) -> tuple[Check, ...]:
         names.write_text(json.dumps({person: [alias] for person, alias in corpus.aliases}), encoding="utf-8")
         store = build_store(JsonLines(path), Path(folder) / "cache", aliases=load_aliases(names))
         across = corpus_statistics(store).duplicates_across_users
-    return (Check(TWO_NAMES, float(across == 0), across, 0.0),)
+    return (exact(TWO_NAMES, "unlike units", across, 0.0, "a text under two names"),)
 
 
 def checks_of(name: str, planted: PrivateStep | Trainer | Corpus, key: bytes) -> tuple[Check, ...]:
-    """Run the check whose name begins so on a step (on a `Trainer` for the weights, on a corpus for names)."""
+    """Run what has the check whose name begins so."""
     if name == TWO_NAMES:
         return corpus_checks(planted)
-    if name == ORACLE:
-        return oracle_checks(planted, key)
     if name == WEIGHTS:
-        return game_checks(name, planted, key)
+        return game_checks(name, as_trainer(planted), key)
     if name in GAMES:
         return game_checks(name, by_sgd(planted), key)
-    return audit(planted, key).checks
+    if name.startswith(PROCESSES):
+        return process_checks([(as_trainer(planted), part_of(name), key)])[0]
+    return section_checks(section_of(name), planted, key)
 
 
 def the_check(name: str, checks: Sequence[Check]) -> Check:
@@ -197,9 +244,8 @@ def the_check(name: str, checks: Sequence[Check]) -> Check:
     return next(check for check in checks if check.name.startswith(name))
 
 
-def level_of(name: str) -> float:
-    """Below which a check has caught what it was run on."""
-    return GAME_LEVEL if name in GAMES else AUDIT_LEVEL
+def _keys(key: bytes) -> list[bytes]:
+    return [keyed_digest(key, "training", str(i)) for i in range(2)]
 
 
 def _beyond_expectation(gains: Array) -> Array:
@@ -262,11 +308,3 @@ def _losses(lm: LanguageModel) -> Array:
     inputs, targets = collate([[0] + [u + 1] * _LONGEST for u in range(CANARIES)], torch.device("cpu"))
     with torch.no_grad():
         return np.asarray(record_losses(lm.model.eval(), inputs, targets).double().numpy())
-
-
-def _flat(lm: LanguageModel) -> Array:
-    return np.concatenate([p.detach().double().numpy().ravel() for p in lm.model.parameters()])
-
-
-def _norm(tensors: Iterable[torch.Tensor]) -> float:
-    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))

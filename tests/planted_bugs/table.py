@@ -1,17 +1,23 @@
-"""The table of docs/planted-bugs.md, measured: `python -m tests.planted_bugs.table > docs/planted-bugs.md`."""
+"""The tables of docs/planted-bugs.md, measured: `python -m tests.planted_bugs.table > docs/planted-bugs.md`."""
 
+import warnings
 from pathlib import Path
 
 import torch
 
-from audit.white_box.checks import Check
+from audit.white_box.check import LEVEL, TOTAL_LEVEL, Check
+from audit.white_box.findings import NOT_TESTED, closing_lines
 from corpus.coins import seed_key
-from tests.planted_bugs.bugs import BUGS, Bug
-from tests.planted_bugs.checks import EXACT, GAMES, checks_of, the_check
+from tests.planted_bugs import checks
+from tests.planted_bugs.bugs import NAMED_IN_A1, Bug
+from tests.planted_bugs.checks import GAMES, PROCESSES, checks_of, the_check
+from tests.planted_bugs.every_bug import BUGS, FURTHER
+from tests.planted_bugs.harmless import HARMLESS
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "planted-bugs.md"
 KEY = seed_key(4)
-HEADER = ("bug", "who makes it", "what it does to epsilon", "kind", "caught by", "figure")
+HEADER = ("bug", "class", "who makes it", "what it does to epsilon", "kind", "caught by", "figure", "first version")
+ALARMS = "not yet measured"
 
 BEFORE = """# Planted bugs
 
@@ -23,13 +29,28 @@ same check, and compares the figures here with what it measures.
   claimed epsilon of 1 at delta 1e-5; a user's score is how much likelier a fresh text of theirs became, less what the
   auditor's own model, trained on the whole pool, leads to expect. Violation certified by the one-run test, exit code 3.
   For the two released models the second one is a variant that was trained on nobody of the pool.
-- **white-box**: `heldin audit-trainer` with two trainings of 100 canaries (claimed epsilon 4, rate 0.2, five steps),
-  exit code 4 or 3; or, for what an optimizer does behind the noise, gradient canaries scored by how far the released
-  weights moved.
-- **unit**: a named test. "Distance from one backward per unit" compares a step with `tests/oracles/private_step.py`.
+- **white-box**: `heldin audit-trainer` with two trainings of 100 canaries (claimed epsilon 4, rate 0.2, five steps) and
+  as few steps as it takes, exit code 4 or 3; or, for what an optimizer does behind the noise, gradient canaries scored
+  by how far the released weights moved.
+- **two processes**: the part of `heldin audit-trainer` that trains in two processes.
+- **unit**: a named test.
 
 "4 to x" is what epsilon becomes by accounting section 3 (ULS, T = 1000, q = 1/64, delta = 1e-6); "1 to x" the
 accountant's epsilon for the noise that the wrong trainer of the black-box audit adds.
+
+**First version**: what the first version of these checks made of a bug that was written before them. "missed" is what
+the checks were then mended for, by a check of a whole class each: cohorts of unlike sizes, steps followed at several
+clip norms, draws compared under other texts, and two processes, in which the first version did not run at all. Bugs
+"written later" were written with the checks known; those without an entry are older than the checks.
+"""
+
+HARMLESS_BEFORE = """
+## Trainers that do it by other means
+
+No check may alarm on these: one audit each, under a fixed key.
+
+| trainer | checks | alarms |
+|---|---|---|
 """
 
 AFTER = """
@@ -38,42 +59,79 @@ AFTER = """
 - **A user under two names** whose names share no text. `heldin corpus stats` counts texts that stand under two users, a
   record counts held-out texts that stand in training; both are zero then, and the guarantee is one of each name. What
   prevents it is the alias file (`corpus.aliases`), which merges the names before anything is drawn.
-- **Batch-mean loss** passes the white-box audit: canaries hand over their gradients behind the loss, and what one
-  writer adds stays below C on ordinary text. heldin's own step is held to the oracle by
-  `tests/finetune/test_private.py`; of a foreign trainer the oracle must be run.
+- **Sixteen bits of the key**: two keys are compared, and nothing is known of how many there are.
 - heldin itself refuses a key that has served another job (`audit.training._bind_key`); that two runs of a foreign
-  trainer share noise shows in the audit because it trains twice.
+  trainer share noise shows in the audit because it runs under several keys, from one state of the global generators.
+- What `heldin audit-trainer` says at its end, in these words:
+NOT_TESTED
+
+## What the checks would have seen
+
+The end of the audit of the correct trainer of these tables, the shortest that there is; a longer one sees more. Each
+random check has level LEVEL, and all together at most TOTAL. `tests/audit/test_white_box_laws.py` plants
+the smallest deviations and counts how often they are seen.
+
+```
+POWER
+```
 
 ## Alarms on the correct trainer
 
-All checks together at the 5 % level, 200 repetitions: ALARMS (`pytest -s -m slow tests/planted_bugs`; at
-most 12 are allowed, and exact checks may never alarm). Over ten keys the logarithm of every random check's p-value lies
-more than five deviations below its level, so that a planted bug is missed with probability below 1e-6.
+ALARMS (`pytest -s -m long tests/planted_bugs -k few_alarms`; at most 4 are allowed, and where nothing is random none).
+Over ten keys the logarithm of every random check's p-value lies more than five deviations below its level, so that a
+planted bug is missed with probability below 1e-6.
 """
-ALARMS = "not yet measured"
 
 
 def row(bug: Bug, measured: str) -> str:
-    caught = "; also ".join([bug.caught_by, *([", ".join(bug.also)] if bug.also else [])])
-    return "| " + " | ".join([bug.name, bug.mistake, bug.effect, bug.kind, caught, measured]) + " |"
+    caught = "; also ".join([bug.caught_by or "**nothing**", *([", ".join(bug.also)] if bug.also else [])])
+    first = "" if bug.first == "before" else bug.first
+    return "| " + " | ".join([bug.name, bug.subject, bug.mistake, bug.effect, bug.kind, caught, measured, first]) + " |"
 
 
 def figure(check: Check) -> str:
     if check.name in GAMES:
         return f"epsilon >= {check.measured:.2f} certified, {check.expected:.0f} claimed; p = {check.p_value:.0e}"
     sure = f"; p = {check.p_value:.0e}" if check.p_value else "; p < 1e-300"
-    sure = "" if check.name.startswith(EXACT) else sure
+    sure = "" if check.level == 0.0 else sure
     return f"measured {check.measured:.3g}, stated {check.expected:.3g}{sure}"
+
+
+def summary() -> str:
+    own = [bug for bug in FURTHER if bug.first in ("caught", "missed")]
+    seen, late = sum(bug.first == "caught" for bug in own), sum(bug.first == "written later" for bug in FURTHER)
+    caught = sum(bool(bug.caught_by) for bug in own)
+    return (
+        f"\n{len(BUGS)} bugs. Of {len(own)} that were written before the checks, beside the {len(NAMED_IN_A1)} of which"
+        f" it was known that the audit passed them, the first version caught {seen}; now {caught} of these are caught,"
+        f" and all {late} that were written later.\n"
+    )
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     print(BEFORE)
     print("| " + " | ".join(HEADER) + " |")
     print("|---" * len(HEADER) + "|")
+    of_ranks = [bug for bug in BUGS if bug.caught_by.startswith(PROCESSES)]
+    wanted = [(bug.plant(), checks.part_of(bug.caught_by), KEY) for bug in of_ranks]
+    found = dict(zip([bug.name for bug in of_ranks], checks.process_checks(wanted), strict=True))
     for bug in BUGS:
-        print(row(bug, figure(the_check(bug.caught_by, checks_of(bug.caught_by, bug.plant(), KEY)))), flush=True)
-    print(AFTER.replace("ALARMS", ALARMS), end="")
+        measured = "passes"
+        if bug.caught_by:
+            its = found[bug.name] if bug.name in found else checks_of(bug.caught_by, bug.plant(), KEY)
+            measured = figure(the_check(bug.caught_by, its))
+        print(row(bug, measured), flush=True)
+    print(summary(), end="")
+    print(HARMLESS_BEFORE, end="")
+    for name, make in HARMLESS.items():
+        its = checks.audit(make(), KEY)
+        print(f"| {name} | {sum(not c.untested for c in its.checks)} | {len(its.alarms)} |", flush=True)
+    power = "\n".join(closing_lines(checks.audit(checks.private_gradient, KEY).checks))
+    text = AFTER.replace("ALARMS", ALARMS).replace("LEVEL", f"{LEVEL:g}").replace("TOTAL", f"{TOTAL_LEVEL:g}")
+    text = text.replace("NOT_TESTED", "\n".join(f"  - {what};" for what in NOT_TESTED)).replace("POWER", power)
+    print(text, end="")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 All but one are steps, with the signature of `finetune.private.private_gradient`; `by_sgd` and `stepwise` train by them.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -18,18 +17,12 @@ from defenses.sampling import draw
 from finetune.private import private_gradient
 from finetune.recipe import Optimizer, Precision, Recipe, Select
 from finetune.units import PrivateTraining, SampledUnit
-
-Records = Sequence[Sequence[int]]
-Dense = dict[str, torch.Tensor]
-# (model, the unit's records or None for a gradient canary, its gradient before clipping, C) -> what it contributes
-Clipping = Callable[[PreTrainedModel, Records | None, Mapping[str, torch.Tensor], float], Dense]
+from tests.planted_bugs.plain import CONFIG_SEED, Records, Sparse, trainable, zeros
 
 BY_SGD = Recipe(
     optimizer=Optimizer.SGD, learning_rate=1.0, warmup_steps=0, select=Select.LAST, precision=Precision.FP32
 )
 RANKS = 4  # of the trainer whose ranks share one seed
-POSITIONS, TIED = "transformer.wpe.weight", "transformer.wte.weight"  # of GPT-Neo
-_CONFIG_SEED = 42
 _EVERYONE = PoissonSampler(rate=1.0)
 
 
@@ -51,7 +44,7 @@ def by_sgd(step: PrivateStep) -> Trainer:
 
     def run(base, training, sequences):
         model = base.model.train()
-        optimizer = torch.optim.SGD(_trainable(model).values(), BY_SGD.learning_rate, momentum=0.9)
+        optimizer = torch.optim.SGD(trainable(model).values(), BY_SGD.learning_rate, momentum=0.9)
         for number in range(training.mechanism.steps):
             for group in optimizer.param_groups:
                 group["lr"] = BY_SGD.learning_rate_at(number, training.mechanism.steps)
@@ -87,11 +80,11 @@ def averaged_noise() -> PrivateStep:
     def step(model, training, number, sequences):
         noisy = training.mechanism.noise_multiplier > 0
         micro_batches = max(1, len(training.drawn(number))) if noisy else 1
-        averaged = _zeros(model)
+        averaged = zeros(model)
         for i in range(micro_batches):
             own = replace(training, units=(), key=keyed_digest(training.key, "micro-batch", str(i)))
             private_gradient(model, own, number, sequences)
-            for name, parameter in _trainable(model).items():
+            for name, parameter in trainable(model).items():
                 averaged[name] += parameter.grad / micro_batches
         private_gradient(model, replace(training, mechanism=_quiet(training.mechanism)), number, sequences)
         _add(model, averaged)
@@ -176,7 +169,7 @@ def same_noise_every_step() -> PrivateStep:
 
     def step(model, training, number, sequences):
         private_gradient(model, replace(training, units=()), 0, sequences)
-        noise = {name: p.grad.clone() for name, p in _trainable(model).items()}
+        noise = {name: p.grad.clone() for name, p in trainable(model).items()}
         private_gradient(model, replace(training, mechanism=_quiet(training.mechanism)), number, sequences)
         _add(model, noise)
 
@@ -187,7 +180,7 @@ def one_key() -> PrivateStep:
     """Noise and coins from the seed of the config, which every variant of a comparison inherits."""
 
     def step(model, training, number, sequences):
-        private_gradient(model, replace(training, key=seed_key(_CONFIG_SEED)), number, sequences)
+        private_gradient(model, replace(training, key=seed_key(CONFIG_SEED)), number, sequences)
 
     return step
 
@@ -208,87 +201,21 @@ def second_moment_from_clean_gradients() -> Trainer:
 
     def run(base, training, sequences):
         model, unwatched = base.model.train(), replace(training, watch=None)
-        m, v = _zeros(model), _zeros(model)
+        m, v = zeros(model), zeros(model)
         for number in range(training.mechanism.steps):
             private_gradient(model, replace(unwatched, mechanism=_quiet(training.mechanism)), number, sequences)
-            clean = {name: p.grad.clone() for name, p in _trainable(model).items()}
+            clean = {name: p.grad.clone() for name, p in trainable(model).items()}
             private_gradient(model, unwatched, number, sequences)
             if training.watch:
-                training.watch(number, {name: p.grad for name, p in _trainable(model).items()})
+                training.watch(number, {name: p.grad for name, p in trainable(model).items()})
             with torch.no_grad():
-                for name, p in _trainable(model).items():
+                for name, p in trainable(model).items():
                     m[name] = first * m[name] + (1 - first) * p.grad
                     v[name] = second * v[name] + (1 - second) * clean[name].square()
                     deviation = (v[name] / (1 - second ** (number + 1))).sqrt() + tiny
                     p -= rate * m[name] / (1 - first ** (number + 1)) / deviation
 
     return run
-
-
-def summing(clip: Clipping, *, batch_mean: bool = False) -> PrivateStep:
-    """The private step as anyone would write it: a backward pass a unit, `clip` it, sum, noise, divide by a constant.
-
-    batch_mean: a unit's gradient is that of the mean loss over all the tokens of the batch.
-    """
-
-    def step(model, training, number, sequences):
-        mechanism = training.mechanism
-        drawn = training.drawn(number)
-        records = [None if u.canary is not None else training.contribution(u, number, sequences) for u in drawn]
-        tokens = [sum(len(r) - 1 for r in its) if its else 0 for its in records]
-        total = _zeros(model)
-        for unit, its, of_unit in zip(drawn, records, tokens, strict=True):
-            raw = _own_gradient(model, its) if its is not None else training.canaries.gradient(unit.canary)
-            if batch_mean and its is not None:
-                raw = {name: g * (of_unit / sum(tokens)) for name, g in raw.items()}
-            for name, contribution in clip(model, its, raw, mechanism.clip.norm).items():
-                total[name] += contribution
-        private_gradient(model, replace(training, units=()), number, sequences)  # the noise alone
-        _add(model, {name: t / mechanism.divisor.value for name, t in total.items()})
-
-    return step
-
-
-def flat(model: PreTrainedModel, records: Records | None, raw: Mapping[str, torch.Tensor], norm: float) -> Dense:
-    """As it should be."""
-    return _scaled(raw, norm, _square(raw.values()))
-
-
-def per_tensor(model: PreTrainedModel, records: Records | None, raw: Mapping[str, torch.Tensor], norm: float) -> Dense:
-    """Each tensor to the clip norm, for a plan that says the whole gradient."""
-    return {name: _scaled({name: g}, norm, _square([g]))[name] for name, g in raw.items()}
-
-
-def without_positions(
-    model: PreTrainedModel, records: Records | None, raw: Mapping[str, torch.Tensor], norm: float
-) -> Dense:
-    """The norm is of everything but the position embeddings, whose hooks see one row for the whole batch."""
-    return _scaled(raw, norm, _square([g for name, g in raw.items() if name != POSITIONS]))
-
-
-def one_use_of_tied(
-    model: PreTrainedModel, records: Records | None, raw: Mapping[str, torch.Tensor], norm: float
-) -> Dense:
-    """The norm counts the embedding's use as look-up table; the gradient that is summed has its use as head too."""
-    if records is None:
-        return flat(model, records, raw, norm)
-    own = _own_gradient(model, records, head_only=True)
-    return _scaled(raw, norm, _square([*(g for name, g in raw.items() if name != TIED), raw[TIED] - own[TIED]]))
-
-
-def _own_gradient(model: PreTrainedModel, records: Records, *, head_only: bool = False) -> Dense:
-    """Of the mean over records of the mean token loss, by autograd; head_only: nothing comes back through look-ups."""
-    model.zero_grad(set_to_none=True)
-    table = model.get_input_embeddings()
-    hook = table.register_forward_hook(lambda layer, args, output: output.detach()) if head_only else None
-    for tokens in records:
-        ids = torch.tensor([list(tokens)])
-        (model(input_ids=ids, labels=ids).loss / len(records)).backward()
-    if hook:
-        hook.remove()
-    found = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in _trainable(model).items()}
-    model.zero_grad(set_to_none=True)
-    return found
 
 
 def _with_cohort(
@@ -298,28 +225,10 @@ def _with_cohort(
     private_gradient(model, replace(training, units=tuple(cohort), mechanism=everyone), number, sequences)
 
 
-def _scaled(gradients: Mapping[str, torch.Tensor], clip_norm: float, square: float) -> Dense:
-    norm = math.sqrt(square)
-    factor = min(1.0, clip_norm / norm) if norm > 0 else 1.0
-    return {name: g * factor for name, g in gradients.items()}
-
-
-def _square(tensors) -> float:
-    return sum(float(g.double().square().sum()) for g in tensors)
-
-
 def _quiet(mechanism: Mechanism) -> Mechanism:
     return changed(mechanism, noise_multiplier=0.0)
 
 
-def _trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-def _zeros(model: PreTrainedModel) -> Dense:
-    return {name: torch.zeros_like(p) for name, p in _trainable(model).items()}
-
-
-def _add(model: PreTrainedModel, gradients: Mapping[str, torch.Tensor]) -> None:
-    for name, parameter in _trainable(model).items():
+def _add(model: PreTrainedModel, gradients: Sparse) -> None:
+    for name, parameter in trainable(model).items():
         parameter.grad = parameter.grad + gradients[name]

@@ -1,0 +1,263 @@
+"""P-values that hold at any level, and the smallest deviation that each would have seen with probability 0.99.
+
+Every law here is exact under the stated null, or a bound from above (Chernoff), since a check rejects far out in the
+tail, where approximations fail first. Several values at once pay for their number (Bonferroni).
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special, stats
+
+Array = NDArray[np.float64]
+
+SEEN = 0.99  # the probability with which a stated deviation would have been seen
+_Z = float(special.ndtri(SEEN))
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Found:
+    """One test. measured: the most deviant value; smallest: the deviation that would have been seen, `below` likewise.
+
+    below: where a deviation to the other side has a figure of its own; NaN where there is none, or none would be seen.
+    from_count: of a count, the least that is rejected as too many.
+    """
+
+    p_value: float
+    measured: float
+    smallest: float
+    below: float = math.nan
+    from_count: int = 0
+
+    @property
+    def times(self) -> str:
+        """Of a factor: what would have been seen, in words."""
+        below = "" if math.isnan(self.below) else f" or {self.below:.3g}"
+        return f"{self.smallest:.3g}{below} times"
+
+
+def deviations(sums: Array, freedom: int, level: float) -> Found:
+    """Sums of `freedom` squares of N(0, 1) each: is any deviation another one? Chi-squared, two-sided, exact.
+
+    smallest, below: how many times the stated one a larger and a smaller deviation of one of them would have to be.
+    """
+    values = np.asarray(sums, dtype=np.float64).ravel()
+    ends = (float(values.min()), float(values.max()))
+    p_value = min(1.0, values.size * min(2.0 * min(_chi2_tails(v, freedom)) for v in ends))
+    worst = max(ends, key=lambda v: abs(math.log(max(v, _TINY) / freedom)))
+    each = level / values.size
+    high, low = float(stats.chi2.isf(each / 2, freedom)), float(stats.chi2.ppf(each / 2, freedom))
+    up = math.sqrt(high / float(stats.chi2.isf(SEEN, freedom)))
+    down = math.sqrt(low / float(stats.chi2.ppf(SEEN, freedom)))
+    return Found(p_value, math.sqrt(worst / freedom), up, down)
+
+
+def means(sums: Array, terms: int, level: float) -> Found:
+    """Sums of `terms` N(0, 1) each: is any mean not zero? smallest: in deviations."""
+    values = np.abs(np.asarray(sums, dtype=np.float64)).ravel()
+    worst = float(values.max())
+    threshold = -float(special.ndtri(level / (2 * values.size)))
+    p_value = min(1.0, values.size * 2.0 * float(special.ndtr(-worst / math.sqrt(terms))))
+    return Found(p_value, worst / terms, (threshold + _Z) / math.sqrt(terms))
+
+
+def correlations(values: Array, sizes: Array, level: float, tests: int | None = None) -> Found:
+    """Correlations about zero of pairs of independent vectors of n normals: r^2 is Beta(1/2, (n - 1)/2), exact.
+
+    Args:
+        values: the correlations, or the largest of each size.
+        sizes: n of each.
+        level: of all together.
+        tests: how many they are, where `values` holds the largest only.
+
+    smallest, below: what would have been seen in the longest vectors and in the shortest, by Fisher's approximation.
+    """
+    r: Array = np.minimum(np.abs(np.ravel(values)), 1.0)
+    n: Array = np.ravel(sizes).astype(np.float64)
+    r, n = r[n > 1], n[n > 1]
+    number = tests or r.size
+    if not r.size:
+        return Found(1.0, 0.0, math.nan)
+    tails = np.asarray(stats.beta.sf(np.square(r), 0.5, (n - 1) / 2))
+    worst = int(np.argmin(tails))
+
+    def seen(size: float) -> float:
+        threshold = math.sqrt(float(stats.beta.isf(level / number, 0.5, (size - 1) / 2)))
+        return math.tanh(math.atanh(min(threshold, 1.0 - 1e-15)) + _Z / math.sqrt(size - 1))
+
+    smallest, below = seen(float(n.max())), seen(float(n.min()))
+    return Found(min(1.0, number * float(tails[worst])), float(r[worst]), smallest, below)
+
+
+def products(sums: Array, pairs: Array, level: float, least: float | None = None) -> Found:
+    """Sums of products x_i x_(i + lag) of independent N(0, 1) over so many `pairs` each: is any correlation not zero?
+
+    A Chernoff bound for every number of pairs. In chains of neighbours the eigenvalues a of the quadratic form lie in
+    [-1, 1] and their squares add up to pairs / 2, so that the cumulant generating function at s, the sum of
+    -log(1 - 4 s^2 a^2) / 4, is at most -(pairs / 8) log(1 - 4 s^2); its transform is largest at
+    s = (sqrt(n^2 + 16 q^2) - n) / 8 q. smallest: the correlation at a lag of `least` pairs, or half of the most.
+    """
+    q, n = np.abs(np.asarray(sums, dtype=np.float64)), np.asarray(pairs, dtype=np.float64)
+    rate = _chernoff(q, n)
+    worst = int(np.argmax(rate))
+    p_value = min(1.0, q.size * 2.0 * math.exp(-float(rate[worst])))
+    most = least or float(n.max()) / 2.0
+    target = math.log(2.0 * q.size / level)
+    highest = most + 10.0 * target  # where the rate is above the target
+    threshold = optimize.brentq(lambda x: float(_chernoff(np.array([x]), np.array([most]))[0]) - target, 0.0, highest)
+    return Found(p_value, float(q[worst] / n[worst]), float((threshold + _Z * math.sqrt(most)) / most))
+
+
+def counts(found: Array, trials: NDArray[Any] | int, rate: float, level: float) -> Found:
+    """Binomial counts of `trials` at `rate`, two-sided, exact: is any rate another one?
+
+    smallest, below: the higher and the lower rate that would have been seen in the one of most trials.
+    """
+    values = np.asarray(found, dtype=np.float64).ravel()
+    n = np.broadcast_to(np.asarray(trials, dtype=np.float64), values.shape)
+    tails = np.minimum(stats.binom.cdf(values, n, rate), stats.binom.sf(values - 1, n, rate))
+    worst = int(np.argmin(tails))
+    p_value = min(1.0, values.size * 2.0 * float(tails[worst]))
+    each, most = level / (2 * values.size), int(n.max())
+    high = int(stats.binom.isf(each, most, rate)) + 1  # the smallest count that is rejected
+    low = int(stats.binom.ppf(each, most, rate)) - 1
+    up = float(stats.beta.ppf(SEEN, high, most - high + 1)) if high <= most else math.nan
+    down = float(stats.beta.ppf(1.0 - SEEN, low + 1, most - low)) if low >= 0 else math.nan
+    return Found(p_value, float(values[worst] / n[worst]), up, down, high)
+
+
+def squares(found: Array, trials: int, rate: float, level: float) -> Found:
+    """The spread of independent binomial counts about their mean, two-sided, by the exact law of the sum of squares.
+
+    smallest, below: by how much the variance would have to be multiplied to be seen.
+    """
+    values = np.asarray(found, dtype=np.float64).ravel()
+    centre, law = _law_of_squares(trials, rate, values.size)
+    upto = np.cumsum(law)
+    spread = round(float(np.square(values - centre).sum()))
+    at_most = float(upto[min(spread, law.size - 1)])
+    at_least = float(law[min(spread, law.size) :].sum())
+    p_value = min(1.0, 2.0 * max(0.0, min(at_most, at_least)))
+    from_top = np.cumsum(law[::-1])[::-1]
+    high = int(np.searchsorted(-from_top, -level / 2, side="left"))
+    low = int(np.searchsorted(upto, level / 2, side="right")) - 1
+    first, last = (int(np.searchsorted(upto, share)) for share in (1.0 - SEEN, SEEN))
+    mean = float(law @ np.arange(law.size))
+    below = low / max(1, last) if low >= 0 else math.nan
+    return Found(p_value, spread / max(mean, _TINY), high / max(1, first), below)
+
+
+def distances(samples: list[Array], level: float) -> Found:
+    """Kolmogorov-Smirnov of each sample against N(0, 1). smallest: a distance of the distribution function."""
+    found = [stats.kstest(sample, "norm") for sample in samples]
+    p_value = min(1.0, len(samples) * min(float(f.pvalue) for f in found))
+    fewest = min(sample.size for sample in samples)
+    threshold = float(stats.kstwo.isf(level / len(samples), fewest))
+    # P(D_n < distance - x) <= 2 exp(-2 n x^2), Massart
+    slack = math.sqrt(math.log(2.0 / (1.0 - SEEN)) / (2.0 * fewest))
+    return Found(p_value, max(float(f.statistic) for f in found), threshold + slack)
+
+
+def tails(values: Array, beyond: tuple[float, ...], level: float) -> Found:
+    """How many of N(0, 1) numbers lie beyond so many deviations, either way: binomial, exact.
+
+    smallest, below: how many times as many as stated would have been seen beyond the last.
+    """
+    size = np.abs(values)
+    each = level / len(beyond)
+    chances = [2.0 * float(special.ndtr(-at)) for at in beyond]
+    found = [counts(np.array((size > at).sum()), size.size, p, each) for at, p in zip(beyond, chances, strict=True)]
+    worst = min(range(len(found)), key=lambda i: found[i].p_value)
+    p_value, measured = min(1.0, len(beyond) * found[worst].p_value), found[worst].measured / chances[worst]
+    return Found(p_value, measured, found[-1].smallest / chances[-1], found[-1].below / chances[-1])
+
+
+def areas(measured: float, error: float, limit: float, number: int, level: float) -> Found:
+    """One-sided: is an AUROC above `limit`? exp(-n KL(measured || limit)) with n of the smaller group.
+
+    Hoeffding (1963), section 5b: a two-sample U-statistic is a mean over pairings of means of n independent terms, so
+    that his Theorem 1 holds for it. smallest: an AUROC, with the standard error `error`.
+    """
+    p_value = math.exp(-number * _divergence(measured, limit)) if measured > limit else 1.0
+    reach = number * _divergence(1.0, limit) > -math.log(level)
+    if not reach:
+        return Found(p_value, measured, math.nan)
+    threshold = optimize.brentq(lambda a: number * _divergence(a, limit) + math.log(level), limit, 1.0)
+    return Found(p_value, measured, float(threshold) + _Z * error)
+
+
+def close_pairs(values: Array, within: float, level: float) -> Found:
+    """How many of N(0, 1) numbers lie within `within` above another; on a grid many do. Poisson, from above.
+
+    P(|X - Y| < w) is at most w / sqrt(pi). smallest: the width of a grid; below: the number to be expected at most.
+    """
+    number = values.size
+    near = int((np.diff(np.sort(values)) < within).sum())
+    expected = number * (number - 1) / 2 * within / math.sqrt(math.pi)
+    least = float(stats.poisson.isf(level, expected)) + 1.0
+    at = stats.norm.pdf(np.linspace(-6.0, 6.0, 2401))
+
+    def seen(width: float) -> float:
+        """Numbers that share a cell with a lower one, less the least that are rejected and their spread."""
+        of_cell = number * width * at
+        shared = float((of_cell + np.expm1(-of_cell)).sum() * 0.005 / width)
+        return shared - _Z * math.sqrt(shared) - least
+
+    width = float(optimize.brentq(seen, within, 1.0)) if seen(1.0) > 0.0 else math.nan
+    return Found(float(stats.poisson.sf(near - 1, expected)), float(near), width, expected)
+
+
+def lag_sums(rows: Array) -> tuple[Array, Array]:
+    """Sums of products at lags 1 .. L - 1 along the last axis, added up over the others; and how many products each."""
+    size = rows.shape[-1]
+    spectrum = np.fft.rfft(rows.reshape(-1, size), 2 * size, axis=1)
+    sums = np.fft.irfft(np.square(np.abs(spectrum)).sum(axis=0), 2 * size)[1:size]
+    return sums, (rows.size // size) * np.arange(size - 1, 0, -1, dtype=np.float64)
+
+
+def _chernoff(q: Array, n: Array) -> Array:
+    """The rate of `products` at sums q over n pairs."""
+    safe = np.maximum(q, _TINY)
+    s = (np.sqrt(np.square(n) + 16.0 * np.square(safe)) - n) / (8.0 * safe)
+    return np.asarray(np.where(q > 0.0, s * q + n / 8.0 * np.log1p(-np.minimum(4.0 * s * s, 1.0 - 1e-15)), 0.0))
+
+
+def _divergence(a: float, b: float) -> float:
+    """Kullback-Leibler, of coins."""
+    return float(special.rel_entr(a, b) + special.rel_entr(1.0 - a, 1.0 - b))
+
+
+def _chi2_tails(value: float, freedom: int) -> tuple[float, float]:
+    return float(stats.chi2.cdf(value, freedom)), float(stats.chi2.sf(value, freedom))
+
+
+@functools.lru_cache(maxsize=32)
+def _law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
+    """The whole number nearest the mean, and the law of the sum of `number` squared distances from it, at 0, 1, ...
+
+    By powers of the discrete Fourier transform, which is exact to about 1e-15.
+    """
+    centre = round(trials * rate)
+    whole = stats.binom.pmf(np.arange(trials + 1), trials, rate)
+    values = np.flatnonzero(whole > 1e-18)
+    weights = whole[values]
+    one = np.bincount(np.square(values - centre), weights=weights).astype(np.float64)
+    reach = _reach(one, number)
+    size = 1 << (reach - 1).bit_length()
+    law = np.fft.irfft(np.fft.rfft(one, size) ** number, size)
+    return centre, np.clip(law, 0.0, None)
+
+
+def _reach(one: Array, number: int) -> int:
+    """A length beyond which the sum of `number` such variables lies with probability below 1e-15 (Bernstein)."""
+    at = np.arange(one.size)
+    mean = float(one @ at)
+    variance = float(one @ np.square(at)) - mean**2
+    x = math.log(1e15)
+    bound = number * mean + math.sqrt(2.0 * number * variance * x) + one.size * x / 3.0
+    return max(one.size, min(number * (one.size - 1) + 1, int(bound) + 2))

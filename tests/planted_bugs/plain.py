@@ -1,0 +1,130 @@
+"""The private step as anyone would write it, in parts that a wrong trainer replaces one at a time.
+
+One backward pass per unit, no engine of heldin's: cohort, contributions, noise, divided by the constant.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from audit.white_box.trainers import PrivateStep, Trainer, stepwise
+from defenses.choices import ConstantDivisor
+from defenses.noise import gaussian
+from finetune.units import PrivateTraining, SampledUnit
+
+Records = Sequence[Sequence[int]]
+Dense = dict[str, torch.Tensor]
+Sparse = Mapping[str, torch.Tensor]  # tensors that a gradient does not touch may be left out
+Cohort = Callable[[PrivateTraining, int], Sequence[SampledUnit]]
+# (model, training, drawn units, step, sequences) -> what each contributes to the sum
+Contributions = Callable[[PreTrainedModel, PrivateTraining, Sequence[SampledUnit], int, Records], Sequence[Sparse]]
+# (training, step, name of a tensor, the sum before noise, standard deviation) -> noise of its shape
+Noise = Callable[[PrivateTraining, int, str, torch.Tensor, float], torch.Tensor]
+Clip = Callable[[SampledUnit, Sparse, float], Sparse]
+
+
+CONFIG_SEED = 42
+
+
+def as_stated(training: PrivateTraining, number: int) -> Sequence[SampledUnit]:
+    return training.drawn(number)
+
+
+def to_norm(unit: SampledUnit, raw: Sparse, norm: float) -> Sparse:
+    """As it should be: scaled down to the norm; zero where it is not finite."""
+    return scaled(raw, norm, raw.values()) if math.isfinite(norm_of(raw.values())) else {}
+
+
+def clipped_by(clip: Clip) -> Contributions:
+    def contributions(model, training, drawn, number, sequences):
+        norm = training.mechanism.clip.norm
+        return [clip(unit, raw_gradient(model, training, unit, number, sequences), norm) for unit in drawn]
+
+    return contributions
+
+
+def keyed(training: PrivateTraining, number: int, name: str, summed: torch.Tensor, deviation: float) -> torch.Tensor:
+    cpu = torch.device("cpu")
+    return gaussian(training.noise, training.key, number, name, summed.shape, deviation, cpu)
+
+
+_CLIPPED = clipped_by(to_norm)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A step; correct as it stands. A step without noise adds none, whatever `noise` is."""
+
+    cohort: Cohort = as_stated
+    contributions: Contributions = _CLIPPED
+    noise: Noise = keyed
+
+    def __call__(self, model: PreTrainedModel, training: PrivateTraining, number: int, sequences: Records) -> None:
+        mechanism = training.mechanism
+        assert isinstance(mechanism.divisor, ConstantDivisor)
+        total = zeros(model)
+        drawn = self.cohort(training, number)
+        for contribution in self.contributions(model, training, drawn, number, sequences):
+            for name, tensor in contribution.items():
+                total[name] += tensor
+        deviation = mechanism.noise_multiplier * mechanism.sensitivity
+        for name, parameter in trainable(model).items():
+            noise = self.noise(training, number, name, total[name], deviation) if deviation > 0 else 0.0
+            parameter.grad = (total[name] + noise) / mechanism.divisor.value
+
+
+def stateful(make: Callable[[], PrivateStep]) -> Trainer:
+    """A trainer whose step remembers: every run begins with a new one."""
+
+    def run(base, training, sequences):
+        stepwise(make())(base, training, sequences)
+
+    return run
+
+
+def raw_gradient(
+    model: PreTrainedModel, training: PrivateTraining, unit: SampledUnit, number: int, sequences: Records
+) -> Sparse:
+    """Of one unit before clipping."""
+    if unit.canary is not None:
+        assert training.canaries is not None
+        return training.canaries.gradient(unit.canary)
+    return text_gradient(model, training.contribution(unit, number, sequences))
+
+
+def text_gradient(model: PreTrainedModel, records: Records) -> Dense:
+    """Of the mean over records of the mean token loss."""
+    model.zero_grad(set_to_none=True)
+    for tokens in records:
+        ids = torch.tensor([list(tokens)])
+        (model(input_ids=ids, labels=ids).loss / len(records)).backward()
+    return taken(model)
+
+
+def taken(model: PreTrainedModel) -> Dense:
+    """The gradient that lies in `.grad`, which is left empty."""
+    found = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in trainable(model).items()}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def scaled(gradients: Sparse, norm: float, counted: Iterable[torch.Tensor]) -> Dense:
+    """Scaled down so that `counted` have norm at most `norm`."""
+    size = norm_of(counted)
+    factor = min(1.0, norm / size) if size > 0 else 1.0
+    return {name: g * factor for name, g in gradients.items()}
+
+
+def norm_of(tensors: Iterable[torch.Tensor]) -> float:
+    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
+
+
+def trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def zeros(model: PreTrainedModel) -> Dense:
+    return {name: torch.zeros_like(p) for name, p in trainable(model).items()}
