@@ -12,12 +12,15 @@ from commands import account, audit, corpus, study
 from commands.finish import Interrupted, command_line, finish, interruptible
 from commands.options import (
     AsJson,
+    ExcludeAuroc,
+    ExcludeTpr,
     GroupSize,
     Noise,
     Out,
     Rate,
     Target,
     json_text,
+    thresholds,
 )
 from corpus.errors import InputError, ResumableError
 
@@ -204,14 +207,23 @@ def power(
     auroc: Annotated[float, typer.Option(help="AUROC that the attack is expected to reach.")],
     delta: Annotated[float, typer.Option(help="delta of the statements.")] = 1e-5,
     claim: Annotated[list[str] | None, typer.Option(help="epsilon=4,delta=1e-6. Repeatable.")] = None,
+    scores: Annotated[int, typer.Option(help="Scores that are judged together: attacks by ways to aggregate.")] = 15,
+    exclude_auroc: ExcludeAuroc = None,
+    exclude_tpr: ExcludeTpr = None,
     json: AsJson = False,
 ) -> None:
-    """What an audit could certify or falsify, before it is paid for."""
+    """What an audit could certify, falsify or exclude, before it is paid for."""
     from audit import bound_scores as engine
     from audit import power as planning
+    from audit.exclusion import exclusion, lines
 
-    found = planning.power(users, auroc, delta, claims=tuple(engine.parse_claim(text) for text in claim or []))
-    typer.echo(json_text(found.as_dict()) if json else planning.table(found))
+    claims = tuple(engine.parse_claim(text) for text in claim or [])
+    found = planning.power(users, auroc, delta, claims=claims)
+    excluded = exclusion(users, thresholds(exclude_auroc, exclude_tpr), scores=scores)
+    if json:
+        typer.echo(json_text({**found.as_dict(), "no_leak_found": excluded.as_dict()}))
+    else:
+        typer.echo("\n".join([planning.table(found), *lines(excluded, users)]))
 
 
 @app.command("audit-trainer")

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from audit.limits import Z_ONE_SIDED
 from audit.randomisation import REDRAWS, least_redraws
-from audit.sections import Section
 
 NAMED_AT = (0.01, 0.05, 0.1)  # false-positive rates at which the headline counts people
 ENOUGH_ERRORS = 5  # held-out users that a rate lets err, for a count of people that is worth reading
@@ -41,7 +40,7 @@ class Promise(StrEnum):
     BEYOND = "beyond"
 
 
-class DecisionConfig(Section):
+class DecisionConfig(BaseModel):
     """By what the answer is decided.
 
     Attributes:
@@ -52,6 +51,8 @@ class DecisionConfig(Section):
         tpr_level: the same of the true-positive rates at low false-positive rates.
         redraws: of the coins.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     auroc: Annotated[float, Field(gt=0.5, lt=1)] = 0.60
     tpr: Annotated[float, Field(gt=0, lt=1)] = 0.15

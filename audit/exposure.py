@@ -17,6 +17,7 @@ from scipy import stats
 
 from attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE
 from audit.coarse import LEAST_IN_GROUP
+from audit.record_results import Correlation, ExposureGroup
 from audit.scored_users import ScoredUsers
 from corpus.errors import InputError
 from corpus.files import whole_file
@@ -58,28 +59,6 @@ class Exposed:
     reference_divergence: float | None
     word_divergence: float
     near_duplicates: int
-
-
-@dataclass(frozen=True)
-class ExposureGroup:
-    """Means over the ``users`` of a group of neighbours by score; those of ``Exposed`` but for name and score."""
-
-    users: int
-    above: float
-    share: float
-    reference_loss: float
-    reference_divergence: float | None
-    word_divergence: float
-    near_duplicates: float
-
-
-@dataclass(frozen=True)
-class Correlation:
-    """Spearman's correlation of a property with the score over held-in users; None where it does not vary."""
-
-    name: str
-    rho: float | None
-    p_value: float | None
 
 
 def exposed_users(

@@ -3,29 +3,14 @@
 From cached statistics; no model is run. numpy only.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from attacks.protocol import AGGREGATIONS
+from audit.record_results import Knowledge
 from audit.roc import auroc
 from audit.scored_users import ScoredUsers
 
 DRAWS = 100
-
-
-@dataclass(frozen=True)
-class Knowledge:
-    """AUROC of attackers with at most ``texts`` random texts of every user: mean, deviation and quantiles over draws.
-
-    Not an interval for the AUROC: users stay the same, only the attacker's texts are drawn.
-    """
-
-    texts: int
-    mean: float
-    deviation: float
-    low: float
-    high: float
 
 
 def attacker_knowledge(

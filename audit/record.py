@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from audit.knowledge import Knowledge
 from audit.record_results import (
     AttackResult,
     Blind,
@@ -21,6 +20,7 @@ from audit.record_results import (
     Facts,
     GradientNorms,
     Judgement,
+    Knowledge,
     TrialsFacts,
 )
 from corpus.errors import InputError

@@ -3,16 +3,52 @@
 No user name, no text and no secret (see ``audit.record``).
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from audit.decision import Decision, DecisionConfig
-from audit.exposure import Correlation, ExposureGroup
 from audit.randomisation import Law
 
 Label = Literal["certified", "indicative", "conditional", "estimate"]
 REAL_USERS = "real users"
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """AUROC of attackers with at most ``texts`` random texts of every user: mean, deviation and quantiles over draws.
+
+    Not an interval for the AUROC: users stay the same, only the attacker's texts are drawn.
+    """
+
+    texts: int
+    mean: float
+    deviation: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ExposureGroup:
+    """Means over the ``users`` of a group of neighbours by score; those of ``Exposed`` but for name and score."""
+
+    users: int
+    above: float
+    share: float
+    reference_loss: float
+    reference_divergence: float | None
+    word_divergence: float
+    near_duplicates: float
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's correlation of a property with the score over held-in users; None where it does not vary."""
+
+    name: str
+    rho: float | None
+    p_value: float | None
 
 
 class Facts(BaseModel):

@@ -14,8 +14,8 @@ from audit.decision import DecisionConfig, Evidence, decide
 from audit.family import Family, family_of
 from audit.headline import USERS, Wording, headline, notes
 from audit.judgement import judge
-from audit.knowledge import Knowledge, attacker_knowledge
-from audit.record_results import AttackResult, Blind, DecisionFacts, DialSetting, Judgement
+from audit.knowledge import attacker_knowledge
+from audit.record_results import AttackResult, Blind, DecisionFacts, DialSetting, Judgement, Knowledge
 from audit.scored_users import ScoredUsers
 from audit.sides import Sides
 from audit.verdict import BLIND_OTHERWISE, BLIND_UNDER_COINS, Claim

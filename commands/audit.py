@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from commands.finish import command_line, finish, interruptible
-from commands.options import IdColumn, Out, SkipBad, TextColumn, UserColumn
+from commands.options import ExcludeAuroc, ExcludeTpr, IdColumn, Out, SkipBad, TextColumn, UserColumn, thresholds
 from corpus.errors import InputError
 
 if TYPE_CHECKING:
-    from audit.decision import DecisionConfig
     from audit.remote import Remote
 
 PANEL = "A model behind an endpoint"
@@ -46,12 +45,8 @@ def audit(
     texts: Annotated[
         str | None, typer.Option(help="What the texts are, if nobody looks: fresh, or training (trained on).")
     ] = None,
-    exclude_auroc: Annotated[
-        float | None, typer.Option(help="Say 'no leak found' only if more than this AUROC is excluded (default: 0.60).")
-    ] = None,
-    exclude_tpr: Annotated[
-        float | None, typer.Option(help="And more than this share named at 5 % false positives (default: 0.15).")
-    ] = None,
+    exclude_auroc: ExcludeAuroc = None,
+    exclude_tpr: ExcludeTpr = None,
     claim: Annotated[list[str] | None, typer.Option(help="Test epsilon=8,delta=1e-6. Repeatable.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Test the curve of this plan.json.")] = None,
     runs: Annotated[int | None, typer.Option(min=2, help="Train so many models, each by coin with a user.")] = None,
@@ -168,7 +163,7 @@ def audit(
         documents=None if texts is None else "fresh" if texts == "fresh" else "training",
         max_texts_per_user=max_texts_per_user,
         attack=AttackConfig(max_characters=max_characters, reference=reference[0]),
-        decision=_decision(exclude_auroc, exclude_tpr),
+        decision=thresholds(exclude_auroc, exclude_tpr),
         remote=remote,
     )
     with interruptible():
@@ -193,20 +188,6 @@ def _look_for(models: list[str], files: list[Path | None]) -> None:
         looks_local = len(named.parts) > 1 and named.parent.is_dir()
         if not named.exists() and looks_local:
             raise InputError(f"no such model folder: '{model}' (a hub name has no folder before it that exists here)")
-
-
-def _decision(auroc: float | None, tpr: float | None) -> "DecisionConfig":
-    from pydantic import ValidationError
-
-    from audit.decision import DecisionConfig
-
-    given = {name: value for name, value in (("auroc", auroc), ("tpr", tpr)) if value is not None}
-    try:
-        return DecisionConfig(**given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        option = f"--exclude-{first['loc'][0]} {first['input']}: " if first["loc"] else ""
-        raise InputError(f"{option}{first['msg'].removeprefix('Value error, ')}") from error
 
 
 def _remote(url: str | None, **options: Any) -> "Remote | None":

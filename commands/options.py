@@ -2,9 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from corpus.errors import InputError
+
+if TYPE_CHECKING:
+    from audit.decision import DecisionConfig
 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: runs/NAME).")]
 UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
@@ -22,9 +27,30 @@ GroupSize = Annotated[int, typer.Option("--group-size", help="Examples of one us
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object (an infinite epsilon is Infinity).")]
 StudyFolder = Annotated[Path, typer.Option("--to", help="Folder for the figure and the numbers.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Count and skip unusable rows.")]
+ExcludeAuroc = Annotated[
+    float | None, typer.Option(help="Say 'no leak found' only if more than this AUROC is excluded (default: 0.60).")
+]
+ExcludeTpr = Annotated[
+    float | None, typer.Option(help="And more than this share named at 5 % false positives (default: 0.15).")
+]
 Aliases = Annotated[Path | None, typer.Option(help="YAML file with a list of aliases for each person.")]
 
 
 def json_text(fields: dict[str, Any]) -> str:
     """One JSON object; an infinite number is Infinity."""
     return json.dumps(fields)
+
+
+def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":
+    """The decision by these thresholds, or by default; raises InputError for what no audit could reach."""
+    from pydantic import ValidationError
+
+    from audit.decision import DecisionConfig
+
+    given = {name: value for name, value in (("auroc", auroc), ("tpr", tpr)) if value is not None}
+    try:
+        return DecisionConfig(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = f"--exclude-{first['loc'][0]} {first['input']}: " if first["loc"] else ""
+        raise InputError(f"{option}{first['msg'].removeprefix('Value error, ')}") from error

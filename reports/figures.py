@@ -3,9 +3,8 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from audit.knowledge import Knowledge
 from audit.record import Record
-from audit.record_results import AttackResult, CanaryFacts, CanaryGroup, Estimate, GradientNorms
+from audit.record_results import AttackResult, CanaryFacts, CanaryGroup, Estimate, GradientNorms, Knowledge
 from corpus.wording import counted
 from reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
 

@@ -1,0 +1,88 @@
+"""How many users an audit needs for "no leak found", before it is paid for. A planning number, not a bound."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from audit.decision import DecisionConfig, users_needed
+from audit.limits import Z_ONE_SIDED
+from audit.randomisation import Law, randomisation_test
+from corpus.errors import InputError
+
+SCORES, CORRELATION = 15, 0.7  # about as many as a run judges by default, and as correlated as its scores mostly are
+MOST_SCORES = 200
+_USERS, _REDRAWS = 1000, 2000  # that margins are simulated with
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """What "no leak found" takes if every score of the family is at chance.
+
+    Attributes:
+        scores: of the family that is judged together.
+        correlation: of any two of them.
+        auroc, tpr, fpr: the thresholds that are to be excluded.
+        users_needed: whose audit excludes both in four of five, half of them held in.
+        users_auroc: an audit of the asked number of users excludes an AUROC above this in 85 of 100.
+    """
+
+    scores: int
+    correlation: float
+    auroc: float
+    tpr: float
+    fpr: float
+    users_needed: int
+    users_auroc: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return dataclasses.asdict(self)
+
+
+def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlation: float = CORRELATION) -> Exclusion:
+    """See ``Exclusion``; by the formulas of ``audit.decision.users_needed``.
+
+    Raises InputError for fewer than two users or one score, or a correlation outside [0, 1].
+    """
+    if users < 2:
+        raise InputError(f"{users} users: an audit needs one on each side, so give at least 2")
+    auroc_margin, tpr_margin = margins(by.fpr, scores, correlation)
+    return Exclusion(
+        scores=scores,
+        correlation=correlation,
+        auroc=by.auroc,
+        tpr=by.tpr,
+        fpr=by.fpr,
+        users_needed=users_needed(by, auroc_margin, tpr_margin),
+        users_auroc=min(1.0, 0.5 + (max(auroc_margin, 0.0) + Z_ONE_SIDED) / math.sqrt(3 * users)),
+    )
+
+
+def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple[float, float]:
+    """How far the best of so many scores strays by chance, in AUROC and in TPR at ``fpr``, by the audit's own test.
+
+    In the units of ``audit.randomisation.FamilyTest``, of normal scores of 1,000 users.
+    """
+    if not 1 <= scores <= MOST_SCORES:
+        raise InputError(f"{scores} scores: give the number that is judged together, 1 to {MOST_SCORES}")
+    if not 0.0 <= correlation <= 1.0:
+        raise InputError(f"correlation {correlation:g} is outside [0, 1]: give that of two scores, for example 0.7")
+    rng = np.random.default_rng(seed)
+    shared, own = rng.standard_normal(_USERS), rng.standard_normal((scores, _USERS))
+    values = math.sqrt(correlation) * shared + math.sqrt(1 - correlation) * own
+    member = np.arange(_USERS) % 2 == 0
+    chance = randomisation_test(values, member, law=Law.COINS, fprs=[fpr], redraws=_REDRAWS, seed=seed)
+    return chance.auroc_margin, chance.tpr_margins[0]
+
+
+def lines(found: Exclusion, users: int) -> list[str]:
+    """The answer as plain text."""
+    return [
+        f'"no leak found" by {found.scores} scores (correlation {found.correlation:g}), if all are at chance',
+        f"  users needed to exclude an AUROC of {found.auroc:g} and a TPR of {found.tpr:g} at {100 * found.fpr:g} % FPR"
+        f" in four of five audits: {found.users_needed:,}",
+        f"  AUROC that {users:,} users exclude in 85 of 100 audits: {found.users_auroc:.2f}",
+    ]

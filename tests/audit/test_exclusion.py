@@ -1,0 +1,52 @@
+"""Users that "no leak found" takes: against simulated maxima, and against what simulated audits needed."""
+
+import math
+
+import numpy as np
+import pytest
+
+from audit.decision import DecisionConfig
+from audit.exclusion import exclusion, margins
+from corpus.errors import InputError
+
+
+@pytest.mark.parametrize(("scores", "correlation"), [(1, 0.7), (7, 0.7), (15, 0.7), (15, 0.0), (40, 0.95)])
+def test_the_best_of_correlated_scores(scores, correlation):
+    """AUROCs of many users are normal and as correlated as scores are, but for a little (Spearman's of Pearson's)."""
+    rng = np.random.default_rng(3)
+    alike = 6 / math.pi * math.asin(correlation / 2)
+    own, shared = rng.standard_normal((200_000, scores)), rng.standard_normal((200_000, 1))
+    best = (math.sqrt(alike) * shared + math.sqrt(1 - alike) * own).max(axis=1)
+    assert margins(0.05, scores, correlation)[0] == pytest.approx(np.quantile(best, 0.85), abs=0.15)
+
+
+def test_alike_scores_are_one():
+    assert margins(0.05, 20, 1.0) == margins(0.05, 1, 1.0)
+
+
+def test_the_need_is_that_of_an_audit():
+    """tests/coverage/test_decision.py: 475 for seven attacks of correlation 0.7, and 340 by AUROC alone."""
+    found = exclusion(340, DecisionConfig(), scores=7)
+    assert found.users_needed == pytest.approx(475, rel=0.1)
+    assert found.users_auroc == pytest.approx(0.60, abs=0.01)
+    assert exclusion(340, DecisionConfig(tpr=0.5), scores=7).users_needed == pytest.approx(340, rel=0.15)
+
+
+def test_stricter_thresholds_more_scores_and_fewer_users():
+    assert exclusion(100, DecisionConfig(auroc=0.55)).users_needed > exclusion(100, DecisionConfig()).users_needed
+    assert exclusion(100, DecisionConfig(), scores=50).users_needed > exclusion(100, DecisionConfig()).users_needed
+    assert exclusion(24, DecisionConfig()).users_auroc > exclusion(500, DecisionConfig()).users_auroc
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"users": 1}, "1 users: an audit needs one on each side"),
+        ({"scores": 0}, "0 scores: give the number"),
+        ({"correlation": 1.5}, "correlation 1.5 is outside"),
+    ],
+)
+def test_bad_input(arguments, line):
+    given = {"users": 100, **arguments}
+    with pytest.raises(InputError, match=line):
+        exclusion(given.pop("users"), DecisionConfig(), **given)
