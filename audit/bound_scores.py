@@ -21,6 +21,7 @@ from audit.noise_family import NoiseFamily, family_bound, noise_family
 from audit.tradeoff import ceiling_of
 from audit.verdict import Assignment, Claim, Design, Standing, Verdict
 from corpus.errors import InputError
+from corpus.names import missing_names_line
 from defenses.accounting import check_delta
 from defenses.mechanism import Guarantee, Mechanism
 from defenses.plan_file import read_plan
@@ -129,7 +130,13 @@ def bound_scores(
     )
     scores = read_scores(path)
     oriented = LabelledScores(sign * scores.scores, scores.member, scores.users)
-    return evaluate(oriented, design, delta=delta, claims=claims, gaussian=gaussian)
+    found = evaluate(oriented, design, delta=delta, claims=claims, gaussian=gaussian)
+    line = missing_names_line(scores.users or (), remedy="")
+    if line is None:
+        return found
+    said = line.removeprefix("warning: ")
+    verdicts = tuple(dataclasses.replace(its, warnings=(*its.warnings, said)) for its in found.verdicts)
+    return dataclasses.replace(found, verdicts=verdicts)
 
 
 def evaluate(
@@ -183,6 +190,9 @@ def read_scores(path: Path) -> LabelledScores:
             if missing:
                 found = ", ".join(header) or "none"
                 raise InputError(f"{path}: no column '{missing[0]}' (columns: {found}): needs {', '.join(COLUMNS)}")
+            twice = next((column for column in COLUMNS if header.count(column) > 1), None)
+            if twice:
+                raise InputError(f"{path}: the column '{twice}' stands twice: rename one")
             reader.fieldnames = header
             rows: dict[str, tuple[float, bool]] = {}
             for row in reader:

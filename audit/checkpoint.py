@@ -39,9 +39,9 @@ from audit.verdict import Assignment, Claim
 from corpus.build import build_store
 from corpus.errors import InputError
 from corpus.files import cache_directory, text_sha256, write_text
+from corpus.names import missing_names_line
 from corpus.rows import BadRows, Columns
 from corpus.sources import open_source
-from corpus.statistics import missing_names_line
 from corpus.store import CorpusStore, texts_of
 from corpus.wording import counted
 from models.loading import require_model, same_tokens

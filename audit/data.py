@@ -19,8 +19,8 @@ from corpus.build import build_store
 from corpus.coins import keyed_order, seed_key
 from corpus.errors import InputError
 from corpus.files import cache_directory
+from corpus.names import missing_names_line
 from corpus.split import Assignment, Part, Role, Selection, check_pool, select_users
-from corpus.statistics import missing_names_line
 from corpus.store import Corpus, CorpusStore, texts_of
 from corpus.wording import counted
 from defenses.data_side import Cap, Removal, TrainingRecord, apply_defenses

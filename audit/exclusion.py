@@ -11,6 +11,7 @@ from audit.decision import DecisionConfig, users_needed
 from audit.limits import Z_ONE_SIDED
 from audit.randomisation import Law, randomisation_test
 from corpus.errors import InputError
+from corpus.wording import counted
 
 SCORES, CORRELATION = 15, 0.7  # about as many as a run judges by default, and as correlated as its scores mostly are
 MOST_SCORES = 200
@@ -48,7 +49,7 @@ def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlati
     Raises InputError for fewer than two users or one score, or a correlation outside [0, 1].
     """
     if users < 2:
-        raise InputError(f"{users} users: an audit needs one on each side, so give at least 2")
+        raise InputError(f"{counted(users, 'user')}: an audit needs one on each side, so give at least 2")
     auroc_margin, tpr_margin = margins(by.fpr, scores, correlation)
     return Exclusion(
         scores=scores,

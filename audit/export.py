@@ -12,7 +12,7 @@ from audit.differences import compared
 from audit.pipeline import model_facts
 from audit.plan import accountant_cache, configured_mechanism, read_run_config
 from audit.record import Record, TrainingFacts, read_record
-from audit.training import finished_training, promise_facts
+from audit.training import finished_training, promise_facts, require_trained_under
 from corpus.errors import InputError
 from corpus.files import file_sha256, private_directory, whole_directory
 from defenses.mechanism import Mechanism
@@ -104,6 +104,7 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
     config = read_run_config(run)
     if configured_mechanism(config, plan, config.finetune.steps(stated.records)) != plan:
         raise InputError(f"'{run / PLAN}' is not the plan that config.yaml gives: nothing was exported")
+    require_trained_under(run, plan)
     trained = finished_training(run, config)
     again = {**promise_facts(plan), "steps": trained.steps, "chosen_step": trained.chosen_step}
     _, wrong = compared("training", {name: getattr(stated, name) for name in again}, again)

@@ -1,5 +1,6 @@
 """The training stage of a run: train under the plan, measure the curves, say what was done."""
 
+import hmac
 import math
 from copy import deepcopy
 from dataclasses import asdict, replace
@@ -11,6 +12,7 @@ import numpy as np
 from audit.config import RunConfig
 from audit.data import RunData, curve_texts
 from audit.defense import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
+from audit.ledger import load_ledger
 from audit.plan import accountant_cache
 from audit.progress import Reporter
 from audit.record import Ceiling, CurvePoint, RemovalFacts, TrainingFacts
@@ -46,6 +48,7 @@ def finetune(
         reporter.say(f"mechanism: {mechanism.guarantee(cache_dir=accountant_cache()).label}")
         reporter.say(f"mechanism: noise multiplier {mechanism.noise_multiplier:.4g}, {len(private.units)} units")
         _bind_key(out / "ledger" / "job", job_name(base, sequences, recipe, private))
+        write_text(out / "ledger" / "plan", plan_commitment(data.ledger.key, mechanism), private=True)
     evaluate = CurveEvaluation(
         curve_texts(
             data,
@@ -129,6 +132,20 @@ def _bind_key(path: Path, job: str) -> None:
             f"'{path.parent}' holds the key of another private job (its corpus, membership, base model, mechanism or"
             " recipe differ): one key serves one job, so use a new run folder"
         )
+
+
+def plan_commitment(key: bytes, mechanism: Mechanism) -> str:
+    """A keyed hash of the plan that a run was trained under, so that plan, config and record cannot change together."""
+    return hmac.digest(key, b"plan" + mechanism.model_dump_json().encode(), "sha256").hex()
+
+
+def require_trained_under(run: Path, plan: Mechanism) -> None:
+    """Raises InputError unless the run was trained under this plan, by the hash that its training left."""
+    ledger, kept = load_ledger(run / "ledger"), run / "ledger" / "plan"
+    if plan.unit == "none" and not kept.exists():
+        return
+    if ledger is None or not kept.is_file() or kept.read_text("utf-8") != plan_commitment(ledger.key, plan):
+        raise InputError(f"'{run / 'plan.json'}' is not the plan that the model was trained under")
 
 
 def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, result: TrainingResult) -> TrainingFacts:

@@ -25,7 +25,7 @@ from audit.record import DocumentsFacts, ModelFacts, Record, read_record
 from audit.remote import remote_of
 from audit.score_file import read_scores
 from audit.scoring import scoring_rule
-from audit.training import finished_training, training_facts
+from audit.training import finished_training, require_trained_under, training_facts
 from audit.trials.engine import record_again
 from audit.verdict import Assignment, Claim, stated_claim
 from corpus.errors import InputError
@@ -102,6 +102,7 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, An
         )
     texts = texts_under_attack(config, data)
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
+    require_trained_under(folder, plan)
     outcome = outcome_of(config, data, _scores(folder, of), claims_of(plan), reporter)
     results = outcome.results
     target = load_language_model(str(folder / "checkpoints" / "final"))

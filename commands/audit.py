@@ -185,8 +185,9 @@ def _look_for(models: list[str], files: list[Path | None]) -> None:
         if named.is_file():
             kind = "a file of texts" if named.suffix in _DATA else "a file"
             raise InputError(f"'{model}' is {kind}, and a model is a folder or a hub name: give texts by --held-in")
-        looks_local = len(named.parts) > 1 and named.parent.is_dir()
-        if not named.exists() and looks_local:
+        beside = len(named.parts) > 1 and named.parent.is_dir()
+        # Path drops a leading "./", so that the name itself is looked at
+        if not named.exists() and (beside or model.startswith(("/", ".", "~")) or model.count("/") > 1):
             raise InputError(f"no such model folder: '{model}' (a hub name has no folder before it that exists here)")
 
 

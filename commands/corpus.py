@@ -67,6 +67,7 @@ def build(
     else:
         store = _store(_source(paths, preset, tokenizer, user, text, id, date), aliases, skip_bad_lines)
     typer.echo(f"{counted(len(store.users), 'user')}, {counted(len(store), 'record')}: {store.folder}")
+    _say_missing_names(store)
     if store.report.skipped:
         typer.echo(f"{counted(store.report.skipped, 'row')} skipped, the first: {store.report.first_skipped}")
     if preset is not None:
@@ -100,6 +101,7 @@ def stats(
             store, count_tokens=lambda t: len(encode(t, add_special_tokens=False)["input_ids"]), token_unit="tokens"
         )
     typer.echo(statistics_table(found))
+    _say_missing_names(store)
     if preset is not None:
         _say_outcome(preset, store)
 
@@ -110,6 +112,13 @@ def presets() -> None:
     from corpus.presets import presets_table
 
     typer.echo(presets_table())
+
+
+def _say_missing_names(store: "CorpusStore") -> None:
+    from corpus.names import missing_names_line
+
+    if line := missing_names_line(store.users):
+        typer.echo(line, err=True)
 
 
 def _say_outcome(preset: str, store: "CorpusStore") -> None:

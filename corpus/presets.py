@@ -23,6 +23,7 @@ from corpus.rows import BadRows, existing
 from corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter, select_users
 from corpus.statistics import records_percentiles
 from corpus.store import CorpusStore
+from corpus.wording import counted
 
 PRESET_VERSION = "1"
 Read = Callable[[Path, Tokens, BadRows], Iterator[pa.RecordBatch]]
@@ -229,7 +230,7 @@ def preset_outcome(preset: Preset, store: CorpusStore) -> str:
     minimum = preset.minimum or 1
     users = select_users(store, UserFilter(min_records=minimum), seed=0).users
     counts = [store.count(user) for user in users]
-    ours = f"{len(users):,} users, {sum(counts):,} records"
+    ours = f"{counted(len(users), 'user')}, {counted(sum(counts), 'record')}"
     if counts:
         ours += ", records per user P0 {} | P25 {} | P50 {} | P75 {} | P100 {}".format(*records_percentiles(counts))
     return f"{preset.name}, at least {minimum} records a user: {ours}\nthe paper: {preset.published}"

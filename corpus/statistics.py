@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from corpus.store import CorpusStore
-from corpus.wording import counted
 
 
 @dataclass(frozen=True)
@@ -105,22 +104,3 @@ def records_histogram(counts: Iterable[int]) -> tuple[tuple[int, int, int], ...]
 def text_digest(text: str) -> bytes:
     """A text's hash, to find texts that stand on two sides without keeping them."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
-def missing_names(users: Iterable[str]) -> list[str]:
-    """Users whose name is what tables write where there is none, such as "nan"."""
-    return [user for user in users if user.strip().lower() in _NO_NAMES]
-
-
-_NO_NAMES = {"nan", "none", "null", "na", "n/a", "<na>", "undefined", "unknown"}
-
-
-def missing_names_line(users: Iterable[str]) -> str | None:
-    """A line to say where users have such names; None where none has."""
-    names = missing_names(users)
-    if not names:
-        return None
-    return (
-        f"warning: {counted(len(names), 'user')} named {', '.join(map(repr, names))}: rows without a user may stand"
-        " under that name as one person; leave it out by corpus.users.exclude, or mend the rows"
-    )

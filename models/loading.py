@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from httpx2 import HTTPError
+from huggingface_hub import HfApi, try_to_load_from_cache
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file, extract_commit_hash
@@ -22,6 +24,7 @@ from corpus.errors import InputError
 from corpus.files import file_sha256, text_sha256
 
 PROBE = "The quick brown fox met 12 people on Tuesday."
+_HUB_SECONDS = 10.0
 _CAUSAL_PROBE = 8  # tokens
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
@@ -131,11 +134,21 @@ def load_language_model(
 def require_model(name: str) -> None:
     """Find out, before work is done that needs it later, whether a hub name or folder leads to a model at all.
 
+    A hub name is asked for once, without the retries of a download.
+
     Raises InputError if there is no config of a model there, or a folder without weights that may be loaded.
     """
-    if (Path(name) / "adapter_config.json").is_file():
+    folder = Path(name)
+    if (folder / "adapter_config.json").is_file():
         return
     _require_folder_or_hub_name(name)
+    if not folder.is_dir() and not isinstance(try_to_load_from_cache(name, "config.json"), str):
+        try:
+            HfApi().model_info(name, timeout=_HUB_SECONDS)
+        except (OSError, ValueError, HTTPError) as error:
+            raise InputError(
+                f"there is no model '{name}': no such folder, and the hub gives none ({_first_sentence(error)})"
+            ) from error
     with quiet_transformers():
         try:
             AutoConfig.from_pretrained(name, trust_remote_code=False)

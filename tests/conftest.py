@@ -42,13 +42,20 @@ def _fixed_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("corpus.coins.secrets", _Entropy(request.node.nodeid))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
-    if fixturedef.scope == "function":
-        return (yield)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("corpus.coins.secrets", _Entropy(f"{fixturedef.baseid} {fixturedef.argname}"))
-        return (yield)
+class _FixedKeysOfFixtures:
+    """A plugin of its own: pytest asks no conftest.py below its root about fixtures of the whole session."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+        if fixturedef.scope == "function":
+            return (yield)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("corpus.coins.secrets", _Entropy(f"{fixturedef.baseid} {fixturedef.argname}"))
+            return (yield)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_FixedKeysOfFixtures())
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,8 @@ from audit.decision import DecisionConfig, Evidence, RateEvidence, ScoreEvidence
 from audit.headline import USERS, headline, notes
 from audit.randomisation import Law
 from audit.record_results import AttackResult, CanaryFacts, DecisionFacts, Estimate, Histogram, TprAt
+from defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+from defenses.mechanism import Mechanism
 
 
 def canary_facts(groups, **changes):
@@ -74,3 +76,18 @@ def decision_of(its, *, lengths=None, by=None, what=USERS):
         tpr_p=its.tpr_p,
         reversed_p=its.reversed_p,
     )
+
+
+def private_plan(**changes):
+    """User-level sampling of epsilon 4 at delta 1e-6, but for the changes."""
+    fields = {
+        "unit": "user",
+        "sampled": "user",
+        "sampler": PoissonSampler.of(1024, 16),
+        "clip": FlatClip(norm=1.0),
+        "noise_multiplier": 0.92826,
+        "steps": 1000,
+        "delta": 1e-6,
+        "divisor": ConstantDivisor(value=16),
+    }
+    return Mechanism(**{**fields, **changes})

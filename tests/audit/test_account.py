@@ -7,8 +7,8 @@ import pytest
 
 from audit.account import account_els, account_example, account_group, account_plan, account_uls
 from corpus.errors import InputError
-from defenses.choices import ConstantDivisor, FlatClip, NoClip, PoissonSampler, ShuffledSampler
-from defenses.mechanism import Mechanism
+from defenses.choices import NoClip, ShuffledSampler
+from tests.made_facts import private_plan
 
 COMMON = {"steps": 1000, "delta": 1e-6}
 
@@ -90,37 +90,23 @@ def test_bad_input(call, message):
         call()
 
 
-def plan(**changes):
-    fields = {
-        "unit": "user",
-        "sampled": "user",
-        "sampler": PoissonSampler.of(1024, 16),
-        "clip": FlatClip(norm=1.0),
-        "noise_multiplier": 0.92826,
-        "steps": 1000,
-        "delta": 1e-6,
-        "divisor": ConstantDivisor(value=16),
-    }
-    return Mechanism(**{**fields, **changes})
-
-
 def test_plan_rows():
     direct = account_uls(users=1024, cohort=16, noise_multiplier=0.92826, **COMMON)
-    row = account_plan(plan())
+    row = account_plan(private_plan())
     assert (row.epsilon, row.auroc_bound, row.method) == (direct.epsilon, direct.auroc_bound, "uls")
     assert row.label.startswith("epsilon 4")
-    assert account_plan(plan(sampled="example", group_size=4)).method == "els"
-    example = account_plan(plan(unit="example", sampled="example"))
+    assert account_plan(private_plan(sampled="example", group_size=4)).method == "els"
+    example = account_plan(private_plan(unit="example", sampled="example"))
     assert (example.method, example.auroc_bound) == ("example", None)
 
 
 def test_plan_rows_without_a_guarantee():
-    shuffled = account_plan(plan(sampler=ShuffledSampler(population=1024, cohort=16), adjacency="zero_out"))
+    shuffled = account_plan(private_plan(sampler=ShuffledSampler(population=1024, cohort=16), adjacency="zero_out"))
     assert shuffled.epsilon == math.inf
     assert shuffled.label.startswith("not a DP guarantee: cohorts are shuffled")
     assert shuffled.assumed_epsilon == pytest.approx(4.0, rel=1e-3)
     assert shuffled.auroc_bound == pytest.approx(0.9988, abs=1e-3)
-    void = account_plan(plan(clip=NoClip()))
+    void = account_plan(private_plan(clip=NoClip()))
     assert (void.epsilon, void.auroc_bound, void.tpr_at_1pct_fpr_bound) == (math.inf, 1.0, 1.0)
-    none = account_plan(plan(unit="none", delta=None))
+    none = account_plan(private_plan(unit="none", delta=None))
     assert (none.method, none.delta, none.epsilon) == ("none", None, math.inf)

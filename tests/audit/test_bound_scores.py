@@ -185,6 +185,15 @@ def test_table(scores):
     assert "(none is valid for this design)" in none
 
 
+def test_a_user_named_nan_is_warned_of(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text("user,score,member\nnan,1,1\nbo,2,0\nal,3,1\n", encoding="utf-8")
+    said = bound_scores(path, assignment="coin", delta=1e-5).verdict.warnings
+    assert "1 user named 'nan': rows without a user may stand under that name as one person; mend the rows" in " ".join(
+        " ".join(said).split()
+    )
+
+
 BAD = {
     "user,score\nal,1\n": "no column 'member'",
     "user,score,member\nal,nan,1\nbo,1,0\n": "row 2: the score of user 'al' is nan; no user may be dropped",
@@ -200,6 +209,7 @@ BAD = {
     "user,score,member\nal,1,1\nbo,2,1\n": "all 2 users are members",
     "user,score,member\n": "no rows",
     "": "no column 'user' (columns: none)",
+    "user,score,score,member\nal,1,2,1\nbo,3,4,0\n": "the column 'score' stands twice: rename one",
 }
 
 

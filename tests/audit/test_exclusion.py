@@ -41,7 +41,7 @@ def test_stricter_thresholds_more_scores_and_fewer_users():
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({"users": 1}, "1 users: an audit needs one on each side"),
+        ({"users": 1}, "1 user: an audit needs one on each side"),
         ({"scores": 0}, "0 scores: give the number"),
         ({"correlation": 1.5}, "correlation 1.5 is outside"),
     ],

@@ -5,8 +5,9 @@ import json
 from collections import Counter, defaultdict
 
 from corpus.build import build_store
+from corpus.names import missing_names_line
 from corpus.rows import Columns
-from corpus.statistics import corpus_statistics, missing_names_line, records_histogram
+from corpus.statistics import corpus_statistics, records_histogram
 from corpus.statistics_table import statistics_table
 from corpus.text_files import JsonLines
 

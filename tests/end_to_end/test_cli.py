@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         (["--help"], ["demo", "run", "audit", "report", "export", "corpus", "account", "bound", "power", "Exit codes"]),
         (["run", "--help"], ["--set", "--out", "goes on where a killed run stopped"]),
-        (["audit", "--help"], ["--model", "--reference", "--held-in", "--held-out", "LoRA"]),
+        (["audit", "--help"], ["--model", "--reference", "--held-in", "--held-out", "LoRA", "exact half"]),
+        (["bound", "--help"], ["--assignment", "not an exact half, not one of each pair"]),
+        (["power", "--help"], ["--scores", "--exclude-auroc", "--exclude-tpr"]),
         (["corpus", "stats", "--help"], ["--tokenizer", "--aliases", "--skip-bad-lines"]),
     ],
 )
@@ -115,6 +117,37 @@ def test_corpus_build_and_stats(call, tmp_path):
     assert "1 row skipped, the first: m.csv line 4: empty text" in out
     code, out, _ = call("corpus", "stats", path, "--skip-bad-lines")
     assert "duplicates within users      1" in out
+
+
+@pytest.mark.parametrize("command", ["build", "stats"])
+def test_a_user_named_nan_is_warned_of_where_a_corpus_is_looked_at(call, command, tmp_path):
+    path = tmp_path / "m.csv"
+    path.write_text("user,text\nann,hello you\nNaN,hello him\n", encoding="utf-8")
+    code, _, err = call("corpus", command, path)
+    assert code == 0
+    assert "warning: 1 user named 'NaN': rows without a user may stand under that name" in err
+
+
+@pytest.mark.parametrize(
+    "name", ["ckk/one/final", "./final", "../final", "~/final", "/ckk/final", "models/nowhere", "data.jsonl"]
+)
+def test_a_mistyped_model_folder_is_told_before_anything_is_imported(tmp_path, name):
+    (tmp_path / "models").mkdir()
+    for file in ("in.jsonl", "out.jsonl", "data.jsonl"):
+        (tmp_path / file).write_text('{"user": "a", "text": "b"}\n', encoding="utf-8")
+    script = (
+        "import sys; from commands import audit; from corpus.errors import InputError\n"
+        "try: audit._look_for([sys.argv[1]], [])\n"
+        "except InputError as error: print(error)\n"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'transformers')))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script, name]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = "'data.jsonl' is a file of texts" if name == "data.jsonl" else f"no such model folder: '{name}'"
+    assert done.stdout.startswith(expected)
+    assert len(done.stdout.splitlines()) == 1
 
 
 def test_stats_count_tokens_with_a_models_tokenizer(call, make_lm, tmp_path):

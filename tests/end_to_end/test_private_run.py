@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from audit.config import load_config
-from audit.record import read_record
-from defenses.plan_file import read_plan
+from audit.plan import configured_mechanism
+from audit.record import read_record, write_record
+from audit.training import promise_facts
+from defenses.plan_file import read_plan, write_plan
 from tests.conftest import SMALL
 
 DEFENSE = {
@@ -84,9 +86,33 @@ def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, c
     assert read_plan(tmp_path / "public" / "plan.json") == read_plan(out / "plan.json")
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
+    _promise_more(copy)
+    code, _, err = call("export", copy, "--to", tmp_path / "unearned")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"'{copy / 'plan.json'}' is not the plan that the model was trained under" in err
+    shutil.rmtree(copy)
+    shutil.copytree(out, copy)
     code, _, err = call("run", config(), "--out", copy)
     assert code == 2
     assert "is a copy of a private run's folder, and two runs under one key differ by un-noised data" in err
+
+
+def _promise_more(run):
+    """Config, plan and record of a finished run, changed together: a smaller delta than was trained under."""
+    path = run / "config.yaml"
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["defense"]["delta"] = 1e-4
+    content["defense"]["target_epsilon"] = None
+    plan = read_plan(run / "plan.json")
+    content["defense"]["noise_multiplier"] = plan.noise_multiplier
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    new = configured_mechanism(load_config(path), plan, plan.steps)
+    assert new != plan
+    (run / "plan.json").unlink()
+    write_plan(new, run / "plan.json")
+    record = read_record(run / "record.json")
+    training = type(record.training).model_validate({**record.training.model_dump(), **promise_facts(new)})
+    write_record(record.model_copy(update={"training": training}), run / "record.json")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import httpx2
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -10,7 +11,14 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
 
 from corpus.errors import InputError
 from models.generation import sample_texts
-from models.loading import LanguageModel, fingerprint_folder, load_language_model, quiet_transformers, start_token
+from models.loading import (
+    LanguageModel,
+    fingerprint_folder,
+    load_language_model,
+    quiet_transformers,
+    require_model,
+    start_token,
+)
 from models.logprobs import score_texts
 from models.shape import TinyModel
 from models.tiny import new_tiny_model, train_tokenizer
@@ -75,6 +83,19 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
 def test_a_hub_name_that_cannot_be_reached_is_one_line():
     with pytest.raises(InputError, match="cannot load model 'nobody/no-such-model': [^\n]+$"):
         load_language_model("nobody/no-such-model")
+
+
+def test_the_hub_is_asked_for_a_mistyped_name_once_and_nothing_is_tried_again(monkeypatch):
+    asked = []
+
+    def gone(self, name, *, timeout):
+        asked.append((name, timeout))
+        raise httpx2.ConnectError("no route")
+
+    monkeypatch.setattr("models.loading.HfApi.model_info", gone)
+    with pytest.raises(InputError, match="there is no model 'ckk/final': no such folder, and the hub gives none"):
+        require_model("ckk/final")
+    assert asked == [("ckk/final", 10.0)]
 
 
 def test_weights_that_are_incomplete_are_not_filled_with_random_numbers(folder):

@@ -96,6 +96,17 @@ def test_page_one_holds_headline_interval_figure_and_what_to_do_next(made, print
     assert max((right - left) * (top - bottom) for left, bottom, right, top in figures_there) > 30_000
     if made.canaries:
         assert first.says(made.canaries.decision.headline)
+    assert not first.says("Was this user held in?")  # the answer stands there, not the question
+
+
+def test_what_a_promise_rests_on_stands_among_the_facts_alone(made, printed):
+    told = [page.text.count("Philox") for page in printed]
+    assert told[0] == 0
+    assert sum(told) == (made.training is not None and "Philox" in made.training.guarantee)
+
+
+def test_headings_claim_no_more_than_stands_beneath_them(printed):
+    assert not any(page.says("What is certified") for page in printed)
 
 
 def test_nothing_runs_off_the_paper_or_into_the_margins(printed):
@@ -130,6 +141,9 @@ def test_every_word_that_needs_it_is_explained(made, printed):
     for word in ("AUROC", "adjusted p-value", "simultaneous, all at once", "held in, held out"):
         assert word in whole
     assert ("canary user" in whole) == (made.canaries is not None)
+    for word in ("epsilon, delta", "one-run bounds", "Clopper-Pearson, DKW, ROC band", "DeLong", "commitment"):
+        named = [part for part in word.replace(" bounds", "").split(", ") if part in whole.replace(word, "")]
+        assert word in whole or not named, named
 
 
 @pytest.fixture
@@ -157,6 +171,15 @@ def _drawn_points(axes):
 def _within(points, box):
     x, y = points.T
     return (x > box.x0) & (x < box.x1) & (y > box.y0) & (y < box.y1)
+
+
+def test_users_are_counted_in_whole_numbers(made, drawings):
+    """No histogram of users has a tick at 2.5 of them."""
+    figures(made)
+    histograms = [axes for drawn in drawings for axes in drawn.axes if axes.patches]
+    assert histograms
+    for axes in histograms:
+        assert all(tick == int(tick) for tick in axes.get_yticks())
 
 
 def test_no_legend_lies_on_what_is_drawn(made, drawings):

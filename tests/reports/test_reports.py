@@ -11,10 +11,12 @@ import typst
 
 from audit.record import Record, read_record
 from audit.record_results import CanaryGroup
+from audit.training import promise_facts
+from reports.facts import facts
 from reports.figures import figures
 from reports.findings import BOUNDS, HOW_WELL, answer_line, findings
 from reports.pdf import write_report
-from tests.made_facts import attack_result, canary_facts, decision_of, evidence, score
+from tests.made_facts import attack_result, canary_facts, decision_of, evidence, private_plan, score
 
 
 @pytest.fixture
@@ -55,6 +57,34 @@ def test_attacks_that_disagree_are_the_first_thing_said(record):
     said = findings(_with(record, decision=facts.model_dump()))
     assert said.warnings[0].startswith("The attacks disagree: loss tells held-in from held-out users")
     assert said.headline.startswith("Leaks: loss tells")
+
+
+def test_a_warning_of_the_plan_stands_before_the_answer(record):
+    """A delta of 0.5 promises nothing: the sentence is not for plan.json alone."""
+    promised = promise_facts(private_plan(delta=0.5))
+    training = type(record.training).model_validate({**record.training.model_dump(), **promised})
+    assert any("delta 0.5" in line for line in promised["warnings"])
+    said = findings(_with(record, training=training.model_dump()))
+    assert any("delta 0.5" in line for line in said.warnings)
+
+
+@pytest.mark.parametrize(
+    ("selection", "chosen", "said"),
+    [
+        ("best", 40, "the last of 40 steps, which was the best"),
+        ("best", 10, "the best of 40 steps, step 10"),
+        ("last", 40, "the last of 40 steps"),
+    ],
+)
+def test_which_step_was_chosen_reads_as_it_was(record, selection, chosen, said):
+    training = record.training.model_copy(update={"selection": selection, "steps": 40, "chosen_step": chosen})
+    assert said in json.dumps(asdict(findings(_with(record, training=training.model_dump()))))
+
+
+def test_how_sides_came_about_is_said_in_words(record):
+    for assignment, words in (("fixed", "a fixed split"), ("unknown", "nobody says how")):
+        split = record.split.model_copy(update={"assignment": assignment})
+        assert f"users ({words})" in json.dumps(facts(_with(record, split=split.model_dump())))
 
 
 def test_the_words_quote_the_records_numbers(record):

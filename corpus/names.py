@@ -1,0 +1,24 @@
+"""Names that are none: what tables write where there is no user."""
+
+from collections.abc import Iterable
+
+from corpus.wording import counted
+
+
+def missing_names(users: Iterable[str]) -> list[str]:
+    """Users whose name is what tables write where there is none, such as "nan"."""
+    return [user for user in users if user.strip().lower() in _NO_NAMES]
+
+
+_NO_NAMES = {"nan", "none", "null", "na", "n/a", "<na>", "undefined", "unknown"}
+
+
+def missing_names_line(users: Iterable[str], remedy: str = "leave it out by corpus.users.exclude, or") -> str | None:
+    """A line to say where users have such names, and the way besides mending the rows; None where none has."""
+    names = missing_names(users)
+    if not names:
+        return None
+    return (
+        f"warning: {counted(len(names), 'user')} named {', '.join(map(repr, names))}: rows without a user may stand"
+        f" under that name as one person; {remedy} mend the rows"
+    )
