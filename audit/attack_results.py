@@ -1,68 +1,79 @@
 """What a family of scores reached, as the record keeps it: attacks, and settings of the attacker's dials."""
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from audit.attacker import AttackConfig
 from audit.bootstrap import Interval
-from audit.coarse import LEAST_IN_GROUP, coarse_roc, histogram
+from audit.coarse import brief
+from audit.decision import RateEvidence
 from audit.family import Family, FamilyScore
 from audit.paired import auroc_difference
-from audit.record_results import AttackResult, DialSetting, Difference, Estimate, Histogram, TprAt
+from audit.record_results import AttackResult, Curve, DialSetting, Difference, Estimate, Histogram, TprAt
 from audit.roc import Scores
 
 LEADING_REFERENCE = "the base model"
 
 
-def attack_results(
-    family: Family, sides: list[tuple[Scores, Scores]], fprs: tuple[float, ...], least: int = LEAST_IN_GROUP
-) -> list[AttackResult]:
+def attack_results(family: Family, fprs: tuple[float, ...], shown: Collection[int]) -> list[AttackResult]:
     """Every attack under every aggregation, the leading one first.
 
     Args:
         family: evaluated.
-        sides: scores of held-in and held-out users, for each score of the family.
         fprs: false-positive rates of the table.
-        least: users between two points of a curve, and in a bin.
+        shown: scores by number that stand with their curve and true-positive rates; see ``audit.coarse``.
     """
-    results = []
-    for score, (held_in, held_out) in zip(family.scores, sides, strict=True):
-        if score.variant.dial is not None:
-            continue
-        curve, bins = coarse_roc(held_in, held_out, least), histogram(held_in, held_out, least)
-        its = score.evidence
-        adjusted = {rate.fpr: rate.adjusted_p for rate in its.rates}
-        results.append(
-            AttackResult(
-                attack=score.variant.attack,
-                aggregation=score.variant.aggregation,
-                auroc=estimate_of(score.intervals.auroc),
-                simultaneous=(its.lower, its.upper),
-                adjusted_p=its.adjusted_p,
-                tpr_at=[
-                    TprAt(fpr=f, estimate=None if i is None else estimate_of(i), adjusted_p=adjusted.get(f))
-                    for f, i in score.intervals.tpr_at
-                    if f in fprs
-                ],
-                length_correlation=score.length_correlation,
-                roc_fpr=curve.fpr.tolist(),
-                roc_tpr=curve.tpr.tolist(),
-                histogram=Histogram(edges=list(bins.edges), held_in=list(bins.held_in), held_out=list(bins.held_out)),
-            )
+    return [
+        AttackResult(
+            attack=score.variant.attack,
+            aggregation=score.variant.aggregation,
+            auroc=estimate_of(score.intervals.auroc),
+            simultaneous=(brief(score.evidence.lower), brief(score.evidence.upper)),
+            adjusted_p=score.evidence.adjusted_p,
+            length_correlation=score.length_correlation,
+            curve=_curve(score, fprs) if k in shown else None,
         )
-    return results
+        for k, score in enumerate(family.scores)
+        if score.variant.dial is None
+    ]
 
 
-def dial_settings(family: Family, sides: list[tuple[Scores, Scores]], attack: AttackConfig) -> list[DialSetting]:
+def _curve(score: FamilyScore, fprs: tuple[float, ...]) -> Curve:
+    groups = score.groups
+    rates = {rate.fpr: rate for rate in score.evidence.rates}
+    return Curve(
+        fpr=groups.roc.fpr.tolist(),
+        tpr=groups.roc.tpr.tolist(),
+        histogram=Histogram(
+            edges=list(groups.edges), held_in=groups.held_in[::-1].tolist(), held_out=groups.held_out[::-1].tolist()
+        ),
+        tpr_at=[_rate(f, interval, rates.get(f)) for f, interval in score.intervals.tpr_at if f in fprs],
+    )
+
+
+def _rate(fpr: float, interval: Interval | None, evidence: RateEvidence | None) -> TprAt:
+    if interval is None or evidence is None:
+        return TprAt(fpr=fpr, estimate=None)
+    its = replace(interval, value=evidence.value, lower=evidence.lower, upper=evidence.upper)
+    return TprAt(fpr=fpr, estimate=estimate_of(its), adjusted_p=evidence.adjusted_p)
+
+
+def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:
     """The leading attack with one dial turned at a time, beside the leading setting; nothing where no dial was.
 
     Args:
         family: evaluated.
-        sides: scores of held-in and held-out users, for each score of the family.
         attack: which settings lead.
     """
     leading = family.scores[0]
 
+    def sides(at: int) -> tuple[Scores, Scores]:
+        values = family.scores[at].values
+        return values[family.member], values[~family.member]
+
     def row(dial: str, setting: str, at: int) -> DialSetting:
         score = family.scores[at]
-        difference = None if score is leading else auroc_difference(sides[0], sides[at])
+        difference = None if score is leading else auroc_difference(sides(0), sides(at))
         return DialSetting(
             dial=dial,
             setting=setting,
@@ -87,11 +98,11 @@ def dial_settings(family: Family, sides: list[tuple[Scores, Scores]], attack: At
 def estimate_of(interval: Interval) -> Estimate:
     """The interval for the record, labelled an estimate."""
     return Estimate(
-        value=interval.value,
-        mean=interval.mean,
-        deviation=interval.deviation,
-        lower=interval.lower,
-        upper=interval.upper,
+        value=brief(interval.value),
+        mean=brief(interval.mean),
+        deviation=brief(interval.deviation),
+        lower=brief(interval.lower),
+        upper=brief(interval.upper),
         method=interval.method.value,
     )
 
@@ -101,4 +112,4 @@ def _is(score: FamilyScore, attack: str) -> bool:
 
 
 def _difference(of: tuple[float, float, float]) -> Difference:
-    return Difference(value=of[0], lower=of[1], upper=of[2])
+    return Difference(value=brief(of[0]), lower=brief(of[1]), upper=brief(of[2]))

@@ -76,7 +76,7 @@ def canary_results(
             _group(canaries[table.users[rows[0]]], scores[rows], table.member[rows], audit, seed) for rows in groups
         ],
         blind=blind,
-        decision=_decision(table, groups, attack=attack, audit=audit, decision=decision, seed=seed),
+        decision=None,
     )
     centred = dict(zip(table.users, _centred(scores, groups).tolist(), strict=True))
     member = dict(zip(table.users, table.member.tolist(), strict=True))
@@ -95,7 +95,10 @@ def canary_results(
                 populations=populations,
             )
         )
-    return facts, judgements
+    answer = _decision(
+        table, groups, attack=attack, audit=audit, decision=decision, claims=claims, judgements=judgements, seed=seed
+    )
+    return facts.model_copy(update={"decision": answer}), judgements
 
 
 def kinds_of(canaries: Mapping[str, Canary]) -> list[Kind]:
@@ -137,6 +140,8 @@ def _decision(
     attack: AttackConfig,
     audit: AuditConfig,
     decision: DecisionConfig,
+    claims: Sequence[Claim],
+    judgements: Sequence[Judgement],
     seed: int,
 ) -> DecisionFacts | None:
     """The answer for all canary users, whose scores are taken from their group's median; None with too few on a side.
@@ -150,7 +155,8 @@ def _decision(
     family = evaluate_family(
         variants, values, table.member, sides=COINS, audit=audit, decision=decision, lengths=None, seed=seed
     )
-    return decision_facts(family, decision, sides=COINS, what=CANARIES)
+    together = [joined(judgements)] if judgements else []
+    return decision_facts(family, decision, sides=COINS, claims=claims, judgements=together, what=CANARIES)
 
 
 def _group(example: Canary, scores: Array, member: NDArray[np.bool_], audit: AuditConfig, seed: int) -> CanaryGroup:

@@ -222,7 +222,7 @@ def audit_results(
     table = scored_users(statistics, groups.member)
     flaws = drift_flaws(models)
     if groups.seen is not None:
-        flaws += training_flaws(groups.member, groups.seen[True].users | groups.seen[False].users)
+        flaws += training_flaws(groups.member, groups.seen, sum(map(len, groups.of_side(False).values())))
     with reporter.track("statistics", parts_of(len(variants_of(table.attacks, job.attack))), "parts") as advance:
         return results_of(
             table,
@@ -366,7 +366,7 @@ def _documents(job: CheckpointAudit, groups: Groups) -> DocumentsFacts:
     """What the scored texts are to training, by whoever knows it: a look before a declaration."""
     if groups.seen is not None:
         scored = sum(map(len, groups.of_side(True).values()))
-        trained_on = groups.seen[True].own
+        trained_on = groups.seen[True].anywhere
         kind: Literal["fresh", "training", "mixed"] = "mixed"
         kind = "fresh" if trained_on == 0 else "training" if trained_on == scored else kind
         return DocumentsFacts(kind=kind, known_by="measured")

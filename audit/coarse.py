@@ -1,10 +1,11 @@
-"""Curves, histograms and percentiles that a report may show: each step of them holds ten users or more.
+"""Curves, histograms and percentiles that a report may show: one grouping of the users by score, of ten or more each.
 
 Sorted by score, a vertex of an ROC curve says of one user whether it was held in, and a bin of one user likewise, to
-whoever holds the scores. Groups of ten say it of nobody.
+whoever holds the scores; curve and histogram cut at different places would do so together. Both are therefore of one
+grouping, and the numbers beside them are read off it. Groupings by many scores would tell still more where they cross
+(tests/audit/test_coarse.py measures it), which is why a record has curves of two scores at most.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,72 +15,67 @@ from numpy.typing import NDArray
 from audit.roc import Roc, Scores
 
 LEAST_IN_GROUP = 10
-_BINS = 30
-_MOST_POINTS = 1000
-_INNER = (0.05, 0.95)  # quantiles that a histogram spans,
-_MARGIN = 0.3  # and so much of their distance on either side: its outer bins hold all beyond
+MOST_GROUPS = 12  # beside a few small ones at the top, where false positives are rare
 
 
-@dataclass(frozen=True)
-class Bins:
-    """Users by score: k + 1 edges; shares of each side, k numbers. The outer bins hold all scores beyond them."""
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """k groups of users by score, the highest scores first.
 
+    Attributes:
+        held_in, held_out: users of each side in each group, shape (k,).
+        edges: k + 1 scores, ascending, of which the outer two bound nothing: their groups hold all beyond.
+    """
+
+    held_in: NDArray[np.int64]
+    held_out: NDArray[np.int64]
     edges: tuple[float, ...]
-    held_in: tuple[int, ...]
-    held_out: tuple[int, ...]
+
+    @property
+    def roc(self) -> Roc:
+        """Of the rule "held in if in one of the first groups"; straight lines between are below the whole curve."""
+        fpr, tpr = (np.append(0, np.cumsum(side)) / side.sum() for side in (self.held_out, self.held_in))
+        return Roc(fpr, tpr)
+
+    def tpr(self, fpr: float) -> float:
+        """Read off ``roc`` between its vertices."""
+        curve = self.roc
+        at = int(np.searchsorted(curve.fpr, fpr, "right")) - 1
+        if at + 1 == curve.fpr.size:
+            return 1.0
+        share = (fpr - curve.fpr[at]) / (curve.fpr[at + 1] - curve.fpr[at])
+        return float(curve.tpr[at] + share * (curve.tpr[at + 1] - curve.tpr[at]))
 
 
-def coarse_roc(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> Roc:
-    """The ROC curve at every ``least`` users or more, from the highest score on; straight lines between are below it.
-
-    At most 1,000 points, dense at the low end, where they are read.
+def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> Groups:
+    """Cut the users, from the highest score on, into groups that double in size up to a twelfth of all.
 
     Args:
         held_in: scores of members, shape (n1,).
         held_out: of non-members, shape (n0,).
-        least: users between two points.
+        least: users in a group, equal scores never apart; 1 cuts everywhere, for what is no person.
     """
     both = np.concatenate([held_in, held_out])
     order = np.argsort(-both, kind="stable")
-    member = (order < held_in.size).astype(np.int64)
-    ends = np.flatnonzero(np.diff(both[order], append=np.nan) != 0) + 1  # users above each distinct score
-    kept: list[int] = []
-    for end in ends.tolist():
-        if end - (kept[-1] if kept else 0) >= least and both.size - end >= least:
+    ordered, member = both[order], order < held_in.size
+    widest, kept = both.size // MOST_GROUPS if least > 1 else 1, [0]
+    for end in (np.flatnonzero(np.diff(ordered) != 0) + 1).tolist():
+        if end - kept[-1] >= max(least, min(kept[-1], widest)) and both.size - end >= least:
             kept.append(end)
-    right = np.append(0, np.cumsum(member))[[0, *kept, both.size]]
-    named = np.array([0, *kept, both.size])
-    shown = _thinned(named.size)
-    return Roc(((named - right) / held_out.size)[shown], (right / held_in.size)[shown])
+    inside = np.add.reduceat(member.astype(np.int64), kept)
+    sizes = np.diff([*kept, both.size])
+    cuts = [_between(float(ordered[end]), float(ordered[end - 1])) for end in kept[1:]]
+    return Groups(inside, sizes - inside, _bounded(cuts[::-1], both))
 
 
-def histogram(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> Bins:
-    """About thirty bins between round numbers, neighbours joined until each holds ``least`` users of either side.
+def brief(value: float, digits: int = 3) -> float:
+    """A number with no more digits than a reader needs: the rest would be about single users."""
+    return round(value, digits)
 
-    Args:
-        held_in: scores of members, shape (n1,).
-        held_out: of non-members, shape (n0,).
-        least: users in a bin.
-    """
-    both = np.concatenate([held_in, held_out])
-    inner = np.quantile(both, _INNER)
-    margin = _MARGIN * float(inner[1] - inner[0])
-    low, high = max(float(both.min()), inner[0] - margin), min(float(both.max()), inner[1] + margin)
-    step = _round_step((high - low) / _BINS)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    edges = step * np.arange(first, max(last, first + 1) + 1)
-    counts = [np.histogram(np.clip(side, edges[0], edges[-1]), edges)[0] for side in (held_in, held_out)]
-    kept, gathered = [0], 0
-    for i in range(len(edges) - 1):
-        gathered += int(counts[0][i] + counts[1][i])
-        if gathered >= least:
-            kept.append(i + 1)
-            gathered = 0
-    if len(kept) == 1 or gathered:  # what is left over joins its neighbour
-        kept = [*kept[: max(1, len(kept) - 1)], len(edges) - 1]
-    kept[-1] = len(edges) - 1
-    sums = [np.add.reduceat(side, kept[:-1]) for side in counts]
-    return Bins(tuple(float(f"{edges[i]:.12g}") for i in kept), *(tuple(int(v) for v in side) for side in sums))
+
+def significant(value: float, digits: int = 2) -> float:
+    """A number of any size with no more digits than a reader needs."""
+    return float(f"{value:.{digits}g}")
 
 
 def coarse_percentiles(counts: Sequence[int]) -> list[int]:
@@ -92,15 +88,21 @@ def coarse_percentiles(counts: Sequence[int]) -> list[int]:
     return [int(ordered[min(max(place, beyond), n - 1 - beyond)]) for place in places]
 
 
-def _round_step(width: float) -> float:
-    """1, 2 or 5 times a power of ten, at least ``width``; 1 where there is no width."""
-    if width <= 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(width))
-    return next(m * power for m in (1, 2, 5, 10) if m * power >= width * (1 - 1e-9))
+def _between(low: float, high: float) -> float:
+    """The shortest number between two scores, so that an edge is nobody's own score."""
+    middle = low + (high - low) / 2
+    for digits in range(1, 18):
+        short = float(f"{middle:.{digits}g}")
+        if low < short < high:
+            return short
+    return middle
 
 
-def _thinned(points: int) -> NDArray[np.intp]:
-    if points <= _MOST_POINTS:
-        return np.arange(points)
-    return np.unique(np.geomspace(1, points, _MOST_POINTS).round().astype(np.intp) - 1)
+def _bounded(cuts: Sequence[float], scores: Scores) -> tuple[float, ...]:
+    """Ascending cuts with an outer edge on either side, about as far as cuts lie apart."""
+    if not cuts:
+        middle = float(f"{np.median(scores):.2g}")
+        reach = float(f"{max(np.ptp(scores), 1e-9 * max(1.0, abs(middle))):.1g}")
+        return middle - reach, middle + reach
+    apart = float(np.median(np.diff(cuts))) if len(cuts) > 1 else float(f"{max(np.ptp(scores), 1e-9):.1g}") / 2
+    return float(f"{cuts[0] - apart:.6g}"), *cuts, float(f"{cuts[-1] + apart:.6g}")

@@ -130,7 +130,7 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
         auroc_low=primary.auroc.lower,
         auroc_high=primary.auroc.upper,
         difference=_difference(first.primary().auroc, primary.auroc),
-        tpr_at=tuple((t.fpr, t.estimate.value if t.estimate else None) for t in primary.tpr_at),
+        tpr_at=tuple((t.fpr, t.estimate.value if t.estimate else None) for t in record.curve().tpr_at),
         ceiling=training.ceiling.auroc if training and training.ceiling else None,
         answer=record.decision.decision.answer.value,
         verdict=", ".join(verdicts) or None,
@@ -179,7 +179,7 @@ def _notes(records: Sequence[Record]) -> list[str]:
         ("corpora", {r.corpus.fingerprint for r in records}),
         ("reference models", {r.reference.fingerprint for r in records}),
         ("leading attacks", {f"{r.primary_attack} {r.primary().aggregation}" for r in records}),
-        ("false-positive rates", {tuple(t.fpr for t in r.primary().tpr_at) for r in records}),
+        ("false-positive rates", {tuple(t.fpr for t in r.curve().tpr_at) for r in records}),
         ("documents under attack (fresh ones, or those of training)", {r.documents.kind for r in records}),
         ("scoring rules", {r.scoring_rule for r in records}),
     )

@@ -98,6 +98,7 @@ class ScoreEvidence:
         auroc: with its simultaneous 95 % interval ``lower`` to ``upper``, and one-sided limit ``at_most``.
         adjusted_p: of the AUROC, by the randomisation test.
         rates: at each false-positive rate that so many held-out users can show, ascending.
+        tpr_p: the smallest adjusted p-value of a true-positive rate, of those too that so few users cannot show.
     """
 
     name: str
@@ -107,6 +108,7 @@ class ScoreEvidence:
     at_most: float
     adjusted_p: float
     rates: tuple[RateEvidence, ...] = ()
+    tpr_p: float = 1.0
 
     def at(self, fpr: float) -> RateEvidence | None:
         """The true-positive rate at ``fpr``; None where so few users cannot show it."""
@@ -127,7 +129,9 @@ class Evidence:
         exact: whether the p-values are exact, because heldin drew the assignment; else they are indicative.
         flaws: why the comparison is not valid; none where it is.
         ceiling: the largest AUROC that what was promised allows; None without a promise.
+        ceiling_rates: (FPR, largest TPR that it allows), at each rate of the scores.
         violated: standing of the gravest verdict that rejects a claim; None where none does.
+        violated_by: of whom that verdict speaks, where it is not the users whose scores these are.
     """
 
     users: int
@@ -141,7 +145,9 @@ class Evidence:
     exact: bool
     flaws: tuple[str, ...] = ()
     ceiling: float | None = None
+    ceiling_rates: tuple[tuple[float, float], ...] = ()
     violated: str | None = None
+    violated_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,7 @@ class Decision:
         exact: see ``Evidence``.
         strongest: number in the family of the strongest score that passes after adjustment, of the leading one where a
             violated claim alone says "leaks"; None unless it leaks.
-        named: people that this score names; None where no rate can be shown.
+        named: people that this score names; None where no rate can be shown, or it does not pass.
         promise: how a leak stands to what was promised; None without a leak or a promise.
         excluded_auroc: every score's AUROC is at most this, at 95 % for the largest of them.
         excluded_tpr: the same of the true-positive rate at the decision's FPR; None where it cannot be shown.
@@ -191,9 +197,10 @@ def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
     shown = [rate.at_most for rate in rates if rate is not None]
     excluded_tpr = max(shown) if len(shown) == len(rates) else None
     leaks = evidence.auroc_p <= by.auroc_level or evidence.tpr_p <= by.tpr_level or evidence.violated is not None
-    strongest = _strongest(evidence, by) if leaks and not evidence.flaws else None
+    void = bool(evidence.flaws) and not (evidence.violated and evidence.violated_by)
+    strongest = _strongest(evidence, by) if leaks and not void else None
     backwards = evidence.reversed_p <= by.auroc_level
-    if evidence.flaws:
+    if void:
         answer = Answer.NOT_VALID
     elif leaks:
         answer = Answer.LEAKS
@@ -205,8 +212,8 @@ def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
         answer=answer,
         exact=evidence.exact,
         strongest=strongest,
-        named=None if strongest is None else _named(evidence.scores[strongest], evidence.held_out),
-        promise=_promise(evidence, strongest),
+        named=_named_by(evidence, strongest, by),
+        promise=_promise(evidence, strongest, by),
         excluded_auroc=excluded_auroc,
         excluded_tpr=excluded_tpr,
         users_needed=users_needed(by, evidence.auroc_margin, evidence.tpr_margin),
@@ -249,19 +256,21 @@ def disagreement(evidence: Evidence, by: DecisionConfig) -> bool:
 
 def passes(score: ScoreEvidence, by: DecisionConfig) -> bool:
     """Whether the score passes after adjustment, by its AUROC or by a true-positive rate."""
-    return score.adjusted_p <= by.auroc_level or _rate_passes(score, by)
-
-
-def _rate_passes(score: ScoreEvidence, by: DecisionConfig) -> bool:
-    return any(rate.adjusted_p is not None and rate.adjusted_p <= by.tpr_level for rate in score.rates)
+    return score.adjusted_p <= by.auroc_level or score.tpr_p <= by.tpr_level
 
 
 def _strongest(evidence: Evidence, by: DecisionConfig) -> int:
     """The highest AUROC among the scores that pass by AUROC, else among those that pass by a TPR, else the leading."""
     numbered = list(enumerate(evidence.scores))
     by_auroc = [i for i, score in numbered if score.adjusted_p <= by.auroc_level]
-    candidates = by_auroc or [i for i, score in numbered if _rate_passes(score, by)] or [0]
+    candidates = by_auroc or [i for i, score in numbered if score.tpr_p <= by.tpr_level] or [0]
     return max(candidates, key=lambda i: (evidence.scores[i].auroc, -i))
+
+
+def _named_by(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> Named | None:
+    if strongest is None or not passes(evidence.scores[strongest], by):
+        return None
+    return _named(evidence.scores[strongest], evidence.held_out)
 
 
 def _named(score: ScoreEvidence, held_out: int) -> Named | None:
@@ -273,11 +282,18 @@ def _named(score: ScoreEvidence, held_out: int) -> Named | None:
     return Named(rate.fpr, 1000 * rate.value, 1000 * rate.lower, 1000 * rate.upper)
 
 
-def _promise(evidence: Evidence, strongest: int | None) -> Promise | None:
+def _promise(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> Promise | None:
     if strongest is None:
         return None
     if evidence.violated is not None:
         return Promise.BEYOND
     if evidence.ceiling is None:
         return None
-    return Promise.ABOVE if evidence.scores[strongest].auroc > evidence.ceiling else Promise.WITHIN
+    allowed = dict(evidence.ceiling_rates)
+    for score in evidence.scores:
+        named = _named(score, evidence.held_out) if passes(score, by) else None
+        if named is not None and named.of_1000 > 1000 * allowed.get(named.fpr, 1.0):
+            return Promise.ABOVE
+        if passes(score, by) and score.auroc > evidence.ceiling:
+            return Promise.ABOVE
+    return Promise.WITHIN

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 from attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE
-from audit.coarse import LEAST_IN_GROUP
+from audit.coarse import LEAST_IN_GROUP, brief, significant
 from audit.record_results import Correlation, ExposureGroup
 from audit.scored_users import ScoredUsers
 from corpus.errors import InputError
@@ -109,12 +109,12 @@ def exposure_groups(users: Sequence[Exposed]) -> list[ExposureGroup]:
     return [
         ExposureGroup(
             users=len(its),
-            above=float(np.mean([u.above for u in its])),
-            share=float(np.mean([u.share for u in its])),
-            reference_loss=float(np.mean([u.reference_loss for u in its])),
+            above=_mean([u.above for u in its]),
+            share=_mean([u.share for u in its]),
+            reference_loss=_mean([u.reference_loss for u in its]),
             reference_divergence=_mean_of_group([u.reference_divergence for u in its]),
-            word_divergence=float(np.mean([u.word_divergence for u in its])),
-            near_duplicates=float(np.mean([u.near_duplicates for u in its])),
+            word_divergence=_mean([u.word_divergence for u in its]),
+            near_duplicates=_mean([u.near_duplicates for u in its]),
         )
         for its in groups
     ]
@@ -185,10 +185,15 @@ def _divergence(own: Counter[str], everybody: Counter[str], total: int, size: in
     return max(0.0, (seen + unseen) / p_total)
 
 
+def _mean(values: Sequence[float]) -> float:
+    """Of two digits: an exact mean is a sum over a few users, of which one choice alone may fit."""
+    return significant(float(np.mean(values)))
+
+
 def _mean_of_group(values: Sequence[float | None]) -> float | None:
     """Over those that have a value; None where they are too few to be a group."""
     there = [value for value in values if value is not None]
-    return float(np.mean(there)) if len(there) >= LEAST_IN_GROUP else None
+    return _mean(there) if len(there) >= LEAST_IN_GROUP else None
 
 
 def _correlation(name: str, column: Sequence[float | None], of: Sequence[float]) -> Correlation:
@@ -198,4 +203,4 @@ def _correlation(name: str, column: Sequence[float | None], of: Sequence[float])
     if len(values) < LEAST_IN_GROUP or len(set(values)) < 2 or len(set(scores)) < 2:
         return Correlation(name, None, None)
     found = stats.spearmanr(values, scores)
-    return Correlation(name, float(found.statistic), float(found.pvalue))
+    return Correlation(name, brief(float(found.statistic), 2), significant(float(found.pvalue)))

@@ -14,6 +14,7 @@ from attacks.protocol import AGGREGATIONS
 from attacks.table import NO_ATTACKS, dial_of
 from audit.attacker import AttackConfig
 from audit.bootstrap import BootstrapResult, bootstrap_each
+from audit.coarse import LEAST_IN_GROUP, Groups, brief, grouped
 from audit.config import AuditConfig
 from audit.decision import NAMED_AT, DecisionConfig, RateEvidence, ScoreEvidence
 from audit.limits import AurocLimits, auroc_limits, tpr_at_most
@@ -44,10 +45,14 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class FamilyScore:
-    """One score: of every user, shape (n,), what it reaches, and its rank correlation with the length of texts."""
+    """One score: of every user, shape (n,), what it reaches, and its rank correlation with the length of texts.
+
+    ``groups``: of the users by the score, for whatever leaves this machine.
+    """
 
     variant: Variant
     values: Array
+    groups: Groups
     intervals: BootstrapResult
     evidence: ScoreEvidence
     length_correlation: float | None
@@ -92,6 +97,7 @@ def evaluate_family(
     decision: DecisionConfig,
     lengths: Array | None,
     seed: int,
+    least: int = LEAST_IN_GROUP,
     advance: Callable[[int], object] | None = None,
 ) -> Family:
     """Evaluate scores and test them together.
@@ -105,6 +111,7 @@ def evaluate_family(
         decision: its rate and the number of redraws.
         lengths: mean characters of a user's texts, shape (n,), or None.
         seed: of bootstrap and redraws; public.
+        least: users in a group of a curve.
         advance: called with 1 after every score, and with 1 after the test.
 
     Raises:
@@ -120,12 +127,11 @@ def evaluate_family(
     intervals = bootstrap_each(
         table[:, member], table[:, ~member], rates, resamples=audit.resamples, seed=seed, advance=advance
     )
-    scores = [
-        FamilyScore(
-            variant, row, its, _evidence(k, variant, its, limits, test, int(member.sum())), _with_length(row, lengths)
-        )
-        for k, (variant, row, its) in enumerate(zip(variants, table, intervals, strict=True))
-    ]
+    scores = []
+    for k, (variant, row, its) in enumerate(zip(variants, table, intervals, strict=True)):
+        groups = grouped(row[member], row[~member], least)
+        evidence = _evidence(k, variant, row, groups, its, limits, test)
+        scores.append(FamilyScore(variant, row, groups, its, evidence, _with_length(row, lengths)))
     return Family(tuple(scores), test, member)
 
 
@@ -157,14 +163,25 @@ def family_of(
 
 
 def _evidence(
-    k: int, variant: Variant, intervals: BootstrapResult, limits: AurocLimits, test: FamilyTest, members: int
+    k: int,
+    variant: Variant,
+    values: Array,
+    groups: Groups,
+    intervals: BootstrapResult,
+    limits: AurocLimits,
+    test: FamilyTest,
 ) -> ScoreEvidence:
+    """Rates are read off the groups; those that equal scores at the top hide cannot be shown."""
     adjusted = dict(zip(test.fprs, test.tpr_adjusted[k].tolist(), strict=True))
-    rates = tuple(
-        RateEvidence(f, i.value, i.lower, i.upper, tpr_at_most(i.value, i.at_most, f, members), adjusted.get(f))
-        for f, i in intervals.tpr_at
-        if i is not None
-    )
+    members, tied = int(groups.held_in.sum()), float((values == values.max()).mean())
+    rates = []
+    for f, i in intervals.tpr_at:
+        if i is not None and tied <= max(f, 1 / values.size):
+            value = brief(groups.tpr(f))
+            lower, upper = min(value, brief(i.lower, 2)), max(value, brief(i.upper, 2))
+            rates.append(
+                RateEvidence(f, value, lower, upper, tpr_at_most(i.value, i.at_most, f, members), adjusted.get(f))
+            )
     return ScoreEvidence(
         name=variant.label,
         auroc=float(limits.auroc[k]),
@@ -172,7 +189,8 @@ def _evidence(
         upper=float(limits.upper[k]),
         at_most=float(limits.at_most[k]),
         adjusted_p=float(test.auroc_adjusted[k]),
-        rates=rates,
+        tpr_p=min(adjusted.values(), default=1.0),
+        rates=tuple(rates),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from audit.coarse import significant
 from audit.config import RunConfig
 from audit.data import RunData
 from audit.record_results import GradientNorms
@@ -29,9 +30,8 @@ def canary_gradient_norms(config: RunConfig, data: RunData, base: LanguageModel)
     groups = [_sequences(config, data, base, its) for its in (planted, data.real(users))]
     of_canaries, of_real = (np.array(gradient_norms(base, [[s] for s in its])) for its in groups)
     together = np.concatenate([of_canaries, of_real])
-    low, high = together.min(), together.max()
-    edges = np.geomspace(low, max(high, low * (1 + 1e-6)), BINS + 1)
-    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)  # rounding must lose no record
+    # a tenth beyond either end, and short: the outer edges are no record's own norm
+    edges = np.geomspace(significant(0.9 * together.min()), significant(1.1 * together.max()), BINS + 1)
     return GradientNorms(
         edges=edges.tolist(),
         canaries=np.histogram(of_canaries, edges)[0].tolist(),

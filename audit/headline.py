@@ -56,6 +56,8 @@ def notes(
 ) -> list[str]:
     """What must be said before anything else: that attacks disagree, and why where it can be told."""
     said = []
+    if evidence.violated and evidence.violated_by and any(passes(score, by) for score in evidence.scores):
+        said.append(f"A promise is broken: {_violation(evidence)}.")
     if disagreement(evidence, by):
         said.append(_disagreement(evidence, by, length_correlations, what))
     return said
@@ -65,13 +67,16 @@ def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wor
     assert decision.strongest is not None
     score = evidence.scores[decision.strongest]
     promise = PROMISES[decision.promise]
-    if decision.promise is Promise.BEYOND and evidence.violated != "certified":
-        promise += " (indicative)"
     standing = "" if decision.exact else " (indicative only: the sides are asserted)"
+    if decision.promise is Promise.BEYOND and evidence.violated != "certified" and not standing:
+        promise += " (indicative)"
     how = f"tells {what.sides} with AUROC {_interval(score, evidence)}"
     if not passes(score, by):
-        how = f"certifies more than was claimed; its AUROC is {_interval(score, evidence)}"
-    elif score.adjusted_p > by.auroc_level:
+        return (
+            f"Leaks{promise}{standing}: {_violation(evidence)}. The AUROC of {score.name} on {what.unit} is"
+            f" {_interval(score, evidence)}."
+        )
+    if score.adjusted_p > by.auroc_level:
         how = (
             f"names more {what.member} at low false-positive rates than chance allows; its AUROC is"
             f" {_interval(score, evidence)}"
@@ -84,6 +89,13 @@ def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wor
             f" {_percent(n.fpr)} false positives."
         )
     return f"Leaks{promise}{standing}: {score.name} {how}.{named}"
+
+
+def _violation(evidence: Evidence) -> str:
+    whose = f"the scores of {evidence.violated_by}" if evidence.violated_by else "the scores"
+    if evidence.violated == "certified":
+        return f"{whose} certify more than was claimed"
+    return f"{whose} point to more than was claimed, which nothing certifies"
 
 
 def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording) -> str:
@@ -116,15 +128,18 @@ def _disagreement(
     leading = evidence.scores[0]
     passing = [i for i, score in enumerate(evidence.scores) if passes(score, by)]
     best = max(passing, key=lambda i: evidence.scores[i].auroc)
+    its = evidence.scores[best]
+    by_auroc = its.adjusted_p <= by.auroc_level
+    how = f"adjusted p = {its.adjusted_p if by_auroc else its.tpr_p:.2g}"
+    how += "" if by_auroc else " of its true-positive rates"
     said = (
-        f"The attacks disagree: {evidence.scores[best].name} tells {what.sides} (adjusted p ="
-        f" {evidence.scores[best].adjusted_p:.2g}), the leading attack, {leading.name}, does not (AUROC"
-        f" {leading.auroc:.2f})."
+        f"The attacks disagree: {its.name} tells {what.sides} ({how}), the leading attack, {leading.name}, does not"
+        f" (AUROC {leading.auroc:.2f})."
     )
-    mine, its = length_correlations[0], length_correlations[best]
-    if mine is not None and its is not None and abs(mine) >= LENGTH_DROWNS and abs(its) <= abs(mine) - LESS_BY:
+    mine, other = length_correlations[0], length_correlations[best]
+    if mine is not None and other is not None and abs(mine) >= LENGTH_DROWNS and abs(other) <= abs(mine) - LESS_BY:
         said += (
-            f" The leading score goes with the length of a user's texts (rank correlation {mine:+.2f}; {its:+.2f} in"
+            f" The leading score goes with the length of a user's texts (rank correlation {mine:+.2f}; {other:+.2f} in"
             " the other): length drowns what membership adds."
         )
     return said

@@ -20,6 +20,7 @@ def judge(
     delta: float,
     population: str = REAL_USERS,
     populations: int = 1,
+    flawed: bool = False,
 ) -> Judgement:
     """What the primary attack's scores certify, and what they say of each claim.
 
@@ -35,6 +36,7 @@ def judge(
         delta: of the bounds, where no claim states one.
         population: whom scores and bounds speak of.
         populations: how many are judged side by side; bounds and verdicts of each pay for all (Bonferroni).
+        flawed: the comparison is not valid, so that no verdict is passed on the model.
     """
     p_values = [b.p_value for b in blind]
     design = Design(
@@ -47,8 +49,7 @@ def judge(
     try:
         joined = join(dict(scores), held_in, set(member) - held_in)
         result = evaluate(joined, design, delta=claims[0].delta if claims else delta, claims=claims)
-        to_blame = not sides.witnessed and any(b.separates for b in blind)
-        return judgement_of(result, population, split_to_blame=to_blame)
+        return judgement_of(result, population, split_to_blame=flawed)
     except InputError as error:  # too few users, or scores that say nothing: a finding, not a failure of the run
         refused = RefusedBound(name="all bounds", reason=str(error), population=population)
         return Judgement(delta=delta, bounds=[], refused=[refused], verdicts=[])

@@ -6,6 +6,7 @@ From cached statistics; no model is run. numpy only.
 import numpy as np
 
 from attacks.protocol import AGGREGATIONS
+from audit.coarse import brief
 from audit.record_results import Knowledge
 from audit.roc import auroc
 from audit.scored_users import ScoredUsers
@@ -43,6 +44,6 @@ def attacker_knowledge(
             starts = np.cumsum(np.append(0, np.minimum(counts, m)))[:-1]
             areas[draw, j] = auroc(*table.split(AGGREGATIONS[aggregation](shuffled[place < m], starts)))
     return [
-        Knowledge(m, float(a.mean()), float(a.std()), *map(float, np.quantile(a, [0.025, 0.975])))
+        Knowledge(m, *(brief(float(v)) for v in (a.mean(), a.std(), *np.quantile(a, [0.025, 0.975]))))
         for m, a in zip(known, areas.T, strict=True)
     ]

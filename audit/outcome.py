@@ -60,6 +60,9 @@ def outcome_of(
     populations = 1 + len(kinds_of(data.canaries))
     parts = parts_of(len(variants_of(table.attacks, config.attack))) + 1 + bool(data.canaries)
     with reporter.track("statistics", parts, "parts") as advance:
+        canaries, judgements = _canaries(config, data, statistics, claims, populations)
+        if data.canaries:
+            advance(1)
         real = results_of(
             table,
             texts,
@@ -70,11 +73,9 @@ def outcome_of(
             claims=claims,
             seed=config.seed,
             populations=populations,
+            beside=judgements,
             advance=advance,
         )
-        canaries, judgements = _canaries(config, data, statistics, claims, populations)
-        if data.canaries:
-            advance(1)
         people = _people(config, data, table)
         advance(1)
     return Outcome(

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from audit.record import Count
 from corpus.statistics import text_digest
 
-MOST_HELD_OUT_TRAINED_ON = 0.05  # of held-out users by name, before a comparison with the held-in ones is void
+MOST_HELD_OUT_TRAINED_ON = (
+    0.05  # of held-out users by name, or of their texts, before a comparison with the held-in ones is void
+)
 LEAST_HELD_IN_TRAINED_ON = 0.5  # of held-in users by name
 
 
@@ -70,19 +72,23 @@ def measured(count: int) -> Count:
 NOT_KNOWN = Count(count=None, known_by="not known")
 
 
-def training_flaws(member: Mapping[str, bool], trained_on: frozenset[str]) -> list[str]:
-    """Why a comparison of held-in with held-out users is void, given who stands in the training file by name.
+def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_out_texts: int) -> list[str]:
+    """Why a comparison of held-in with held-out users is void, given who and what stands in the training file.
 
     Args:
         member: user to whether held in.
-        trained_on: those of them who stand there.
+        seen: of held-in and of held-out users, by name, and of their scored texts under any name.
+        held_out_texts: scored ones.
     """
+    trained_on = seen[True].users | seen[False].users
     sides = {side: [user for user, its in member.items() if its is side] for side in (True, False)}
     wrong = [user for user in sides[False] if user in trained_on]
     absent = [user for user in sides[True] if user not in trained_on]
     flaws = []
     if len(wrong) > MOST_HELD_OUT_TRAINED_ON * len(sides[False]):
         flaws.append(f"{len(wrong)} of {len(sides[False])} held-out users stand in the training file")
+    if seen[False].anywhere > MOST_HELD_OUT_TRAINED_ON * held_out_texts:
+        flaws.append(f"{seen[False].anywhere} of {held_out_texts} held-out texts stand in the training file")
     if len(absent) > (1 - LEAST_HELD_IN_TRAINED_ON) * len(sides[True]):
         flaws.append(f"{len(absent)} of {len(sides[True])} held-in users do not stand in the training file")
     return flaws

@@ -14,6 +14,7 @@ from audit.record_results import (
     AttackResult,
     Blind,
     CanaryFacts,
+    Curve,
     DecisionFacts,
     DialSetting,
     ExposureFacts,
@@ -229,8 +230,15 @@ class Record(Facts):
     def named(self) -> AttackResult:
         """The attack that the headline names, where it is one under its own dials; else the leading one."""
         strongest = self.decision.decision.strongest
-        known = strongest is not None and strongest < len(self.attacks)
-        return self.attacks[strongest] if known and strongest is not None else self.primary()
+        if strongest is None or strongest >= len(self.attacks) or self.attacks[strongest].curve is None:
+            return self.primary()
+        return self.attacks[strongest]
+
+    def curve(self) -> Curve:
+        """Of the leading attack, which has one in every record."""
+        curve = self.primary().curve
+        assert curve is not None
+        return curve
 
     def primary(self) -> AttackResult:
         """The attack that the report leads with, under the mean or whatever aggregation was configured first."""

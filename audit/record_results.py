@@ -88,12 +88,25 @@ class Histogram(Facts):
     held_out: list[int]
 
 
+class Curve(Facts):
+    """One grouping of the users by one score, ten or more in each group (``audit.coarse``).
+
+    ``fpr``, ``tpr``: the ROC curve at the ends of the groups; ``tpr_at``: true-positive rates read off it.
+    """
+
+    fpr: list[float]
+    tpr: list[float]
+    histogram: Histogram
+    tpr_at: list[TprAt]
+
+
 class AttackResult(Facts):
     """One attack under one aggregation.
 
     ``simultaneous``: interval of the AUROC that holds for the whole family at once; ``adjusted_p``: of the AUROC by the
     randomisation test; both null where the family was not tested. ``length_correlation``: rank correlation of the score
-    with the mean length of the user's texts. ``roc_fpr``, ``roc_tpr``: the curve at every tenth user or fewer points.
+    with the mean length of the user's texts. ``curve``: of the leading attack and of the one that the headline names,
+    null for the others: curves of many scores would tell together who was held in.
     """
 
     attack: str
@@ -101,11 +114,8 @@ class AttackResult(Facts):
     auroc: Estimate
     simultaneous: tuple[float, float] | None
     adjusted_p: float | None
-    tpr_at: list[TprAt]
     length_correlation: float | None
-    roc_fpr: list[float]
-    roc_tpr: list[float]
-    histogram: Histogram
+    curve: Curve | None
 
 
 class DecisionFacts(Facts):

@@ -1,7 +1,7 @@
 """Everything that scores and membership say together: the answer, attacks, blind baselines, bounds and verdicts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from attacks.table import REFERENCE_ALONE
 from audit.attack_results import attack_results, dial_settings
 from audit.attacker import AttackConfig
 from audit.blind import BlindResult, bag_of_words, reference_alone
+from audit.coarse import brief, significant
 from audit.config import AuditConfig
 from audit.decision import DecisionConfig, Evidence, decide
 from audit.family import Family, family_of
@@ -44,6 +45,7 @@ def results_of(
     claims: Sequence[Claim],
     seed: int,
     populations: int = 1,
+    beside: Sequence[Judgement] = (),
     flaws: Sequence[str] = (),
     advance: Callable[[int], object] | None = None,
 ) -> Results:
@@ -59,6 +61,7 @@ def results_of(
         claims: to test.
         seed: of bootstrap, redraws and halving; public.
         populations: see ``judge``.
+        beside: verdicts on the claims by other populations of the same training, which the answer must not pass over.
         flaws: why the comparison is not valid, as far as is known beforehand.
         advance: called with 1 after every part; there are ``parts_of`` of them.
     """
@@ -67,8 +70,8 @@ def results_of(
     family = family_of(
         table, attack, sides=sides, audit=audit, decision=decision, lengths=lengths, seed=seed, advance=advance
     )
-    by_side = [table.split(score.values) for score in family.scores]
     blind = blind_baselines(table, texts, sides, seed=seed)
+    flawed = [*flaws, *blind_flaws(blind, sides), *empty_scores(family)]
     step(1)
     judgement = judge(
         dict(zip(table.users, family.scores[0].values.tolist(), strict=True)),
@@ -78,6 +81,7 @@ def results_of(
         claims=claims,
         delta=audit.delta,
         populations=populations,
+        flawed=bool(flawed),
     )
     step(1)
     knowledge = attacker_knowledge(table, attack=attack.primary, aggregation=attack.aggregations[0], seed=seed)
@@ -86,18 +90,18 @@ def results_of(
         family,
         decision,
         sides=sides,
-        flaws=(*flaws, *blind_flaws(blind, sides)),
+        flaws=flawed,
         claims=claims,
-        judgement=judgement,
+        judgements=[judgement, *beside],
         said=[line for b in blind if sides.witnessed and b.separates for line in [blind_by_chance(b)]],
     )
     return Results(
         decision=decided,
-        attacks=attack_results(family, by_side, audit.fprs),
+        attacks=attack_results(family, audit.fprs, shown_of(decided)),
         blind=blind,
         judgement=judgement,
         knowledge=knowledge,
-        dials=dial_settings(family, by_side, attack),
+        dials=dial_settings(family, attack),
     )
 
 
@@ -108,7 +112,7 @@ def decision_facts(
     sides: Sides,
     flaws: Sequence[str] = (),
     claims: Sequence[Claim] = (),
-    judgement: Judgement | None = None,
+    judgements: Sequence[Judgement] = (),
     said: Sequence[str] = (),
     what: Wording = USERS,
 ) -> DecisionFacts:
@@ -120,13 +124,17 @@ def decision_facts(
         sides: how membership came about.
         flaws: why the comparison is not valid.
         claims: what was promised.
-        judgement: the verdicts on the claims.
+        judgements: the verdicts on the claims, those of the scored users first.
         said: lines that stand beneath the headline besides those that the evidence gives.
         what: is told apart.
     """
     test, member = family.test, family.member
     margins = dict(zip(test.fprs, test.tpr_margins, strict=True))
-    codes = {v.exit_code: v.standing for v in judgement.verdicts if v.exit_code} if judgement else {}
+    rejecting = [v for j in judgements for v in j.verdicts if v.exit_code]
+    gravest = min(rejecting, key=lambda v: v.exit_code, default=None)
+    scored = judgements[0].verdicts[0].population if judgements and judgements[0].verdicts else None
+    ceilings = [claim.ceiling for claim in claims]
+    fprs = sorted({rate.fpr for score in family.scores for rate in score.evidence.rates})
     evidence = Evidence(
         users=int(member.size),
         held_out=int((~member).sum()),
@@ -138,10 +146,14 @@ def decision_facts(
         tpr_margin=margins.get(by.fpr),
         exact=sides.witnessed,
         flaws=tuple(flaws),
-        ceiling=min((claim.ceiling.auroc for claim in claims), default=None),
-        violated=codes[min(codes)] if codes else None,
+        ceiling=min((ceiling.auroc for ceiling in ceilings), default=None),
+        ceiling_rates=tuple((f, min(ceiling.tpr_at(f) for ceiling in ceilings)) for f in fprs) if ceilings else (),
+        violated=gravest.standing if gravest else None,
+        violated_by=gravest.population if gravest and gravest.population != scored else None,
     )
     decided = decide(evidence, by)
+    shown_tpr = None if decided.excluded_tpr is None else brief(decided.excluded_tpr)
+    decided = replace(decided, excluded_auroc=brief(decided.excluded_auroc), excluded_tpr=shown_tpr)
     lengths = [score.length_correlation for score in family.scores]
     return DecisionFacts(
         headline=headline(evidence, decided, by, what),
@@ -154,6 +166,20 @@ def decision_facts(
         tpr_p=test.tpr_p,
         reversed_p=test.reversed_p,
     )
+
+
+def shown_of(facts: DecisionFacts) -> set[int]:
+    """Numbers of the scores whose curves a record may show: the leading one and the one that the headline names."""
+    strongest = facts.decision.strongest
+    return {0} if strongest is None else {0, strongest}
+
+
+def empty_scores(family: Family) -> list[str]:
+    """Where all users have one score, such as of texts that are all the same, nothing is compared."""
+    leading = family.scores[0]
+    if np.ptp(leading.values) > 0:
+        return []
+    return [f"{leading.variant.label} gives every user the same score: are these the users' texts?"]
 
 
 def parts_of(scores: int) -> int:
@@ -169,7 +195,9 @@ def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], side
     if REFERENCE_ALONE in table.texts:
         results.insert(0, reference_alone(*table.sides(REFERENCE_ALONE)))
     return [
-        Blind(name=r.name, auroc=r.auroc, p_value=r.p_value, level=level, separates=r.p_value < level)
+        Blind(
+            name=r.name, auroc=brief(r.auroc), p_value=significant(r.p_value), level=level, separates=r.p_value < level
+        )
         for r in results
         if r is not None
     ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from audit.coarse import brief
 from audit.config import RunConfig
 from audit.data import RunData, curve_texts
 from audit.defense import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
@@ -160,7 +161,10 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         steps=result.steps,
         chosen_step=result.chosen_step,
         selection=config.finetune.select.value,
-        curve=[CurvePoint(step=int(p["step"]), **{k: v for k, v in p.items() if k != "step"}) for p in result.history],
+        curve=[
+            CurvePoint(step=int(p["step"]), **{k: brief(v, 4) for k, v in p.items() if k != "step"})
+            for p in result.history
+        ],
         gap_auroc_spearman=gap_auroc_correlation(result.history),
         seconds=round(result.seconds, 2),
     )

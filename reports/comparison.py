@@ -73,8 +73,8 @@ def _losses(axes: Axes, compared: Comparison, places: list[float]) -> None:
 
 def _rocs(axes: Axes, compared: Comparison) -> None:
     for record, row, (_, style, colour) in zip(compared.records, compared.rows, STYLES * 9, strict=False):
-        result = record.primary()
-        axes.step(result.roc_fpr, result.roc_tpr, style, where="post", color=colour, linewidth=1.1, label=row.name)
+        curve = record.curve()
+        axes.plot(curve.fpr, curve.tpr, style, color=colour, linewidth=1.1, label=row.name)
     lowest = 0.5 / max(max(r.split.held_in, r.split.held_out) for r in compared.records)
     diagonal = np.geomspace(lowest, 1, 50)
     axes.plot(diagonal, diagonal, color=GREY, linewidth=0.6)

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from audit.record import Record
-from audit.record_results import AttackResult, CanaryFacts, CanaryGroup, Estimate, GradientNorms, Knowledge
+from audit.record_results import AttackResult, CanaryFacts, CanaryGroup, Curve, Estimate, GradientNorms, Knowledge
 from corpus.wording import counted
 from reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
 
@@ -23,25 +23,22 @@ def figures(record: Record) -> dict[str, str]:
     return found
 
 
-MOST_CURVES = 4
-_CURVES = (("-", BLUE), ("--", ORANGE), ("-.", "black"), (":", GREY))
+_CURVES = (("-", BLUE), ("--", ORANGE))
 
 
-def _chosen(record: Record) -> list[AttackResult]:
-    """The leading attack, then those with the highest AUROC, four in all."""
-    leading = record.primary()
-    others = sorted((r for r in record.attacks if r is not leading), key=lambda r: -r.auroc.value)
-    return [leading, *others[: MOST_CURVES - 1]]
+def _chosen(record: Record) -> list[tuple[AttackResult, Curve]]:
+    """The scores whose curves the record has, the leading attack first."""
+    return [(result, result.curve) for result in record.attacks if result.curve]
 
 
 def shown_curves(record: Record) -> str:
     """Which of the attacks the ROC figure shows, for its caption."""
     if len(record.attacks) == 1:
         return ""
-    if len(record.attacks) <= MOST_CURVES:
-        return f"All {len(record.attacks)} scores are shown, the leading attack first"
+    which = " and the one that the headline names are" if len(_chosen(record)) > 1 else " is"
     return (
-        f"Of {len(record.attacks)} scores the leading attack and the {MOST_CURVES - 1} with the highest AUROC are shown"
+        f"Of {len(record.attacks)} scores the leading attack{which} shown, in groups of ten users or more: curves of"
+        " many scores would tell together who was held in"
     )
 
 
@@ -49,9 +46,9 @@ def _roc(record: Record) -> str:
     with figure(6.3, 3.2) as (drawn, saved):
         linear, log = drawn.subplots(1, 2)
         for axes in (linear, log):
-            for result, (style, colour) in zip(_chosen(record), _CURVES, strict=False):
+            for (result, curve), (style, colour) in zip(_chosen(record), _CURVES, strict=False):
                 name = f"{result.attack}, {result.aggregation} ({result.auroc.value:.2f})"
-                axes.plot(result.roc_fpr, result.roc_tpr, style, color=colour, label=name)
+                axes.plot(curve.fpr, curve.tpr, style, color=colour, label=name)
             label(axes, "false-positive rate", "true-positive rate")
         lowest = 0.5 / max(record.split.held_out, record.split.held_in)
         ceiling = record.training.ceiling if record.training else None
@@ -81,9 +78,10 @@ def _roc(record: Record) -> str:
 
 
 def _histogram(result: AttackResult) -> str:
+    assert result.curve is not None
     with figure(6.3, 1.9) as (drawn, saved):
         axes = drawn.subplots()
-        two_sides(axes, result.histogram, "held-in users", "held-out users")
+        two_sides(axes, result.curve.histogram, "held-in users", "held-out users")
         label(
             axes,
             f"user's score ({result.attack}, {result.aggregation} over texts; higher: more likely held in)",

@@ -72,6 +72,16 @@ def _warnings(record: Record) -> list[str]:
             f"{overlaps.scored_texts_in_same_users_training.count:,} of {record.attacker_texts:,} scored texts stand"
             " word for word in the same user's training texts: for them the attack is not on fresh text."
         )
+    if overlaps.held_out_texts_in_training.count and not record.trials:
+        warnings.append(
+            f"{overlaps.held_out_texts_in_training.count:,} texts of held-out users stand word for word in training:"
+            " to that extent held-out users were trained on, and what tells the two apart reads too small."
+        )
+    if overlaps.held_out_texts_in_held_in.count and not record.trials:
+        warnings.append(
+            f"{overlaps.held_out_texts_in_held_in.count:,} texts of held-out users stand word for word among those of"
+            " held-in users."
+        )
     if overlaps.audited_texts_in_public.count:
         warnings.append(
             f"{overlaps.audited_texts_in_public.count:,} texts of audited users also stand in the public users' texts"
@@ -145,7 +155,7 @@ def _success(record: Record) -> str:
         f"The leading attack, {result.attack} ({result.aggregation} over a user's texts), reached an AUROC of"
         f" {interval(result.auroc)}; 0.5 is guessing, 1 is certainty."
     )
-    shown = [t for t in result.tpr_at if t.estimate is not None]
+    shown = [t for t in record.curve().tpr_at if t.estimate is not None]
     if shown and shown[0].estimate is not None:
         said += (
             f" When {percent(shown[0].fpr)} of held-out users may be named wrongly, it names"

@@ -72,7 +72,7 @@ def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "histogram_of": f"{record.named().attack}, {record.named().aggregation} over texts",
         "trials": record.trials is not None,
         "attacks": attack_rows(record),
-        "fprs": [percent(t.fpr) for t in record.primary().tpr_at],
+        "fprs": [percent(t.fpr) for t in record.curve().tpr_at],
         "tprs": tpr_rows(record),
         "blind": blind_rows(record),
         "ceiling": bool(record.training and record.training.ceiling),

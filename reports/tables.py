@@ -24,15 +24,17 @@ def attack_rows(record: Record) -> list[list[str]]:
 
 
 def tpr_rows(record: Record) -> list[list[str]]:
-    """A row per attack with its true-positive rates; those that pass after adjustment are marked."""
+    """A row for each attack with a curve, of its true-positive rates; those that pass after adjustment are marked."""
     level = record.decision.by.tpr_level
     rows = []
     for r in record.attacks:
+        if r.curve is None:
+            continue
         cells = [
             "N/A"
             if t.estimate is None
             else percent(t.estimate.value) + (PASSES if t.adjusted_p is not None and t.adjusted_p <= level else "")
-            for t in r.tpr_at
+            for t in r.curve.tpr_at
         ]
         rows.append([f"{r.attack}, {r.aggregation}", *cells])
     return rows

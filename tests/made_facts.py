@@ -3,7 +3,7 @@
 from audit.decision import DecisionConfig, Evidence, RateEvidence, ScoreEvidence, decide
 from audit.headline import USERS, headline, notes
 from audit.randomisation import Law
-from audit.record_results import AttackResult, CanaryFacts, DecisionFacts, Estimate, Histogram, TprAt
+from audit.record_results import AttackResult, CanaryFacts, Curve, DecisionFacts, Estimate, Histogram, TprAt
 from defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from defenses.mechanism import Mechanism
 
@@ -26,11 +26,13 @@ def attack_result(value, lower, upper, **changes):
         auroc=estimate(value, lower, upper),
         simultaneous=(lower, upper),
         adjusted_p=0.2,
-        tpr_at=[TprAt(fpr=0.001, estimate=None), TprAt(fpr=0.05, estimate=estimate(0.25, 0.1, 0.4))],
         length_correlation=0.1,
-        roc_fpr=[0.0, 0.5, 1.0],
-        roc_tpr=[0.0, 0.75, 1.0],
-        histogram=Histogram(edges=[0.0, 1.0, 2.0], held_in=[1, 3], held_out=[3, 1]),
+        curve=Curve(
+            fpr=[0.0, 0.5, 1.0],
+            tpr=[0.0, 0.75, 1.0],
+            histogram=Histogram(edges=[0.0, 1.0, 2.0], held_in=[10, 30], held_out=[30, 10]),
+            tpr_at=[TprAt(fpr=0.001, estimate=None), TprAt(fpr=0.05, estimate=estimate(0.25, 0.1, 0.4))],
+        ),
     )
     return result.model_copy(update=changes)
 

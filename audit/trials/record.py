@@ -62,8 +62,8 @@ def evidence_of(
         decision=config.decision,
         lengths=None,
         seed=config.seed,
+        least=1,
     )
-    attacks = attack_results(family, [(scores[member], scores[~member])], config.audit.fprs, least=1)
     test: TrialTest | None
     try:
         test = certify(scores, member, threshold=threshold, delta=delta, claims=claims)
@@ -72,7 +72,9 @@ def evidence_of(
         test = None
         refused = RefusedBound(name="all bounds", reason=str(error))
         judgement = Judgement(delta=delta, bounds=[], refused=[refused], verdicts=[])
-    decision = decision_facts(family, config.decision, sides=COINS, claims=claims, judgement=judgement, what=TRAININGS)
+    decision = decision_facts(
+        family, config.decision, sides=COINS, claims=claims, judgements=[judgement], what=TRAININGS
+    )
     counts = test.counts if test else None
     facts = TrialsFacts(
         runs=len(trials),
@@ -91,6 +93,7 @@ def evidence_of(
     )
     certified = _certified(len(trials), target, test, judgement)
     decision = decision.model_copy(update={"headline": f"{decision.headline} {certified}"})
+    attacks = attack_results(family, config.audit.fprs, shown={0})
     return {"decision": decision, "attacks": attacks, "judgement": judgement, "trials": facts}
 
 

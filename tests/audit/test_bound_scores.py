@@ -187,7 +187,9 @@ def test_table(scores):
 
 def test_a_user_named_nan_is_warned_of(tmp_path):
     path = tmp_path / "scores.csv"
-    path.write_text("user,score,member\nnan,1,1\nbo,2,0\nal,3,1\n", encoding="utf-8")
+    path.write_text(
+        "user,score,member\nnan,1,1\n" + "".join(f"u{i},{i},{i % 2}\n" for i in range(2, 12)), encoding="utf-8"
+    )
     said = bound_scores(path, assignment="coin", delta=1e-5).verdict.warnings
     assert "1 user named 'nan': rows without a user may stand under that name as one person; mend the rows" in " ".join(
         " ".join(said).split()

@@ -17,6 +17,7 @@ from audit.ledger import draw_ledger, ledger_of_run
 from audit.plan import mechanism_of
 from audit.planting import plant
 from audit.progress import LineReporter
+from audit.results import results_of
 from audit.scored_users import scored_users
 from audit.verdict import stated_claim
 from canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
@@ -209,7 +210,9 @@ def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
     facts, judgements = _results(4.0, stated_claim(0.5, 1e-5), offset=50.0)
     assert [(g.kind, g.length, g.documents) for g in facts.groups] == [("substring", 1, None), ("substring", 2, None)]
     assert all(g.auroc.lower > 0.95 for g in facts.groups)
-    assert facts.decision.headline.startswith("Leaks: likelihood-ratio (mean over a user's texts) tells canary users")
+    assert facts.decision.headline.startswith(
+        "Leaks, beyond what was promised: likelihood-ratio (mean over a user's texts) tells canary users"
+    )
     assert sum(g.held_in for g in facts.groups) == facts.held_in
     assert (facts.users, facts.replaced, facts.trained_on, facts.attacker_texts) == (400, 400, 7, 400)
     assert {b.name for b in facts.blind} == {"reference model alone", "bag of words"}
@@ -222,6 +225,34 @@ def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
     assert max(b.epsilon_lower for b in judgement.bounds) > 2  # the offset between groups costs nothing
     assert joined([judgement, judgement]).bounds == judgement.bounds * 2
     assert joined([judgement]).exit_code == 3
+
+
+def test_what_canary_users_certify_reaches_the_answer_on_real_users():
+    """800 real users at chance: an all-clear by themselves, and none beside a certified violation."""
+    claim = stated_claim(0.5, 1e-5)
+    _, judgements = _results(4.0, claim)
+    rng = np.random.default_rng(5)
+    users = [f"user {i}" for i in range(800)]
+    texts = {user: [f"word {rng.integers(50)}" for _ in range(3)] for user in users}
+    statistics = [
+        TextStatistic(user, j, name, float(value))
+        for user in users
+        for j in range(3)
+        for name, value in (("likelihood-ratio", rng.normal()), (REFERENCE_ALONE, rng.normal()))
+    ]
+    table = scored_users(statistics, {user: bool(rng.random() < 0.5) for user in users})
+
+    def answer(beside):
+        return results_of(
+            table, texts, sides=COINS, attack=AttackConfig(names=("likelihood-ratio",)),
+            audit=AuditConfig(resamples=200), decision=DecisionConfig(redraws=499, tpr=0.2), claims=(claim,), seed=0,
+            populations=2, beside=beside,
+        ).decision  # fmt: skip
+
+    assert answer(()).decision.answer == "no leak found"
+    told = answer(judgements)
+    assert (told.decision.answer, told.decision.promise) == ("leaks", "beyond")
+    assert told.headline.startswith("Leaks, beyond what was promised: the scores of substring canary users certify")
 
 
 def test_canaries_without_effect_certify_nothing_and_reject_nothing():

@@ -1,10 +1,15 @@
-"""Curves, histograms and percentiles: no step of fewer than ten users, and nothing in them that names one."""
+"""One grouping of users by score, of ten or more each; what a whole record's numbers tell together of single users."""
 
 import numpy as np
 import pytest
 
-from audit.coarse import LEAST_IN_GROUP, coarse_percentiles, coarse_roc, histogram
-from audit.roc import roc_curve
+from audit.attack_results import attack_results
+from audit.canary_results import COINS
+from audit.coarse import LEAST_IN_GROUP, brief, coarse_percentiles, grouped, significant
+from audit.config import AuditConfig
+from audit.decision import DecisionConfig
+from audit.family import Variant, evaluate_family
+from audit.roc import roc_curve, tpr_at_fpr
 
 
 def _sides(users=200, gap=0.7, seed=0):
@@ -15,43 +20,71 @@ def _sides(users=200, gap=0.7, seed=0):
 @pytest.mark.parametrize("users", [4, 24, 200, 3000])
 def test_a_curve_s_points_are_the_exact_ones_ten_users_apart(users):
     held_in, held_out = _sides(users)
-    coarse, exact = coarse_roc(held_in, held_out), roc_curve(held_in, held_out)
+    coarse, exact = grouped(held_in, held_out).roc, roc_curve(held_in, held_out)
     points = set(zip(exact.fpr.tolist(), exact.tpr.tolist(), strict=True))
     assert set(zip(coarse.fpr.tolist(), coarse.tpr.tolist(), strict=True)) <= points
     named = coarse.fpr * held_out.size + coarse.tpr * held_in.size
-    assert (named[0], named[-1]) == (0, users)
+    assert (named[0], named[-1]) == (0, pytest.approx(users))
     assert (np.diff(named) >= LEAST_IN_GROUP - 1e-9).all() or len(named) == 2
-    assert len(coarse.fpr) <= 1000
+    assert len(coarse.fpr) <= 25
 
 
 def test_every_point_is_kept_where_single_scores_are_no_people():
     held_in, held_out = _sides(60)
-    fine, exact = coarse_roc(held_in, held_out, least=1), roc_curve(held_in, held_out)
+    fine, exact = grouped(held_in, held_out, least=1).roc, roc_curve(held_in, held_out)
     np.testing.assert_allclose(fine.fpr, exact.fpr)
     np.testing.assert_allclose(fine.tpr, exact.tpr)
 
 
 @pytest.mark.parametrize("users", [4, 24, 200, 3000])
-def test_a_histogram_has_ten_users_in_each_bin_and_everybody_in_some(users):
+def test_the_histogram_is_of_the_same_groups_with_everybody_in_one(users):
     held_in, held_out = _sides(users)
-    bins = histogram(held_in, held_out)
-    both = np.add(bins.held_in, bins.held_out)
+    groups = grouped(held_in, held_out)
+    both = groups.held_in + groups.held_out
     assert both.sum() == users
     assert both.min() >= min(users, LEAST_IN_GROUP)
-    assert (np.diff(bins.edges) > 0).all()
-    assert len(bins.held_in) == len(bins.edges) - 1
+    assert (np.diff(groups.edges) > 0).all()
+    inner = [-np.inf, *groups.edges[1:-1], np.inf]
+    assert np.histogram(held_in, inner)[0].tolist() == groups.held_in[::-1].tolist()
+    assert np.histogram(held_out, inner)[0].tolist() == groups.held_out[::-1].tolist()
 
 
-def test_one_outlier_stretches_nothing_and_edges_are_round_numbers_of_nobody():
+def test_one_outlier_stretches_nothing_and_edges_are_short_numbers_of_nobody():
     held_in, held_out = _sides(200)
     held_in[0] = 1e6
-    bins = histogram(held_in, held_out)
-    assert bins.edges[-1] < 10
+    groups = grouped(held_in, held_out)
+    assert groups.edges[-1] < 10
     scores = np.concatenate([held_in, held_out])
-    assert np.abs(scores[:, None] - np.array(bins.edges)).min() > 1e-6
-    assert all(len(f"{edge:g}") <= 4 for edge in bins.edges)
-    same = histogram(np.ones(30), np.ones(30))
-    assert (same.held_in, same.held_out) == ((30,), (30,))
+    assert np.abs(scores[:, None] - np.array(groups.edges)).min() > 1e-6
+    assert all(len(f"{edge:g}") <= 8 for edge in groups.edges)
+    same = grouped(np.ones(30), np.ones(30))
+    assert (same.held_in.tolist(), same.held_out.tolist()) == ([30], [30])
+    assert same.edges[0] < 1 < same.edges[1]
+
+
+def test_equal_scores_are_never_apart():
+    held_in, held_out = np.repeat([1.0, 2.0, 3.0], [30, 5, 25]), np.repeat([1.0, 2.0, 3.0], [40, 6, 10])
+    groups = grouped(held_in, held_out)
+    assert groups.held_in.tolist() == [25, 5, 30]
+    assert groups.edges[1:-1] == (1.5, 2.5)
+
+
+@pytest.mark.parametrize("fpr", [0.01, 0.05, 0.1, 0.5])
+def test_rates_are_read_off_the_groups_near_the_exact_ones(fpr):
+    held_in, held_out = _sides(2000)
+    assert grouped(held_in, held_out).tpr(fpr) == pytest.approx(tpr_at_fpr(held_in, held_out, fpr), abs=0.03)
+    assert grouped(held_in, held_out).tpr(1.0) == 1.0
+    perfect = grouped(np.arange(100.0, 200.0), np.arange(100.0))
+    assert perfect.tpr(fpr) == 1.0
+
+
+def test_numbers_have_few_digits():
+    assert (brief(0.123456), brief(0.5, 2), significant(0.000123456), significant(123.4)) == (
+        0.123,
+        0.5,
+        0.00012,
+        120.0,
+    )
 
 
 def test_percentiles_have_ten_users_beyond_them():
@@ -62,17 +95,66 @@ def test_percentiles_have_ten_users_beyond_them():
     assert max(coarse_percentiles([*range(40), 10**6])) < 40
 
 
+def _family(users, scores, seed):
+    """Scores that tell nothing, correlated at 0.7, of fair coins."""
+    rng = np.random.default_rng(seed)
+    member = rng.random(users) < 0.5
+    values = np.sqrt(0.7) * rng.normal(size=users) + np.sqrt(0.3) * rng.normal(size=(scores, users))
+    variants = [Variant(f"attack {k}", "mean") for k in range(scores)]
+    audit, decision = AuditConfig(resamples=100), DecisionConfig(redraws=199)
+    return evaluate_family(
+        variants, list(values), member, sides=COINS, audit=audit, decision=decision, lengths=None, seed=seed
+    )
+
+
+def _equations(family, results):
+    """What a record says of who was held in, as linear equations in the n unknown sides: (A, b)."""
+    n, n1 = family.member.size, int(family.member.sum())
+    rows, right = [np.ones(n)], [float(n1)]
+    for score, result in zip(family.scores, results, strict=True):
+        ranks = np.argsort(np.argsort(score.values)) + 1.0
+        rows.append(ranks)
+        right.append(result.auroc.value * n1 * (n - n1) + n1 * (n1 + 1) / 2)
+        if result.curve:
+            named = np.round(np.array(result.curve.fpr) * (n - n1) + np.array(result.curve.tpr) * n1).astype(int)
+            place = n - ranks
+            for low, high, inside in zip(named[:-1], named[1:], np.diff(result.curve.tpr) * n1, strict=True):
+                rows.append(((place >= low) & (place < high)).astype(float))
+                right.append(inside)
+    return np.array(rows), np.array(right)
+
+
+def _told(family, results):
+    """Share of users whose side the nearest solution of these equations tells; a half is guessing."""
+    a, b = _equations(family, results)
+    scale = np.linalg.norm(a, axis=1)
+    solution = 0.5 + np.linalg.lstsq(a / scale[:, None], (b - a @ np.full(a.shape[1], 0.5)) / scale, rcond=0.01)[0]
+    return float(((solution > 0.5) == family.member).mean())
+
+
+def test_a_record_s_numbers_together_tell_little_of_single_users_to_whoever_holds_the_scores():
+    """320 users, 15 scores at chance: curves of all scores would give everybody's side back."""
+    told, with_all = [], []
+    for seed in range(6):
+        family = _family(320, 15, seed)
+        told.append(_told(family, attack_results(family, (0.05,), shown={0, 3})))
+        with_all.append(_told(family, attack_results(family, (0.05,), shown=range(15))))
+    print(f"right: {np.mean(told):.3f}, with curves of all 15 scores {np.mean(with_all):.3f}")
+    assert np.mean(told) < 0.68
+    assert np.mean(with_all) > 0.8
+
+
 def test_nobody_s_side_follows_from_curve_and_histogram_to_whoever_holds_the_scores():
     """The join that full curves allow: sort by score, and read each user's side off the steps."""
     held_in, held_out = _sides(400, gap=0.3, seed=1)
     scores, member = np.concatenate([held_in, held_out]), np.repeat([True, False], 200)
     order = np.argsort(-scores)
-    full, coarse = roc_curve(held_in, held_out), coarse_roc(held_in, held_out)
+    full, groups = roc_curve(held_in, held_out), grouped(held_in, held_out)
     read = np.diff(full.tpr) > 0  # one step a user
     assert (read == member[order]).all()
-    named = np.round(coarse.fpr * 200 + coarse.tpr * 200).astype(int)
-    share = np.diff(coarse.tpr) * 200 / np.diff(named)
-    guess = np.concatenate([np.full(size, s >= 0.5) for size, s in zip(np.diff(named), share, strict=True)])
-    within = np.mean([max(s, 1 - s) for s in share])  # what the share of a group alone tells
-    assert (guess == member[order]).mean() == pytest.approx(within, abs=0.02)
-    assert (guess == member[order]).mean() < 0.75
+    sizes = groups.held_in + groups.held_out
+    share = groups.held_in / sizes
+    guess = np.concatenate([np.full(size, s >= 0.5) for size, s in zip(sizes, share, strict=True)])
+    within = np.average(np.maximum(share, 1 - share), weights=sizes)  # what the share of a group alone tells
+    assert (guess == member[order]).mean() == pytest.approx(within)
+    assert (guess == member[order]).mean() < 0.65

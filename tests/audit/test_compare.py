@@ -29,7 +29,7 @@ def test_rows_hold_the_records_numbers(finished, tmp_path):
     assert rows[0].auroc == record.primary().auroc.value
     assert rows[0].held_out_loss == record.training.curve[-1].held_out_loss
     assert rows[1].epsilon == 2.0
-    assert [f for f, _ in rows[0].tpr_at] == [t.fpr for t in record.primary().tpr_at]
+    assert [f for f, _ in rows[0].tpr_at] == [t.fpr for t in record.curve().tpr_at]
     assert notes[0] == "the runs have different reference models: their numbers do not compare"
     assert "some runs keep the best checkpoint" in notes[1]
     printed = table(compared)

@@ -68,7 +68,7 @@ def _dials(statistics, member, attack):
         lengths=None,
         seed=0,
     )
-    return dial_settings(family, [table.split(score.values) for score in family.scores], attack)
+    return dial_settings(family, attack)
 
 
 def test_settings_stand_beside_the_leading_one_with_their_difference():
@@ -215,9 +215,8 @@ def test_what_is_judged_is_the_same_whatever_stands_beside_it(turned_run, finish
         claims=(),
         seed=config.seed,
     )
-    assert [(a.auroc, a.roc_tpr, a.histogram) for a in again.attacks] == [
-        (a.auroc, a.roc_tpr, a.histogram) for a in record.attacks
-    ]
+    assert [a.auroc for a in again.attacks] == [a.auroc for a in record.attacks]
+    assert again.attacks[0].curve.histogram == record.curve().histogram
     assert again.judgement.bounds == record.judgement.bounds
     # the answer pays for every setting that was tried
     turned_dials = {(d.dial, d.setting) for d in record.dials if not d.leads and d.dial != "aggregation"}

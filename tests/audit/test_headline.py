@@ -34,7 +34,7 @@ FLAW = "the two groups differ even without the audited model (bag of words: AURO
         (
             evidence(LEAK, ceiling=0.69, violated="indicative", exact=False),
             Answer.LEAKS,
-            "Leaks, beyond what was promised (indicative) (indicative only: the sides are asserted): likelihood-ratio",
+            "Leaks, beyond what was promised (indicative only: the sides are asserted): likelihood-ratio",
         ),
         (
             evidence(LEAK, ceiling=0.6),
@@ -100,7 +100,8 @@ def test_the_headline_says_what_the_evidence_says(its, answer, said):
 
 def test_a_leak_at_low_false_positive_rates_alone_is_a_leak_and_said_as_such():
     rate = RateEvidence(0.05, 0.3, 0.2, 0.4, 0.38, 0.002)
-    its = evidence(ScoreEvidence("loss (mean over a user's texts)", 0.53, 0.48, 0.58, 0.58, 0.5, (rate,)), tpr_p=0.002)
+    loss = ScoreEvidence("loss (mean over a user's texts)", 0.53, 0.48, 0.58, 0.58, 0.5, (rate,), 0.002)
+    its = evidence(loss, tpr_p=0.002)
     decided = decide(its, BY)
     assert (decided.answer, decided.strongest) == (Answer.LEAKS, 0)
     assert (
@@ -134,7 +135,54 @@ def test_a_promise_is_compared_with_a_leak_alone_and_a_violated_claim_is_one():
     decided = decide(broken, BY)
     assert (decided.answer, decided.promise, decided.strongest) == (Answer.LEAKS, Promise.BEYOND, 0)
     said = headline(broken, decided, BY)
-    assert said.startswith("Leaks, beyond what was promised: likelihood-ratio (mean over a user's texts) ")
+    assert said == (
+        "Leaks, beyond what was promised: the scores certify more than was claimed. The AUROC of likelihood-ratio (mean"
+        " over a user's texts) on users is 0.50 (0.45 to 0.55, simultaneous over 2 scores)."
+    )
+    assert decided.named is None
+    asserted = evidence(score(0.5, at_most=0.55), ceiling=0.6, violated="indicative", exact=False)
+    assert "the scores point to more than was claimed, which nothing certifies" in headline(
+        asserted, decide(asserted, BY), BY
+    )
+
+
+@pytest.mark.parametrize("flaws", [(), (FLAW,)])
+def test_a_promise_that_others_of_the_training_break_is_no_all_clear(flaws):
+    """Canary users certify a violation; real users are at chance, or not comparable."""
+    beside = {"violated": "certified", "violated_by": "unseen-token canary users"}
+    its = evidence(score(0.5, at_most=0.55), ceiling=0.6, flaws=flaws, **beside)
+    decided = decide(its, BY)
+    assert (decided.answer, decided.promise) == (Answer.LEAKS, Promise.BEYOND)
+    assert headline(its, decided, BY).startswith(
+        "Leaks, beyond what was promised: the scores of unseen-token canary users certify more than was claimed."
+    )
+    both = evidence(LEAK, ceiling=0.6, **beside)
+    assert notes(both, BY, [0.0])[0] == (
+        "A promise is broken: the scores of unseen-token canary users certify more than was claimed."
+    )
+
+
+def test_more_people_named_than_promised_is_not_within_it():
+    """An AUROC below its ceiling, and 200 of 1,000 named where the curve allows 100."""
+    assert decide(evidence(LEAK, ceiling=0.69, ceiling_rates=((0.05, 0.1),)), BY).promise is Promise.ABOVE
+    assert decide(evidence(LEAK, ceiling=0.69, ceiling_rates=((0.05, 0.3),)), BY).promise is Promise.WITHIN
+    weak = score(0.6, name="loss", adjusted_p=0.9, tpr=0.2)  # does not pass: chance
+    its = evidence(score(0.64, adjusted_p=0.001), weak, ceiling=0.69, ceiling_rates=((0.05, 0.1),))
+    assert decide(its, BY).promise is Promise.WITHIN
+
+
+def test_a_rate_that_rejects_but_cannot_be_shown_is_of_the_score_that_passes():
+    others = ScoreEvidence("per token", 0.52, 0.47, 0.57, 0.57, 0.4, (), 0.004)
+    its = evidence(score(0.49), others, tpr_p=0.004)
+    decided = decide(its, BY)
+    assert (decided.answer, decided.strongest, decided.named) == (Answer.LEAKS, 1, None)
+    assert headline(its, decided, BY).startswith(
+        "Leaks: per token names more held-in users at low false-positive rates"
+    )
+    assert (
+        "per token tells held-in from held-out users (adjusted p = 0.004 of its true-positive rates)"
+        in (notes(its, BY, [0.0, 0.0])[0])
+    )
 
 
 def test_attacks_that_disagree_are_said_first_with_length_where_it_is_the_cause():

@@ -74,7 +74,7 @@ def test_many_users_at_chance_mostly_are():
     answers, _, decided = _counted(300, users=340)
     assert answers[Answer.NO_LEAK] > 150
     clear = [facts for facts in decided if facts.decision.answer is Answer.NO_LEAK]
-    assert all(facts.decision.excluded_auroc < BY.auroc for facts in clear)
+    assert all(facts.decision.excluded_auroc <= BY.auroc for facts in clear)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
         (["--help"], ["demo", "run", "audit", "report", "export", "corpus", "account", "bound", "power", "Exit codes"]),
         (["run", "--help"], ["--set", "--out", "goes on where a killed run stopped"]),
         (["audit", "--help"], ["--model", "--reference", "--held-in", "--held-out", "LoRA", "exact half"]),
-        (["bound", "--help"], ["--assignment", "not an exact half, not one of each pair"]),
+        (["bound", "--help"], ["--assignment", "not an exact half"]),
         (["power", "--help"], ["--scores", "--exclude-auroc", "--exclude-tpr"]),
         (["corpus", "stats", "--help"], ["--tokenizer", "--aliases", "--skip-bad-lines"]),
     ],

@@ -58,7 +58,9 @@ def made(request, record):
     plain = [a.model_dump() for a in chance]
     match request.param:
         case "leak":
-            return _with(record, evidence(score(0.5), LEAK), name=LONG, command=f"heldin run /{LONG}/{LONG}.yaml")
+            named = [attack_result(0.5, 0.45, 0.55), attack_result(0.7, 0.65, 0.75, attack="loss")]
+            its, command = evidence(score(0.5), LEAK), f"heldin run /{LONG}/{LONG}.yaml"
+            return _with(record, its, name=LONG, command=command, attacks=[a.model_dump() for a in named])
         case "none":
             return _with(record, evidence(score(0.5, at_most=0.56)), attacks=plain)
         case "inconclusive":
@@ -173,13 +175,12 @@ def _within(points, box):
     return (x > box.x0) & (x < box.x1) & (y > box.y0) & (y < box.y1)
 
 
-def test_users_are_counted_in_whole_numbers(made, drawings):
-    """No histogram of users has a tick at 2.5 of them."""
+def test_a_density_of_users_has_no_count_on_its_axis(made, drawings):
+    """Heights are shares over widths: a tick there would read as 2.5 users."""
     figures(made)
-    histograms = [axes for drawn in drawings for axes in drawn.axes if axes.patches]
-    assert histograms
-    for axes in histograms:
-        assert all(tick == int(tick) for tick in axes.get_yticks())
+    densities = [axes for drawn in drawings for axes in drawn.axes if axes.get_ylabel() == "share per unit"]
+    assert densities
+    assert all(axes.get_yticks().size == 0 for axes in densities)
 
 
 def test_no_legend_lies_on_what_is_drawn(made, drawings):
@@ -212,8 +213,16 @@ def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(record, 
     its = _with(record, evidence(score()), attacks=[a.model_dump() for a in weak])
     (tmp_path / "record.json").write_text(its.model_dump_json(), encoding="utf-8")
     whole = " ".join(page.text for page in pages(write_report(tmp_path)))
-    squashed = "".join(whole.split())
-    assert "Of7scorestheleadingattackandthe3withthehighestAUROCareshown" in squashed
+    assert "Of7scorestheleadingattackisshown,ingroupsoftenusersormore" in "".join(whole.split())
+    strong = [*weak[:2], attack_result(0.7, 0.6, 0.8, attack="loss"), *weak[3:]]
+    named = evidence(score(), score(), score(0.7, name="loss", adjusted_p=0.001))
+    its = _with(record, named, attacks=[a.model_dump() for a in strong])
+    its = its.model_copy(
+        update={"attacks": [a if i in (0, 2) else a.model_copy(update={"curve": None}) for i, a in enumerate(strong)]}
+    )
+    (tmp_path / "record.json").write_text(its.model_dump_json(), encoding="utf-8")
+    whole = "".join(" ".join(page.text for page in pages(write_report(tmp_path))).split())
+    assert "Of7scorestheleadingattackandtheonethattheheadlinenamesareshown" in whole
 
 
 def test_a_canary_caption_speaks_of_a_substring_only_where_there_is_one(record, tmp_path):
