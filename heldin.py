@@ -223,7 +223,7 @@ def power(
     if json:
         typer.echo(json_text({**found.as_dict(), "no_leak_found": excluded.as_dict()}))
     else:
-        typer.echo("\n".join([planning.table(found), *lines(excluded, users)]))
+        typer.echo("\n".join([planning.table(found), "", *lines(excluded, users)]))
 
 
 @app.command("audit-trainer")

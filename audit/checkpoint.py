@@ -185,6 +185,11 @@ class Groups:
 
 def read_groups(job: CheckpointAudit) -> Groups:
     """Read both files, and look into the training file where there is one."""
+    if job.training is not None and next(_training(job), None) is None:
+        raise InputError(
+            f"no usable record in '{job.training}', the --training file: name the file that the model was trained on,"
+            " or leave --training out"
+        )
     stores = {
         side: build_store(open_source(path, job.columns), cache_directory(), skip_bad_rows=job.skip_bad_lines)
         for side, path in (("held-in", job.held_in), ("held-out", job.held_out))

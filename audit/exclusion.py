@@ -11,7 +11,7 @@ from audit.decision import DecisionConfig, users_needed
 from audit.limits import Z_ONE_SIDED
 from audit.randomisation import Law, randomisation_test
 from corpus.errors import InputError
-from corpus.wording import counted
+from corpus.wording import at_most_counted, counted
 
 SCORES, CORRELATION = 15, 0.7  # about as many as a run judges by default, and as correlated as its scores mostly are
 MOST_SCORES = 200
@@ -81,9 +81,10 @@ def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple
 
 def lines(found: Exclusion, users: int) -> list[str]:
     """The answer as plain text."""
+    alike = f" (correlation {found.correlation:g}), if all are" if found.scores > 1 else ", if it is"
     return [
-        f'"no leak found" by {found.scores} scores (correlation {found.correlation:g}), if all are at chance',
+        f'"no leak found" by {counted(found.scores, "score")}{alike} at chance',
         f"  users needed to exclude an AUROC of {found.auroc:g} and a TPR of {found.tpr:g} at {100 * found.fpr:g} % FPR"
-        f" in four of five audits: {found.users_needed:,}",
+        f" in four of five audits: {at_most_counted(found.users_needed)}",
         f"  AUROC that {users:,} users exclude in 85 of 100 audits: {found.users_auroc:.2f}",
     ]

@@ -15,13 +15,15 @@ from audit.record import Record, TrainingFacts, read_record
 from audit.training import finished_training, promise_facts, require_trained_under
 from corpus.errors import InputError
 from corpus.files import file_sha256, private_directory, whole_directory
+from corpus.wording import counted
 from defenses.mechanism import Mechanism
-from defenses.plan_file import EXPORTED, covers, read_plan
-from models.loading import load_language_model
+from defenses.plan_file import EXPORTED, covers, plan_document, read_plan
+from models.loading import fingerprinted_files, load_language_model
 
+# Of the files that the fingerprint covers, so that none leaves that was not there when the model was audited. Not
+# generation_config.json: no fingerprint covers it, and transformers makes it of config.json where it is absent.
 MODEL_FILES = (
     "config.json",
-    "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -52,9 +54,11 @@ def export_run(run: Path, to: Path) -> list[str]:
     plan = read_plan(run / PLAN, cache_dir=accountant_cache())  # whole, and what it states is what it spends
     _require_trained_here(run, model, record, record.training, plan)
     private_directory(to.parent)
-    document = json.loads((run / PLAN).read_text(encoding="utf-8"))
+    document = plan_document(
+        plan, cache_dir=accountant_cache()
+    )  # not a copy: nothing leaves that was only written there
     with whole_directory(to) as temporary:
-        for file in sorted(model.iterdir()):
+        for file in fingerprinted_files(model):
             if _leaves(file):
                 shutil.copyfile(file, temporary / file.name)
         (temporary / CARD).write_text(_card(record, plan), encoding="utf-8")
@@ -70,15 +74,24 @@ def verify_exported(folder: Path) -> str:
     It shows that nothing was changed since; who exported it is for a signature to say.
 
     Raises:
-        InputError: no such folder, a plan that is damaged or was not exported, a file that is missing, was changed, or
-            is not named.
+        InputError: no such folder, a plan that is damaged, was not exported or names no model, a file that is missing,
+            was changed, or is not named.
     """
     plan = read_plan(folder / PLAN, cache_dir=accountant_cache())
     hashes = json.loads((folder / PLAN).read_text(encoding="utf-8")).get(EXPORTED)
     if not isinstance(hashes, dict) or not hashes:
         raise InputError(f"'{folder / PLAN}' names no files: it was not written by `heldin export`")
+    if "config.json" not in hashes or not any(map(_is_weights, hashes)):
+        raise InputError(
+            f"'{folder / PLAN}' names no model (config.json and a .safetensors file): fetch the folder again, or export"
+            " it anew"
+        )
     for name, stated in hashes.items():
         file = folder / name
+        if Path(name).name != name or not name.isprintable():
+            raise InputError(
+                f"'{folder / PLAN}' names {name!r}, which is not a file of this folder: do not use the folder"
+            )
         if not file.is_file():
             raise InputError(f"'{file}' is missing, though plan.json names it: fetch the folder again")
         if file_sha256(file) != stated:
@@ -86,12 +99,16 @@ def verify_exported(folder: Path) -> str:
     stray = next((p.name for p in sorted(folder.iterdir()) if p.name not in {*hashes, PLAN}), None)
     if stray is not None:
         raise InputError(f"'{folder / stray}' is not named by plan.json: remove it, or fetch the folder again")
-    return f"{len(hashes)} files are those that plan.json names: {plan.guarantee(cache_dir=accountant_cache()).label}"
+    label = plan.guarantee(cache_dir=accountant_cache()).label
+    return f"{counted(len(hashes), 'file')} are those that plan.json names: {label}"
 
 
 def _leaves(file: Path) -> bool:
-    weights = file.suffix == ".safetensors" or file.name.endswith(".safetensors.index.json")
-    return weights or file.name in MODEL_FILES
+    return _is_weights(file.name) or file.name.endswith(".safetensors.index.json") or file.name in MODEL_FILES
+
+
+def _is_weights(name: str) -> bool:
+    return name.endswith(".safetensors")
 
 
 def _require_trained_here(run: Path, model: Path, record: Record, stated: TrainingFacts, plan: Mechanism) -> None:

@@ -199,7 +199,7 @@ def table(found: Power) -> str:
     """The answer as plain text."""
     most, percent = found.largest, 100.0 * (1.0 - found.alpha)
     lines = [
-        f"{found.users} users by fair coin, delta {found.delta:g}, confidence {percent:g} %",
+        f"{found.users:,} users by fair coin, delta {found.delta:g}, confidence {percent:g} %",
         "",
         "largest epsilon that perfect guessing certifies",
         f"  one run (number of guesses registered)    {most.one_run:8.2f}",
@@ -217,11 +217,13 @@ def table(found: Power) -> str:
     lines += [f"  {name:<42}{its.median:8.2f}   ({its.low:.2f} to {its.high:.2f})" for name, its in kinds]
     for its in found.claims:
         lines += ["", f"claim: {its.claim}"]
-        lines += [f"  perfect guessing with {found.users} users {'rejects' if its.in_reach else 'does not reject'} it"]
+        lines += [
+            f"  perfect guessing with {found.users:,} users {'rejects' if its.in_reach else 'does not reject'} it"
+        ]
         lines += [f"  this attack rejects it in {100.0 * its.probability:.0f} % of runs, if the attack is that good"]
         lines += [f"  users needed with perfect guessing: {_count(its.users_perfect)}"]
         lines += [f"  users needed with AUROC {found.auroc:g}: {_count(its.users_at_auroc)}"]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def attack_mu(auroc: float) -> float:
@@ -310,4 +312,4 @@ def _gaussian(mu: float, delta: float) -> float:
 
 
 def _count(users: int | None) -> str:
-    return f"more than {MOST_USERS}" if users is None else str(users)
+    return f"more than {MOST_USERS:,}" if users is None else f"{users:,}"

@@ -4,3 +4,11 @@
 def counted(number: int, what: str) -> str:
     """As "1 user" or "2,000 users"."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+MANY = 1_000_000  # beyond it a planned number says no more than that it is out of reach
+
+
+def at_most_counted(number: int, limit: int = MANY, before: str = "") -> str:
+    """As "2,000" ("about 2,000" with ``before`` "about "), or "more than 1,000,000" where it is beyond the limit."""
+    return f"more than {limit:,}" if number > limit else f"{before}{number:,}"

@@ -4,7 +4,9 @@ import dataclasses
 import json
 import math
 import os
+import sys
 import tempfile
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,13 @@ _RELEASED = {
 _KEYS = ("version", "mechanism", "dp_event", "guarantee", "covers")
 EXPORTED = "files"  # the key that an exported plan has besides: every file's SHA-256 by name
 _SAME = 2e-3  # relative difference of epsilon that another version of the accountant may make
+_ROUNDED = 1e-9  # relative difference that another processor may make in the event's binomial weights
+_SHOWN = 100  # characters of a value in a message
 
 
 def write_plan(mechanism: Mechanism, path: Path, *, cache_dir: Path | None = None) -> None:
     """Writes the plan: to a temporary name in the same folder, flushed to disk, then renamed over `path`."""
-    document = {
-        "version": Mechanism.VERSION,
-        "mechanism": mechanism.model_dump(mode="json"),
-        "dp_event": _event(mechanism.dp_event),
-        "guarantee": promise_fields(mechanism.guarantee(cache_dir=cache_dir)),
-        "covers": covers(mechanism),
-    }
+    document = plan_document(mechanism, cache_dir=cache_dir)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
@@ -46,16 +44,31 @@ def write_plan(mechanism: Mechanism, path: Path, *, cache_dir: Path | None = Non
         raise
 
 
+def plan_document(mechanism: Mechanism, *, cache_dir: Path | None = None) -> dict[str, Any]:
+    """What a plan file holds: the mechanism, and everything that follows from it."""
+    return _document(mechanism, mechanism.guarantee(cache_dir=cache_dir))
+
+
+def _document(mechanism: Mechanism, promise: Guarantee | NoGuarantee) -> dict[str, Any]:
+    return {
+        "version": Mechanism.VERSION,
+        "mechanism": mechanism.model_dump(mode="json"),
+        "dp_event": _event(mechanism.dp_event),
+        "guarantee": promise_fields(promise),
+        "covers": covers(mechanism),
+    }
+
+
 def covers(mechanism: Mechanism) -> str:
     """What a plan speaks of, and what it does not."""
     return f"{_RELEASED[mechanism.checkpoint]}; not losses, gradient norms, cohort sizes or attack scores"
 
 
 def read_plan(path: Path, *, cache_dir: Path | None = None) -> Mechanism:
-    """The mechanism of a plan file. Its guarantee is computed anew, and must be the one that the file states.
+    """The mechanism of a plan file. What follows from it is computed anew, and must be what the file states.
 
     Raises InputError, one line, for: no such file, not JSON, another version, unknown or missing keys, an invalid
-    mechanism, and a stated guarantee that the mechanism does not have.
+    mechanism, and a guarantee, label, event or coverage that is not the mechanism's.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -66,14 +79,18 @@ def read_plan(path: Path, *, cache_dir: Path | None = None) -> Mechanism:
     if not isinstance(document, dict) or document.get("version") != Mechanism.VERSION:
         found = document.get("version") if isinstance(document, dict) else None
         raise InputError(f"{path}: plan version {found!r}, this heldin reads version {Mechanism.VERSION}")
-    unknown, missing = sorted(set(document) - {*_KEYS, EXPORTED}), sorted(set(_KEYS) - set(document))
-    if unknown or missing:
-        raise InputError(f"{path}: unknown keys {unknown}, missing keys {missing}: the plan was not written by heldin")
+    _require_keys(path, "the plan", {k: v for k, v in document.items() if k != EXPORTED}, _KEYS)
     try:
         mechanism = Mechanism(**document["mechanism"])
     except (InputError, TypeError) as error:
         raise InputError(f"{path}: {error}") from None
-    _compare(path, document["guarantee"], promise_fields(mechanism.guarantee(cache_dir=cache_dir)))
+    stated = document["guarantee"]
+    promise = _with_epsilons(mechanism.guarantee(cache_dir=cache_dir), stated)
+    if not isinstance(stated, dict) or stated.get("holds") is not isinstance(promise, Guarantee):
+        raise InputError(f"{path}: the stated guarantee is not this mechanism's, which is: {promise.label}")
+    computed = _document(mechanism, promise)
+    for name in ("guarantee", "dp_event", "covers"):
+        _require_same(path, name, document[name], computed[name])
     return mechanism
 
 
@@ -82,18 +99,62 @@ def promise_fields(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
     return {"holds": isinstance(promise, Guarantee), "label": promise.label, **_finite(dataclasses.asdict(promise))}
 
 
-def _compare(path: Path, stated: Any, computed: dict[str, Any]) -> None:
-    if not isinstance(stated, dict) or stated.get("holds") is not computed["holds"]:
-        raise InputError(f"{path}: the stated guarantee is not this mechanism's, which is: {computed['label']}")
-    if computed["holds"]:
-        epsilon = stated.get("epsilon")
-        if not isinstance(epsilon, int | float) or not math.isclose(epsilon, computed["epsilon"], rel_tol=_SAME):
+def _with_epsilons(promise: Guarantee | NoGuarantee, stated: Any) -> Guarantee | NoGuarantee:
+    """The promise with the epsilons that a plan states in place of its own, where they are as good as its own."""
+    if not isinstance(stated, dict):
+        return promise
+    if isinstance(promise, Guarantee):
+        return _guarantee_with_epsilon(promise, stated)
+    assumed, fallback = promise.assumed_epsilon, promise.fallback
+    if assumed is not None and _close(stated.get("assumed_epsilon"), assumed, _SAME):
+        assumed = stated["assumed_epsilon"]
+    if fallback is not None and isinstance(stated.get("fallback"), dict):
+        fallback = _guarantee_with_epsilon(fallback, stated["fallback"])
+    return dataclasses.replace(promise, assumed_epsilon=assumed, fallback=fallback)
+
+
+def _guarantee_with_epsilon(promise: Guarantee, stated: dict[str, Any]) -> Guarantee:
+    same = _close(stated.get("epsilon"), promise.epsilon, _SAME)
+    return dataclasses.replace(promise, epsilon=stated["epsilon"]) if same else promise
+
+
+def _require_same(path: Path, name: str, stated: Any, computed: Any) -> None:
+    """Refuse, by the name of the field, a JSON value that is not `computed`."""
+    match computed:
+        case dict() if isinstance(stated, dict):
+            _require_keys(path, name, stated, computed)
+            for key, value in computed.items():
+                _require_same(path, f"{name}.{key}", stated[key], value)
+        case list() if isinstance(stated, list) and len(stated) == len(computed):
+            for i, value in enumerate(computed):
+                _require_same(path, f"{name}[{i}]", stated[i], value)
+        case float() if _close(stated, computed, _ROUNDED):
+            pass
+        case _ if type(stated) is type(computed) and stated == computed:
+            pass
+        case _:
             raise InputError(
-                f"{path}: states epsilon {epsilon}, but this mechanism spends {computed['epsilon']:.6g}: "
-                "the file was changed"
+                f"{path}: {name} is stated as {_shown(stated)}, but this mechanism gives {_shown(computed)}: the file"
+                " was changed, or another heldin wrote it; take it anew from the run"
             )
-    elif stated.get("reasons") != list(computed["reasons"]):
-        raise InputError(f"{path}: the stated reasons are not this mechanism's, which is: {computed['label']}")
+
+
+def _require_keys(path: Path, name: str, stated: Mapping[str, Any], expected: Collection[str]) -> None:
+    unknown, missing = sorted(set(stated) - set(expected)), sorted(set(expected) - set(stated))
+    if unknown or missing:
+        raise InputError(
+            f"{path}: {name} has unknown keys {unknown}, missing keys {missing}: heldin did not write it so"
+        )
+
+
+def _close(stated: Any, computed: float, tolerance: float) -> bool:
+    number = type(stated) in (int, float) and abs(stated) <= sys.float_info.max  # larger integers are no floats
+    return number and math.isclose(stated, computed, rel_tol=tolerance)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _finite(value: Any) -> Any:

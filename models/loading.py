@@ -215,10 +215,14 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
 
 
 def fingerprint_folder(folder: Path) -> str:
-    """Hash of everything in a model folder that shapes its predictions."""
-    files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".json", ".txt", ".model"})
-    kept = [p for p in files if p.name not in {"generation_config.json", "README.md"}]
-    return text_sha256(*(part for p in kept for part in (p.name, file_sha256(p))))
+    """Hash of everything in a model folder that shapes its predictions, the chat template among it."""
+    return text_sha256(*(part for p in fingerprinted_files(folder) for part in (p.name, file_sha256(p))))
+
+
+def fingerprinted_files(folder: Path) -> list[Path]:
+    """The files of a model folder that its fingerprint covers."""
+    files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".json", ".txt", ".model", ".jinja"})
+    return [p for p in files if p.name not in {"generation_config.json", "README.md"}]
 
 
 def _load_adapter(folder: Path, *, device: torch.device | None, dtype: torch.dtype) -> LanguageModel:

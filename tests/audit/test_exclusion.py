@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from audit.decision import DecisionConfig
-from audit.exclusion import exclusion, margins
+from audit.exclusion import exclusion, lines, margins
 from corpus.errors import InputError
+from corpus.wording import at_most_counted
 
 
 @pytest.mark.parametrize(("scores", "correlation"), [(1, 0.7), (7, 0.7), (15, 0.7), (15, 0.0), (40, 0.95)])
@@ -36,6 +37,20 @@ def test_stricter_thresholds_more_scores_and_fewer_users():
     assert exclusion(100, DecisionConfig(auroc=0.55)).users_needed > exclusion(100, DecisionConfig()).users_needed
     assert exclusion(100, DecisionConfig(), scores=50).users_needed > exclusion(100, DecisionConfig()).users_needed
     assert exclusion(24, DecisionConfig()).users_auroc > exclusion(500, DecisionConfig()).users_auroc
+
+
+def test_what_is_out_of_reach_is_not_counted_to_the_last_user():
+    for by in (DecisionConfig(auroc=0.50001), DecisionConfig(tpr=0.050001)):
+        assert lines(exclusion(340, by), 340)[1].endswith("in four of five audits: more than 1,000,000")
+    assert lines(exclusion(340, DecisionConfig()), 340)[1].endswith("in four of five audits: 530")
+    assert at_most_counted(1_000_000, before="about ") == "about 1,000,000"
+    assert at_most_counted(1_000_001, before="about ") == "more than 1,000,000"
+
+
+def test_one_score_has_no_correlation():
+    assert lines(exclusion(340, DecisionConfig(), scores=1), 340)[0] == (
+        '"no leak found" by 1 score, if it is at chance'
+    )
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_table_says_it_in_words():
     text = power.table(power.power(500, 0.75, 1e-5, claims=(stated_claim(4, 1e-6),)))
     assert "500 users by fair coin, delta 1e-05, confidence 95 %" in text
     assert "claim: epsilon 4 at delta 1e-06" in text
-    assert "users needed with AUROC 0.75: more than 100000" in text
+    assert "users needed with AUROC 0.75: more than 100,000" in text
 
 
 def test_bad_input():

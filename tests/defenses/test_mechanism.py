@@ -1,5 +1,6 @@
 """The mechanism as data: what it promises, what voids it, and the way through plan.json."""
 
+import dataclasses
 import json
 import math
 
@@ -24,7 +25,7 @@ from defenses.choices import (
     ShuffledSampler,
 )
 from defenses.mechanism import Guarantee, Mechanism, NoGuarantee
-from defenses.plan_file import read_plan, write_plan
+from defenses.plan_file import promise_fields, read_plan, write_plan
 
 
 @pytest.fixture(autouse=True)
@@ -315,11 +316,24 @@ def tampered(tmp_path, change, mechanism=None):
         (lambda d: d.update(extra=2), r"unknown keys \['extra'\]"),
         (lambda d: d.pop("covers"), r"missing keys \['covers'\]"),
         (lambda d: d["mechanism"].update(nois_multiplier=2), "unknown key nois_multiplier"),
-        (lambda d: d["mechanism"].update(noise_multiplier=0.8), "but this mechanism spends"),
+        (
+            lambda d: d["mechanism"].update(noise_multiplier=0.8),
+            r"guarantee.label is stated as .* but this mechanism gives",
+        ),
         (lambda d: d["mechanism"].update(noise_multiplier=0.0), "the stated guarantee is not this mechanism's"),
         (lambda d: d["mechanism"].update(base_model_saw_protected=True), "the base model was trained"),
-        (lambda d: d["guarantee"].update(epsilon=1.0), "states epsilon 1.0"),
+        (lambda d: d["guarantee"].update(epsilon=1.0), "guarantee.epsilon is stated as 1.0, but this mechanism gives"),
+        (lambda d: d["guarantee"].update(epsilon=10**400), "guarantee.epsilon is stated as 1000"),
+        (lambda d: d["guarantee"].update(epsilon=math.nan), "guarantee.epsilon is stated as NaN"),
+        (lambda d: d["guarantee"].update(delta=1.001e-6), "guarantee.delta is stated as"),
+        (lambda d: d["guarantee"].update(label="epsilon 0.1, delta 1e-09 per user"), "guarantee.label is stated as"),
+        (lambda d: d["guarantee"].update(conditions=[]), "guarantee.conditions is stated as"),
+        (lambda d: d["guarantee"].update(holds=1), "the stated guarantee is not"),
+        (lambda d: d["guarantee"].update(certified=True), r"guarantee has unknown keys \['certified'\]"),
         (lambda d: d.update(guarantee=3), "the stated guarantee is not"),
+        (lambda d: d.update(covers="the model,\nwhatever is done with it"), "covers is stated as"),
+        (lambda d: d["dp_event"]["event"].update(sampling_probability=0.001), "dp_event.event.sampling_probability is"),
+        (lambda d: d["dp_event"].update(type="NonPrivateDpEvent"), "dp_event.type is stated as"),
     ],
 )
 def test_a_changed_plan_is_refused(tmp_path, change, message):
@@ -334,8 +348,43 @@ def test_a_plan_that_hides_a_reason_is_refused(tmp_path):
     def hide(document):
         document["guarantee"]["reasons"].pop()
 
-    with pytest.raises(InputError, match="the stated reasons are not"):
+    with pytest.raises(InputError, match="guarantee.reasons is stated as"):
         read_plan(tampered(tmp_path, hide, uls(clip=NoClip(), noise_multiplier=0.0)))
+
+
+@pytest.mark.parametrize("mechanism", [uls(), els(group_size=2)])
+def test_a_plan_of_another_accountant_version_or_processor_is_read(tmp_path, mechanism):
+    """Its epsilon, the label that shows it, and the weights of its event may differ by a rounding."""
+    other = dataclasses.replace(mechanism.guarantee(), epsilon=mechanism.epsilon() * 1.001)
+    assert other.label != mechanism.guarantee().label
+
+    def round_otherwise(document):
+        document["guarantee"].update(epsilon=other.epsilon, label=other.label)
+        event = document["dp_event"]["event"]
+        if "sampling_probs" in event:
+            event["sampling_probs"] = [p * (1 + 1e-14) for p in event["sampling_probs"]]
+
+    assert read_plan(tampered(tmp_path, round_otherwise, mechanism)) == mechanism
+
+
+def test_assumed_and_fallback_epsilons_are_those_of_the_mechanism(tmp_path):
+    mechanism = shuffled()
+    for change, field in (
+        (lambda g: g.update(assumed_epsilon=0.1), "guarantee.assumed_epsilon"),
+        (lambda g: g["fallback"].update(epsilon=0.1), "guarantee.fallback.epsilon"),
+        (lambda g: g["fallback"].update(unit="example"), "guarantee.fallback.unit"),
+        (lambda g: g.update(fallback=None), "guarantee.fallback is stated as null"),
+    ):
+        with pytest.raises(InputError, match=field):
+            read_plan(tampered(tmp_path, lambda d, change=change: change(d["guarantee"]), mechanism))
+    promise = mechanism.guarantee()
+    other = dataclasses.replace(
+        promise,
+        assumed_epsilon=promise.assumed_epsilon * 1.001,
+        fallback=dataclasses.replace(promise.fallback, epsilon=promise.fallback.epsilon * 0.999),
+    )
+    path = tampered(tmp_path, lambda d: d.update(guarantee=promise_fields(other)), mechanism)
+    assert read_plan(path) == mechanism
 
 
 def test_unreadable_plans(tmp_path):

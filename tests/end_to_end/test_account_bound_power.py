@@ -135,3 +135,16 @@ def test_power_says_what_could_be_shown(call):
     assert code == 0
     assert "5.10" in out  # accounting.md 4h: m = 500, delta = 1e-5
     assert "claim: epsilon 4 at delta 1e-06" in out
+
+
+def test_power_says_what_no_leak_found_takes(call):
+    arguments = ("power", "--users", 340, "--auroc", 0.7)
+    assert json.loads(call(*arguments, "--json")[1])["no_leak_found"]["users_needed"] == 530
+    for extra in ((), ("--claim", "epsilon=4,delta=1e-6")):
+        parts = call(*arguments, *extra)[1].split("\n\n")
+        assert all(part.strip() == part for part in parts[:-1])
+        assert parts[-1] == (
+            '"no leak found" by 15 scores (correlation 0.7), if all are at chance\n'
+            "  users needed to exclude an AUROC of 0.6 and a TPR of 0.15 at 5 % FPR in four of five audits: 530\n"
+            "  AUROC that 340 users exclude in 85 of 100 audits: 0.61\n"
+        )

@@ -222,7 +222,18 @@ def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, t
     arguments = _arguments(finished, files, tmp_path / "a")
     other = tmp_path / "other.jsonl"
     other.write_text(json.dumps({"user": "a", "text": "b"}) + "\n", encoding="utf-8")
+    empty, header, blank = tmp_path / "empty.jsonl", tmp_path / "header.csv", tmp_path / "blank.jsonl"
+    empty.write_text("", encoding="utf-8")
+    header.write_text("author,body\n", encoding="utf-8")
+    blank.write_text(json.dumps({"author": "a", "body": " "}) + "\n", encoding="utf-8")
+    instead = "name the file that the model was trained on, or leave --training out"
     for extra, said in (
+        (["--training", empty], f"no usable record in '{empty}', the --training file: {instead}"),
+        (["--training", header], f"no usable record in '{header}', the --training file: {instead}"),
+        (
+            ["--training", blank, "--skip-bad-lines"],
+            f"no usable record in '{blank}', the --training file: {instead}",
+        ),
         (["--training", other], "other.jsonl line 1: no column 'author', 'body'; the columns here are user, text"),
         (["--training", tmp_path / "no.jsonl"], f"no such file or folder: '{tmp_path / 'no.jsonl'}'"),
         (["--texts", "old"], "--texts old: choose fresh, training"),

@@ -6,8 +6,10 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from audit.record import read_record, write_record
+from models.loading import quiet_transformers
 
 
 @pytest.fixture
@@ -67,6 +69,81 @@ def test_a_plan_of_another_config_is_not_exported(call, run, tmp_path):
     path = run / "config.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("batch_size: 8", "batch_size: 4", 2), encoding="utf-8")
     _refused(call, run, tmp_path, "is not the plan that config.yaml gives")
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("guarantee.label", lambda plan: plan["guarantee"].update(label="epsilon 0.1, delta 1e-09 per user")),
+        ("covers", lambda plan: plan.update(covers="the model, whatever is done with it")),
+        ("dp_event", lambda plan: plan.update(dp_event={"type": "GaussianDpEvent", "noise_multiplier": 9.0})),
+    ],
+)
+def test_a_plan_that_states_more_than_its_mechanism_gives_is_refused_everywhere(call, run, tmp_path, field, change):
+    to = tmp_path / "public"
+    assert call("export", run, "--to", to)[0] == 0
+    for folder in (run, to):
+        plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        change(plan)
+        (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    said = f"plan.json: {field}"
+    for arguments in (("export", run, "--to", tmp_path / "b"), ("verify", run), ("verify", "--exported", to)):
+        code, _, err = call(*arguments)
+        assert (code, said in err) == (2, True), (arguments, err)
+        assert err.splitlines()[-1].startswith("error: ")
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_exported_plan_is_written_from_the_mechanism(call, run, tmp_path):
+    plan = json.loads((run / "plan.json").read_text(encoding="utf-8"))
+    short = {key: value for key, value in plan["mechanism"].items() if key != "assumptions"}  # () by default
+    (run / "plan.json").write_text(json.dumps({**plan, "mechanism": short, "files": {"a": "b"}}), encoding="utf-8")
+    assert call("export", run, "--to", tmp_path / "public")[0] == 0
+    exported = json.loads((tmp_path / "public" / "plan.json").read_text(encoding="utf-8"))
+    assert "a" not in exported.pop("files")
+    assert exported == plan
+
+
+def test_no_file_leaves_that_no_fingerprint_covers(call, run, tmp_path):
+    model = run / "checkpoints" / "final"
+    (model / "generation_config.json").write_text('{"max_length": 20, "x": "said by u1"}', encoding="utf-8")
+    (model / "notes.safetensors.txt.bak").write_text("said by u1", encoding="utf-8")
+    assert call("export", run, "--to", tmp_path / "public")[0] == 0
+    assert not {p.name for p in (tmp_path / "public").iterdir()} & {
+        "generation_config.json",
+        "notes.safetensors.txt.bak",
+    }
+    with quiet_transformers():
+        AutoModelForCausalLM.from_pretrained(tmp_path / "public")
+    shutil.rmtree(tmp_path / "public")
+    (model / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    _refused(call, run, tmp_path, "is not the model that was trained and audited here (target.fingerprint")
+
+
+@pytest.mark.parametrize("lacking", ["config.json", "model.safetensors"])
+def test_an_exported_folder_without_a_model_is_refused(call, finished, tmp_path, lacking):
+    to = tmp_path / "public"
+    assert call("export", finished, "--to", to)[0] == 0
+    plan = json.loads((to / "plan.json").read_text(encoding="utf-8"))
+    del plan["files"][lacking]
+    (to / lacking).unlink()
+    (to / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    code, _, err = call("verify", "--exported", to)
+    assert (code, err) == (
+        2,
+        f"error: '{to / 'plan.json'}' names no model (config.json and a .safetensors file): fetch the folder again, or"
+        " export it anew\n",
+    )
+
+
+def test_a_plan_that_names_a_file_elsewhere_is_refused(call, finished, tmp_path):
+    to = tmp_path / "public"
+    assert call("export", finished, "--to", to)[0] == 0
+    plan = json.loads((to / "plan.json").read_text(encoding="utf-8"))
+    (to / "model.safetensors").rename(tmp_path / "model.safetensors")
+    plan["files"]["../model.safetensors"] = plan["files"].pop("model.safetensors")
+    (to / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    assert "names '../model.safetensors', which is not a file of this folder" in call("verify", "--exported", to)[2]
 
 
 def test_an_exported_folder_can_be_checked_by_whoever_receives_it(call, finished, tmp_path):

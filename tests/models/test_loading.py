@@ -10,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
 
 from corpus.errors import InputError
+from corpus.files import file_sha256, text_sha256
 from models.generation import sample_texts
 from models.loading import (
     LanguageModel,
@@ -59,6 +60,17 @@ def test_a_lora_adapter_folder_is_loaded_onto_its_base(make_lm, folder, tmp_path
     assert loaded.fingerprint != base.fingerprint
     assert score_texts(loaded, TEXT)[0].logprobs.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
     assert expected.tolist() != pytest.approx(score_texts(make_lm(), TEXT)[0].logprobs.tolist(), abs=1e-3)
+
+
+def test_a_fingerprint_covers_the_chat_template_and_is_as_before_without_one(folder):
+    """Score caches and records of folders without a chat template are keyed by the hash of these files."""
+    names = sorted(p.name for p in folder.iterdir() if p.name != "generation_config.json")
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(names)
+    before = text_sha256(*(part for name in names for part in (name, file_sha256(folder / name))))
+    (folder / "generation_config.json").write_text('{"do_sample": true}', encoding="utf-8")
+    assert fingerprint_folder(folder) == before
+    (folder / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    assert fingerprint_folder(folder) != before
 
 
 def test_folders_that_cannot_be_used(folder, tmp_path):
