@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from audit.decision import Answer, Decision, DecisionConfig, Evidence, Promise, ScoreEvidence, disagreement, passes
+from corpus.wording import at_most_counted
 
 LENGTH_DROWNS = 0.5  # a score whose rank correlation with the length of texts is at least this ...
 LESS_BY = 0.2  # ... and that much below it in one that passes: length is the cause of the disagreement
@@ -115,7 +116,8 @@ def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, wh
             f"naming up to {100 * decision.excluded_tpr:.0f} % of {what.member} at {_percent(by.fpr)} false positives"
         )
     needed = (
-        f"about {decision.users_needed:,} {what.unit} would settle it, {evidence.users:,} were there"
+        f"{at_most_counted(decision.users_needed, before='about ')} {what.unit} would settle it,"
+        f" {evidence.users:,} were there"
         if evidence.users < decision.users_needed
         else f"{evidence.users:,} {what.unit} settle it in most audits, but did not here: more would"
     )

@@ -119,8 +119,9 @@ def test_gradient_norms_are_those_of_one_backward_a_record_at_the_base_model(pla
         assert sum(counts) == len(its)
         off = np.histogram(its, edges)[0] - counts  # a record on an edge may fall on either side
         assert np.abs(off).sum() <= 4
-    assert edges[0] == pytest.approx(min(map(min, norms.values())), rel=1e-3)
-    assert edges[-1] == pytest.approx(max(map(max, norms.values())), rel=1e-3)
+    ends = min(map(min, norms.values())), max(map(max, norms.values()))  # of two single records
+    assert 0.85 * ends[0] < edges[0] < 0.95 * ends[0]
+    assert 1.05 * ends[1] < edges[-1] < 1.15 * ends[1]
 
 
 def _norm(model, ids):
@@ -181,8 +182,7 @@ def test_the_record_keeps_real_and_canary_users_apart(planted):
     assert (found.users, found.held_in + found.held_out, found.replaced) == (54, 54, 12)
     assert record.split.held_in + record.split.held_out == 30 - 12
     assert record.split.held_in == len([u for u in ledger.users(Role.HELD_IN) if u not in names])
-    for attack in record.attacks:
-        assert sum(attack.histogram.held_in) == record.split.held_in
+    assert sum(record.curve().histogram.held_in) == record.split.held_in
     assert record.training.users == record.split.held_in + found.held_in
     assert record.training.records == record.split.records_by_part["trained on"]
     assert found.trained_on < record.training.records
