@@ -100,8 +100,8 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
             )
         case Answer.NOT_VALID if any("training file" in flaw for flaw in facts.decision.flaws):
             return (
-                "Nothing follows for the model, neither way. Give users that this training file holds as held-in and users"
-                " that it does not hold as held-out, or the file that this model was trained on, and audit again."
+                "Nothing follows for the model, neither way. Give users that this training file holds as held-in and"
+                " users that it does not hold as held-out, or the file that this model was trained on, and audit again."
             )
         case Answer.NOT_VALID:
             return (
