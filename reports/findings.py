@@ -74,18 +74,18 @@ def _warnings(record: Record) -> list[str]:
         )
     if overlaps.held_out_texts_in_training.count and not record.trials:
         warnings.append(
-            f"{overlaps.held_out_texts_in_training.count:,} texts of held-out users stand word for word in training:"
-            " to that extent held-out users were trained on, and what tells the two apart reads too small."
+            f"Held-out users share {counted(overlaps.held_out_texts_in_training.count, 'text')} word for word with"
+            " training: to that extent they were trained on, and what tells the sides apart reads too small."
         )
     if overlaps.held_out_texts_in_held_in.count and not record.trials:
         warnings.append(
-            f"{overlaps.held_out_texts_in_held_in.count:,} texts of held-out users stand word for word among those of"
+            f"Held-out users share {counted(overlaps.held_out_texts_in_held_in.count, 'text')} word for word with"
             " held-in users."
         )
     if overlaps.audited_texts_in_public.count:
         warnings.append(
-            f"{overlaps.audited_texts_in_public.count:,} texts of audited users also stand in the public users' texts"
-            " that the base model was pre-trained on."
+            f"Audited users share {counted(overlaps.audited_texts_in_public.count, 'text')} word for word with the"
+            " public users' texts that the base model was pre-trained on."
         )
     return warnings
 
