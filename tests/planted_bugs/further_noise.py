@@ -157,7 +157,7 @@ REGULAR = (
     ),
     _regular(
         "noise without its mean in a column",
-        "gradient centralization, which centres each output's weights, is fitted to the noise instead of the release",
+        "columns of the noise are centred, as the features of a batch are",
         "infinite: the sum over a column is released as it is",
         "noise in empty steps: how much sums vary",
         regular_noise.centred_columns,
@@ -166,7 +166,7 @@ REGULAR = (
     _regular(
         "noise of the stated norm",
         "the noise of each tensor is scaled to the norm that it has on average, to have it as stated",
-        "infinite at small delta: a release off the sphere about a sum excludes that sum",
+        "infinite: a release that is off the sphere about a sum excludes that sum",
         "noise in empty steps: how much norms vary",
         regular_noise.sphere,
         "noise amid people: how much norms vary",
@@ -174,14 +174,14 @@ REGULAR = (
     _regular(
         "noise of the stated norm over all tensors",
         "the noise of the whole model is scaled to the norm that it has on average",
-        "infinite at small delta: a release off the sphere about a sum excludes that sum",
+        "infinite: a release that is off the sphere about a sum excludes that sum",
         "noise in empty steps: how much norms vary",
         regular_noise.whole_sphere,
     ),
     _regular(
         "noise of the stated norm in a row",
         "rows of noise are normalised, as embeddings are",
-        "infinite at small delta: a release off the sphere about a sum excludes that sum",
+        "infinite: a release that is off the sphere about a sum excludes that sum",
         "noise in empty steps: how much norms vary",
         regular_noise.sphere_rows,
         "noise amid people: how much norms vary",
@@ -203,7 +203,7 @@ REGULAR = (
     _regular(
         "noise off the last noise",
         "noise of a step is made orthogonal to that of the step before, for less variance",
-        "infinite at small delta: two releases whose noise is not at right angles exclude their sums",
+        "infinite: two releases exclude sums that would leave noise which is not at right angles",
         "noise in empty steps: variance along the step before",
         regular_noise.off_the_last,
     ),
@@ -218,7 +218,7 @@ REGULAR = (
     _regular(
         "stratified noise",
         "quasi-random numbers for less variance: one normal of each of n equal strata",
-        "unbounded with n: sums over a tensor have far less noise than stated",
+        "infinite: a release excludes sums that would leave no number, or two, in a stratum",
         "noise in empty steps: how much norms vary",
         regular_noise.stratified,
         "noise in empty steps: how much sums vary",
