@@ -31,10 +31,11 @@ def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
     sums = [_varied(part, [_sums(z) for z in its], _sums(every)) for part, its in parts.items()]
     norms = [_varied(part, [_norms(z) for z in its], _norms(every)) for part, its in parts.items()]
     spans = [_spanned(part, [_spans(z) for z in its], _spans(every)) for part, its in parts.items()]
+    inside = f"{name}, what lies in the span of earlier noise, off by"
     return (
-        _check(f"{name}: how much sums vary", sums, 1.0, f"{name}, sums over parts"),
-        _check(f"{name}: how much norms vary", norms, 1.0, f"{name}, spreads of norms of parts"),
-        _check(f"{name}: share in spans of earlier noise", spans, 0.0, f"{name}, what lies in spans of earlier parts"),
+        _check(f"{name}: how much sums vary", sums, 1.0, f"{name}, sums that vary by"),
+        _check(f"{name}: how much norms vary", norms, 1.0, f"{name}, norms that vary by"),
+        _check(f"{name}: share in spans of earlier noise", spans, 0.0, inside),
     )
 
 
@@ -51,7 +52,7 @@ def direction_check(tensors: Tensors, directions: Tensors, name: str, along: str
             each.append(laws.of_cosines(_cosines(z[there], g[there]), z.shape[-1]))
         z, g = whole(tensors), whole(directions)
         found.append(_varied(part, each, laws.of_cosines(_cosines(z, g), z.shape[-1])))
-    return _check(f"{name}: variance along {along}", found, 1.0, f"{name}, what is along {along} in parts")
+    return _check(f"{name}: variance along {along}", found, 1.0, f"{name}, what is along {along}, that varies by")
 
 
 def whole(tensors: Tensors) -> Array:
@@ -105,10 +106,12 @@ def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, st
     Those of all numbers follow from those of the tensors, so that they are added to no others.
     """
     squares = np.concatenate(each)
+    if not squares.size:
+        return Found(1.0, math.nan, math.nan), f"nothing in {part}s"
     every = np.concatenate([squares, of_all]) if part == "tensor" else squares
     together = laws.deviations(squares.sum(), squares.size, _PART / 2)
     one = laws.deviations(every.sum(axis=1), every.shape[1], _PART / 2)
-    return laws.either([together, one]), f"{together.times} the stated in {part}s, {one.times} in one {part}"
+    return laws.either([together, one]), f"{together.times} the stated in {part}s ({one.times} in one)"
 
 
 def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, str]:
@@ -119,10 +122,10 @@ def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, s
     one = laws.means(np.array([its.sum() / math.sqrt(its.size) for its in every]), 1, _PART / 3)
     spread = laws.deviations(np.square(numbers).sum(), numbers.size, _PART / 3)
     found = replace(laws.either([mean, one, spread]), measured=mean.measured)
-    return found, f"{mean.smallest:.2g} deviations more or less in {part}s"
+    return found, f"{mean.smallest:.2g} deviations in {part}s"
 
 
 def _check(name: str, found: Sequence[tuple[Found, str]], expected: float, what: str) -> Check:
     """Of all kinds of parts as one."""
-    seen = f"{what}: {', or '.join(told for _, told in found)}"
+    seen = f"{what} {', '.join(told for _, told in found)}"
     return tested(name, "coordinates", laws.either([its for its, _ in found]), expected, seen)

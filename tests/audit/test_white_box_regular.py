@@ -212,3 +212,10 @@ def test_what_would_have_been_seen_is_said_of_every_part():
     for check in _every(np.random.default_rng(11), EMPTY):
         assert all(f"in {part}s" in check.detects for part in regular_checks.PARTS)
         assert (check.subject, check.level) == ("coordinates", LEVEL)
+
+
+def test_sums_of_zero_have_no_direction():
+    z = _tensors(np.random.default_rng(12), AMID)
+    found = regular_checks.direction_check(z, {name: 0.0 * its for name, its in z.items()}, "noise", "the sum")
+    assert (found.p_value, found.alarm) == (1.0, False)
+    assert "nothing in tensors, nothing in rows" in found.detects
