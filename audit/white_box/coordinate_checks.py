@@ -1,7 +1,7 @@
 """The noise of every coordinate of every tensor: in steps with nobody to draw, under two keys, and amid people."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Literal
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from audit.white_box import laws
 from audit.white_box.canaries import Array
 from audit.white_box.check import LEVEL, Check, tested
+from audit.white_box.coins import flat
 from audit.white_box.laws import Found
+from audit.white_box.regular_checks import Tensors, direction_check, regular_checks
 from audit.white_box.runs import Run, changed, releases
 from audit.white_box.stage import Stage
 from audit.white_box.trainers import Trainer
@@ -28,8 +30,6 @@ _GRID = 2e-6  # deviations of the noise within which two numbers count as one
 _GRID_NUMBERS = 20_000
 _BEYOND = (2.0, 3.0, 4.0)  # deviations
 _DENSE = 1e-4  # of the sensitivity: a sum that is no multiple of a grid's width
-
-Tensors = Mapping[str, Array]  # by name, (keys, steps, *shape)
 
 
 def empty_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
@@ -55,20 +55,21 @@ def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
     if deviation == 0.0:
         return tuple(found)
     u = {name: z / deviation for name, z in tensors.items()}
-    flat = _flat(u)
-    steps = flat.shape[1]
-    about = np.square(flat - flat.mean(axis=1, keepdims=True)).sum(axis=1)
+    every = _flat(u)
+    steps = every.shape[1]
+    about = np.square(every - every.mean(axis=1, keepdims=True)).sum(axis=1)
     same = laws.deviations(about, steps - 1, LEVEL)
-    across = laws.deviations(np.square(flat[0] - flat[1]).sum(axis=0) / 2.0, steps, LEVEL)
+    across = laws.deviations(np.square(every[0] - every[1]).sum(axis=0) / 2.0, steps, LEVEL)
     in_steps = (
         f"one coordinate that varies by {same.below:.2g} times the stated from step to step, in {steps} empty steps"
     )
     in_keys = (
         f"one coordinate that differs by {across.below:.2g} times the stated between two keys, in {steps} empty steps"
     )
+    later, earlier = ({name: z[:, its] for name, z in u.items()} for its in (slice(1, None), slice(None, -1)))
     samples = [z.ravel()[:: max(1, z.size // _MOST_KS)] for z in u.values()]
     law = laws.distances(samples, LEVEL)
-    tail = laws.tails(flat.ravel(), _BEYOND, LEVEL)
+    tail = laws.tails(every.ravel(), _BEYOND, LEVEL)
     of_law = f"a distribution off by {law.smallest:.2g} in the smallest tensor"
     of_tail = f"{tail.times} as many numbers beyond {_BEYOND[-1]:g} deviations (none at all where it is cut off)"
     return (
@@ -78,6 +79,8 @@ def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
         _repeated(u, "noise shared by two keys", "two keys"),
         tested("noise of a coordinate under two keys", "keys", across, 1.0, in_keys),
         *_along(u),
+        *regular_checks(u, "noise in empty steps"),
+        direction_check(later, earlier, "noise in empty steps", "the step before"),
         tested("noise of a tensor, distance from normal", "coordinates", law, 0.0, of_law),
         tested("noise far from zero", "coordinates", tail, 1.0, of_tail),
     )
@@ -103,6 +106,7 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
     added = laws.means(by_norm, _CROWDED_RUNS, LEVEL)
     of_sum = f"a sum that is larger or smaller under noise, by {added.smallest:.2g} deviations of the noise"
     u = z / (math.sqrt(float(np.square(z).mean())) or 1.0)
+    weights = np.broadcast_to(flat(stage.model()), z.shape)
     kept = u[np.abs(still) > _DENSE]
     grid = laws.close_pairs(kept[:: max(1, kept.size // _GRID_NUMBERS)], _GRID, LEVEL)
     of_grid = f"noise on a grid of {grid.smallest:.1g} deviations under sums that are on none"
@@ -111,6 +115,9 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
         _repeated(_tensors(stage, u), "noise amid people shared by two keys", "any two"),
         tested("noise amid people along the sum", "texts", added, 0.0, of_sum),
         tested("noise amid people on a grid, close numbers", "coordinates", grid, grid.below, of_grid),
+        *regular_checks(_tensors(stage, u), "noise amid people"),
+        direction_check(_tensors(stage, u), _tensors(stage, still), "noise amid people", "the sum"),
+        direction_check(_tensors(stage, u), _tensors(stage, weights), "noise amid people", "the weights"),
     )
 
 

@@ -6,6 +6,7 @@ tail, where approximations fail first. Several values at once pay for their numb
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,6 +176,45 @@ def tails(values: Array, beyond: tuple[float, ...], level: float) -> Found:
     worst = min(range(len(found)), key=lambda i: found[i].p_value)
     p_value, measured = min(1.0, len(beyond) * found[worst].p_value), found[worst].measured / chances[worst]
     return Found(p_value, measured, found[-1].smallest / chances[-1], found[-1].below / chances[-1])
+
+
+def of_cosines(cosines: Array, size: int) -> Array:
+    """Cosines of vectors of `size` normals with directions that are independent of them, to squares of N(0, 1); exact.
+
+    A cosine's square is Beta(1/2, (n - 1)/2) whatever the deviation, and each number stands where that law puts it.
+    """
+    beyond = special.betainc((size - 1) / 2.0, 0.5, 1.0 - np.minimum(np.square(cosines), 1.0))
+    return np.asarray(np.square(special.ndtri(np.maximum(beyond, _TINY) / 2.0)))
+
+
+def of_ratios(first: Array, second: Array, size: int) -> Array:
+    """Pairs of sums of `size` squares of normals of one deviation, to squares of N(0, 1): by their ratio, exact.
+
+    The share of either is Beta(n/2, n/2) whatever the deviation. Sums that are always the same give 0.
+    """
+    total = first + second
+    share = np.where(total > 0.0, np.minimum(first, second) / np.maximum(total, _TINY), 0.5)
+    lower = special.betainc(size / 2.0, size / 2.0, share)
+    return np.asarray(np.square(special.ndtri(np.clip(lower, _TINY, 0.5))))
+
+
+def of_spans(outside: Array, before: Array, size: int) -> Array:
+    """Shares of a vector's square that lie outside the span of `before` others of `size` normals, to N(0, 1); exact.
+
+    The share is Beta((n - b)/2, b/2), and independent of the shares of the vectors before. Positive: more is inside.
+    """
+    inner, outer = before / 2.0, (size - before) / 2.0
+    low = special.betainc(inner, outer, 1.0 - outside)
+    high = special.betainc(outer, inner, outside)
+    low_side, high_side = (special.ndtri(np.maximum(p, _TINY)) for p in (low, high))
+    return np.asarray(np.where(low < high, low_side, -high_side))
+
+
+def either(found: Sequence[Found]) -> Found:
+    """Tests that each have a part of the level, as one: the most deviant, and what the first would have seen."""
+    worst = min(found, key=lambda f: f.p_value)
+    p_value = min(1.0, len(found) * worst.p_value)
+    return Found(p_value, worst.measured, found[0].smallest, found[0].below)
 
 
 def areas(measured: float, error: float, limit: float, number: int, level: float) -> Found:

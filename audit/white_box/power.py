@@ -125,7 +125,7 @@ def trainer_mechanism(
         sampler=sampler,
         group_size=group_size,
         clip=FlatClip(norm=0.1),
-        noise_multiplier=noise_multiplier or 1.0,
+        noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
         steps=steps,
         delta=delta,
         divisor=ConstantDivisor(value=max(1.0, sampler.rate * (sampler.population or 100))),

@@ -1,6 +1,6 @@
 """Planted bugs of noise: somewhere, between coordinates, between steps."""
 
-from tests.planted_bugs import wrong_noise
+from tests.planted_bugs import regular_noise, wrong_noise
 from tests.planted_bugs.bugs import Bug
 
 _COORDINATE = "noise in empty steps: the most deviant coordinate"
@@ -130,5 +130,97 @@ NOISE = (
         ("noise against a later step's",),
         "caught",
         slow=True,
+    ),
+)
+
+
+def _regular(name, mistake, effect, caught_by, plant, *also):
+    return Bug(name, "coordinates", mistake, effect, caught_by, "white-box", plant, also, "written later")
+
+
+REGULAR = (
+    _regular(
+        "noise without its mean",
+        "noise is centred in each tensor 'to be unbiased', as data are",
+        "infinite: the sum over a tensor is released as it is",
+        "noise in empty steps: how much sums vary",
+        regular_noise.centred,
+        "noise amid people: how much sums vary",
+    ),
+    _regular(
+        "noise without its mean in a row",
+        "noise goes through a LayerNorm-like helper, which centres each row of a matrix",
+        "infinite: the sum over a row is released as it is",
+        "noise in empty steps: how much sums vary",
+        regular_noise.centred_rows,
+        "noise amid people: how much sums vary",
+    ),
+    _regular(
+        "noise without its mean in a column",
+        "columns of the noise are centred, as the features of a batch are",
+        "infinite: the sum over a column is released as it is",
+        "noise in empty steps: how much sums vary",
+        regular_noise.centred_columns,
+        "noise amid people: how much sums vary",
+    ),
+    _regular(
+        "noise of the stated norm",
+        "the noise of each tensor is scaled to the norm that it has on average, to have it as stated",
+        "infinite: a release that is off the sphere about a sum excludes that sum",
+        "noise in empty steps: how much norms vary",
+        regular_noise.sphere,
+        "noise amid people: how much norms vary",
+    ),
+    _regular(
+        "noise of the stated norm over all tensors",
+        "the noise of the whole model is scaled to the norm that it has on average",
+        "infinite: a release that is off the sphere about a sum excludes that sum",
+        "noise in empty steps: how much norms vary",
+        regular_noise.whole_sphere,
+    ),
+    _regular(
+        "noise of the stated norm in a row",
+        "rows of noise are normalised, as embeddings are",
+        "infinite: a release that is off the sphere about a sum excludes that sum",
+        "noise in empty steps: how much norms vary",
+        regular_noise.sphere_rows,
+        "noise amid people: how much norms vary",
+    ),
+    _regular(
+        "noise off the gradient",
+        "noise is made orthogonal to the gradient, so that it does not disturb the descent",
+        "infinite: how long the sum is shows in its own direction, without noise",
+        "noise amid people: variance along the sum",
+        regular_noise.off_the_sum,
+    ),
+    _regular(
+        "noise off the weights",
+        "what is along the weights is taken off the noise, as AdamP takes it off the update",
+        "infinite: the sum along the weights is released as it is",
+        "noise amid people: variance along the weights",
+        regular_noise.OffTheWeights,
+    ),
+    _regular(
+        "noise off the last noise",
+        "noise of a step is made orthogonal to that of the step before, for less variance",
+        "infinite: two releases exclude sums that would leave noise which is not at right angles",
+        "noise in empty steps: variance along the step before",
+        regular_noise.off_the_last,
+    ),
+    _regular(
+        "noise of low rank",
+        "gradients are compressed to rank 8 and the noise is added to the factors, as to PowerSGD's",
+        "infinite: combinations of rows carry no noise",
+        "noise in empty steps: share in spans",
+        regular_noise.low_rank,
+        "noise amid people: share in spans",
+    ),
+    _regular(
+        "stratified noise",
+        "quasi-random numbers for less variance: one normal of each of n equal strata",
+        "infinite: a release excludes sums that would leave no number, or two, in a stratum",
+        "noise in empty steps: how much norms vary",
+        regular_noise.stratified,
+        "noise in empty steps: how much sums vary",
     ),
 )

@@ -24,6 +24,8 @@ Contributions = Callable[[PreTrainedModel, PrivateTraining, Sequence[SampledUnit
 # (training, step, name of a tensor, the sum before noise, standard deviation) -> noise of its shape
 Noise = Callable[[PrivateTraining, int, str, torch.Tensor, float], torch.Tensor]
 Clip = Callable[[SampledUnit, Sparse, float], Sparse]
+# (noise of each tensor as it was drawn, the sums before noise, standard deviation) -> noise that is added
+Whole = Callable[[Dense, Dense, float], Dense]
 
 
 CONFIG_SEED = 42
@@ -51,6 +53,10 @@ def keyed(training: PrivateTraining, number: int, name: str, summed: torch.Tenso
     return gaussian(training.noise, training.key, number, name, summed.shape, deviation, cpu)
 
 
+def as_drawn(noise: Dense, summed: Dense, deviation: float) -> Dense:
+    return noise
+
+
 _CLIPPED = clipped_by(to_norm)
 
 
@@ -61,6 +67,7 @@ class Plain:
     cohort: Cohort = as_stated
     contributions: Contributions = _CLIPPED
     noise: Noise = keyed
+    whole: Whole = as_drawn
 
     def __call__(self, model: PreTrainedModel, training: PrivateTraining, number: int, sequences: Records) -> None:
         mechanism = training.mechanism
@@ -71,9 +78,12 @@ class Plain:
             for name, tensor in contribution.items():
                 total[name] += tensor
         deviation = mechanism.noise_multiplier * mechanism.sensitivity
+        if deviation > 0:
+            drawn_noise = {name: self.noise(training, number, name, its, deviation) for name, its in total.items()}
+            added = self.whole(drawn_noise, total, deviation)
+            total = {name: its + added[name] for name, its in total.items()}
         for name, parameter in trainable(model).items():
-            noise = self.noise(training, number, name, total[name], deviation) if deviation > 0 else 0.0
-            parameter.grad = (total[name] + noise) / mechanism.divisor.value
+            parameter.grad = total[name] / mechanism.divisor.value
 
 
 def stateful(make: Callable[[], PrivateStep]) -> Trainer:

@@ -1,0 +1,131 @@
+"""Noise that is too regular as a whole: each number as stated, and a function of many of them that does not vary.
+
+Noise with its mean taken off releases the sum of a tensor as it is, noise scaled to its stated norm tells how long the
+sum is, and noise that lies in few dimensions leaves the others bare, while every coordinate has its stated deviation
+and law. Compared are sums, norms, spans, and cosines with known directions, of tensors, of all numbers, of rows and of
+columns. Each law is exact and holds for any deviation, which others compare; every test is two-sided.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from audit.white_box import laws
+from audit.white_box.canaries import Array
+from audit.white_box.check import LEVEL, Check, tested
+from audit.white_box.laws import Found
+
+Tensors = Mapping[str, Array]  # by name, (keys, steps, *shape)
+Part = Literal["tensor", "row", "column"]
+PARTS: tuple[Part, ...] = ("tensor", "row", "column")
+_PART = LEVEL / len(PARTS)
+
+
+def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
+    """Sums, norms and spans of the parts. tensors: of noise of any one deviation; an even number of steps."""
+    parts = {part: list(_blocks(tensors, part)) for part in PARTS}
+    every = whole(tensors)
+    sums = [_varied(part, [_sums(z) for z in its], _sums(every)) for part, its in parts.items()]
+    norms = [_varied(part, [_norms(z) for z in its], _norms(every)) for part, its in parts.items()]
+    spans = [_spanned(part, [_spans(z) for z in its], _spans(every)) for part, its in parts.items()]
+    inside = f"{name}, what lies in the span of earlier noise, off by"
+    return (
+        _check(f"{name}: how much sums vary", sums, 1.0, f"{name}, sums that vary by"),
+        _check(f"{name}: how much norms vary", norms, 1.0, f"{name}, norms that vary by"),
+        _check(f"{name}: share in spans of earlier noise", spans, 0.0, inside),
+    )
+
+
+def direction_check(tensors: Tensors, directions: Tensors, name: str, along: str) -> Check:
+    """Noise along directions that are independent of it: of the sum that it is added to, of earlier noise, of weights.
+
+    along: what they are of, in words.
+    """
+    found = []
+    for part in PARTS:
+        each = []
+        for z, g in zip(_blocks(tensors, part), _blocks(directions, part), strict=True):
+            there = (np.linalg.norm(g, axis=-1) > 0.0).all(axis=-1)
+            each.append(laws.of_cosines(_cosines(z[there], g[there]), z.shape[-1]))
+        z, g = whole(tensors), whole(directions)
+        found.append(_varied(part, each, laws.of_cosines(_cosines(z, g), z.shape[-1])))
+    return _check(f"{name}: variance along {along}", found, 1.0, f"{name}, what is along {along}, that varies by")
+
+
+def whole(tensors: Tensors) -> Array:
+    """All numbers of each step, (1, keys x steps, d)."""
+    return np.concatenate([z.reshape(1, z.shape[0] * z.shape[1], -1) for z in tensors.values()], axis=-1)
+
+
+def _blocks(tensors: Tensors, part: Part) -> Iterator[Array]:
+    """By tensor, or by matrix, more than one number each: (blocks, keys x steps, length)."""
+    for z in tensors.values():
+        steps = z.reshape(-1, *z.shape[2:])
+        if part == "tensor":
+            parts = steps.reshape(1, len(steps), -1)
+        elif steps.ndim == 3:
+            parts = np.moveaxis(steps, 1 if part == "row" else 2, 0)
+        else:
+            continue
+        if parts.shape[-1] > 1:
+            yield parts
+
+
+def _sums(blocks: Array) -> Array:
+    return laws.of_cosines(_cosines(blocks, np.ones(blocks.shape[-1])), blocks.shape[-1])
+
+
+def _norms(blocks: Array) -> Array:
+    """Of a step against the next one's."""
+    size = np.square(blocks).sum(axis=-1)
+    return laws.of_ratios(size[:, ::2], size[:, 1::2], blocks.shape[-1])
+
+
+def _spans(blocks: Array) -> Array:
+    """Of every vector against those before it, in groups of as many as their length."""
+    size = blocks.shape[-1]
+    vectors = np.swapaxes(blocks, 0, 1).reshape(-1, size)
+    number = min(size, len(vectors))
+    groups = vectors[: len(vectors) // number * number].reshape(-1, number, size)
+    outside = np.square(np.diagonal(np.linalg.qr(np.swapaxes(groups, 1, 2), mode="r"), axis1=1, axis2=2))
+    shares = np.minimum(outside / np.maximum(np.square(groups).sum(axis=-1), 1e-300), 1.0)
+    return laws.of_spans(shares[:, 1:], np.arange(1, number), size).ravel()
+
+
+def _cosines(z: Array, direction: Array) -> Array:
+    lengths = np.linalg.norm(z, axis=-1) * np.linalg.norm(direction, axis=-1)
+    return np.asarray((z * direction).sum(axis=-1) / np.maximum(lengths, 1e-300))
+
+
+def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, str]:
+    """Squares of N(0, 1), (blocks, steps): those of all parts together, and of each; with tensors, of all numbers too.
+
+    Those of all numbers follow from those of the tensors, so that they are added to no others.
+    """
+    squares = np.concatenate(each)
+    if not squares.size:
+        return Found(1.0, math.nan, math.nan), f"nothing in {part}s"
+    every = np.concatenate([squares, of_all]) if part == "tensor" else squares
+    together = laws.deviations(squares.sum(), squares.size, _PART / 2)
+    one = laws.deviations(every.sum(axis=1), every.shape[1], _PART / 2)
+    return laws.either([together, one]), f"{together.times} the stated in {part}s ({one.times} in one)"
+
+
+def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, str]:
+    """N(0, 1) of each tensor: their mean and their spread together, and the mean of each; so of all numbers."""
+    numbers = np.concatenate(each)
+    every = [*each, of_all] if part == "tensor" else each
+    mean = laws.means(numbers.sum(), numbers.size, _PART / 3)
+    one = laws.means(np.array([its.sum() / math.sqrt(its.size) for its in every]), 1, _PART / 3)
+    spread = laws.deviations(np.square(numbers).sum(), numbers.size, _PART / 3)
+    found = replace(laws.either([mean, one, spread]), measured=mean.measured)
+    return found, f"{mean.smallest:.2g} deviations in {part}s"
+
+
+def _check(name: str, found: Sequence[tuple[Found, str]], expected: float, what: str) -> Check:
+    """Of all kinds of parts as one."""
+    seen = f"{what} {', '.join(told for _, told in found)}"
+    return tested(name, "coordinates", laws.either([its for its, _ in found]), expected, seen)
