@@ -94,7 +94,8 @@ def _wait(started: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
     for rank, process in enumerate(started):
         if process.poll():
             said = (folder / f"errors {rank}").read_text("utf-8", errors="replace").strip().splitlines()
-            raise NotRun(f"process {rank} of {PROCESSES} stopped: {said[-1] if said else 'without a word'}")
+            last = said[-1].removeprefix(f"[rank{rank}]: ") if said else "without a word"
+            raise NotRun(f"process {rank} of {PROCESSES} stopped: {last}")
 
 
 def _take_part(folder: Path, rank: int) -> None:

@@ -138,8 +138,9 @@ def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, 
 
 
 def furthest(found: Sequence[Reading]) -> float:
-    """From what the steps should hold, over the largest contribution."""
-    return max((max(each.off, each.odd) for each in found), default=math.inf)
+    """From what the steps should hold, over the largest contribution; infinite where a step holds what is no number."""
+    apart = [distance for each in found for distance in (each.off, each.odd)]
+    return max((math.inf if math.isnan(distance) else distance for distance in apart), default=math.inf)
 
 
 def _alone(stage: Stage, key: bytes) -> PrivateTraining:
@@ -151,7 +152,8 @@ def _alone(stage: Stage, key: bytes) -> PrivateTraining:
 def _survived(stage: Stage, trainer: Trainer, run: Run) -> float:
     """How far the steps are from what they should hold; NaN where the trainer stopped."""
     try:
-        return furthest(readings(stage, trainer, run))
+        with np.errstate(all="ignore"):  # what is no number is a finding here
+            return furthest(readings(stage, trainer, run))
     except Exception:  # whatever a trainer raises over one unit's data, it stops for it
         return math.nan
 
