@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from corpus.errors import InputError
-from models.token_scores import TokenScores
+from heldin.base.errors import InputError
+from heldin.models.token_scores import TokenScores
 
 # (statistics user by user, shape (t,); where each user's begin, shape (n,)) to scores, shape (n,)
 Aggregation = Callable[[NDArray[np.float64], NDArray[np.intp]], NDArray[np.float64]]

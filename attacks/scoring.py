@@ -6,11 +6,11 @@ What comes in: users and their texts. No membership, no defense.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from attacks.protocol import Attack
-from attacks.table import TextStatistic
-from corpus.errors import InputError
-from models.score_cache import ScoreCache, ScoredModel
-from models.token_scores import TokenScores
+from heldin.attacks.protocol import Attack
+from heldin.attacks.table import TextStatistic
+from heldin.base.errors import InputError
+from heldin.models.score_cache import ScoreCache, ScoredModel
+from heldin.models.token_scores import TokenScores
 
 DEFAULT_MAX_CHARACTERS = 4000
 

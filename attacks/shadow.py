@@ -6,7 +6,7 @@ The upper reference for an attack that costs no training. numpy only.
 import numpy as np
 from numpy.typing import NDArray
 
-from corpus.errors import InputError
+from heldin.base.errors import InputError
 
 
 def shadow_likelihood_ratio(

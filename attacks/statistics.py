@@ -7,9 +7,9 @@ from enum import StrEnum
 
 import numpy as np
 
-from attacks.protocol import Attack
-from corpus.errors import InputError
-from models.token_scores import TokenScores
+from heldin.attacks.protocol import Attack
+from heldin.base.errors import InputError
+from heldin.models.token_scores import TokenScores
 
 
 class Scale(StrEnum):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attacks.protocol import UserScores, lift_to_users
+from heldin.attacks.protocol import UserScores, lift_to_users
 
 # statistics that know nothing of the target, and are no attacks
 REFERENCE_ALONE = "reference-alone"

@@ -3,14 +3,14 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from audit.attacker import AttackConfig
-from audit.bootstrap import Interval
-from audit.coarse import brief
-from audit.decision import RateEvidence
-from audit.family import Family, FamilyScore
-from audit.paired import auroc_difference
-from audit.record_results import AttackResult, Curve, DialSetting, Difference, Estimate, Histogram, TprAt
-from audit.roc import Scores
+from heldin.attacks.config import AttackConfig
+from heldin.audit.bootstrap import Interval
+from heldin.audit.coarse import brief
+from heldin.audit.decision import RateEvidence
+from heldin.audit.family import Family, FamilyScore
+from heldin.audit.paired import auroc_difference
+from heldin.audit.results import AttackResult, Curve, DialSetting, Difference, Estimate, Histogram, TprAt
+from heldin.bounds.roc import Scores
 
 LEADING_REFERENCE = "the base model"
 

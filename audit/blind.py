@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from audit.roc import auroc, separation_p_value
+from heldin.bounds.roc import auroc, separation_p_value
 
 MAX_FEATURES = 5000
 MIN_USERS_PER_SIDE = 4

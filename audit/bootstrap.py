@@ -7,7 +7,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.roc import Scores, auroc, fpr_is_resolved, tpr_at_fpr
+from heldin.bounds.roc import Scores, auroc, fpr_is_resolved, tpr_at_fpr
 
 CELLS_PER_BLOCK = 4_000_000
 

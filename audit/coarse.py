@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.roc import Roc, Scores
+from heldin.bounds.roc import Roc, Scores
 
 LEAST_IN_GROUP = 10
 MOST_GROUPS = 12  # beside a few small ones at the top, where false positives are rare

@@ -16,8 +16,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from audit.limits import Z_ONE_SIDED
-from audit.randomisation import REDRAWS, least_redraws
+from heldin.audit.limits import Z_ONE_SIDED
+from heldin.audit.randomisation import REDRAWS, least_redraws
 
 NAMED_AT = (0.01, 0.05, 0.1)  # false-positive rates at which the headline counts people
 ENOUGH_ERRORS = 5  # held-out users that a rate lets err, for a count of people that is worth reading

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from audit.decision import DecisionConfig, users_needed
-from audit.limits import Z_ONE_SIDED
-from audit.randomisation import Law, randomisation_test
-from corpus.errors import InputError
-from corpus.wording import at_most_counted, counted
+from heldin.audit.decision import DecisionConfig, users_needed
+from heldin.audit.limits import Z_ONE_SIDED
+from heldin.audit.randomisation import Law, randomisation_test
+from heldin.base.errors import InputError
+from heldin.base.wording import at_most_counted, counted
 
 SCORES, CORRELATION = 15, 0.7  # about as many as a run judges by default, and as correlated as its scores mostly are
 MOST_SCORES = 200

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import stats
 
-from attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE
-from audit.coarse import LEAST_IN_GROUP, brief, significant
-from audit.record_results import Correlation, ExposureGroup
-from audit.scored_users import ScoredUsers
-from corpus.errors import InputError
-from corpus.files import whole_file
-from defenses.data_side import Deduplicate, TrainingRecord, apply_defenses, by_user
+from heldin.attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE
+from heldin.audit.coarse import LEAST_IN_GROUP, brief, significant
+from heldin.audit.results import Correlation, ExposureGroup
+from heldin.audit.scored_users import ScoredUsers
+from heldin.base.errors import InputError
+from heldin.base.files import whole_file
+from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses, by_user
 
 NEAR = Deduplicate(scope="user", threshold=0.8, ngram=3)
 SMOOTHING = 0.5
@@ -45,7 +45,7 @@ class Exposed:
         above: share of held-out users whose score is below it.
         share: of the training records that are this user's.
         reference_loss: of the attacker's texts of the user under the reference model, nats per token.
-        reference_divergence: KL(D_u || p_ref) from below, nats per token (``audit.reference_divergence``); None where
+        reference_divergence: KL(D_u || p_ref) from below, nats per token (``attacks.reference_divergence``); None where
             no text of the user has another beside it.
         word_divergence: KL divergence of the user's words from everybody else's in training, nats, smoothed.
         near_duplicates: training records of the user that are nearly copies of an earlier one.

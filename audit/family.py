@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from attacks.protocol import AGGREGATIONS
-from attacks.table import NO_ATTACKS, dial_of
-from audit.attacker import AttackConfig
-from audit.bootstrap import BootstrapResult, bootstrap_each
-from audit.coarse import LEAST_IN_GROUP, Groups, brief, grouped
-from audit.config import AuditConfig
-from audit.decision import NAMED_AT, DecisionConfig, RateEvidence, ScoreEvidence
-from audit.limits import AurocLimits, auroc_limits, tpr_at_most
-from audit.randomisation import FamilyTest, randomisation_test
-from audit.scored_users import ScoredUsers
-from audit.sides import Sides
-from corpus.errors import InputError
+from heldin.attacks.config import AttackConfig
+from heldin.attacks.protocol import AGGREGATIONS
+from heldin.attacks.table import NO_ATTACKS, dial_of
+from heldin.audit.bootstrap import BootstrapResult, bootstrap_each
+from heldin.audit.coarse import LEAST_IN_GROUP, Groups, brief, grouped
+from heldin.audit.config import AuditConfig
+from heldin.audit.decision import NAMED_AT, DecisionConfig, RateEvidence, ScoreEvidence
+from heldin.audit.limits import AurocLimits, auroc_limits, tpr_at_most
+from heldin.audit.randomisation import FamilyTest, randomisation_test
+from heldin.audit.scored_users import ScoredUsers
+from heldin.audit.sides import Sides
+from heldin.base.errors import InputError
 
 Array = NDArray[np.float64]
 

@@ -6,8 +6,17 @@ A pure function of evidence and decision. No number is made here.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from audit.decision import Answer, Decision, DecisionConfig, Evidence, Promise, ScoreEvidence, disagreement, passes
-from corpus.wording import at_most_counted
+from heldin.audit.decision import (
+    Answer,
+    Decision,
+    DecisionConfig,
+    Evidence,
+    Promise,
+    ScoreEvidence,
+    disagreement,
+    passes,
+)
+from heldin.base.wording import at_most_counted
 
 LENGTH_DROWNS = 0.5  # a score whose rank correlation with the length of texts is at least this ...
 LESS_BY = 0.2  # ... and that much below it in one that passes: length is the cause of the disagreement

@@ -5,11 +5,11 @@ From cached statistics; no model is run. numpy only.
 
 import numpy as np
 
-from attacks.protocol import AGGREGATIONS
-from audit.coarse import brief
-from audit.record_results import Knowledge
-from audit.roc import auroc
-from audit.scored_users import ScoredUsers
+from heldin.attacks.protocol import AGGREGATIONS
+from heldin.audit.coarse import brief
+from heldin.audit.results import Knowledge
+from heldin.audit.scored_users import ScoredUsers
+from heldin.bounds.roc import auroc
 
 DRAWS = 100
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from audit.bootstrap import separation_lower_limit
-from audit.paired import Z95
-from audit.roc import placements
+from heldin.audit.bootstrap import separation_lower_limit
+from heldin.audit.paired import Z95
+from heldin.bounds.roc import placements
 
 Array = NDArray[np.float64]
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from audit.roc import Scores, placements
+from heldin.bounds.roc import Scores, placements
 
 Z95 = 1.959963984540054
 LEAST_PER_SIDE = 2

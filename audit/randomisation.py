@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from corpus.errors import InputError
+from heldin.base.errors import InputError
 
 Array = NDArray[np.float64]
 Members = NDArray[np.bool_]

@@ -1,221 +1,289 @@
-"""Everything that scores and membership say together: the answer, attacks, blind baselines, bounds and verdicts."""
+"""What a record says of the audit's results: attacks, bounds, verdicts, dials, exposure, canary users, trainings.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+No user name, no text and no secret (see ``record.document``).
+"""
 
-import numpy as np
+from dataclasses import dataclass
+from typing import Literal
 
-from attacks.table import REFERENCE_ALONE
-from audit.attack_results import attack_results, dial_settings
-from audit.attacker import AttackConfig
-from audit.blind import BlindResult, bag_of_words, reference_alone
-from audit.coarse import brief, significant
-from audit.config import AuditConfig
-from audit.decision import DecisionConfig, Evidence, decide
-from audit.family import Family, family_of
-from audit.headline import USERS, Wording, headline, notes
-from audit.judgement import judge
-from audit.knowledge import attacker_knowledge
-from audit.record_results import AttackResult, Blind, DecisionFacts, DialSetting, Judgement, Knowledge
-from audit.scored_users import ScoredUsers
-from audit.sides import Sides
-from audit.verdict import BLIND_OTHERWISE, BLIND_UNDER_COINS, Claim
+from pydantic import BaseModel, ConfigDict
+
+from heldin.audit.decision import Decision, DecisionConfig
+from heldin.audit.randomisation import Law
+
+Label = Literal["certified", "indicative", "conditional", "estimate"]
+REAL_USERS = "real users"
 
 
 @dataclass(frozen=True)
-class Results:
-    """The statistical part of a record."""
+class Knowledge:
+    """AUROC of attackers with at most ``texts`` random texts of every user: mean, deviation and quantiles over draws.
 
-    decision: DecisionFacts
-    attacks: list[AttackResult]
+    Not an interval for the AUROC: users stay the same, only the attacker's texts are drawn.
+    """
+
+    texts: int
+    mean: float
+    deviation: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ExposureGroup:
+    """Means over the ``users`` of a group of neighbours by score; those of ``Exposed`` but for name and score."""
+
+    users: int
+    above: float
+    share: float
+    reference_loss: float
+    reference_divergence: float | None
+    word_divergence: float
+    near_duplicates: float
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's correlation of a property with the score over held-in users; None where it does not vary."""
+
+    name: str
+    rho: float | None
+    p_value: float | None
+
+
+class Facts(BaseModel):
+    """A part of a record: frozen, nothing in it that is not declared."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Estimate(Facts):
+    """A number with its 95 % interval and what kind of statement it is."""
+
+    value: float
+    mean: float
+    deviation: float
+    lower: float
+    upper: float
+    method: str
+    label: Label = "estimate"
+
+
+class TprAt(Facts):
+    """True-positive rate at a false-positive rate.
+
+    ``estimate`` is null where too few held-out users can resolve it; ``adjusted_p`` where it takes no part in the test.
+    """
+
+    fpr: float
+    estimate: Estimate | None
+    adjusted_p: float | None = None
+
+
+class Histogram(Facts):
+    """Users by score: k + 1 edges, k counts per side; the outer bins hold all beyond them, and none fewer than ten."""
+
+    edges: list[float]
+    held_in: list[int]
+    held_out: list[int]
+
+
+class Curve(Facts):
+    """One grouping of the users by one score, ten or more in each group (``audit.coarse``).
+
+    ``fpr``, ``tpr``: the ROC curve at the ends of the groups; ``tpr_at``: true-positive rates read off it.
+    """
+
+    fpr: list[float]
+    tpr: list[float]
+    histogram: Histogram
+    tpr_at: list[TprAt]
+
+
+class AttackResult(Facts):
+    """One attack under one aggregation.
+
+    ``simultaneous``: interval of the AUROC that holds for the whole family at once; ``adjusted_p``: of the AUROC by the
+    randomisation test; both null where the family was not tested. ``length_correlation``: rank correlation of the score
+    with the mean length of the user's texts. ``curve``: of the leading attack and of the one that the headline names,
+    null for the others: curves of many scores would tell together who was held in.
+    """
+
+    attack: str
+    aggregation: str
+    auroc: Estimate
+    simultaneous: tuple[float, float] | None
+    adjusted_p: float | None
+    length_correlation: float | None
+    curve: Curve | None
+
+
+class DecisionFacts(Facts):
+    """The answer: headline and what stands before it, what it was decided by, and the randomisation test behind it.
+
+    ``scores``: how many the family has; ``law``: by which the assignment was redrawn; the p-values are of both families
+    and of scores that tell the sides apart the wrong way round.
+    """
+
+    headline: str
+    notes: list[str]
+    decision: Decision
+    by: DecisionConfig
+    scores: int
+    law: Law
+    auroc_p: float
+    tpr_p: float
+    reversed_p: float
+
+
+class Blind(Facts):
+    """A blind baseline; ``separates`` says whether its p-value is below ``level``."""
+
+    name: str
+    auroc: float
+    p_value: float
+    level: float
+    separates: bool
+
+
+class Bound(Facts):
+    """A lower bound on epsilon per user, with its nominal level and the lowest coverage that was measured for it."""
+
+    name: str
+    epsilon_lower: float
+    level: float
+    standing: Label
+    coverage: float | None
+    population: str = REAL_USERS
+
+
+class RefusedBound(Facts):
+    """A bound that this design does not support, and why."""
+
+    name: str
+    reason: str
+    population: str = REAL_USERS
+
+
+class VerdictFacts(Facts):
+    """What the audit says of one claim, and the largest epsilon that it could have certified."""
+
+    claim: str
+    outcome: Literal["violated", "consistent", "inconclusive"]
+    standing: Label
+    reason: str
+    max_certifiable_epsilon: float
+    warnings: list[str]
+    exit_code: int
+    population: str = REAL_USERS
+
+
+class Judgement(Facts):
+    """Bounds and verdicts from the primary attack's scores, each of one population."""
+
+    delta: float
+    bounds: list[Bound]
+    refused: list[RefusedBound]
+    verdicts: list[VerdictFacts]
+
+    @property
+    def exit_code(self) -> int:
+        """3 if a claim is violated with certainty at its level, 4 if only by indication, else 0."""
+        codes = [v.exit_code for v in self.verdicts]
+        return 3 if 3 in codes else max(codes, default=0)
+
+
+class Difference(Facts):
+    """Of two AUROCs on the same users, with a 95 % interval (DeLong)."""
+
+    value: float
+    lower: float
+    upper: float
+    label: Label = "estimate"
+
+
+class DialSetting(Facts):
+    """The primary attack with one of the attacker's dials at a setting.
+
+    ``difference`` is null where this one leads, and where no error can be estimated: too few users, the
+    same scores, or a setting that tells all apart.
+    """
+
+    dial: str
+    setting: str
+    leads: bool
+    auroc: Estimate
+    difference: Difference | None
+    adjusted_p: float | None = None
+
+
+class ExposureFacts(Facts):
+    """What goes with exposure over all held-in users: groups of ten or more, most exposed first, and correlations."""
+
+    users: int
+    groups: list[ExposureGroup]
+    correlations: list[Correlation]
+
+
+class CanaryGroup(Facts):
+    """Canary users of one kind, substring length and number of training documents (null: all that they have).
+
+    ``auroc`` is null where the coins left fewer than two users on a side.
+    """
+
+    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "substring"]
+    length: int | None
+    documents: int | None
+    held_in: int
+    held_out: int
+    auroc: Estimate | None
+
+
+class CanaryFacts(Facts):
+    """Canary users: how many, how many real users they replaced, and how well the leading attack did on each group.
+
+    ``decision``: of all canary users together, scores taken from their group's median; null with an empty side.
+    ``training_texts``: of those held in, before any defense on the data side; ``trained_on``: what was left of them.
+    """
+
+    users: int
+    held_in: int
+    held_out: int
+    replaced: int
+    training_texts: int
+    trained_on: int
+    attacker_texts: int
+    groups: list[CanaryGroup]
     blind: list[Blind]
-    judgement: Judgement
-    knowledge: list[Knowledge]
-    dials: list[DialSetting]
+    decision: DecisionFacts | None
 
 
-def results_of(
-    table: ScoredUsers,
-    texts: Mapping[str, Sequence[str]],
-    *,
-    sides: Sides,
-    attack: AttackConfig,
-    audit: AuditConfig,
-    decision: DecisionConfig,
-    claims: Sequence[Claim],
-    seed: int,
-    populations: int = 1,
-    beside: Sequence[Judgement] = (),
-    flaws: Sequence[str] = (),
-    advance: Callable[[int], object] | None = None,
-) -> Results:
-    """Evaluate and test every attack, run the blind baselines, judge the claims by the leading attack, and decide.
+class GradientNorms(Facts):
+    """Norms of single records' gradients at the base model: bins of equal ratio, and how many records fall in each."""
 
-    Args:
-        table: scores and membership; the reference alone among the attacks.
-        texts: the attacker's texts by user.
-        sides: how membership came about.
-        attack: which attack and aggregation lead.
-        audit: false-positive rates, resamples, delta.
-        decision: by what the answer is decided.
-        claims: to test.
-        seed: of bootstrap, redraws and halving; public.
-        populations: see ``judge``.
-        beside: verdicts on the claims by other populations of the same training, which the answer must not pass over.
-        flaws: why the comparison is not valid, as far as is known beforehand.
-        advance: called with 1 after every part; there are ``parts_of`` of them.
+    edges: list[float]
+    canaries: list[int]
+    real: list[int]
+
+
+class TrialsFacts(Facts):
+    """Independent trainings with and without one worst-case user, and the test at one threshold of their scores.
+
+    The first ``pilot`` of them picked the threshold and are not tested at it (0: it was fixed beforehand). Counts and
+    threshold are null where ROC bands were used. ``epsilon_lower`` is the bound of this test, which was chosen before
+    looking; ``reach``: what the tested trainings could have certified at best.
     """
-    step = advance or (lambda _: None)
-    lengths = np.array([np.mean([len(text) for text in texts[user]]) for user in table.users])
-    family = family_of(
-        table, attack, sides=sides, audit=audit, decision=decision, lengths=lengths, seed=seed, advance=advance
-    )
-    blind = blind_baselines(table, texts, sides, seed=seed)
-    flawed = [*flaws, *blind_flaws(blind, sides), *empty_scores(family)]
-    step(1)
-    judgement = judge(
-        dict(zip(table.users, family.scores[0].values.tolist(), strict=True)),
-        dict(zip(table.users, table.member.tolist(), strict=True)),
-        sides=sides,
-        blind=blind,
-        claims=claims,
-        delta=audit.delta,
-        populations=populations,
-        flawed=bool(flawed),
-    )
-    step(1)
-    knowledge = attacker_knowledge(table, attack=attack.primary, aggregation=attack.aggregations[0], seed=seed)
-    step(1)
-    decided = decision_facts(
-        family,
-        decision,
-        sides=sides,
-        flaws=flawed,
-        claims=claims,
-        judgements=[judgement, *beside],
-        said=[line for b in blind if sides.witnessed and b.separates for line in [blind_by_chance(b)]],
-    )
-    return Results(
-        decision=decided,
-        attacks=attack_results(family, audit.fprs, shown_of(decided)),
-        blind=blind,
-        judgement=judgement,
-        knowledge=knowledge,
-        dials=dial_settings(family, attack),
-    )
 
-
-def decision_facts(
-    family: Family,
-    by: DecisionConfig,
-    *,
-    sides: Sides,
-    flaws: Sequence[str] = (),
-    claims: Sequence[Claim] = (),
-    judgements: Sequence[Judgement] = (),
-    said: Sequence[str] = (),
-    what: Wording = USERS,
-) -> DecisionFacts:
-    """The answer for the record.
-
-    Args:
-        family: evaluated and tested.
-        by: the thresholds.
-        sides: how membership came about.
-        flaws: why the comparison is not valid.
-        claims: what was promised.
-        judgements: the verdicts on the claims, those of the scored users first.
-        said: lines that stand beneath the headline besides those that the evidence gives.
-        what: is told apart.
-    """
-    test, member = family.test, family.member
-    margins = dict(zip(test.fprs, test.tpr_margins, strict=True))
-    rejecting = [v for j in judgements for v in j.verdicts if v.exit_code]
-    gravest = min(rejecting, key=lambda v: v.exit_code, default=None)
-    scored = judgements[0].verdicts[0].population if judgements and judgements[0].verdicts else None
-    ceilings = [claim.ceiling for claim in claims]
-    fprs = sorted({rate.fpr for score in family.scores for rate in score.evidence.rates})
-    evidence = Evidence(
-        users=int(member.size),
-        held_out=int((~member).sum()),
-        scores=tuple(score.evidence for score in family.scores),
-        auroc_p=test.auroc_p,
-        tpr_p=test.tpr_p,
-        reversed_p=test.reversed_p,
-        auroc_margin=test.auroc_margin,
-        tpr_margin=margins.get(by.fpr),
-        exact=sides.witnessed,
-        flaws=tuple(flaws),
-        ceiling=min((ceiling.auroc for ceiling in ceilings), default=None),
-        ceiling_rates=tuple((f, min(ceiling.tpr_at(f) for ceiling in ceilings)) for f in fprs) if ceilings else (),
-        violated=gravest.standing if gravest else None,
-        violated_by=gravest.population if gravest and gravest.population != scored else None,
-    )
-    decided = decide(evidence, by)
-    shown_tpr = None if decided.excluded_tpr is None else brief(decided.excluded_tpr)
-    decided = replace(decided, excluded_auroc=brief(decided.excluded_auroc), excluded_tpr=shown_tpr)
-    lengths = [score.length_correlation for score in family.scores]
-    return DecisionFacts(
-        headline=headline(evidence, decided, by, what),
-        notes=[*notes(evidence, by, lengths, what), *said],
-        decision=decided,
-        by=by,
-        scores=len(family.scores),
-        law=test.law,
-        auroc_p=test.auroc_p,
-        tpr_p=test.tpr_p,
-        reversed_p=test.reversed_p,
-    )
-
-
-def shown_of(facts: DecisionFacts) -> set[int]:
-    """Numbers of the scores whose curves a record may show: the leading one and the one that the headline names."""
-    strongest = facts.decision.strongest
-    return {0} if strongest is None else {0, strongest}
-
-
-def empty_scores(family: Family) -> list[str]:
-    """Where all users have one score, such as of texts that are all the same, nothing is compared."""
-    leading = family.scores[0]
-    if np.ptp(leading.values) > 0:
-        return []
-    return [f"{leading.variant.label} gives every user the same score: are these the users' texts?"]
-
-
-def parts_of(scores: int) -> int:
-    """How often ``advance`` is called for a family of so many scores."""
-    return scores + 4
-
-
-def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], sides: Sides, *, seed: int) -> list[Blind]:
-    """The reference model alone and the bag of words; alarm at 1e-4 where heldin drew the sides, else at 0.01."""
-    level = BLIND_UNDER_COINS if sides.witnessed else BLIND_OTHERWISE
-    member = dict(zip(table.users, table.member.tolist(), strict=True))
-    results: list[BlindResult | None] = [bag_of_words(texts, member, seed=seed)]
-    if REFERENCE_ALONE in table.texts:
-        results.insert(0, reference_alone(*table.sides(REFERENCE_ALONE)))
-    return [
-        Blind(
-            name=r.name, auroc=brief(r.auroc), p_value=significant(r.p_value), level=level, separates=r.p_value < level
-        )
-        for r in results
-        if r is not None
-    ]
-
-
-def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[str]:
-    """Where the sides are asserted, groups that differ by themselves say nothing of the model."""
-    return [
-        f"the two groups differ even without the audited model ({b.name}: AUROC {b.auroc:.2f}, p = {b.p_value:.1g})"
-        for b in blind
-        if b.separates and not sides.witnessed
-    ]
-
-
-def blind_by_chance(blind: Blind) -> str:
-    """Where heldin drew the sides, a blind baseline that separates them is chance, or the coins leaked."""
-    return (
-        f"The blind baseline '{blind.name}' separates the groups without the audited model (AUROC {blind.auroc:.2f}, p"
-        f" = {blind.p_value:.1g}). heldin drew the sides, so that this is chance, once in ten thousand audits, or the"
-        " draw has leaked: keep the answer, and look who could see the ledger."
-    )
+    runs: int
+    with_user: int
+    documents: int
+    target: Literal["defense", "none"]
+    pilot: int
+    threshold: float | None
+    members: int | None
+    true_positives: int | None
+    non_members: int | None
+    false_positives: int | None
+    epsilon_lower: float | None
+    reach: float | None
+    seconds_each: float

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.protocol import AGGREGATIONS
-from attacks.table import TextStatistic
-from corpus.errors import InputError
+from heldin.attacks.protocol import AGGREGATIONS
+from heldin.attacks.table import TextStatistic
+from heldin.base.errors import InputError
 
 Array = NDArray[np.float64]
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from audit.randomisation import Law
-from audit.verdict import Assignment
-from corpus.split import Assignment as SplitAssignment
+from heldin.audit.randomisation import Law
+from heldin.bounds.verdict import Assignment
+from heldin.corpus.split import Assignment as SplitAssignment
 
 
 @dataclass(frozen=True)

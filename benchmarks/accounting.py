@@ -19,11 +19,12 @@ import numpy as np
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from scipy import stats
 
-from audit.tradeoff import ceiling_of, pld_ceiling
-from defenses import accounting, composition
-from defenses.accounting import calibrate, epsilon, loss_distribution
-from defenses.events import CappedPoissonGaussian, PoissonGaussian, to_dp_event
-from defenses.mixture_pld import binomial_mixture, mixture_step
+from heldin.defenses.accounting import composition
+from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.ceiling import ceiling_of, pld_ceiling
+from heldin.defenses.accounting.events import CappedPoissonGaussian, PoissonGaussian, to_dp_event
+from heldin.defenses.accounting.guarantees import calibrate, epsilon, loss_distribution
+from heldin.defenses.accounting.mixture_pld import binomial_mixture, mixture_step
 from tests.oracles import contour_accountant
 
 STEPS, RATE, DELTA, WIDTH = 2000, 0.01, 1e-6, 1e-3

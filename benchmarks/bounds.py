@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from audit import bands, bounds, estimates, one_run, power, verdict
-from audit.bound_scores import evaluate
-from audit.labelled import LabelledScores, labelled
-from audit.noise_family import family_bound
-from audit.one_run import Guesses
-from audit.tradeoff import ceiling_of
-from defenses.accounting import loss_distribution
-from defenses.events import PoissonGaussian
+from heldin.bounds import bands, estimates, one_run, power, verdict
+from heldin.bounds import thresholds as bounds
+from heldin.bounds.catalogue import evaluate
+from heldin.bounds.noise_family import family_bound
+from heldin.bounds.one_run import Guesses
+from heldin.bounds.scores import LabelledScores, labelled
+from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.events import PoissonGaussian
+from heldin.defenses.accounting.guarantees import loss_distribution
 from tests.coverage.mechanisms import family_of
 
 DELTA = 1e-5

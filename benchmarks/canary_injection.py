@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from canaries.inject import canary_of_user
-from canaries.planted import load_canaries, save_canaries
-from corpus.build import build_store
-from corpus.rows import SCHEMA, BadRows
-from models.tiny import train_tokenizer
+from heldin.canaries.inject import canary_of_user
+from heldin.canaries.planted import load_canaries, save_canaries
+from heldin.corpus.build import build_store
+from heldin.corpus.sources.rows import SCHEMA, BadRows
+from heldin.models.tiny import train_tokenizer
 
 PER_USER = 100
 WORDS = 20

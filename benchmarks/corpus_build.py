@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from corpus.build import build_store
-from corpus.rows import Columns
-from corpus.text_files import JsonLines
+from heldin.corpus.build import build_store
+from heldin.corpus.sources.rows import Columns
+from heldin.corpus.sources.text_files import JsonLines
 
 WORDS = [f"word{i}" for i in range(200)]
 

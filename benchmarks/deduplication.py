@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Literal
 
-from defenses.data_side import Deduplicate, TrainingRecord, apply_defenses
+from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses
 
 WORDS = [f"word{i}" for i in range(20_000)]
 

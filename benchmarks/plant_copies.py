@@ -12,7 +12,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from corpus.files import whole_file
+from heldin.base.files import whole_file
 
 ONE_IN = 4  # one copy for every so many records: a fifth of all
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 
-from corpus.rows import BadRows, Columns, Source
-from corpus.sources import Synthetic, open_source
-from corpus.synthetic import SyntheticCorpus
-from models.loading import LanguageModel, load_language_model
-from models.logprobs import LOGITS_PER_BATCH, score_texts
-from models.shape import TinyModel
-from models.tiny import new_tiny_model, train_tokenizer
+from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.corpus.sources.open import Synthetic, open_source
+from heldin.corpus.sources.rows import BadRows, Columns, Source
+from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.logprobs import LOGITS_PER_BATCH, score_texts
+from heldin.models.shape import TinyModel
+from heldin.models.tiny import new_tiny_model, train_tokenizer
 
 PAIRS = 7
 TEXTS = 3000

@@ -12,17 +12,17 @@ import time
 
 import numpy as np
 
-from attacks.statistics import ATTACKS
-from attacks.table import REFERENCE_ALONE, TextStatistic
-from audit.attacker import AttackConfig
-from audit.canary_results import COINS
-from audit.config import AuditConfig
-from audit.decision import DecisionConfig
-from audit.exposure import correlations, exposed_users, exposure_groups
-from audit.results import results_of
-from audit.scored_users import scored_users
-from corpus.synthetic import SyntheticCorpus, generate
-from defenses.data_side import TrainingRecord
+from heldin.attacks.config import AttackConfig
+from heldin.attacks.statistics import ATTACKS
+from heldin.attacks.table import REFERENCE_ALONE, TextStatistic
+from heldin.audit.assessment import results_of
+from heldin.audit.canary_groups import COINS
+from heldin.audit.config import AuditConfig
+from heldin.audit.decision import DecisionConfig
+from heldin.audit.exposure import correlations, exposed_users, exposure_groups
+from heldin.audit.scored_users import scored_users
+from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
+from heldin.defenses.texts.data_side import TrainingRecord
 
 SCORED, TRAINED_ON = 9.4, 75
 SENTENCES = 40  # users whose texts are written; the others' are theirs with a word of their own

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from scipy import stats
 
-from audit.paired import independent_difference
-from audit.record import Record, read_record
-from audit.record_results import DialSetting, Estimate
-from corpus.errors import InputError
+from heldin.audit.paired import independent_difference
+from heldin.audit.results import DialSetting, Estimate
+from heldin.base.errors import InputError
+from heldin.record.document import Record, read_record
 
 MARGIN = 0.1
 Change = tuple[float, float, float]  # value, lower and upper 95 % limit

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
-from defenses.per_unit_gradients import Units, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
 
 VOCABULARY = 2048
 

@@ -13,12 +13,12 @@ from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind, public_dice
-from corpus.errors import InputError
-from corpus.lexicon import STOCKS
-from corpus.synthetic import SyntheticCorpus, generate_user
-from models.generation import sample_texts
-from models.loading import LanguageModel
+from heldin.base.errors import InputError
+from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind, public_dice
+from heldin.corpus.made_up.lexicon import STOCKS
+from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate_user
+from heldin.models.generation import sample_texts
+from heldin.models.loading import LanguageModel
 
 TRIES = 40  # per record wanted, before a generator that repeats itself is given up
 _T = TypeVar("_T")

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind, public_dice
-from corpus.coins import keyed_digest, seed_key
-from corpus.store import Record
+from heldin.base.coins import keyed_digest, seed_key
+from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind, public_dice
+from heldin.corpus.store import Record
 
 TRIES = 64
 NEAR = 40  # characters: a long word, a short name

@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
-from corpus.coins import keyed_digest, seed_key
+from heldin.base.coins import keyed_digest, seed_key
 
 
 class Kind(StrEnum):

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from canaries.kinds import Canary, CanaryUser, Kind
-from corpus.errors import InputError
-from corpus.files import file_sha256, text_sha256, whole_directory
-from corpus.store import Corpus, Record
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256, text_sha256, whole_directory
+from heldin.canaries.kinds import Canary, CanaryUser, Kind
+from heldin.corpus.store import Corpus, Record
 
 _RECORDS = pa.schema(
     {"user": pa.string(), "id": pa.string(), "text": pa.large_string(), "date": pa.string(), "position": pa.int64()}

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from commands.options import (
+from heldin.base.errors import InputError
+from heldin.commands.options import (
     AsJson,
     Batch,
     Delta,
@@ -20,10 +21,9 @@ from commands.options import (
     UserColumn,
     json_text,
 )
-from corpus.errors import InputError
 
 if TYPE_CHECKING:
-    from audit.account import AccountRow
+    from heldin.defenses.accounting.account import AccountRow
 
 
 class _AccountGroup(typer.core.TyperGroup):
@@ -62,7 +62,7 @@ def uls(
     json: AsJson = False,
 ) -> None:
     """User-level sampling (Charles et al., Algorithm 2): epsilon per user."""
-    from audit.account import account_uls
+    from heldin.defenses.accounting.account import account_uls
 
     _account(
         account_uls(
@@ -91,7 +91,7 @@ def _account_els(
     target_epsilon: Target = None,
     json: AsJson = False,
 ) -> None:
-    from audit.account import account_els
+    from heldin.defenses.accounting.account import account_els
 
     row = account_els(
         steps=steps,
@@ -130,7 +130,7 @@ def example(
     json: AsJson = False,
 ) -> None:
     """Example-level DP-SGD: epsilon per example. It promises nothing finite about a user without a group size."""
-    from audit.account import account_example
+    from heldin.defenses.accounting.account import account_example
 
     _account(
         account_example(
@@ -166,14 +166,14 @@ def choose(
 
     Clip norms and the ELS group size come from public users' texts (Charles et al., section 6), never from others.
     """
-    from audit import choose as engine
+    from heldin.defenses.accounting import choose as engine
 
     if (public_texts is None) != (model is None):
         raise InputError("--public-texts and --model go together: clip norms are estimated at the base model")
     clip_norm = None
     if public_texts is not None and model is not None:
-        from corpus.rows import Columns
-        from finetune.gradient_norms import public_users
+        from heldin.corpus.sources.rows import Columns
+        from heldin.finetune.gradient_norms import public_users
 
         found = public_users(public_texts, Columns(user, text), model, sequence_length)
         clip_norm, els_group_size = found.clip_norm, els_group_size or found.median_records
@@ -195,13 +195,13 @@ def plan(
     json: AsJson = False,
 ) -> None:
     """The numbers of a plan that a run wrote: `heldin account RUN/plan.json`."""
-    from audit.account import account_plan
-    from defenses.plan_file import read_plan
+    from heldin.defenses.accounting.account import account_plan
+    from heldin.defenses.plan_file import read_plan
 
     _account(account_plan(read_plan(path)), json)
 
 
 def _account(row: "AccountRow", as_json: bool) -> None:
-    from audit.account_table import account_table
+    from heldin.defenses.accounting.account_table import account_table
 
     typer.echo(json_text(row.as_dict()) if as_json else account_table(row))

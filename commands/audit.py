@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from commands.finish import command_line, finish, interruptible
-from commands.options import ExcludeAuroc, ExcludeTpr, IdColumn, Out, SkipBad, TextColumn, UserColumn, thresholds
-from corpus.errors import InputError
+from heldin.base.errors import InputError
+from heldin.commands.finish import command_line, finish, interruptible
+from heldin.commands.options import ExcludeAuroc, ExcludeTpr, IdColumn, Out, SkipBad, TextColumn, UserColumn, thresholds
 
 if TYPE_CHECKING:
-    from audit.remote import Remote
+    from heldin.jobs.checkpoint.endpoint import Remote
 
 PANEL = "A model behind an endpoint"
 
@@ -138,12 +138,12 @@ def audit(
     )
     _look_for([*([] if remote else [model]), *reference], [held_in, held_out, training, plan])
 
-    from audit.attacker import AttackConfig
-    from audit.bound_scores import parse_claim, plan_claim
-    from audit.checkpoint import CheckpointAudit, audit_checkpoint
-    from audit.progress import reporter_for_this_terminal
-    from audit.verdict import Assignment
-    from corpus.rows import Columns
+    from heldin.attacks.config import AttackConfig
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.bounds.catalogue import parse_claim, plan_claim
+    from heldin.bounds.verdict import Assignment
+    from heldin.corpus.sources.rows import Columns
+    from heldin.jobs.checkpoint.audit import CheckpointAudit, audit_checkpoint
 
     claims = [parse_claim(text) for text in claim or []] + ([plan_claim(plan)] if plan else [])
     folder = out or Path("runs") / name
@@ -198,8 +198,8 @@ def _remote(url: str | None, **options: Any) -> "Remote | None":
         if given:
             raise InputError(f"--{next(iter(given)).replace('_', '-')} goes with --endpoint")
         return None
-    from audit.remote import Remote
-    from models.endpoint_client import Endpoint
+    from heldin.jobs.checkpoint.endpoint import Remote
+    from heldin.models.endpoint_client import Endpoint
 
     pace = {n: given[n] for n in ("requests_per_minute", "concurrency", "timeout", "max_tries") if n in given}
     return Remote(
@@ -224,11 +224,11 @@ def _audit_trials(
     claims: list[str] | None,
 ) -> NoReturn:
     """The second form of ``heldin audit``."""
-    from audit.bound_scores import parse_claim
-    from audit.config import load_config
-    from audit.progress import reporter_for_this_terminal
-    from audit.trials.engine import audit_trials
-    from audit.trials.job import TrialsAudit, target_of
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.bounds.catalogue import parse_claim
+    from heldin.jobs.config import load_config
+    from heldin.jobs.retraining.engine import audit_trials
+    from heldin.jobs.retraining.job import TrialsAudit, target_of
 
     config = load_config(path, [*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
     stated = [parse_claim(text) for text in claims or []]

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.options import Aliases, DateColumn, IdColumn, SkipBad, TextColumn, UserColumn
-from corpus.errors import InputError
-from corpus.wording import counted
+from heldin.base.errors import InputError
+from heldin.base.wording import counted
+from heldin.commands.options import Aliases, DateColumn, IdColumn, SkipBad, TextColumn, UserColumn
 
 if TYPE_CHECKING:
-    from corpus.rows import Source
-    from corpus.store import CorpusStore
+    from heldin.corpus.sources.rows import Source
+    from heldin.corpus.store import CorpusStore
 
 app = typer.Typer(help="Build a corpus, or say what is in it.", no_args_is_help=True)
 
@@ -51,11 +51,11 @@ def build(
     if ray or ray_address:
         if preset is not None:
             raise InputError("--preset counts over all files and cannot be split over a cluster: leave --ray out")
-        from corpus.aliases import load_aliases
-        from corpus.cluster import build_on_cluster
-        from corpus.files import cache_directory
-        from corpus.rows import Columns
-        from corpus.sources import open_source
+        from heldin.base.files import cache_directory
+        from heldin.corpus.aliases import load_aliases
+        from heldin.corpus.cluster import build_on_cluster
+        from heldin.corpus.sources.open import open_source
+        from heldin.corpus.sources.rows import Columns
 
         store = build_on_cluster(
             [open_source(path, Columns(user, text, id, date)) for path in paths],
@@ -87,14 +87,14 @@ def stats(
     tokenizer: Annotated[str | None, typer.Option(help="Count tokens with this model's tokenizer, else words.")] = None,
 ) -> None:
     """Users, records, sizes, a histogram, and texts that stand more than once. Prints people's text."""
-    from corpus.statistics import corpus_statistics
-    from corpus.statistics_table import statistics_table
+    from heldin.corpus.statistics import corpus_statistics
+    from heldin.corpus.statistics_table import statistics_table
 
     store = _store(_source(paths, preset, tokenizer, user, text, id, date), aliases, skip_bad_lines)
     if tokenizer is None:
         found = corpus_statistics(store)
     else:
-        from models.loading import load_tokenizer
+        from heldin.models.loading import load_tokenizer
 
         encode = load_tokenizer(tokenizer)
         found = corpus_statistics(
@@ -109,20 +109,20 @@ def stats(
 @app.command()
 def presets() -> None:
     """The datasets of the papers: published format, user, steps, thresholds, and what each step looks at."""
-    from corpus.presets import presets_table
+    from heldin.corpus.presets.catalogue import presets_table
 
     typer.echo(presets_table())
 
 
 def _say_missing_names(store: "CorpusStore") -> None:
-    from corpus.names import missing_names_line
+    from heldin.corpus.names import missing_names_line
 
     if line := missing_names_line(store.users):
         typer.echo(line, err=True)
 
 
 def _say_outcome(preset: str, store: "CorpusStore") -> None:
-    from corpus.presets import preset_named, preset_outcome
+    from heldin.corpus.presets.catalogue import preset_named, preset_outcome
 
     typer.echo(preset_outcome(preset_named(preset), store))
 
@@ -136,8 +136,8 @@ def _source(
     id_: str | None,
     date: str | None,
 ) -> "Source":
-    from corpus.rows import Columns
-    from corpus.sources import open_sources
+    from heldin.corpus.sources.open import open_sources
+    from heldin.corpus.sources.rows import Columns
 
     columns = Columns(user, text, id_, date)
     if preset is None:
@@ -146,16 +146,16 @@ def _source(
         raise InputError("--preset knows its columns: leave --user, --text, --id and --date out")
     if len(paths) != 1:
         raise InputError(f"--preset reads one file or one folder of files, and {len(paths)} paths were given")
-    from audit.corpus_config import preset_tokens
-    from corpus.presets import PresetSource, preset_named
+    from heldin.corpus.config import preset_tokens
+    from heldin.corpus.presets.catalogue import PresetSource, preset_named
 
     return PresetSource(preset_named(preset), paths[0], preset_tokens(tokenizer))
 
 
 def _store(source: "Source", aliases: Path | None, skip_bad_lines: bool) -> "CorpusStore":
-    from corpus.aliases import load_aliases
-    from corpus.build import build_store
-    from corpus.files import cache_directory
+    from heldin.base.files import cache_directory
+    from heldin.corpus.aliases import load_aliases
+    from heldin.corpus.build import build_store
 
     return build_store(
         source,

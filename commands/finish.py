@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from audit.record import Record
+    from heldin.record.document import Record
 
 
 def finish(record: "Record", folder: Path) -> NoReturn:
     """Make the report and say what was found."""
-    from reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
-    from reports.pdf import write_report
+    from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
+    from heldin.reports.pdf import write_report
 
     said = findings(record)
     typer.echo(said.headline)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from corpus.errors import InputError
+from heldin.base.errors import InputError
 
 if TYPE_CHECKING:
-    from audit.decision import DecisionConfig
+    from heldin.audit.decision import DecisionConfig
 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: runs/NAME).")]
 UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
@@ -45,7 +45,7 @@ def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":
     """The decision by these thresholds, or by default; raises InputError for what no audit could reach."""
     from pydantic import ValidationError
 
-    from audit.decision import DecisionConfig
+    from heldin.audit.decision import DecisionConfig
 
     given = {name: value for name, value in (("auroc", auroc), ("tpr", tpr)) if value is not None}
     try:

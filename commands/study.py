@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from commands.options import AsJson, StudyFolder, json_text
+from heldin.commands.options import AsJson, StudyFolder, json_text
 
 app = typer.Typer(help="Published results, computed anew where the truth is known.", no_args_is_help=True)
 
@@ -18,10 +18,10 @@ def mean_estimation(
     json: AsJson = False,
 ) -> None:
     """ELS against ULS where the truth is known (Charles et al., section 4): three sweeps, and what they confirm."""
-    from audit.progress import reporter_for_this_terminal
-    from audit.studies import mean_estimation_sweeps as study
-    from corpus.files import private_directory
-    from reports.study_figures import mean_estimation_figure
+    from heldin.base.files import private_directory
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.reports.study_figures import mean_estimation_figure
+    from heldin.studies import mean_estimation_sweeps as study
 
     private_directory(to)  # before the work
     settings = len(study.settings_of(study.Sweeps()))
@@ -33,9 +33,9 @@ def mean_estimation(
 @app.command("effective-noise")
 def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson = False) -> None:
     """When Asi & Liu's filter adds less noise than user-wise DP-SGD (Chua et al., Figures 3 and 7)."""
-    from audit.studies import effective_noise as noise
-    from corpus.files import private_directory
-    from reports.study_figures import effective_noise_figure
+    from heldin.base.files import private_directory
+    from heldin.reports.study_figures import effective_noise_figure
+    from heldin.studies import effective_noise as noise
 
     private_directory(to)  # before the work
     rows = noise.effective_noise()
@@ -50,10 +50,10 @@ def proposition(
     json: AsJson = False,
 ) -> None:
     """The attack statistic between its bounds (Kandpal et al., Propositions 1 and 2), on known Markov sources."""
-    from audit.progress import reporter_for_this_terminal
-    from audit.studies import proposition_sweeps as study
-    from corpus.files import private_directory
-    from reports.proposition_figure import proposition_figure
+    from heldin.base.files import private_directory
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.reports.proposition_figure import proposition_figure
+    from heldin.studies import proposition_sweeps as study
 
     private_directory(to)  # before the work
     with reporter_for_this_terminal().track("proposition", study.pairs_of(study.SIZES), "pairs") as advance:
@@ -62,7 +62,7 @@ def proposition(
 
 
 def _study(folder: Path, name: str, fields: dict[str, Any], table: str, figure: str, as_json: bool) -> None:
-    from corpus.files import write_text
+    from heldin.base.files import write_text
 
     for ending, text in (("json", json_text(fields)), ("svg", figure)):
         write_text(folder / f"{name}.{ending}", text)

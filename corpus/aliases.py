@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from corpus.errors import InputError
-from corpus.yaml_files import read_yaml
+from heldin.base.errors import InputError
+from heldin.base.yaml_files import read_yaml
 
 
 def load_aliases(path: Path) -> dict[str, str]:

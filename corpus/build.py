@@ -13,16 +13,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpus.errors import InputError
-from corpus.files import text_sha256, whole_directory
-from corpus.hub import HuggingFace
-from corpus.mail import Maildir
-from corpus.presets import PresetSource
-from corpus.rows import BadRows, Source
-from corpus.sorting import STAGED, add_store, refuse_repeated_ids, sorting_table, take_in, write_records, write_table
-from corpus.sources import Several
-from corpus.store import BuildReport, CorpusStore
-from corpus.wording import counted
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256, whole_directory
+from heldin.base.wording import counted
+from heldin.corpus.presets.catalogue import PresetSource
+from heldin.corpus.sorting import (
+    STAGED,
+    add_store,
+    refuse_repeated_ids,
+    sorting_table,
+    take_in,
+    write_records,
+    write_table,
+)
+from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.mail import Maildir
+from heldin.corpus.sources.open import Several
+from heldin.corpus.sources.rows import BadRows, Source
+from heldin.corpus.store import BuildReport, CorpusStore
 
 FORMAT_VERSION = "4"  # 4: a row that names a key twice is a bad row
 

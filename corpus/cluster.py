@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from corpus.build import NoRecordError, build_store, store_folder
-from corpus.errors import InputError
-from corpus.files import whole_directory
-from corpus.rows import Source
-from corpus.sorting import add_store, say_repeated, sorting_table, write_records, write_table
-from corpus.sources import Several
-from corpus.store import CorpusStore
+from heldin.base.errors import InputError
+from heldin.base.files import whole_directory
+from heldin.corpus.build import NoRecordError, build_store, store_folder
+from heldin.corpus.sorting import add_store, say_repeated, sorting_table, write_records, write_table
+from heldin.corpus.sources.open import Several
+from heldin.corpus.sources.rows import Source
+from heldin.corpus.store import CorpusStore
 
 ID_SHARES = 16
 

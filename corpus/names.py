@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from corpus.wording import counted
+from heldin.base.wording import counted
 
 
 def missing_names(users: Iterable[str]) -> list[str]:

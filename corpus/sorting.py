@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpus.errors import InputError
-from corpus.rows import SCHEMA
-from corpus.store import CorpusStore
+from heldin.base.errors import InputError
+from heldin.corpus.sources.rows import SCHEMA
+from heldin.corpus.store import CorpusStore
 
 ROWS_PER_BATCH = 65_536
 MEMORY = "768MB"  # DuckDB's share; Python, Arrow and the batches come on top

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
-from corpus.coins import fair_coin, keyed_order, keyed_uniform, seed_key
-from corpus.errors import InputError
-from corpus.store import CorpusStore
+from heldin.base.coins import fair_coin, keyed_order, keyed_uniform, seed_key
+from heldin.base.errors import InputError
+from heldin.corpus.store import CorpusStore
 
 MIN_RECORDS_TO_SPLIT = 4  # one to train on, one for the attacker, one to validate, one to test
 
@@ -49,6 +50,8 @@ class UserFilter:
     ``max_users`` keeps a fixed number, and one more user may push another out: it is not user-local and voids a
     user-level epsilon.
     """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
 
     include: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corpus.store import CorpusStore
+from heldin.corpus.store import CorpusStore
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Corpus statistics as plain text for a terminal."""
 
-from corpus.statistics import CorpusStatistics
+from heldin.corpus.statistics import CorpusStatistics
 
 BAR = 40
 EXCERPT = 100

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from corpus.errors import InputError
-from corpus.rows import SCHEMA
+from heldin.base.errors import InputError
+from heldin.corpus.sources.rows import SCHEMA
 
 
 @dataclass(frozen=True, slots=True)

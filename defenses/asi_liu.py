@@ -8,10 +8,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from corpus.coins import keyed_uniform
-from corpus.errors import InputError
-from defenses.accounting import calibrate, gaussian_mu
-from defenses.events import PoissonGaussian, check_count
+from heldin.base.coins import keyed_uniform
+from heldin.base.errors import InputError
+from heldin.defenses.accounting.events import PoissonGaussian, check_count
+from heldin.defenses.accounting.guarantees import calibrate, gaussian_mu
 
 SCORE_SENSITIVITY = 2.0
 

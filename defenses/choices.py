@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
-from corpus.errors import InputError
+from heldin.base.errors import InputError
 
 Positive: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Rate: TypeAlias = Annotated[float, Field(gt=0.0, le=1.0)]

@@ -13,9 +13,19 @@ from typing import Annotated, ClassVar, Literal, TypeAlias, assert_never
 from dp_accounting import dp_event
 from pydantic import Field, PositiveInt, model_validator
 
-from corpus.errors import InputError
-from defenses import accounting
-from defenses.choices import (
+from heldin.base.errors import InputError
+from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.composition import check_rounding
+from heldin.defenses.accounting.events import (
+    CappedPoissonGaussian,
+    Event,
+    FilteredGaussian,
+    PoissonGaussian,
+    UnamplifiedGaussian,
+    participations,
+    to_dp_event,
+)
+from heldin.defenses.choices import (
     Adjacency,
     BatchClip,
     CappedPoissonSampler,
@@ -34,16 +44,6 @@ from defenses.choices import (
     RecordSelection,
     Sampler,
     ShuffledSampler,
-)
-from defenses.composition import check_rounding
-from defenses.events import (
-    CappedPoissonGaussian,
-    Event,
-    FilteredGaussian,
-    PoissonGaussian,
-    UnamplifiedGaussian,
-    participations,
-    to_dp_event,
 )
 
 Unit: TypeAlias = Literal["example", "user"]

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from scipy import special
 
-from corpus.coins import keyed_digest
-from defenses.choices import NoiseGenerator
+from heldin.base.coins import keyed_digest
+from heldin.defenses.choices import NoiseGenerator
 
 
 def gaussian(

@@ -12,8 +12,8 @@ from typing import Any
 
 from dp_accounting import dp_event
 
-from corpus.errors import InputError
-from defenses.mechanism import Guarantee, Mechanism, NoGuarantee
+from heldin.base.errors import InputError
+from heldin.defenses.mechanism import Guarantee, Mechanism, NoGuarantee
 
 _RELEASED = {
     "last_step": "the model after the last step",

@@ -8,9 +8,9 @@ a resumed step draws what it would have drawn. HMAC-SHA-256 under a 256-bit key 
 from collections.abc import Sequence
 from typing import assert_never
 
-from corpus.coins import keyed_digest, keyed_order, keyed_uniform
-from corpus.errors import InputError
-from defenses.choices import CappedPoissonSampler, FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler
+from heldin.base.coins import keyed_digest, keyed_order, keyed_uniform
+from heldin.base.errors import InputError
+from heldin.defenses.choices import CappedPoissonSampler, FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler
 
 
 def draw(sampler: Sampler, key: bytes, step: int, identities: Sequence[str]) -> list[int]:

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from corpus.errors import InputError
-from models.loading import start_token
+from heldin.base.errors import InputError
+from heldin.models.loading import start_token
 
 GROUPS_OF_BATCHES = 32
 IGNORED = -100

@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from corpus.errors import InputError
-from corpus.files import whole_directory
-from models.loading import quiet_transformers
+from heldin.base.errors import InputError
+from heldin.base.files import whole_directory
+from heldin.models.loading import quiet_transformers
 
 KEPT_STATES = 2
 

@@ -7,11 +7,11 @@ from typing import Literal
 import torch
 from transformers import PreTrainedModel
 
-from corpus.errors import InputError
-from defenses.per_unit_gradients import clipped_gradient_sum
-from finetune.passes import Passes
-from finetune.private import whole_units
-from finetune.ranks import own_share, sum_over_ranks
+from heldin.base.errors import InputError
+from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
+from heldin.finetune.passes import Passes
+from heldin.finetune.private import whole_units
+from heldin.finetune.ranks import own_share, sum_over_ranks
 
 
 @dataclass(frozen=True)

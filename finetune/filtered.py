@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from corpus.coins import keyed_uniform
-from defenses.asi_liu import above_threshold, keep_probability
-from defenses.choices import ConcentrationFilter, FullBatchSampler
-from defenses.noise import gaussian
-from defenses.per_unit_gradients import clipped_gradient_sum
-from finetune.private import whole_units
-from finetune.units import PrivateTraining
+from heldin.base.coins import keyed_uniform
+from heldin.defenses.asi_liu import above_threshold, keep_probability
+from heldin.defenses.choices import ConcentrationFilter, FullBatchSampler
+from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
+from heldin.defenses.noise import gaussian
+from heldin.finetune.private import whole_units
+from heldin.finetune.units import PrivateTraining
 
 FLOATS_A_BLOCK = 2**22
 

@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from corpus.build import build_store
-from corpus.coins import keyed_order, seed_key
-from corpus.errors import InputError
-from corpus.files import cache_directory
-from corpus.rows import Columns
-from corpus.sources import open_source
-from corpus.store import texts_of
-from defenses.heuristics import median_group_size
-from defenses.per_unit_gradients import clipped_gradient_sum
-from finetune.batches import encode
-from finetune.passes import cut
-from finetune.private import whole_units
-from models.loading import LanguageModel, load_language_model
+from heldin.base.coins import keyed_order, seed_key
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory
+from heldin.corpus.build import build_store
+from heldin.corpus.sources.open import open_source
+from heldin.corpus.sources.rows import Columns
+from heldin.corpus.store import texts_of
+from heldin.defenses.accounting.heuristics import median_group_size
+from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
+from heldin.finetune.batches import encode
+from heldin.finetune.passes import cut
+from heldin.finetune.private import whole_units
+from heldin.models.loading import LanguageModel, load_language_model
 
 SAMPLED_USERS = 128  # as Charles et al. sample, Appendix F.1
 RECORDS_A_PASS = 64

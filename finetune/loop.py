@@ -10,19 +10,19 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from corpus.errors import InputError, ResumableError
-from corpus.files import text_sha256
-from defenses.choices import ConcentrationFilter
-from finetune.batches import ShuffledBatches, collate, record_losses
-from finetune.checkpoints import TrainingState, load_state, save_model, save_state
-from finetune.clipping import PlainClipping, clipped_batch_gradient
-from finetune.filtered import Halted, filtered_gradient
-from finetune.passes import Passes
-from finetune.private import private_gradient
-from finetune.ranks import own_share, processes, rank, sum_over_ranks, wait_for_all
-from finetune.recipe import Optimizer, Precision, Recipe
-from finetune.units import PrivateTraining
-from models.loading import LanguageModel, quiet_transformers
+from heldin.base.errors import InputError, ResumableError
+from heldin.base.files import text_sha256
+from heldin.defenses.choices import ConcentrationFilter
+from heldin.finetune.batches import ShuffledBatches, collate, record_losses
+from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state
+from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
+from heldin.finetune.filtered import Halted, filtered_gradient
+from heldin.finetune.passes import Passes
+from heldin.finetune.private import private_gradient
+from heldin.finetune.ranks import own_share, processes, rank, sum_over_ranks, wait_for_all
+from heldin.finetune.recipe import Optimizer, Precision, Recipe
+from heldin.finetune.units import PrivateTraining
+from heldin.models.loading import LanguageModel, quiet_transformers
 
 Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 

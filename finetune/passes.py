@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import torch
 
-from corpus.errors import ResumableError
+from heldin.base.errors import ResumableError
 
 Result = TypeVar("Result")
 

@@ -7,14 +7,14 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from corpus.errors import InputError
-from corpus.files import one_process_at_a_time, private_directory, text_sha256
-from finetune.batches import encode
-from finetune.loop import train
-from finetune.recipe import Recipe
-from models.loading import LanguageModel, default_device, load_language_model
-from models.shape import TinyModel
-from models.tiny import new_tiny_model, train_tokenizer
+from heldin.base.errors import InputError
+from heldin.base.files import one_process_at_a_time, private_directory, text_sha256
+from heldin.finetune.batches import encode
+from heldin.finetune.loop import train
+from heldin.finetune.recipe import Recipe
+from heldin.models.loading import LanguageModel, default_device, load_language_model
+from heldin.models.shape import TinyModel
+from heldin.models.tiny import new_tiny_model, train_tokenizer
 
 
 def pretrained_folder(texts: Sequence[str], shape: TinyModel, recipe: Recipe, cache: Path) -> Path:

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from defenses.choices import ConstantDivisor, FlatClip, NormalisedClip
-from defenses.noise import gaussian
-from defenses.one_pass import release_workspace
-from defenses.per_unit_gradients import Units, clip_factors, clipped_gradient_sum
-from finetune.batches import collate
-from finetune.passes import Passes, cut
-from finetune.ranks import own_share, sum_over_ranks
-from finetune.units import PrivateTraining, SampledUnit
+from heldin.defenses.choices import ConstantDivisor, FlatClip, NormalisedClip
+from heldin.defenses.gradients.one_pass import release_workspace
+from heldin.defenses.gradients.per_unit_gradients import Units, clip_factors, clipped_gradient_sum
+from heldin.defenses.noise import gaussian
+from heldin.finetune.batches import collate
+from heldin.finetune.passes import Passes, cut
+from heldin.finetune.ranks import own_share, sum_over_ranks
+from heldin.finetune.units import PrivateTraining, SampledUnit
 
 Contribution = list[Sequence[int]]
 

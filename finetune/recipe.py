@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
-from corpus.errors import InputError
+from heldin.base.errors import InputError
 
 
 class Optimizer(StrEnum):
@@ -40,6 +41,8 @@ class Precision(StrEnum):
 class Lora:
     """Low-rank adapters on the linear layers in place of training all parameters."""
 
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
+
     rank: int = 8
     alpha: int = 16
     targets: tuple[str, ...] | str = "all-linear"
@@ -65,6 +68,8 @@ class Recipe:
         group_by_length: draw batches of records of like length, in random order, to save padding.
         seed: of initialisation of adapters and of the order of records; public.
     """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
 
     epochs: float = 10.0
     batch_size: int = 8

@@ -6,12 +6,12 @@ from typing import Protocol
 
 import torch
 
-from corpus.coins import keyed_uniform
-from corpus.errors import InputError
-from defenses.choices import BatchClip, ConstantDivisor, NoClip, NoiseGenerator, RecordSelection
-from defenses.mechanism import Mechanism
-from defenses.sampling import draw
-from defenses.selection import select_records
+from heldin.base.coins import keyed_uniform
+from heldin.base.errors import InputError
+from heldin.defenses.choices import BatchClip, ConstantDivisor, NoClip, NoiseGenerator, RecordSelection
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.sampling import draw
+from heldin.defenses.texts.selection import select_records
 
 Gradients = Mapping[str, torch.Tensor]
 

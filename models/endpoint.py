@@ -15,9 +15,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from corpus.errors import InputError
-from corpus.files import text_sha256
-from models.endpoint_answers import (
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256
+from heldin.models.endpoint_answers import (
     Echoed,
     NoLogprobs,
     Style,
@@ -27,10 +27,10 @@ from models.endpoint_answers import (
     values_of_text,
     values_of_tokens,
 )
-from models.endpoint_client import Connection, Refusal
-from models.loading import PROBE, load_tokenizer, start_token
-from models.logprobs import cut_into_windows
-from models.token_scores import TokenScores
+from heldin.models.endpoint_client import Connection, Refusal
+from heldin.models.loading import PROBE, load_tokenizer, start_token
+from heldin.models.logprobs import cut_into_windows
+from heldin.models.token_scores import TokenScores
 
 COMPLETIONS = "/completions"
 BEFORE_TEXT, BEFORE_BLANK = "\n", "A"

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import httpx2
 
-from corpus.errors import InputError, ResumableError
+from heldin.base.errors import InputError, ResumableError
 
 TRY_AGAIN = {408, 425, 429, *range(500, 600)} - {501}
 LONGEST_WAIT = 60.0

@@ -2,8 +2,8 @@
 
 import torch
 
-from corpus.errors import InputError
-from models.loading import LanguageModel
+from heldin.base.errors import InputError
+from heldin.models.loading import LanguageModel
 
 
 @torch.inference_mode()

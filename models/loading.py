@@ -20,8 +20,8 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from corpus.errors import InputError
-from corpus.files import file_sha256, text_sha256
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256, text_sha256
 
 PROBE = "The quick brown fox met 12 people on Tuesday."
 _HUB_SECONDS = 10.0

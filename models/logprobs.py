@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from corpus.errors import InputError
-from models.loading import LanguageModel
-from models.token_scores import TokenScores
+from heldin.base.errors import InputError
+from heldin.models.loading import LanguageModel
+from heldin.models.token_scores import TokenScores
 
 MAX_PADDING = 0.05
 LOGITS_PER_BATCH = {"cpu": 2**22, "cuda": 2**30}

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from corpus.errors import InputError
-from corpus.files import private_directory
-from models.endpoint import EndpointModel, score_endpoint_texts
-from models.loading import LanguageModel
-from models.logprobs import score_texts
-from models.token_scores import TokenScores
+from heldin.base.errors import InputError
+from heldin.base.files import private_directory
+from heldin.models.endpoint import EndpointModel, score_endpoint_texts
+from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import score_texts
+from heldin.models.token_scores import TokenScores
 
 CHUNK = 512
 RULE_VERSION = "1"  # of what is scored; raise it when models.logprobs scores something else

@@ -1,13 +1,16 @@
 """Shape of the tiny model that is pre-trained where none can be fetched."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from corpus.errors import InputError
+from heldin.base.errors import InputError
 
 
 @dataclass(frozen=True)
 class TinyModel:
     """Shape of a tiny GPT-Neo; layers alternate global and local attention as in the released models."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
 
     vocabulary: int = 2048
     context: int = 128

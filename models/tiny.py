@@ -6,9 +6,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, PreTrainedTokenizerFast
 
-from corpus.errors import InputError
-from models.loading import check_tokenizer
-from models.shape import TinyModel
+from heldin.base.errors import InputError
+from heldin.models.loading import check_tokenizer
+from heldin.models.shape import TinyModel
 
 END_OF_TEXT = "<|endoftext|>"
 

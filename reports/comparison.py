@@ -6,10 +6,10 @@ With the runs of Kandpal et al. (2024) it is their Figures 4, 7, 11, 12 (left), 
 import numpy as np
 from matplotlib.axes import Axes
 
-from audit.compare import Comparison
-from audit.record import Record
-from audit.record_results import Estimate
-from reports.drawing import BLUE, GREY, ORANGE, figure, label
+from heldin.audit.results import Estimate
+from heldin.record.compare import Comparison
+from heldin.record.document import Record
+from heldin.reports.drawing import BLUE, GREY, ORANGE, figure, label
 
 DASHES = ["-", "--", ":", "-."]
 COLOURS = [BLUE, ORANGE, "black", GREY]

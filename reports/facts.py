@@ -1,9 +1,9 @@
 """The facts of a record, as (what, value) rows."""
 
-from audit.record import Overlaps, Record
-from audit.record_results import TrialsFacts
-from reports.findings import known
-from reports.wording import breakable
+from heldin.audit.results import TrialsFacts
+from heldin.record.document import Overlaps, Record
+from heldin.reports.findings import known
+from heldin.reports.wording import breakable
 
 
 def facts(record: Record) -> list[list[str]]:

@@ -3,10 +3,10 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from audit.record import Record
-from audit.record_results import AttackResult, CanaryFacts, CanaryGroup, Curve, Estimate, GradientNorms, Knowledge
-from corpus.wording import counted
-from reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
+from heldin.audit.results import AttackResult, CanaryFacts, CanaryGroup, Curve, Estimate, GradientNorms, Knowledge
+from heldin.base.wording import counted
+from heldin.record.document import Record
+from heldin.reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
 
 
 def figures(record: Record) -> dict[str, str]:

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from audit.headline import PROMISES
-from audit.record import Count, Record
-from audit.record_results import DecisionFacts, VerdictFacts
-from audit.verdict import NO_CLAIM
-from corpus.wording import counted
-from reports import training_findings
-from reports.next_steps import next_step
-from reports.wording import group_name, interval, percent, sentence
+from heldin.audit.headline import PROMISES
+from heldin.audit.results import DecisionFacts, VerdictFacts
+from heldin.base.wording import counted
+from heldin.bounds.verdict import NO_CLAIM
+from heldin.record.document import Count, Record
+from heldin.reports import training_findings
+from heldin.reports.next_steps import next_step
+from heldin.reports.wording import group_name, interval, percent, sentence
 
 HOW_WELL = "How well the attacks did"
 BOUNDS = "Bounds and verdict"

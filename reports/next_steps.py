@@ -1,8 +1,8 @@
 """What to do with an answer, and what the words of a report mean."""
 
-from audit.decision import Answer, Promise
-from audit.record import Record
-from audit.record_results import DecisionFacts
+from heldin.audit.decision import Answer, Promise
+from heldin.audit.results import DecisionFacts
+from heldin.record.document import Record
 
 # (term, words of a report that need it: none for those that every report has, meaning)
 _WORDS = (

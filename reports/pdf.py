@@ -10,13 +10,14 @@ from typing import Any
 import typst
 import yaml
 
-from audit.record import Record, read_record
-from corpus.files import whole_file
-from reports.facts import facts
-from reports.figures import canary_caption, figures, shown_curves
-from reports.findings import findings
-from reports.next_steps import glossary
-from reports.tables import (
+from heldin.base.files import whole_file
+from heldin.record.document import Record, read_record
+from heldin.reports.facts import facts
+from heldin.reports.figures import canary_caption, figures, shown_curves
+from heldin.reports.findings import findings
+from heldin.reports.next_steps import glossary
+from heldin.reports.retraining_figure import trials_histogram
+from heldin.reports.tables import (
     attack_rows,
     blind_rows,
     bound_rows,
@@ -27,8 +28,7 @@ from reports.tables import (
     refused_rows,
     tpr_rows,
 )
-from reports.trials_figure import trials_histogram
-from reports.wording import breakable, percent
+from heldin.reports.wording import breakable, percent
 
 TEMPLATE = Path(__file__).with_name("report.typ")
 

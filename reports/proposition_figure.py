@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from audit.studies.mean_estimation_sweeps import Interval
-from audit.studies.proposition import Measured, Point
-from audit.studies.proposition_sweeps import PropositionStudy, SizeResult, bounds_of, diagonal, most_after
-from reports.drawing import BLUE, GREY, ORANGE, figure, label
+from heldin.reports.drawing import BLUE, GREY, ORANGE, figure, label
+from heldin.studies.mean_estimation_sweeps import Interval
+from heldin.studies.proposition import Measured, Point
+from heldin.studies.proposition_sweeps import PropositionStudy, SizeResult, bounds_of, diagonal, most_after
 
 _STATISTIC, _PAPER, _JENSEN = "T", "bounds of Proposition 1", "between Jensen's bounds"
 _REFUSED = "alpha chi² is above this"

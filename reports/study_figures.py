@@ -6,11 +6,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from audit.studies.effective_noise import PAPERS_LIMIT, PAPERS_MEASURED, NoiseRow
-from audit.studies.mean_estimation import Outcome, Point
-from audit.studies.mean_estimation_sweeps import Study, Swept, mean_error
-from corpus.errors import InputError
-from reports.drawing import BLUE, GREY, ORANGE, figure
+from heldin.base.errors import InputError
+from heldin.reports.drawing import BLUE, GREY, ORANGE, figure
+from heldin.studies.effective_noise import PAPERS_LIMIT, PAPERS_MEASURED, NoiseRow
+from heldin.studies.mean_estimation import Outcome, Point
+from heldin.studies.mean_estimation_sweeps import Study, Swept, mean_error
 
 _AXES: dict[Swept, str] = {
     "epsilon": "epsilon",

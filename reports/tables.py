@@ -1,8 +1,8 @@
 """Rows of a report's tables, as text."""
 
-from audit.record import Record
-from audit.record_results import AttackResult
-from reports.wording import group_name, percent
+from heldin.audit.results import AttackResult
+from heldin.record.document import Record
+from heldin.reports.wording import group_name, percent
 
 PASSES = "*"  # beside what passes after adjustment
 EXACT = "exact for complete separation"

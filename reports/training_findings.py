@@ -1,10 +1,10 @@
 """Independent trainings in plain words: what was trained, how well they are told apart, what follows, what does not."""
 
-from audit.record import Record
-from audit.record_results import TrialsFacts
-from audit.verdict import NO_CLAIM
-from corpus.wording import counted
-from reports.wording import interval
+from heldin.audit.results import TrialsFacts
+from heldin.base.wording import counted
+from heldin.bounds.verdict import NO_CLAIM
+from heldin.record.document import Record
+from heldin.reports.wording import interval
 
 
 def audited(record: Record, trials: TrialsFacts) -> str:

@@ -1,7 +1,7 @@
 """How numbers and names read in a report."""
 
-from audit.record_results import CanaryGroup, Estimate
-from corpus.wording import counted
+from heldin.audit.results import CanaryGroup, Estimate
+from heldin.base.wording import counted
 
 _BREAK = "\u200b"  # a place where a line may end
 

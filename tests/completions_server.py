@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from models.endpoint_client import Connection, Endpoint
+from heldin.models.endpoint_client import Connection, Endpoint
 
 
 class CompletionsServer:

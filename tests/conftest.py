@@ -39,7 +39,7 @@ class _Entropy:
 
 @pytest.fixture(autouse=True)
 def _fixed_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corpus.coins.secrets", _Entropy(request.node.nodeid))
+    monkeypatch.setattr("heldin.base.coins.secrets", _Entropy(request.node.nodeid))
 
 
 class _FixedKeysOfFixtures:
@@ -50,7 +50,7 @@ class _FixedKeysOfFixtures:
         if fixturedef.scope == "function":
             return (yield)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("corpus.coins.secrets", _Entropy(f"{fixturedef.baseid} {fixturedef.argname}"))
+            patch.setattr("heldin.base.coins.secrets", _Entropy(f"{fixturedef.baseid} {fixturedef.argname}"))
             return (yield)
 
 
@@ -85,10 +85,10 @@ def english() -> list[str]:
 @pytest.fixture(scope="session")
 def make_lm(english: list[str]) -> Callable[..., object]:
     """Factory of tiny GPT-Neo language models with random weights and one shared tokenizer."""
-    from corpus.files import text_sha256
-    from models.loading import LanguageModel
-    from models.shape import TinyModel
-    from models.tiny import new_tiny_model, train_tokenizer
+    from heldin.base.files import text_sha256
+    from heldin.models.loading import LanguageModel
+    from heldin.models.shape import TinyModel
+    from heldin.models.tiny import new_tiny_model, train_tokenizer
 
     tokenizer = train_tokenizer(english, 400)
 
@@ -149,12 +149,12 @@ Call = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
     """Run ``heldin ARGS`` in this process; returns exit code, standard output and standard error."""
-    import heldin
+    from heldin.commands import cli
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["heldin", *map(str, arguments)])
         with pytest.raises(SystemExit) as caught:
-            heldin.main()
+            cli.main()
         out, err = capsys.readouterr()
         return int(caught.value.code or 0), out, err
 
@@ -172,10 +172,10 @@ def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finished(small_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one finished small run with its report. Read only."""
-    from audit.config import load_config
-    from audit.pipeline import run
-    from audit.progress import LineReporter
-    from reports.pdf import write_report
+    from heldin.base.progress import LineReporter
+    from heldin.jobs.config import load_config
+    from heldin.jobs.run.pipeline import run
+    from heldin.reports.pdf import write_report
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from audit.labelled import LabelledScores, labelled
+from heldin.bounds.scores import LabelledScores, labelled
 
 
 def gaussian_scores(mu, n, seed=0):

@@ -1,11 +1,11 @@
 """Parts of a record that are made up, for what reads records, and evidence for what decides."""
 
-from audit.decision import DecisionConfig, Evidence, RateEvidence, ScoreEvidence, decide
-from audit.headline import USERS, headline, notes
-from audit.randomisation import Law
-from audit.record_results import AttackResult, CanaryFacts, Curve, DecisionFacts, Estimate, Histogram, TprAt
-from defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
-from defenses.mechanism import Mechanism
+from heldin.audit.decision import DecisionConfig, Evidence, RateEvidence, ScoreEvidence, decide
+from heldin.audit.headline import USERS, headline, notes
+from heldin.audit.randomisation import Law
+from heldin.audit.results import AttackResult, CanaryFacts, Curve, DecisionFacts, Estimate, Histogram, TprAt
+from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+from heldin.defenses.mechanism import Mechanism
 
 
 def canary_facts(groups, **changes):

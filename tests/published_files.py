@@ -11,9 +11,9 @@ from xml.sax.saxutils import quoteattr
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corpus.presets import PRESETS, PresetSource
-from corpus.published import WORDS
-from corpus.rows import BadRows
+from heldin.corpus.presets.catalogue import PRESETS, PresetSource
+from heldin.corpus.presets.published import WORDS
+from heldin.corpus.sources.rows import BadRows
 
 
 def mail(sender, to, subject, text, **headers):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from defenses.per_unit_gradients import Units, clipped_gradient_sum
-from models.loading import quiet_transformers
+from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
+from heldin.models.loading import quiet_transformers
 
 V = 61
 ENGINES = ["loop", "materialise", "ghost", "stream", "auto"]
@@ -120,7 +120,7 @@ def checkpoint(model, **settings):
 def run(model, units, engine="auto", **settings):
     if engine == "stream":  # what "auto" takes for long units where there is no memory for anything else
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("defenses.engine_choice.GRAM", 1e9)
+            patch.setattr("heldin.defenses.gradients.engine_choice.GRAM", 1e9)
             return clipped_gradient_sum(model, units, engine="auto", memory_budget=0, **settings)
     return clipped_gradient_sum(model, units, engine=engine, **settings)
 

@@ -13,10 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from audit.white_box import laws
-from audit.white_box.canaries import Array
-from audit.white_box.check import LEVEL, Check, tested
-from audit.white_box.laws import Found
+from heldin.white_box import laws
+from heldin.white_box.canaries import Array
+from heldin.white_box.check import LEVEL, Check, tested
+from heldin.white_box.laws import Found
 
 Tensors = Mapping[str, Array]  # by name, (keys, steps, *shape)
 Part = Literal["tensor", "row", "column"]

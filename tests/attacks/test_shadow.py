@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attacks.shadow import shadow_likelihood_ratio
-from audit.roc import auroc
-from corpus.errors import InputError
+from heldin.attacks.shadow import shadow_likelihood_ratio
+from heldin.base.errors import InputError
+from heldin.bounds.roc import auroc
 
 
 def _world(users, models, gap, seed=0):

@@ -6,9 +6,9 @@ import zlib
 import numpy as np
 import pytest
 
-from attacks.statistics import LikelihoodRatio, Loss, MinKPlusPlus, Scale, Zlib
-from corpus.errors import InputError
-from models.token_scores import TokenScores
+from heldin.attacks.statistics import LikelihoodRatio, Loss, MinKPlusPlus, Scale, Zlib
+from heldin.base.errors import InputError
+from heldin.models.token_scores import TokenScores
 
 TEXT = "hello hello hello hello"
 

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from audit.blind import bag_of_words, reference_alone
+from heldin.audit.blind import bag_of_words, reference_alone
 
 WORDS = [f"word{i}" for i in range(60)]
 

@@ -7,28 +7,29 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from attacks.table import REFERENCE_ALONE, TextStatistic
-from audit.attacker import AttackConfig
-from audit.canary_results import COINS, canary_results, joined, kinds_of
-from audit.config import AuditConfig, parse_config
-from audit.decision import DecisionConfig
-from audit.judgement import judge
-from audit.ledger import draw_ledger, ledger_of_run
-from audit.plan import mechanism_of
-from audit.planting import plant
-from audit.progress import LineReporter
-from audit.results import results_of
-from audit.scored_users import scored_users
-from audit.verdict import stated_claim
-from canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
-from canaries.planted import load_canaries, save_canaries
-from corpus.build import build_store
-from corpus.coins import fair_coin
-from corpus.errors import InputError
-from corpus.rows import Columns
-from corpus.split import Assignment as Split
-from corpus.split import Part, Role, records_to_train_on, set_aside_sizes
-from corpus.text_files import JsonLines
+from heldin.attacks.config import AttackConfig
+from heldin.attacks.table import REFERENCE_ALONE, TextStatistic
+from heldin.audit.assessment import results_of
+from heldin.audit.canary_groups import COINS, canary_results, joined, kinds_of
+from heldin.audit.config import AuditConfig
+from heldin.audit.decision import DecisionConfig
+from heldin.audit.judge import judge
+from heldin.audit.scored_users import scored_users
+from heldin.base.coins import fair_coin
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter
+from heldin.bounds.verdict import stated_claim
+from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
+from heldin.canaries.planted import load_canaries, save_canaries
+from heldin.corpus.build import build_store
+from heldin.corpus.sources.rows import Columns
+from heldin.corpus.sources.text_files import JsonLines
+from heldin.corpus.split import Assignment as Split
+from heldin.corpus.split import Part, Role, records_to_train_on, set_aside_sizes
+from heldin.jobs.config import parse_config
+from heldin.jobs.run.ledger import draw_ledger, ledger_of_run
+from heldin.jobs.run.plan import mechanism_of
+from heldin.jobs.run.planting import plant
 
 ULS = {"kind": "uls", "population": 20, "cohort": 5, "steps": 10, "delta": 1e-3, "noise_multiplier": 2.0}
 EXAMPLE = {"kind": "example", "population": 200, "cohort": 5, "steps": 10, "delta": 1e-4, "noise_multiplier": 2.0}

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from audit.attack_results import attack_results
-from audit.canary_results import COINS
-from audit.coarse import LEAST_IN_GROUP, brief, coarse_percentiles, grouped, significant
-from audit.config import AuditConfig
-from audit.decision import DecisionConfig
-from audit.family import Variant, evaluate_family
-from audit.roc import roc_curve, tpr_at_fpr
+from heldin.audit.attack_results import attack_results
+from heldin.audit.canary_groups import COINS
+from heldin.audit.coarse import LEAST_IN_GROUP, brief, coarse_percentiles, grouped, significant
+from heldin.audit.config import AuditConfig
+from heldin.audit.decision import DecisionConfig
+from heldin.audit.family import Variant, evaluate_family
+from heldin.bounds.roc import roc_curve, tpr_at_fpr
 
 
 def _sides(users=200, gap=0.7, seed=0):

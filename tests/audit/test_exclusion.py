@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from audit.decision import DecisionConfig
-from audit.exclusion import exclusion, lines, margins
-from corpus.errors import InputError
-from corpus.wording import at_most_counted
+from heldin.audit.decision import DecisionConfig
+from heldin.audit.exclusion import exclusion, lines, margins
+from heldin.base.errors import InputError
+from heldin.base.wording import at_most_counted
 
 
 @pytest.mark.parametrize(("scores", "correlation"), [(1, 0.7), (7, 0.7), (15, 0.7), (15, 0.0), (40, 0.95)])

@@ -8,8 +8,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE, TextStatistic
-from audit.exposure import (
+from heldin.attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE, TextStatistic
+from heldin.audit.exposure import (
     LEAST_IN_GROUP,
     PROPERTIES,
     SMOOTHING,
@@ -21,9 +21,9 @@ from audit.exposure import (
     word_divergences,
     write_people,
 )
-from audit.scored_users import scored_users
-from corpus.errors import InputError
-from defenses.data_side import TrainingRecord
+from heldin.audit.scored_users import scored_users
+from heldin.base.errors import InputError
+from heldin.defenses.texts.data_side import TrainingRecord
 
 
 def _word_divergences_one_by_one(texts):

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from audit.decision import Answer, DecisionConfig, Promise, RateEvidence, ScoreEvidence, decide, users_needed
-from audit.headline import CANARIES, TRAININGS, headline, notes
+from heldin.audit.decision import Answer, DecisionConfig, Promise, RateEvidence, ScoreEvidence, decide, users_needed
+from heldin.audit.headline import CANARIES, TRAININGS, headline, notes
 from tests.made_facts import decision_of, evidence, score
 
 BY = DecisionConfig()

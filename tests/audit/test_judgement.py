@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from audit.judgement import judge
-from audit.record_results import Blind
-from audit.sides import Sides
-from audit.verdict import Assignment, stated_claim
+from heldin.audit.judge import judge
+from heldin.audit.results import Blind
+from heldin.audit.sides import Sides
+from heldin.bounds.verdict import Assignment, stated_claim
 
 USERS = [f"u{i}" for i in range(400)]
 

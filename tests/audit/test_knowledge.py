@@ -5,10 +5,10 @@ import time
 import numpy as np
 import pytest
 
-from attacks.table import TextStatistic
-from audit.knowledge import attacker_knowledge
-from audit.roc import auroc
-from audit.scored_users import scored_users
+from heldin.attacks.table import TextStatistic
+from heldin.audit.knowledge import attacker_knowledge
+from heldin.audit.scored_users import scored_users
+from heldin.bounds.roc import auroc
 
 
 def _statistics(users, texts, gap, seed=0):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit.limits import auroc_limits, tpr_at_most
-from audit.roc import auroc
+from heldin.audit.limits import auroc_limits, tpr_at_most
+from heldin.bounds.roc import auroc
 
 SCORES = 7
 CORRELATION = 0.7
@@ -90,7 +90,7 @@ def test_a_rate_s_limit_is_above_the_estimate_and_above_what_so_few_can_exclude(
 
 def test_the_largest_rate_is_excluded_as_seldom_as_it_may():
     """400 audits in which one score in seven names a quarter at 5 % FPR: how often more than its truth is excluded."""
-    from audit.bootstrap import bootstrap
+    from heldin.audit.bootstrap import bootstrap
 
     rng = np.random.default_rng(4)
     shift = np.zeros(SCORES)

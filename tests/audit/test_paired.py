@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from audit.bootstrap import bootstrap
-from audit.paired import auroc_difference, independent_difference
-from audit.roc import auroc
+from heldin.audit.bootstrap import bootstrap
+from heldin.audit.paired import auroc_difference, independent_difference
+from heldin.bounds.roc import auroc
 
 
 def _two_attacks(rng, n1=60, n0=50, common=1.0, gain=0.3):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit.randomisation import Law, _assignments, _p_values, _Table, least_redraws, randomisation_test
-from corpus.errors import InputError
+from heldin.audit.randomisation import Law, _assignments, _p_values, _Table, least_redraws, randomisation_test
+from heldin.base.errors import InputError
 from tests.oracles import randomisation as oracle
 
 FPRS = (0.1, 0.25)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from audit.white_box import laws, regular_checks
-from audit.white_box.check import LEVEL
-from audit.white_box.laws import SEEN
+from heldin.audit.white_box import regular_checks
+from heldin.white_box import laws
+from heldin.white_box.check import LEVEL
+from heldin.white_box.laws import SEEN
 
 PLANTED = 200
 SHAPES = {"matrix": (40, 16), "wide": (16, 48), "bias": (16,), "one": (1,)}

@@ -5,9 +5,15 @@ import re
 
 import pytest
 
-from canaries.craft import high_temperature_users, rare_phrase_users, rare_tokens, token_counts, unseen_token_users
-from canaries.kinds import Kind
-from corpus.errors import InputError
+from heldin.base.errors import InputError
+from heldin.canaries.craft import (
+    high_temperature_users,
+    rare_phrase_users,
+    rare_tokens,
+    token_counts,
+    unseen_token_users,
+)
+from heldin.canaries.kinds import Kind
 
 NAMES = [f"c{i}" for i in range(6)]
 
@@ -107,7 +113,7 @@ def test_sampled_users_go_on_from_their_own_prefix(make_lm):
 
 
 def test_temperature_makes_sampled_texts_less_like_the_model(make_lm):
-    from models.logprobs import score_texts
+    from heldin.models.logprobs import score_texts
 
     lm = make_lm(seed=4)
     for parameter in lm.model.parameters():

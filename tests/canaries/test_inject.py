@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from canaries.inject import canary_name, canary_of_user, has_document_of, insert_at_random, sample_substring
-from corpus.store import Record
+from heldin.canaries.inject import canary_name, canary_of_user, has_document_of, insert_at_random, sample_substring
+from heldin.corpus.store import Record
 
 
 @pytest.fixture(scope="module")

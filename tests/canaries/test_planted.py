@@ -5,12 +5,12 @@ import stat
 
 import pytest
 
-from canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
-from canaries.planted import load_canaries, save_canaries
-from corpus.build import build_store
-from corpus.errors import InputError
-from corpus.rows import Columns
-from corpus.text_files import JsonLines
+from heldin.base.errors import InputError
+from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
+from heldin.canaries.planted import load_canaries, save_canaries
+from heldin.corpus.build import build_store
+from heldin.corpus.sources.rows import Columns
+from heldin.corpus.sources.text_files import JsonLines
 
 USERS = [
     CanaryUser(

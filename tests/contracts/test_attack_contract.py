@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import attacks
-from attacks.protocol import AGGREGATIONS, UserScores, lift_to_users
-from attacks.scoring import AttackTexts, score_attacks
-from attacks.statistics import ATTACKS, get_attack
-from attacks.table import user_scores
-from corpus.errors import InputError
-from models.logprobs import score_texts
-from models.score_cache import ScoreCache
-from models.token_scores import TokenScores
+import heldin.attacks as attacks
+from heldin.attacks.protocol import AGGREGATIONS, UserScores, lift_to_users
+from heldin.attacks.scoring import AttackTexts, score_attacks
+from heldin.attacks.statistics import ATTACKS, get_attack
+from heldin.attacks.table import user_scores
+from heldin.base.errors import InputError
+from heldin.models.logprobs import score_texts
+from heldin.models.score_cache import ScoreCache
+from heldin.models.token_scores import TokenScores
 
 every_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from corpus.build import build_store
-from corpus.errors import InputError
-from corpus.presets import PRESETS, PresetSource
-from corpus.rows import SCHEMA, BadRows
+from heldin.base.errors import InputError
+from heldin.corpus.build import build_store
+from heldin.corpus.presets.catalogue import PRESETS, PresetSource
+from heldin.corpus.sources.rows import SCHEMA, BadRows
 from tests.published_files import (
     article,
     comment,

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corpus.build import build_store
-from corpus.errors import InputError
-from corpus.hub import HuggingFace
-from corpus.markov import MarkovCorpus
-from corpus.rows import SCHEMA, BadRows, Columns, Source
-from corpus.sources import Markov, Synthetic, open_source
-from corpus.synthetic import SyntheticCorpus
-from corpus.text_files import Csv, JsonLines, Parquet
+from heldin.base.errors import InputError
+from heldin.corpus.build import build_store
+from heldin.corpus.made_up.markov import MarkovCorpus
+from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.open import Markov, Synthetic, open_source
+from heldin.corpus.sources.rows import SCHEMA, BadRows, Columns, Source
+from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 
 ROWS = [
     {"who": "ann", "body": "Good morning, Bob.", "key": "r1", "when": "2001-01-02"},

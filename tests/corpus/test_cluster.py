@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from corpus import cluster
-from corpus.build import build_store
-from corpus.cluster import build_on_cluster, rows_between, user_ranges
-from corpus.errors import InputError
-from corpus.rows import Columns
-from corpus.sources import Several
-from corpus.store import CorpusStore
-from corpus.text_files import JsonLines
+from heldin.base.errors import InputError
+from heldin.corpus import cluster
+from heldin.corpus.build import build_store
+from heldin.corpus.cluster import build_on_cluster, rows_between, user_ranges
+from heldin.corpus.sources.open import Several
+from heldin.corpus.sources.rows import Columns
+from heldin.corpus.sources.text_files import JsonLines
+from heldin.corpus.store import CorpusStore
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray (the extra 'cluster') is missing")
 

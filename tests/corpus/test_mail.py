@@ -5,12 +5,12 @@ from email.message import EmailMessage
 
 import pytest
 
-from corpus.build import build_store
-from corpus.errors import InputError
-from corpus.hub import HuggingFace
-from corpus.mail import Maildir, Mbox
-from corpus.rows import BadRows, Columns
-from corpus.sources import open_source
+from heldin.base.errors import InputError
+from heldin.corpus.build import build_store
+from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.mail import Maildir, Mbox
+from heldin.corpus.sources.open import open_source
+from heldin.corpus.sources.rows import BadRows, Columns
 
 
 def _message(sender, body, **headers):

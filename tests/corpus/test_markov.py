@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from corpus.errors import InputError
-from corpus.markov import MarkovCorpus, chain_of, draw, generate, log_probability, user_weights, word_list
+from heldin.base.errors import InputError
+from heldin.corpus.made_up.markov import (
+    MarkovCorpus,
+    chain_of,
+    draw,
+    generate,
+    log_probability,
+    user_weights,
+    word_list,
+)
 from tests.oracles.proposition import naive_probability
 
 SMALL = MarkovCorpus(users=4, vocabulary=3, length=4, distinctiveness=0.8, seed=5)

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from corpus.errors import InputError
-from corpus.preset_mail import is_forwarded, owner_of, repeats_ngram
-from corpus.presets import PRESETS
-from corpus.published import WORDS, Tokens
+from heldin.base.errors import InputError
+from heldin.corpus.presets.catalogue import PRESETS
+from heldin.corpus.presets.mail import is_forwarded, owner_of, repeats_ngram
+from heldin.corpus.presets.published import WORDS, Tokens
 from tests.published_files import (
     enron_tarball,
     mail,

@@ -8,17 +8,17 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from audit.config import parse_config
-from audit.corpus_config import preset_tokens
-from audit.plan import mechanism_of
-from corpus.build import build_store
-from corpus.errors import InputError
-from corpus.preset_posts import plain_text
-from corpus.preset_tables import arxiv_year, is_person
-from corpus.presets import PRESETS, PresetSource, preset_outcome
-from corpus.published import WORDS, Tokens
-from corpus.rows import BadRows
-from corpus.split import UserFilter
+from heldin.base.errors import InputError
+from heldin.corpus.build import build_store
+from heldin.corpus.config import preset_tokens
+from heldin.corpus.presets.catalogue import PRESETS, PresetSource, preset_outcome
+from heldin.corpus.presets.posts import plain_text
+from heldin.corpus.presets.published import WORDS, Tokens
+from heldin.corpus.presets.tables import arxiv_year, is_person
+from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.split import UserFilter
+from heldin.jobs.config import parse_config
+from heldin.jobs.run.plan import mechanism_of
 from tests.published_files import (
     article,
     comment,

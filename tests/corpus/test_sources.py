@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corpus.errors import InputError
-from corpus.rows import BadRows
-from corpus.sources import Synthetic
-from corpus.synthetic import SyntheticCorpus
-from corpus.text_files import Csv, JsonLines, Parquet
+from heldin.base.errors import InputError
+from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.corpus.sources.open import Synthetic
+from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 
 GOOD = b'{"user": "ann", "text": "hello"}\n'
 

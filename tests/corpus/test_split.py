@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from corpus.build import build_store
-from corpus.coins import fair_coin, keyed_order, new_key, seed_key
-from corpus.errors import InputError
-from corpus.rows import Columns
-from corpus.split import Assignment, Part, Role, UserFilter, assign, select_users, set_aside
-from corpus.text_files import JsonLines
+from heldin.base.coins import fair_coin, keyed_order, new_key, seed_key
+from heldin.base.errors import InputError
+from heldin.corpus.build import build_store
+from heldin.corpus.sources.rows import Columns
+from heldin.corpus.sources.text_files import JsonLines
+from heldin.corpus.split import Assignment, Part, Role, UserFilter, assign, select_users, set_aside
 
 USERS = [f"user{i}" for i in range(400)]
 COIN_ALARM = 1e-6

@@ -4,12 +4,12 @@ import gzip
 import json
 from collections import Counter, defaultdict
 
-from corpus.build import build_store
-from corpus.names import missing_names_line
-from corpus.rows import Columns
-from corpus.statistics import corpus_statistics, records_histogram
-from corpus.statistics_table import statistics_table
-from corpus.text_files import JsonLines
+from heldin.corpus.build import build_store
+from heldin.corpus.names import missing_names_line
+from heldin.corpus.sources.rows import Columns
+from heldin.corpus.sources.text_files import JsonLines
+from heldin.corpus.statistics import corpus_statistics, records_histogram
+from heldin.corpus.statistics_table import statistics_table
 
 
 def _store(tmp_path, pairs):

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import corpus.build
-from corpus.aliases import load_aliases
-from corpus.build import build_store
-from corpus.errors import InputError
-from corpus.files import whole_directory, whole_file
-from corpus.rows import Columns
-from corpus.sources import Several
-from corpus.text_files import JsonLines
+import heldin.corpus.build
+from heldin.base.errors import InputError
+from heldin.base.files import whole_directory, whole_file
+from heldin.corpus.aliases import load_aliases
+from heldin.corpus.build import build_store
+from heldin.corpus.sources.open import Several
+from heldin.corpus.sources.rows import Columns
+from heldin.corpus.sources.text_files import JsonLines
 
 
 def _source(folder, rows, name="mail.jsonl"):
@@ -78,7 +78,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path, monkeypatch):
     def full_disk(table, path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(corpus.build, "write_table", full_disk)
+    monkeypatch.setattr(heldin.corpus.build, "write_table", full_disk)
     with pytest.raises(OSError, match="No space left"):
         build_store(_source(tmp_path, _rows(3, 2)), tmp_path)
     assert list((tmp_path / "corpora").iterdir()) == []

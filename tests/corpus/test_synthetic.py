@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corpus import synthetic
-from corpus.errors import InputError
-from corpus.lexicon import PHRASES, STOCKS
-from corpus.synthetic import SyntheticCorpus, generate, generate_user, user_weights
+from heldin.base.errors import InputError
+from heldin.corpus.made_up import synthetic
+from heldin.corpus.made_up.lexicon import PHRASES, STOCKS
+from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate, generate_user, user_weights
 
 SMALL = SyntheticCorpus(users=8, mean_records=6, min_records=3)
 
@@ -33,13 +33,13 @@ def company(request):
 
 def test_equal_parameters_give_equal_records_whatever_the_hash_seed():
     program = (
-        "import hashlib; from corpus.synthetic import *; "
+        "import hashlib; from heldin.corpus.made_up.synthetic import *; "
         f"print(hashlib.sha256(repr(list(generate({SMALL!r}))).encode()).hexdigest())"
     )
     here = hashlib.sha256(repr(list(generate(SMALL))).encode()).hexdigest()
     root = Path(synthetic.__file__).parents[1]
     for hash_seed in ("1", "2"):
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(root)}
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{root / 'src'}:{root}"}
         run = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
         )

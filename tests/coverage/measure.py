@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special, stats
 
-from audit import bands, bounds, estimates, one_run, verdict
-from audit.bound_scores import PLAN_FAMILY
-from audit.labelled import LabelledScores
-from audit.noise_family import family_bound
-from audit.one_run import Guesses
+from heldin.bounds import bands, estimates, one_run, verdict
+from heldin.bounds import thresholds as bounds
+from heldin.bounds.catalogue import PLAN_FAMILY
+from heldin.bounds.noise_family import family_bound
+from heldin.bounds.one_run import Guesses
+from heldin.bounds.scores import LabelledScores
 from tests.coverage.mechanisms import DELTA, Known, gaussian, mechanisms, randomised_response
 
 ALPHA = 0.05

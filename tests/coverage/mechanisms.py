@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from audit.noise_family import NoiseFamily, noise_family
-from audit.tradeoff import RocCeiling, ceiling_of, epsilon_delta_ceiling
-from audit.verdict import Claim, curve_claim
-from defenses.accounting import calibrate, gaussian_mu
-from defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
-from defenses.events import PoissonGaussian, UnamplifiedGaussian
-from defenses.mechanism import Mechanism
+from heldin.bounds.noise_family import NoiseFamily, noise_family
+from heldin.bounds.verdict import Claim, curve_claim
+from heldin.defenses.accounting.ceiling import RocCeiling, ceiling_of, epsilon_delta_ceiling
+from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
+from heldin.defenses.accounting.guarantees import calibrate, gaussian_mu
+from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+from heldin.defenses.mechanism import Mechanism
 
 DELTA = 1e-5
 STEPS, RATE = 10, 0.1

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit import one_run
-from audit.labelled import LabelledScores
-from audit.measured_coverage import MEASURED
+from heldin.bounds import one_run
+from heldin.bounds.coverage import MEASURED
+from heldin.bounds.scores import LabelledScores
 from tests.coverage import measure
 from tests.coverage.measure import Row, most_wrong
 from tests.coverage.mechanisms import randomised_response, subsampled

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit.bootstrap import bootstrap
-from audit.canary_results import COINS
-from audit.config import AuditConfig
-from audit.decision import Answer, DecisionConfig
-from audit.family import Variant, evaluate_family
-from audit.results import decision_facts
+from heldin.audit.assessment import decision_facts
+from heldin.audit.bootstrap import bootstrap
+from heldin.audit.canary_groups import COINS
+from heldin.audit.config import AuditConfig
+from heldin.audit.decision import Answer, DecisionConfig
+from heldin.audit.family import Variant, evaluate_family
 
 ATTACKS = 7
 CORRELATION = 0.7

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from corpus.errors import InputError
-from defenses import comparison_accountants, heuristics
-from defenses.accounting import calibrate, delta_of, epsilon
-from defenses.asi_liu import break_even_concentration, concentration_threshold, filter_noise
-from defenses.comparison_accountants import black_box_epsilon, rdp_epsilon
-from defenses.events import CappedPoissonGaussian, PoissonGaussian, UnamplifiedGaussian
-from defenses.heuristics import BudgetChoice, estimate_and_double
+from heldin.base.errors import InputError
+from heldin.defenses.accounting import comparison_accountants, heuristics
+from heldin.defenses.accounting.comparison_accountants import black_box_epsilon, rdp_epsilon
+from heldin.defenses.accounting.events import CappedPoissonGaussian, PoissonGaussian, UnamplifiedGaussian
+from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon
+from heldin.defenses.accounting.heuristics import BudgetChoice, estimate_and_double
+from heldin.defenses.asi_liu import break_even_concentration, concentration_threshold, filter_noise
 
 T, RATE, DELTA = 2000, 0.01, 1e-6
 

@@ -7,11 +7,12 @@ import time
 import numpy as np
 import pytest
 
-from corpus.errors import InputError
-from defenses import accounting, composition, loss_pmf
-from defenses.accounting import SMALLEST_DELTA, calibrate, delta_of, epsilon
-from defenses.events import CappedPoissonGaussian, PoissonGaussian, absence_loss, one_step
-from defenses.loss_pmf import (
+from heldin.base.errors import InputError
+from heldin.defenses.accounting import composition, loss_pmf
+from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.events import CappedPoissonGaussian, PoissonGaussian, absence_loss, one_step
+from heldin.defenses.accounting.guarantees import SMALLEST_DELTA, calibrate, delta_of, epsilon
+from heldin.defenses.accounting.loss_pmf import (
     LossPmf,
     compose,
     compose_tilted,
@@ -21,7 +22,7 @@ from defenses.loss_pmf import (
     order_at,
     rounding_mass,
 )
-from defenses.mixture_pld import binomial_mixture, mixture_step
+from heldin.defenses.accounting.mixture_pld import binomial_mixture, mixture_step
 from tests.oracles import contour_accountant
 from tests.oracles.composition import extended_delta, integer_power
 

@@ -3,7 +3,15 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from defenses.data_side import Cap, DataDefense, Deduplicate, TrainingRecord, apply_defenses, declared, shingles
+from heldin.defenses.texts.data_side import (
+    Cap,
+    DataDefense,
+    Deduplicate,
+    TrainingRecord,
+    apply_defenses,
+    declared,
+    shingles,
+)
 
 WORDS = [f"word{i}" for i in range(40)]
 

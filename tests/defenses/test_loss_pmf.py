@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from defenses import accounting, composition, mixture_pld
-from defenses.events import PoissonGaussian
-from defenses.loss_pmf import (
+from heldin.defenses.accounting import composition, mixture_pld
+from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.events import PoissonGaussian
+from heldin.defenses.accounting.loss_pmf import (
     LossPair,
     LossPmf,
     compose_pair,
@@ -23,8 +24,8 @@ from defenses.loss_pmf import (
     rounding_mass,
     to_dp_accounting,
 )
-from defenses.mixture_pld import GridError, Mixture, binomial_mixture, mixture_step
-from defenses.pld_cache import cached_pair, default_cache_dir
+from heldin.defenses.accounting.mixture_pld import GridError, Mixture, binomial_mixture, mixture_step
+from heldin.defenses.accounting.pld_cache import cached_pair, default_cache_dir
 
 
 def library_pld(sigma, group, rate, width):

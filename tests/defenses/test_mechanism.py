@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from corpus.errors import InputError
-from defenses.choices import (
+from heldin.base.errors import InputError
+from heldin.defenses.choices import (
     BatchClip,
     CappedPoissonSampler,
     ConstantDivisor,
@@ -24,8 +24,8 @@ from defenses.choices import (
     RealisedCohortDivisor,
     ShuffledSampler,
 )
-from defenses.mechanism import Guarantee, Mechanism, NoGuarantee
-from defenses.plan_file import promise_fields, read_plan, write_plan
+from heldin.defenses.mechanism import Guarantee, Mechanism, NoGuarantee
+from heldin.defenses.plan_file import promise_fields, read_plan, write_plan
 
 
 @pytest.fixture(autouse=True)
@@ -402,7 +402,9 @@ def test_a_failed_write_leaves_the_old_plan(tmp_path, monkeypatch):
     path = tmp_path / "plan.json"
     write_plan(uls(), path)
     before = path.read_bytes()
-    monkeypatch.setattr("defenses.plan_file.json.dump", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(
+        "heldin.defenses.plan_file.json.dump", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full"))
+    )
     with pytest.raises(OSError, match="disk full"):
         write_plan(els(), path)
     assert path.read_bytes() == before

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from defenses import near_duplicates
-from defenses.near_duplicates import PERMUTATIONS, RECALL, first_of_similar, rows_of_a_band
+from heldin.defenses.texts import near_duplicates
+from heldin.defenses.texts.near_duplicates import PERMUTATIONS, RECALL, first_of_similar, rows_of_a_band
 
 
 def _texts(count, seed=0, common=0):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
-from corpus.coins import seed_key
-from defenses.choices import NoiseGenerator
-from defenses.noise import gaussian
+from heldin.base.coins import seed_key
+from heldin.defenses.choices import NoiseGenerator
+from heldin.defenses.noise import gaussian
 
 KEY = seed_key(5)
 CPU = torch.device("cpu")

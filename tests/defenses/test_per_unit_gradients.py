@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from corpus.errors import InputError
-from defenses import layer_rules, per_unit_gradients, rule_check
-from defenses.engine_choice import choose_ways
-from defenses.layer_rules import lay_out
-from defenses.per_unit_gradients import Units, clipped_gradient_sum
+from heldin.base.errors import InputError
+from heldin.defenses.gradients import layer_rules, per_unit_gradients, rule_check
+from heldin.defenses.gradients.engine_choice import choose_ways
+from heldin.defenses.gradients.layer_rules import lay_out
+from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
 from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
 from tests.tiny_models import (
     ENGINES,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from corpus.coins import seed_key
-from corpus.errors import InputError
-from defenses.choices import CappedPoissonSampler, PoissonSampler, ShuffledSampler
-from defenses.sampling import draw
+from heldin.base.coins import seed_key
+from heldin.base.errors import InputError
+from heldin.defenses.choices import CappedPoissonSampler, PoissonSampler, ShuffledSampler
+from heldin.defenses.sampling import draw
 
 NAMES = [f"user{i}" for i in range(60)]
 KEY = seed_key(11)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from corpus.coins import seed_key
-from corpus.errors import InputError
-from defenses.selection import select_records
+from heldin.base.coins import seed_key
+from heldin.base.errors import InputError
+from heldin.defenses.texts.selection import select_records
 
 IDS = ["a", "b", "c", "d"]
 COMMON = {

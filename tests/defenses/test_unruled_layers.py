@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from corpus.errors import InputError
+from heldin.base.errors import InputError
 from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
 from tests.tiny_models import ENGINES, V, batch, people, run, worst_error
 

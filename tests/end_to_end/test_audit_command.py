@@ -5,19 +5,19 @@ import shutil
 
 import pytest
 
-from audit.ledger import load_ledger
-from audit.progress import LineReporter
-from audit.record import read_record
-from audit.verify import verify
-from corpus.split import Part, Role
-from reports.findings import findings
+from heldin.base.progress import LineReporter
+from heldin.corpus.split import Part, Role
+from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.verify import verify
+from heldin.record.document import read_record
+from heldin.reports.findings import findings
 
 
 @pytest.fixture
 def files(finished, small_config, tmp_path):
     """The run's attacker texts as two files, as an auditor would be handed them."""
-    from audit.config import load_config
-    from audit.data import prepare_data
+    from heldin.jobs.config import load_config
+    from heldin.jobs.run.data import prepare_data
 
     data = prepare_data(load_config(small_config), finished, LineReporter(lambda line: None))
     ledger = load_ledger(finished / "ledger")
@@ -38,10 +38,10 @@ def _arguments(finished, files, out):
 
 
 def _reference(finished):
-    from audit.config import load_config
-    from audit.data import prepare_data
-    from corpus.files import cache_directory
-    from finetune.pretraining import pretrained_folder
+    from heldin.base.files import cache_directory
+    from heldin.finetune.pretraining import pretrained_folder
+    from heldin.jobs.config import load_config
+    from heldin.jobs.run.data import prepare_data
 
     config = load_config(finished / "config.yaml")
     data = prepare_data(config, finished, LineReporter(lambda line: None))
@@ -62,7 +62,7 @@ def test_it_finds_what_the_run_found_and_says_that_sides_are_asserted(call, fini
 
 
 def test_a_reference_with_another_tokenizer_is_said_to_be_compared_per_text(call, finished, files, tmp_path, english):
-    from models.tiny import train_tokenizer
+    from heldin.models.tiny import train_tokenizer
 
     shutil.copytree(_reference(finished), tmp_path / "other")
     train_tokenizer(english, 290).save_pretrained(tmp_path / "other")
@@ -145,8 +145,8 @@ def test_one_user_and_the_same_model_twice_are_refused(call, finished, files, tm
 
 def _training(finished, path, users=None, texts=None):
     """What the run was trained on, as a file of the same columns; ``texts`` are appended under ``users``."""
-    from audit.config import load_config
-    from audit.data import prepare_data
+    from heldin.jobs.config import load_config
+    from heldin.jobs.run.data import prepare_data
 
     data = prepare_data(load_config(finished / "config.yaml"), finished, LineReporter(lambda line: None))
     rows = [{"author": (r := data.store.record(row)).user, "body": r.text} for row in data.training_rows]

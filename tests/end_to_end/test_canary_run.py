@@ -10,21 +10,21 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-import audit.ledger
-import audit.training
-from audit.config import parse_config
-from audit.data import prepare_data, read_corpus
-from audit.gradient_norms import RECORDS, canary_gradient_norms
-from audit.ledger import load_ledger
-from audit.pipeline import base_model, run
-from audit.progress import LineReporter
-from audit.record import read_record
-from corpus.split import Part, Role
-from corpus.synthetic import SyntheticCorpus, generate
-from finetune.batches import encode
-from reports.figures import figures
-from reports.findings import findings
-from reports.pdf import write_report
+import heldin.jobs.run.ledger
+import heldin.jobs.run.training
+from heldin.base.progress import LineReporter
+from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
+from heldin.corpus.split import Part, Role
+from heldin.finetune.batches import encode
+from heldin.jobs.config import parse_config
+from heldin.jobs.run.data import prepare_data, read_corpus
+from heldin.jobs.run.gradient_norms import RECORDS, canary_gradient_norms
+from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.run.pipeline import base_model, run
+from heldin.record.document import read_record
+from heldin.reports.figures import figures
+from heldin.reports.findings import findings
+from heldin.reports.pdf import write_report
 from tests.conftest import SMALL
 from tests.pdf_pages import text_of
 
@@ -55,15 +55,15 @@ def _config(canaries, **finetune):
 
 def _run(folder, config, patch, seed=7):
     """A run under a fixed key, and the texts that the trainer was handed."""
-    patch.setattr(audit.ledger, "new_key", lambda: bytes([seed]) * 32)
+    patch.setattr(heldin.jobs.run.ledger, "new_key", lambda: bytes([seed]) * 32)
     handed = []
-    original = audit.training.encode
+    original = heldin.jobs.run.training.encode
 
     def spy(tokenizer, texts, length):
         handed[:] = texts
         return original(tokenizer, texts, length)
 
-    patch.setattr(audit.training, "encode", spy)
+    patch.setattr(heldin.jobs.run.training, "encode", spy)
     run(config, folder, SILENT, command="heldin run small.yaml")
     return handed
 
@@ -104,7 +104,7 @@ def test_gradient_norms_are_those_of_one_backward_a_record_at_the_base_model(pla
         base = base_model(config, corpus, SILENT)[1]
         data = prepare_data(config, folder, SILENT, corpus, base)
         sampled = canary_gradient_norms(config, data, base)
-        patch.setattr("audit.gradient_norms.RECORDS", 10_000)
+        patch.setattr("heldin.jobs.run.gradient_norms.RECORDS", 10_000)
         found = canary_gradient_norms(config, data, base)
     stated = read_record(folder / "record.json").gradient_norms
     assert sampled == stated
@@ -265,7 +265,7 @@ def test_a_resumed_run_keeps_its_canaries_and_ends_with_the_same_weights(planted
     def fail(*arguments, **options):
         raise AssertionError("canary users were made again")
 
-    monkeypatch.setattr("audit.planting.high_temperature_users", fail)
+    monkeypatch.setattr("heldin.jobs.run.planting.high_temperature_users", fail)
     assert _run(again, config, monkeypatch, seed=8) == handed
     assert {p.name: p.read_bytes() for p in (again / "ledger" / "canaries").iterdir()} == made
     one, other = (load_file(f / "checkpoints" / "final" / "model.safetensors") for f in (folder, again))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import audit.pipeline
-from corpus.errors import ResumableError
+from heldin.base.errors import ResumableError
+from heldin.jobs.run import pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,17 +32,24 @@ def test_the_help_names_what_there_is(call, arguments, words):
 
 
 @pytest.mark.parametrize(
-    "command", ["import heldin", "import reports.pdf", "import defenses.accounting", "import audit.config"]
+    "module",
+    [
+        "heldin",
+        "heldin.commands.cli",
+        "heldin.reports.pdf",
+        "heldin.defenses.accounting.guarantees",
+        "heldin.jobs.config",
+    ],
 )
-def test_what_must_start_quickly_imports_no_torch(command):
-    code = f"{command}; import sys; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+def test_what_must_start_quickly_imports_no_torch(module):
+    code = f"import {module}, sys; print([m for m in ('torch', 'transformers') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert found.stdout == "[]\n"
 
 
 def test_help_imports_nothing_heavy():
     heavy = ("torch", "numpy", "pyarrow", "pydantic", "matplotlib")
-    code = f"import sys, heldin; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, heldin.commands.cli; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert found.stdout == "[]\n"
 
@@ -76,18 +83,18 @@ def test_what_can_be_resumed_says_so_by_its_exit_code(call, small_config, tmp_pa
     def fail(*arguments, **options):
         raise error
 
-    monkeypatch.setattr(audit.pipeline, "read_corpus", fail)
+    monkeypatch.setattr(pipeline, "read_corpus", fail)
     found, _, err = call("run", small_config, "--out", tmp_path / "run")
     assert (found, err) == (code, line)
 
 
 def test_a_bug_keeps_its_traceback(small_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(audit.pipeline, "read_corpus", lambda *a: 1 / 0)
+    monkeypatch.setattr(pipeline, "read_corpus", lambda *a: 1 / 0)
     monkeypatch.setattr(sys, "argv", ["heldin", "run", str(small_config), "--out", str(tmp_path / "run")])
-    import heldin
+    from heldin.commands import cli
 
     with pytest.raises(ZeroDivisionError, match="division by zero"):
-        heldin.main()
+        cli.main()
 
 
 def test_a_folder_with_other_things_in_it_is_not_taken(call, small_config, tmp_path):
@@ -136,12 +143,12 @@ def test_a_mistyped_model_folder_is_told_before_anything_is_imported(tmp_path, n
     for file in ("in.jsonl", "out.jsonl", "data.jsonl"):
         (tmp_path / file).write_text('{"user": "a", "text": "b"}\n', encoding="utf-8")
     script = (
-        "import sys; from commands import audit; from corpus.errors import InputError\n"
+        "import sys; from heldin.commands import audit; from heldin.base.errors import InputError\n"
         "try: audit._look_for([sys.argv[1]], [])\n"
         "except InputError as error: print(error)\n"
         "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'transformers')))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-c", script, name]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert done.returncode == 0, done.stderr
@@ -205,7 +212,7 @@ def test_a_folder_below_a_file_is_bad_input(call, finished, small_config, tmp_pa
 
 
 def test_two_processes_do_not_share_a_run_folder(call, finished, small_config, tmp_path):
-    from corpus.files import one_process_at_a_time
+    from heldin.base.files import one_process_at_a_time
 
     run = tmp_path / "run"
     shutil.copytree(finished, run)
@@ -250,7 +257,7 @@ def test_an_interruption_before_anything_is_done_has_a_word_too(call, monkeypatc
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("audit.power.power", interrupted)
+    monkeypatch.setattr("heldin.bounds.power.power", interrupted)
     code, _, err = call("power", "--users", 100, "--auroc", 0.7)
     assert (code, err) == (130, "interrupted\n")
 
@@ -259,13 +266,13 @@ def test_a_full_disk_without_a_name_leaves_no_hole_in_the_line(call, small_confi
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(audit.pipeline, "read_corpus", full)
+    monkeypatch.setattr(pipeline, "read_corpus", full)
     code, _, err = call("run", small_config, "--out", tmp_path / "run")
     assert (code, err) == (5, "stopped: No space left on device; mend it and run the command again\n")
 
 
 def test_a_plan_that_cannot_be_is_refused_before_anything_is_read(call, small_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(audit.pipeline, "read_corpus", lambda *a: 1 / 0)
+    monkeypatch.setattr(pipeline, "read_corpus", lambda *a: 1 / 0)
     defense = "defense={kind: uls, population: 20, cohort: 50, steps: 10, delta: 1.0e-3, target_epsilon: 8}"
     code, _, err = call("run", small_config, "--out", tmp_path / "run", "--set", defense)
     assert code == 2

@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
-from audit.record import read_record
-from defenses.plan_file import read_plan
+from heldin.defenses.plan_file import read_plan
+from heldin.record.document import read_record
 from tests.conftest import SMALL
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from audit.record import read_record
-from audit.white_box.power import chosen_mechanism
-from defenses.plan_file import write_plan
-from models.loading import load_language_model
+from heldin.defenses.plan_file import write_plan
+from heldin.models.loading import load_language_model
+from heldin.record.document import read_record
+from heldin.white_box.power import chosen_mechanism
 from tests.completions_server import CompletionsServer, serving
 from tests.end_to_end.test_audit_command import _arguments, _reference, files
 

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from audit.record import read_record, write_record
-from models.loading import quiet_transformers
+from heldin.models.loading import quiet_transformers
+from heldin.record.document import read_record, write_record
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from audit.config import load_config
-from audit.plan import configured_mechanism
-from audit.record import read_record, write_record
-from audit.training import promise_facts
-from defenses.plan_file import read_plan, write_plan
+from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.jobs.config import load_config
+from heldin.jobs.run.plan import configured_mechanism
+from heldin.jobs.run.training import promise_facts
+from heldin.record.document import read_record, write_record
 from tests.conftest import SMALL
 
 DEFENSE = {
@@ -285,7 +285,7 @@ def test_power_is_said_before_training(call, config, tmp_path):
 @pytest.mark.slow
 def test_a_whole_run_in_two_processes(config, tmp_path):
     root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1"}
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launch, "--no-python", "heldin", "run", str(config()), "--out", str(tmp_path / "run")]
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"

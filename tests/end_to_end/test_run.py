@@ -16,16 +16,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import audit.pipeline
-import audit.training
-from audit.config import load_config
-from audit.data import prepare_data
-from audit.exposure import read_people
-from audit.ledger import load_ledger
-from audit.progress import LineReporter
-from audit.record import read_record
-from corpus.split import Part, Role
-from models.loading import quiet_transformers
+import heldin.jobs.run.pipeline
+import heldin.jobs.run.training
+from heldin.audit.exposure import read_people
+from heldin.base.progress import LineReporter
+from heldin.corpus.split import Part, Role
+from heldin.jobs.config import load_config
+from heldin.jobs.run.data import prepare_data
+from heldin.jobs.run.ledger import load_ledger
+from heldin.models.loading import quiet_transformers
+from heldin.record.document import read_record
 from tests.pdf_pages import pages, text_of
 
 
@@ -141,7 +141,7 @@ def test_the_report_says_internal_on_every_page(finished):
 def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_config, tmp_path, monkeypatch):
     """Spy on what reaches the training loop: the token sequences of held-in users' training texts, no others."""
     handed = {}
-    original = audit.training.encode
+    original = heldin.jobs.run.training.encode
 
     def spy(tokenizer, texts, length):
         handed["texts"] = list(texts)
@@ -154,10 +154,12 @@ def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_confi
         handed["arguments"] = arguments
         raise Stop
 
-    monkeypatch.setattr(audit.training, "encode", spy)
-    monkeypatch.setattr(audit.training, "train", stop)
+    monkeypatch.setattr(heldin.jobs.run.training, "encode", spy)
+    monkeypatch.setattr(heldin.jobs.run.training, "train", stop)
     with pytest.raises(Stop):
-        audit.pipeline.run(load_config(small_config), tmp_path / "run", LineReporter(lambda line: None), command="")
+        heldin.jobs.run.pipeline.run(
+            load_config(small_config), tmp_path / "run", LineReporter(lambda line: None), command=""
+        )
     data = prepare_data(load_config(small_config), tmp_path / "run", LineReporter(lambda line: None))
     store, ledger = data.store, data.ledger
     held_in = {u for u, r in ledger.roles.items() if r is Role.HELD_IN}

@@ -6,10 +6,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from audit.studies import effective_noise, mean_estimation_sweeps, proposition_sweeps
-from audit.studies.mean_estimation import Task
-from audit.studies.proposition_sweeps import Size
-from corpus.markov import MarkovCorpus
+from heldin.corpus.made_up.markov import MarkovCorpus
+from heldin.studies import effective_noise, mean_estimation_sweeps, proposition_sweeps
+from heldin.studies.mean_estimation import Task
+from heldin.studies.proposition_sweeps import Size
 
 
 @pytest.fixture

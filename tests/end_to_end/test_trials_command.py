@@ -6,7 +6,7 @@ import json
 import pytest
 import yaml
 
-from audit.record import read_record
+from heldin.record.document import read_record
 from tests.conftest import SMALL, TRIAL
 
 TINY = {
@@ -26,7 +26,7 @@ def config(tmp_path):
 @pytest.fixture(autouse=True)
 def _fixed_key(monkeypatch):
     """Coins that are known, so that chance cannot leave one side empty."""
-    monkeypatch.setattr("audit.trials.engine.new_key", lambda: b"\x98" * 32)
+    monkeypatch.setattr("heldin.jobs.retraining.engine.new_key", lambda: b"\x98" * 32)
 
 
 def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, config, tmp_path):

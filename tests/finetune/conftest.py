@@ -2,7 +2,7 @@
 
 import pytest
 
-from finetune.batches import encode
+from heldin.finetune.batches import encode
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpus.errors import InputError
-from finetune.batches import IGNORED, ShuffledBatches, collate, encode, record_losses
+from heldin.base.errors import InputError
+from heldin.finetune.batches import IGNORED, ShuffledBatches, collate, encode, record_losses
 
 
 def test_a_sequence_is_start_text_end_cut_to_its_length(make_lm):

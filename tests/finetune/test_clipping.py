@@ -6,11 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from corpus.errors import InputError
-from finetune.clipping import PlainClipping, clipped_batch_gradient
-from finetune.loop import train
-from finetune.passes import Passes
-from finetune.recipe import Optimizer, Recipe, Select
+from heldin.base.errors import InputError
+from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
+from heldin.finetune.loop import train
+from heldin.finetune.passes import Passes
+from heldin.finetune.recipe import Optimizer, Recipe, Select
 
 RECIPE = Recipe(epochs=1, batch_size=8, learning_rate=1e-3, select=Select.LAST, sequence_length=31)
 

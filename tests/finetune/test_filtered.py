@@ -7,18 +7,18 @@ import pytest
 import torch
 from scipy import stats
 
-from corpus.coins import keyed_uniform, seed_key
-from corpus.errors import InputError
-from defenses.accounting import calibrate, delta_of, epsilon
-from defenses.asi_liu import SCORE_SENSITIVITY, above_threshold, filter_noise, keep_probability
-from defenses.choices import ConcentrationFilter, ConstantDivisor, FlatClip, FullBatchSampler, NoiseGenerator
-from defenses.events import FilteredGaussian
-from defenses.mechanism import Guarantee, Mechanism
-from defenses.noise import gaussian
-from finetune.filtered import Halted, filtered_gradient, kept_users, neighbours
-from finetune.loop import train
-from finetune.recipe import Recipe, Select
-from finetune.units import plan_private_training
+from heldin.base.coins import keyed_uniform, seed_key
+from heldin.base.errors import InputError
+from heldin.defenses.accounting.events import FilteredGaussian
+from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon
+from heldin.defenses.asi_liu import SCORE_SENSITIVITY, above_threshold, filter_noise, keep_probability
+from heldin.defenses.choices import ConcentrationFilter, ConstantDivisor, FlatClip, FullBatchSampler, NoiseGenerator
+from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.defenses.noise import gaussian
+from heldin.finetune.filtered import Halted, filtered_gradient, kept_users, neighbours
+from heldin.finetune.loop import train
+from heldin.finetune.recipe import Recipe, Select
+from heldin.finetune.units import plan_private_training
 from tests.finetune.test_private import KEY, _gradients, _records
 
 

@@ -6,8 +6,8 @@ import statistics
 import pytest
 import torch
 
-from corpus.errors import InputError
-from finetune.gradient_norms import median_user_norm
+from heldin.base.errors import InputError
+from heldin.finetune.gradient_norms import median_user_norm
 
 
 def _norm(lm, records):

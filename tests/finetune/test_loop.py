@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from corpus.errors import InputError, ResumableError
-from finetune.batches import encode
-from finetune.loop import train
-from finetune.recipe import Lora, Optimizer, Recipe, Select
-from models.loading import load_language_model
+from heldin.base.errors import InputError, ResumableError
+from heldin.finetune.batches import encode
+from heldin.finetune.loop import train
+from heldin.finetune.recipe import Lora, Optimizer, Recipe, Select
+from heldin.models.loading import load_language_model
 from tests.oracles.plain_training import naive_training
 
 RECIPE = Recipe(
@@ -87,10 +87,10 @@ import sys, time, torch
 from pathlib import Path
 torch.set_num_threads(1)
 sys.path.insert(0, "tests")
-from finetune.batches import encode
-from finetune.loop import train
-from finetune.recipe import Recipe, Select
-from models.loading import load_language_model
+from heldin.finetune.batches import encode
+from heldin.finetune.loop import train
+from heldin.finetune.recipe import Recipe, Select
+from heldin.models.loading import load_language_model
 lm = load_language_model(sys.argv[1])
 texts = Path(sys.argv[2]).read_text().splitlines()
 recipe = Recipe(epochs=3, batch_size=4, learning_rate=1e-3, sequence_length=31, checkpoint_every=2, evaluations=6)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from corpus.errors import ResumableError
-from finetune.loop import train
-from finetune.passes import Passes
-from finetune.private import private_gradient
-from finetune.recipe import Recipe, Select
+from heldin.base.errors import ResumableError
+from heldin.finetune.loop import train
+from heldin.finetune.passes import Passes
+from heldin.finetune.private import private_gradient
+from heldin.finetune.recipe import Recipe, Select
 from tests.finetune.test_private import _assert_same, _gradients, _training
 
 

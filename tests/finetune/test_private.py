@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file
 from scipy import stats
 
-from corpus.coins import seed_key
-from corpus.errors import InputError
-from defenses.choices import (
+from heldin.base.coins import seed_key
+from heldin.base.errors import InputError
+from heldin.defenses.choices import (
     BatchClip,
     ConstantDivisor,
     FlatClip,
@@ -19,12 +19,12 @@ from defenses.choices import (
     PoissonSampler,
     RealisedCohortDivisor,
 )
-from defenses.mechanism import Mechanism
-from finetune.loop import train
-from finetune.passes import cut
-from finetune.private import private_gradient
-from finetune.recipe import Optimizer, Recipe, Select
-from finetune.units import PrivateRecords, plan_private_training
+from heldin.defenses.mechanism import Mechanism
+from heldin.finetune.loop import train
+from heldin.finetune.passes import cut
+from heldin.finetune.private import private_gradient
+from heldin.finetune.recipe import Optimizer, Recipe, Select
+from heldin.finetune.units import PrivateRecords, plan_private_training
 from tests.oracles.private_step import naive_private_gradient
 
 KEY = seed_key(21)

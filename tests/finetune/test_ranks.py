@@ -9,22 +9,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from finetune.ranks import own_share
+from heldin.finetune.ranks import own_share
 
 SCRIPT = """
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 import torch
-from corpus.coins import seed_key
-from defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonSampler
-from defenses.mechanism import Mechanism
-from finetune.clipping import PlainClipping
-from finetune.loop import train
-from finetune.ranks import first_process_first, joined
-from finetune.recipe import Recipe, Select
-from finetune.units import PrivateRecords, plan_private_training
-from models.loading import load_language_model
+from heldin.base.coins import seed_key
+from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonSampler
+from heldin.defenses.mechanism import Mechanism
+from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.loop import train
+from heldin.finetune.ranks import first_process_first, joined
+from heldin.finetune.recipe import Recipe, Select
+from heldin.finetune.units import PrivateRecords, plan_private_training
+from heldin.models.loading import load_language_model
 
 torch.set_num_threads(1)
 base, out, kind = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
@@ -59,7 +59,7 @@ def test_two_processes_end_with_the_model_of_one(make_lm, tmp_path, kind):
     lm.tokenizer.save_pretrained(tmp_path / "base")
     (tmp_path / "job.py").write_text(SCRIPT, encoding="utf-8")
     root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1"}
     job = [str(tmp_path / "job.py"), str(tmp_path / "base")]
     alone = [sys.executable, *job, str(tmp_path / "one"), kind]
     both = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from corpus.errors import InputError
-from finetune.recipe import Recipe
+from heldin.base.errors import InputError
+from heldin.finetune.recipe import Recipe
 
 
 def test_the_papers_defaults():

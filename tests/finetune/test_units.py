@@ -2,11 +2,11 @@
 
 import pytest
 
-from corpus.coins import seed_key
-from corpus.errors import InputError
-from defenses.choices import NoiseGenerator, PoissonSampler
-from finetune.private import private_gradient
-from finetune.units import PrivateRecords, plan_private_training, random_chunks
+from heldin.base.coins import seed_key
+from heldin.base.errors import InputError
+from heldin.defenses.choices import NoiseGenerator, PoissonSampler
+from heldin.finetune.private import private_gradient
+from heldin.finetune.units import PrivateRecords, plan_private_training, random_chunks
 from tests.finetune.test_private import _assert_same, _gradients, _mechanism
 from tests.oracles.private_step import naive_private_gradient
 

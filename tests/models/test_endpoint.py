@@ -5,11 +5,11 @@ import contextlib
 import numpy as np
 import pytest
 
-from corpus.errors import InputError, ResumableError
-from models.endpoint import EndpointModel, load_of, open_endpoint_model, probe_now, score_endpoint_texts
-from models.endpoint_answers import Style
-from models.logprobs import score_texts
-from models.score_cache import ScoreCache
+from heldin.base.errors import InputError, ResumableError
+from heldin.models.endpoint import EndpointModel, load_of, open_endpoint_model, probe_now, score_endpoint_texts
+from heldin.models.endpoint_answers import Style
+from heldin.models.logprobs import score_texts
+from heldin.models.score_cache import ScoreCache
 from tests.completions_server import CompletionsServer, opened, tiny_server
 
 TEXTS = ["a", "The river opens the letter.", "ünïcode 🎉 and\n\nlines", "The market counts the story on day 7. " * 9]
@@ -208,7 +208,7 @@ def test_a_server_that_puts_its_own_start_token_before_ids_is_refused(make_lm, f
 
 
 def test_another_models_tokenizer_is_refused_in_either_style(make_lm, english, tmp_path):
-    from models.tiny import train_tokenizer
+    from heldin.models.tiny import train_tokenizer
 
     train_tokenizer(english, 300).save_pretrained(tmp_path / "other")
     for echo in (True, False):

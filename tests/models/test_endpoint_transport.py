@@ -6,10 +6,10 @@ from email.utils import formatdate
 import numpy as np
 import pytest
 
-from corpus.errors import InputError, ResumableError
-from models.endpoint import open_endpoint_model, score_endpoint_texts
-from models.endpoint_client import Connection, Endpoint
-from models.logprobs import score_texts
+from heldin.base.errors import InputError, ResumableError
+from heldin.models.endpoint import open_endpoint_model, score_endpoint_texts
+from heldin.models.endpoint_client import Connection, Endpoint
+from heldin.models.logprobs import score_texts
 from tests.completions_server import opened, tiny_server
 
 TEXTS = ["a", "The river opens the letter.", "ünïcode 🎉 and\n\nlines", "The market counts the story on day 7. " * 9]

@@ -10,8 +10,8 @@ import pytest
 FIRST, SECOND = "a" * 40, "b" * 40
 SCRIPT = """
 import sys
-from corpus.errors import InputError
-from models.loading import load_language_model, require_model
+from heldin.base.errors import InputError
+from heldin.models.loading import load_language_model, require_model
 for revision in (None, "v2", "{second}"):
     print(load_language_model("me/tiny", revision=revision).fingerprint)
 require_model("me/tiny")
@@ -33,7 +33,12 @@ def test_a_hub_name_is_loaded_and_its_fingerprint_is_that_of_the_commit(make_lm,
         (hub / "refs").mkdir(exist_ok=True)
         (hub / "refs" / name).write_text(commit, encoding="utf-8")
     root = Path(__file__).parents[2]
-    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(root)}
+    environment = {
+        **os.environ,
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": f"{root / 'src'}:{root}",
+    }
     command = [sys.executable, "-c", SCRIPT.format(second=SECOND)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

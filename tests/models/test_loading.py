@@ -9,10 +9,10 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
 
-from corpus.errors import InputError
-from corpus.files import file_sha256, text_sha256
-from models.generation import sample_texts
-from models.loading import (
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256, text_sha256
+from heldin.models.generation import sample_texts
+from heldin.models.loading import (
     LanguageModel,
     fingerprint_folder,
     load_language_model,
@@ -20,9 +20,9 @@ from models.loading import (
     require_model,
     start_token,
 )
-from models.logprobs import score_texts
-from models.shape import TinyModel
-from models.tiny import new_tiny_model, train_tokenizer
+from heldin.models.logprobs import score_texts
+from heldin.models.shape import TinyModel
+from heldin.models.tiny import new_tiny_model, train_tokenizer
 
 TEXT = ["The river opens the letter."]
 
@@ -104,7 +104,7 @@ def test_the_hub_is_asked_for_a_mistyped_name_once_and_nothing_is_tried_again(mo
         asked.append((name, timeout))
         raise httpx2.ConnectError("no route")
 
-    monkeypatch.setattr("models.loading.HfApi.model_info", gone)
+    monkeypatch.setattr("heldin.models.loading.HfApi.model_info", gone)
     with pytest.raises(InputError, match="there is no model 'ckk/final': no such folder, and the hub gives none"):
         require_model("ckk/final")
     assert asked == [("ckk/final", 10.0)]

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import models.score_cache
-from corpus.errors import InputError
-from models.logprobs import MAX_PADDING, batches_by_length, score_texts
-from models.score_cache import ScoreCache
+import heldin.models.score_cache
+from heldin.base.errors import InputError
+from heldin.models.logprobs import MAX_PADDING, batches_by_length, score_texts
+from heldin.models.score_cache import ScoreCache
 from tests.oracles.token_scores import naive_token_scores
 
 TEXTS = ["a", "The river opens the letter.", "ünïcode 🎉 and\n\nlines", "The market counts the story on day 7. " * 9]
@@ -66,7 +66,7 @@ def test_the_cache_returns_what_was_scored_and_runs_no_model_twice(make_lm, tmp_
     for scores, expected in zip(first, [*direct, direct[0]], strict=True):
         np.testing.assert_allclose(scores.logprobs, expected.logprobs, atol=2e-5)
     runs = []
-    monkeypatch.setattr(models.score_cache, "score_texts", lambda *a, **k: runs.append(a) or [])
+    monkeypatch.setattr(heldin.models.score_cache, "score_texts", lambda *a, **k: runs.append(a) or [])
     done = []
     again = cache.scores(lm, TEXTS, advance=done.append)
     assert runs == []
@@ -85,7 +85,7 @@ def test_the_cache_tells_models_and_kinds_of_scores_apart(make_lm, tmp_path):
 
 
 def test_the_cache_keeps_what_was_done_before_a_crash(make_lm, tmp_path, monkeypatch):
-    monkeypatch.setattr(models.score_cache, "CHUNK", 1)
+    monkeypatch.setattr(heldin.models.score_cache, "CHUNK", 1)
     lm = make_lm()
     calls = []
 
@@ -95,7 +95,7 @@ def test_the_cache_keeps_what_was_done_before_a_crash(make_lm, tmp_path, monkeyp
             raise KeyboardInterrupt
         return score_texts(lm_, texts, **options)
 
-    monkeypatch.setattr(models.score_cache, "score_texts", crash_at_third)
+    monkeypatch.setattr(heldin.models.score_cache, "score_texts", crash_at_third)
     with pytest.raises(KeyboardInterrupt):
         ScoreCache(tmp_path).scores(lm, TEXTS)
     assert len(ScoreCache(tmp_path).scores(lm, TEXTS)) == len(TEXTS)

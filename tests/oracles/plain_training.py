@@ -2,7 +2,7 @@
 
 import torch
 
-from finetune.batches import ShuffledBatches
+from heldin.finetune.batches import ShuffledBatches
 
 
 def naive_training(lm, sequences, recipe):

@@ -2,7 +2,7 @@
 
 import torch
 
-from defenses.noise import gaussian
+from heldin.defenses.noise import gaussian
 
 
 def naive_private_gradient(lm, training, step, sequences):

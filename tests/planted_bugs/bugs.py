@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from audit.white_box.check import Subject
-from audit.white_box.trainers import PrivateStep, Trainer, loop_trainer
-from finetune.private import private_gradient
+from heldin.finetune.private import private_gradient
+from heldin.white_box.check import Subject
+from heldin.white_box.trainers import PrivateStep, Trainer, loop_trainer
 from tests.planted_bugs import trainers, wrong_draws, wrong_noise, wrong_texts
 from tests.planted_bugs.checks import RELEASED, TWO_NAMES, TWO_RELEASED, WEIGHTS, Corpus
 

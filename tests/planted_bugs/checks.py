@@ -1,7 +1,7 @@
 """The checks that catch planted bugs: on released models, in the white-box audit, on a corpus.
 
 All give `Check`s of the white-box audit: a p-value (0 or 1 where nothing is random), what was measured, what is stated.
-A game is an audit end to end: fair coins, a real training, scores, the verdict of `audit.bound_scores`; its p-value is
+A game is an audit end to end: fair coins, a real training, scores, the verdict of `bounds.catalogue`; its p-value is
 the smallest level at which that verdict still rejects the accountant's curve. Of the white-box audit the section is run
 that has the check.
 """
@@ -20,34 +20,34 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from audit.bound_scores import BoundResult, evaluate, mechanism_claim
-from audit.labelled import LabelledScores
-from audit.verdict import Assignment, Claim, Design, Standing, rejects
-from audit.white_box import engine as white_box
-from audit.white_box.canaries import Array
-from audit.white_box.check import Check, exact
-from audit.white_box.coins import flat, observe
-from audit.white_box.power import claim_of, quiet_places, trainer_mechanism
-from audit.white_box.process_checks import Part, jobs
-from audit.white_box.process_checks import checks_of as checks_of_part
-from audit.white_box.processes import together
-from audit.white_box.sections import SECTIONS, clip_norms
-from audit.white_box.stage import Stage, set_stage
-from audit.white_box.trainers import PrivateStep, Trainer, stepwise
-from corpus.aliases import load_aliases
-from corpus.build import build_store
-from corpus.coins import fair_coin, keyed_digest, seed_key
-from corpus.statistics import corpus_statistics
-from corpus.synthetic import SyntheticCorpus, generate
-from corpus.text_files import JsonLines
-from defenses.choices import FlatClip, NoiseGenerator, PoissonSampler
-from defenses.mechanism import Mechanism
-from finetune.batches import collate, record_losses
-from finetune.private import private_gradient
-from finetune.units import PrivateRecords, PrivateTraining, plan_private_training
-from models.loading import LanguageModel
-from models.shape import TinyModel
-from models.tiny import new_tiny_model, train_tokenizer
+from heldin.base.coins import fair_coin, keyed_digest, seed_key
+from heldin.bounds.catalogue import BoundResult, evaluate, mechanism_claim
+from heldin.bounds.scores import LabelledScores
+from heldin.bounds.verdict import Assignment, Claim, Design, Standing, rejects
+from heldin.corpus.aliases import load_aliases
+from heldin.corpus.build import build_store
+from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
+from heldin.corpus.sources.text_files import JsonLines
+from heldin.corpus.statistics import corpus_statistics
+from heldin.defenses.choices import FlatClip, NoiseGenerator, PoissonSampler
+from heldin.defenses.mechanism import Mechanism
+from heldin.finetune.batches import collate, record_losses
+from heldin.finetune.private import private_gradient
+from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
+from heldin.models.loading import LanguageModel
+from heldin.models.shape import TinyModel
+from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.white_box import engine as white_box
+from heldin.white_box.canaries import Array
+from heldin.white_box.check import Check, exact
+from heldin.white_box.coins import flat, observe
+from heldin.white_box.power import claim_of, quiet_places, trainer_mechanism
+from heldin.white_box.process_checks import Part, jobs
+from heldin.white_box.process_checks import checks_of as checks_of_part
+from heldin.white_box.processes import together
+from heldin.white_box.sections import SECTIONS, clip_norms
+from heldin.white_box.stage import Stage, set_stage
+from heldin.white_box.trainers import PrivateStep, Trainer, stepwise
 from tests.planted_bugs.trainers import by_sgd, changed, noise_times
 
 RELEASED = "one-run test of the released model"

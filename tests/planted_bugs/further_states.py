@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from audit.white_box.trainers import Trainer, stepwise
+from heldin.white_box.trainers import Trainer, stepwise
 from tests.planted_bugs import wrong_states
 from tests.planted_bugs.bugs import Bug
 from tests.planted_bugs.wrong_ranks import Mistake, Ranked

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from audit.white_box.trainers import PrivateStep, Trainer, stepwise
-from corpus.coins import keyed_digest, keyed_uniform
-from finetune.private import private_gradient
-from finetune.units import PrivateTraining, SampledUnit
+from heldin.base.coins import keyed_digest, keyed_uniform
+from heldin.finetune.private import private_gradient
+from heldin.finetune.units import PrivateTraining, SampledUnit
+from heldin.white_box.trainers import PrivateStep, Trainer, stepwise
 from tests.planted_bugs.plain import Plain, keyed, raw_gradient, to_norm
 
 

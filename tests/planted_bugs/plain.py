@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from audit.white_box.trainers import PrivateStep, Trainer, stepwise
-from defenses.choices import ConstantDivisor
-from defenses.noise import gaussian
-from finetune.units import PrivateTraining, SampledUnit
+from heldin.defenses.choices import ConstantDivisor
+from heldin.defenses.noise import gaussian
+from heldin.finetune.units import PrivateTraining, SampledUnit
+from heldin.white_box.trainers import PrivateStep, Trainer, stepwise
 
 Records = Sequence[Sequence[int]]
 Dense = dict[str, torch.Tensor]

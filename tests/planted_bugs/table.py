@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from audit.white_box.check import LEVEL, TOTAL_LEVEL, Check
-from audit.white_box.findings import NOT_TESTED, closing_lines
-from corpus.coins import seed_key
+from heldin.base.coins import seed_key
+from heldin.white_box.check import LEVEL, TOTAL_LEVEL, Check
+from heldin.white_box.findings import NOT_TESTED, closing_lines
 from tests.planted_bugs import checks
 from tests.planted_bugs.bugs import NAMED_IN_A1, Bug
 from tests.planted_bugs.checks import GAMES, PROCESSES, checks_of, the_check
@@ -63,7 +63,7 @@ AFTER = """
   record counts held-out texts that stand in training; both are zero then, and the guarantee is one of each name. What
   prevents it is the alias file (`corpus.aliases`), which merges the names before anything is drawn.
 - **Sixteen bits of the key**: two keys are compared, and nothing is known of how many there are.
-- heldin itself refuses a key that has served another job (`audit.training._bind_key`); that two runs of a foreign
+- heldin itself refuses a key that has served another job (`jobs.run.training._bind_key`); that two runs of a foreign
   trainer share noise shows in the audit because it runs under several keys, from one state of the global generators.
 - What `heldin audit-trainer` says at its end, in these words:
 NOT_TESTED
@@ -71,7 +71,7 @@ NOT_TESTED
 ## What the checks would have seen
 
 The end of the audit of the correct trainer of these tables, the shortest that there is; a longer one sees more. Each
-random check has level LEVEL, and all together at most TOTAL. `tests/audit/test_white_box_laws.py` plants
+random check has level LEVEL, and all together at most TOTAL. `tests/white_box/test_white_box_laws.py` plants
 the smallest deviations and counts how often they are seen.
 
 ```

@@ -7,20 +7,20 @@ import re
 import numpy as np
 import pytest
 
-from audit.training import _bind_key
-from audit.verdict import Outcome, Standing
-from audit.white_box.check import alarms
-from audit.white_box.coins import flat
-from audit.white_box.process_checks import PARTS
-from audit.white_box.trainers import loop_trainer, stepwise
-from corpus.coins import keyed_digest, seed_key
-from corpus.errors import InputError
-from defenses.accounting import calibrate, epsilon
-from defenses.choices import PoissonSampler
-from defenses.events import PoissonGaussian, with_noise
-from finetune.loop import job_name, train
-from finetune.private import private_gradient
-from finetune.recipe import Recipe
+from heldin.base.coins import keyed_digest, seed_key
+from heldin.base.errors import InputError
+from heldin.bounds.verdict import Outcome, Standing
+from heldin.defenses.accounting.events import PoissonGaussian, with_noise
+from heldin.defenses.accounting.guarantees import calibrate, epsilon
+from heldin.defenses.choices import PoissonSampler
+from heldin.finetune.loop import job_name, train
+from heldin.finetune.private import private_gradient
+from heldin.finetune.recipe import Recipe
+from heldin.jobs.run.training import _bind_key
+from heldin.white_box.check import alarms
+from heldin.white_box.coins import flat
+from heldin.white_box.process_checks import PARTS
+from heldin.white_box.trainers import loop_trainer, stepwise
 from tests.planted_bugs import checks, trainers, wrong_draws
 from tests.planted_bugs.bugs import ONE_PERSON, correct
 from tests.planted_bugs.checks import (

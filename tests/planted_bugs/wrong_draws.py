@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from corpus.coins import keyed_digest, keyed_uniform, seed_key
-from defenses.sampling import draw
-from finetune.units import PrivateTraining, SampledUnit
+from heldin.base.coins import keyed_digest, keyed_uniform, seed_key
+from heldin.defenses.sampling import draw
+from heldin.finetune.units import PrivateTraining, SampledUnit
 from tests.planted_bugs.plain import CONFIG_SEED, Cohort, Plain, as_stated, keyed
 
 _PHYSICAL_BATCH = 32

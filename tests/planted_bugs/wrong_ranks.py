@@ -6,9 +6,9 @@ from typing import Literal
 
 from transformers import PreTrainedModel
 
-from corpus.coins import keyed_digest, keyed_uniform
-from finetune.ranks import own_share, processes, rank, sum_over_ranks
-from finetune.units import PrivateTraining, SampledUnit
+from heldin.base.coins import keyed_digest, keyed_uniform
+from heldin.finetune.ranks import own_share, processes, rank, sum_over_ranks
+from heldin.finetune.units import PrivateTraining, SampledUnit
 from tests.planted_bugs.plain import Records, keyed, raw_gradient, to_norm, trainable, zeros
 
 Mistake = Literal[

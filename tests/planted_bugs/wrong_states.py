@@ -3,7 +3,7 @@
 import torch
 from transformers import PreTrainedModel
 
-from audit.white_box.trainers import Trainer
+from heldin.white_box.trainers import Trainer
 from tests.planted_bugs.plain import (
     Dense,
     Plain,

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-from finetune.units import PrivateTraining, SampledUnit
+from heldin.finetune.units import PrivateTraining, SampledUnit
 from tests.planted_bugs.plain import (
     Clip,
     Dense,

@@ -2,10 +2,10 @@
 
 from xml.etree import ElementTree
 
-from audit.compare import compare
-from audit.record import read_record, write_record
-from audit.record_results import CanaryGroup
-from reports.comparison import STYLES, comparison_figure
+from heldin.audit.results import CanaryGroup
+from heldin.record.compare import compare
+from heldin.record.document import read_record, write_record
+from heldin.reports.comparison import STYLES, comparison_figure
 from tests.made_facts import canary_facts
 
 

@@ -1,9 +1,9 @@
 """A bound that holds on a condition that nobody checks is in the table, and never the bound that a report names."""
 
-from audit.bound_scores import PLAN_FAMILY
-from audit.record import Record, read_record
-from audit.record_results import Bound
-from reports.findings import findings
+from heldin.audit.results import Bound
+from heldin.bounds.catalogue import PLAN_FAMILY
+from heldin.record.document import Record, read_record
+from heldin.reports.findings import findings
 
 
 def test_the_highest_bound_is_not_a_conditional_one(finished):

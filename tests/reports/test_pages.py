@@ -4,13 +4,13 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-import reports.drawing
-from audit.record import Ceiling, Record, read_record
-from audit.record_results import CanaryGroup, GradientNorms, TrialsFacts
-from reports.figures import figures
-from reports.findings import findings
-from reports.pdf import write_report
-from reports.trials_figure import trials_histogram
+import heldin.reports.drawing
+from heldin.audit.results import CanaryGroup, GradientNorms, TrialsFacts
+from heldin.record.document import Ceiling, Record, read_record
+from heldin.reports.figures import figures
+from heldin.reports.findings import findings
+from heldin.reports.pdf import write_report
+from heldin.reports.retraining_figure import trials_histogram
 from tests.made_facts import attack_result, canary_facts, decision_of, estimate, evidence, score
 from tests.pdf_pages import FORM, TEXT, pages
 
@@ -151,13 +151,13 @@ def test_every_word_that_needs_it_is_explained(made, printed):
 @pytest.fixture
 def drawings(monkeypatch):
     """Every matplotlib figure that is drawn, before it becomes SVG."""
-    kept, original = [], reports.drawing.FigureCanvasSVG
+    kept, original = [], heldin.reports.drawing.FigureCanvasSVG
 
     def keep(drawn):
         kept.append(drawn)
         return original(drawn)
 
-    monkeypatch.setattr(reports.drawing, "FigureCanvasSVG", keep)
+    monkeypatch.setattr(heldin.reports.drawing, "FigureCanvasSVG", keep)
     return kept
 
 
@@ -193,7 +193,7 @@ def test_no_legend_lies_on_what_is_drawn(made, drawings):
         trials_histogram(made.model_copy(update={"trials": trials}))
     assert len(drawings) >= 2
     for drawn in drawings:
-        with mpl.rc_context(reports.drawing.STYLE):
+        with mpl.rc_context(heldin.reports.drawing.STYLE):
             drawn.draw_without_rendering()
         legends = [*drawn.legends, *(axes.get_legend() for axes in drawn.axes if axes.get_legend())]
         whole = drawn.get_window_extent()

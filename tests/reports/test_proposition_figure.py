@@ -4,10 +4,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from audit.studies.proposition_sweeps import Size, run_study
-from corpus.markov import MarkovCorpus
-from reports import drawing
-from reports.proposition_figure import proposition_figure
+from heldin.corpus.made_up.markov import MarkovCorpus
+from heldin.reports import drawing
+from heldin.reports.proposition_figure import proposition_figure
+from heldin.studies.proposition_sweeps import Size, run_study
 
 
 @pytest.fixture(scope="module")

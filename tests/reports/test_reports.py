@@ -9,13 +9,13 @@ from dataclasses import asdict
 import pytest
 import typst
 
-from audit.record import Record, read_record
-from audit.record_results import CanaryGroup
-from audit.training import promise_facts
-from reports.facts import facts
-from reports.figures import figures
-from reports.findings import BOUNDS, HOW_WELL, answer_line, findings
-from reports.pdf import write_report
+from heldin.audit.results import CanaryGroup
+from heldin.jobs.run.training import promise_facts
+from heldin.record.document import Record, read_record
+from heldin.reports.facts import facts
+from heldin.reports.figures import figures
+from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
+from heldin.reports.pdf import write_report
 from tests.made_facts import attack_result, canary_facts, decision_of, evidence, private_plan, score
 
 

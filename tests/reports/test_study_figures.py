@@ -4,11 +4,11 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from audit.studies.effective_noise import effective_noise
-from audit.studies.mean_estimation import Task
-from audit.studies.mean_estimation_sweeps import Sweeps, run_study
-from corpus.errors import InputError
-from reports import drawing, study_figures
+from heldin.base.errors import InputError
+from heldin.reports import drawing, study_figures
+from heldin.studies.effective_noise import effective_noise
+from heldin.studies.mean_estimation import Task
+from heldin.studies.mean_estimation_sweeps import Sweeps, run_study
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,88 @@
+"""How far a user's texts lie from what the reference model expects: KL(D_u || p_ref), from below, in nats per token.
+
+The user's own words are mixed into the reference, q_u(w | context) = (n_w + kappa p_ref(w | context)) / (n + kappa),
+where n_w counts token w in the user's other documents (Dirichlet smoothing towards p_ref; MacKay and Peto 1995). For
+every q_u that has not seen the text, E[log q_u / p_ref] = KL(D_u || p_ref) - KL(D_u || q_u): the mean over texts
+estimates a lower bound, which grows with what distinguishes the user's words from everybody else's and knows nothing of
+their order. With p_ref for D_-u it is the distance of Kandpal et al. (2024), section 3.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldin.attacks.scoring import AttackTexts
+from heldin.attacks.table import REFERENCE_DIVERGENCE, TextStatistic
+from heldin.models.loading import LanguageModel
+from heldin.models.score_cache import ScoreCache
+
+KAPPAS = np.geomspace(1e1, 1e7, 13)
+
+
+@dataclass(frozen=True)
+class OwnWords:
+    """A text's n tokens: log p_ref of each, how often each stands in the user's other documents, and their length.
+
+    ``logprobs`` and ``counts`` have shape (n,).
+    """
+
+    logprobs: NDArray[np.float32]
+    counts: NDArray[np.int64]
+    total: int
+
+
+def reference_divergences(
+    texts: AttackTexts, documents: Mapping[str, Sequence[str]], reference: LanguageModel, cache: ScoreCache
+) -> list[TextStatistic]:
+    """The statistic log q_u / p_ref per token of every text whose user has another document.
+
+    Args:
+        texts: whose distance is estimated.
+        documents: the user's own, by user; a copy of the text at hand is left out.
+        reference: stands for everybody else.
+        cache: of token scores.
+    """
+    items = [item for item in texts.flat() if item[0] in documents]
+    scores = cache.scores(reference, [text for _, _, text in items])
+    tokens_of = {user: _tokens(reference, _cut(own, texts)) for user, own in documents.items() if own}
+    found: list[tuple[str, int, OwnWords]] = []
+    for (user, number, text), its in zip(items, scores, strict=True):
+        others = [ids for own, ids in tokens_of.get(user, []) if own != text]
+        if others:
+            (ids,) = (ids for _, ids in _tokens(reference, [text]))
+            counts = np.bincount(np.concatenate(others), minlength=int(ids.max()) + 1)
+            found.append((user, number, OwnWords(its.logprobs, counts[ids], int(counts.sum()))))
+    values = divergences([words for _, _, words in found])
+    return [
+        TextStatistic(user, number, REFERENCE_DIVERGENCE, value)
+        for (user, number, _), value in zip(found, values, strict=True)
+    ]
+
+
+def divergences(texts: Sequence[OwnWords]) -> list[float]:
+    """log q_u / p_ref, nats per token, of every text, under the kappa with the largest mean over all texts.
+
+    Where no kappa brings anything, own words say nothing and every value is 0 (kappa infinite).
+    """
+    if not texts:
+        return []
+    rows = np.array([[_gain(text, kappa) for text in texts] for kappa in KAPPAS])  # (kappas, texts)
+    best = rows[int(rows.mean(axis=1).argmax())]
+    return [float(v) for v in best] if best.mean() > 0 else [0.0] * len(texts)
+
+
+def _gain(text: OwnWords, kappa: float) -> float:
+    with np.errstate(divide="ignore"):
+        own = np.log(text.counts) - text.logprobs.astype(np.float64)
+    return float(np.mean(np.logaddexp(own, np.log(kappa)) - np.log(text.total + kappa)))
+
+
+def _cut(documents: Sequence[str], texts: AttackTexts) -> list[str]:
+    return [document[: texts.max_characters] for document in documents]
+
+
+def _tokens(reference: LanguageModel, texts: Sequence[str]) -> list[tuple[str, NDArray[np.int64]]]:
+    encoded = reference.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
+    return [(text, np.array(ids, dtype=np.int64)) for text, ids in zip(texts, encoded["input_ids"], strict=True)]

@@ -1,0 +1,130 @@
+"""Files that are never left half-written: temporary name first, then a rename; owner-only folders; content hashes."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from heldin.base.errors import InputError
+
+
+def cache_directory() -> Path:
+    """Folder for work that can be redone, ``$HELDIN_CACHE_DIR`` or ``~/.cache/heldin``; it holds people's text."""
+    return private_directory(Path(os.environ.get("HELDIN_CACHE_DIR") or Path.home() / ".cache" / "heldin"))
+
+
+def private_directory(path: Path) -> Path:
+    """Make ``path`` (and its parents), readable by its owner only; a folder that exists keeps its permissions."""
+    try:
+        if not path.is_dir():
+            path.mkdir(parents=True, mode=0o700)
+    except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise InputError(f"cannot use folder '{path}' ({error.strerror}): name another one") from error
+    return path
+
+
+@contextlib.contextmanager
+def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold ``folder`` for this process; the hold ends with the process, however it ends.
+
+    Raises:
+        InputError: another process holds it, unless this one is to ``wait`` for it.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    except BlockingIOError as error:
+        raise InputError(f"another process works in '{folder}': wait for it, or name another folder") from error
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
+    """Yield a temporary name beside ``path``; on success flush it to disk and rename it to ``path``, else remove it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        if private:
+            temporary.touch(mode=0o600)
+        yield temporary
+        _sync(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside ``path``; on success rename it to ``path`` (over an older one), else remove it.
+
+    A folder that another process finished meanwhile under the same name is replaced; both hold the same content, since
+    callers name folders by content hash or by step.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.mkdir(mode=0o700)
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                _sync(file)
+        if path.exists():
+            old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
+            path.rename(old)
+            temporary.rename(path)
+            shutil.rmtree(old)
+        else:
+            temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: Path, text: str, *, private: bool = False) -> None:
+    """Write ``text`` to ``path`` whole or not at all."""
+    with whole_file(path, private=private) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def text_sha256(*parts: str) -> str:
+    """SHA-256 of several strings, each framed by its length so that ("ab", "c") and ("a", "bc") differ."""
+    digest = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode("utf-8")
+        digest.update(len(encoded).to_bytes(8, "big"))
+        digest.update(encoded)
+    return digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove temporary folders of processes that died while they wrote ``path``."""
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        pid = leftover.name.removesuffix(".tmp").removesuffix(".old").rsplit(".", 1)[-1]
+        if not pid.isdigit() or not _is_alive(int(pid)) or int(pid) == os.getpid():
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

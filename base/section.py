@@ -1,0 +1,26 @@
+"""What the sections of a config share: frozen, no unknown keys, environment variables in paths and names."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+
+class Section(BaseModel):
+    """A part of a config."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _expanded(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    expanded = os.path.expandvars(value)
+    if "$" in expanded:
+        raise ValueError(f"'{value}' names an environment variable that is not set: export it")
+    return expanded
+
+
+ExpandedPath = Annotated[Path, BeforeValidator(_expanded)]
+ExpandedName = Annotated[str, BeforeValidator(_expanded)]

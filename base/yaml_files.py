@@ -1,0 +1,44 @@
+"""YAML as people write it: safe, and a key that stands twice is an error, where the last would silently win."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from heldin.base.errors import InputError
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a mapping with one key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As the safe loader, once the keys are found to be different."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"'{key.value}' stands twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> Any:
+    """A file's content. Raises InputError, one line with the place, for broken YAML and for a key that stands twice."""
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: broken YAML (not UTF-8 at byte {error.start})") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def parse_yaml(text: str) -> Any:
+    """What the text says. Raises InputError as ``read_yaml``, without a file's name."""
+    try:
+        return yaml.load(text, _UniqueKeys)
+    except yaml.constructor.ConstructorError as error:
+        at = error.problem_mark
+        where = "" if at is None else f"line {at.line + 1}: "
+        raise InputError(f"{where}{error.problem}: say it once") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"broken YAML ({' '.join(str(error).split())})") from error

@@ -1,0 +1,1 @@
+"""What scores of users whose membership was drawn say of epsilon: bounds, claims and verdicts."""

@@ -1,0 +1,178 @@
+"""Estimates of epsilon: Andrew et al. 2024 for gradient canaries, Zanella-Beguelin et al. 2022 from counts.
+
+Neither is a bound: no theorem says how often the interval misses. Their measured coverage is in docs/coverage.md, is
+printed wherever they are, and decides nothing.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special
+
+from heldin.base.errors import InputError
+from heldin.bounds.scores import check_alpha
+from heldin.bounds.thresholds import Counts
+from heldin.defenses.accounting.guarantees import check_delta, gaussian_epsilon
+
+Array = NDArray[np.float64]
+
+ENOUGH_CANARIES = 1000
+_NODES = 501
+
+
+@dataclass(frozen=True)
+class EpsilonEstimate:
+    """A point estimate with an interval of nominal, not guaranteed, confidence. mu where it is Gaussian."""
+
+    epsilon: float
+    lower: float
+    upper: float
+    confidence: float
+    mu: float | None = None
+    warning: str | None = None
+
+
+def andrew_estimate(
+    observed: Array,
+    delta: float,
+    *,
+    unobserved: Array | None = None,
+    dimension: int | None = None,
+    confidence: float = 0.9,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> EpsilonEstimate:
+    """One-shot estimate from k canaries with random directions (Andrew et al. 2024, Algorithm 2), pooled variance.
+
+    Scores are g_j = sqrt(d) cos(canary, released vector), N(0, 1) for a canary left out. With one common variance the
+    two Gaussians give mu-GDP: mu = mean(observed) under the exact null N(0, 1), or the difference of means over the
+    pooled deviation where canaries left out were scored too. The paper's own two variances overstate epsilon at small k
+    (accounting.md section 4f). The interval is a bootstrap over canaries.
+
+    Args:
+        observed: scores of included canaries, shape (k,), k >= 2.
+        delta: in (0, 1).
+        unobserved: scores of canaries left out, shape (k0,), k0 >= 2; None uses the exact null.
+        dimension: d, for the warning that k / d above 0.01 lets canaries disturb each other.
+        confidence: of the interval.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
+    """
+    check_delta(delta, 1)
+    check_alpha(1.0 - confidence)
+    for name, values in (("included", observed), ("left-out", unobserved)):
+        if values is not None and (values.size < 2 or not np.isfinite(values).all()):
+            raise InputError(f"scores of {name} canaries must be at least two finite numbers, got {values.size}")
+    rng = np.random.default_rng(seed)
+    drawn = observed[rng.integers(0, observed.size, (resamples, observed.size))]
+    if unobserved is None:
+        mu, again = float(observed.mean()), drawn.mean(axis=1)
+    else:
+        null = unobserved[rng.integers(0, unobserved.size, (resamples, unobserved.size))]
+        mu = float(_pooled_mu(observed[None], unobserved[None])[0])
+        again = _pooled_mu(drawn, null)
+    low, high = np.quantile(again, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
+    epsilon, lower, upper = (gaussian_epsilon(float(v), delta) if v > 0.0 else 0.0 for v in (mu, low, high))
+    return EpsilonEstimate(epsilon, lower, upper, confidence, mu, _canary_warning(observed.size, dimension))
+
+
+def two_gaussian_epsilon(mean: float, deviation: float, delta: float) -> float:
+    """epsilon(delta) between N(0, 1) and N(mean, deviation^2), both directions: the paper's own estimate of epsilon.
+
+    Andrew et al. 2024, section 3: the log-ratio is quadratic, so that the sets where it exceeds epsilon are bounded by
+    its two roots. At deviation 1 it is the Gaussian mechanism's.
+    """
+    check_delta(delta, 1)
+    if not (math.isfinite(mean) and deviation > 0.0):
+        raise InputError(f"mean {mean} and deviation {deviation} are not those of a Gaussian")
+
+    def excess(epsilon: float) -> float:
+        forward = _divergence(mean, deviation, epsilon)
+        return max(forward, _divergence(-mean / deviation, 1.0 / deviation, epsilon)) - delta
+
+    if excess(0.0) <= 0.0:
+        return 0.0
+    high = 1.0
+    while excess(high) > 0.0:
+        high *= 2.0
+        if high > 1e6:
+            return math.inf
+    return float(optimize.brentq(excess, 0.0, high, xtol=1e-9))
+
+
+def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, prior: float = 0.5) -> EpsilonEstimate:
+    """Equal-tailed credible interval of epsilon (Zanella-Beguelin et al. 2022, section 4), median as the estimate.
+
+    FPR and FNR of one attack at a threshold fixed beforehand have independent Beta posteriors under a Beta(prior,
+    prior) prior (1/2: Jeffreys). P(epsilon <= e) is the posterior mass of the region that (e, delta)-DP allows:
+    e^e FPR + FNR >= 1 - delta, FPR + e^e FNR >= 1 - delta, and the same for the reversed attack. A credible interval
+    on the attack's own (FPR, FNR): it needs independent trials, and its coverage is measured, not proved.
+    """
+    check_alpha(1.0 - confidence)
+    check_delta(delta, 1)
+    u = (np.arange(_NODES) + 0.5) / _NODES
+    fp, tn = counts.false_positives, counts.non_members - counts.false_positives
+    fn, tp = counts.members - counts.true_positives, counts.true_positives
+    fpr = special.betaincinv(fp + prior, tn + prior, u)
+
+    def at_most(epsilon: float) -> float:
+        up, down = math.exp(epsilon), math.exp(-epsilon)
+        least = np.maximum(1.0 - delta - up * fpr, (1.0 - delta - fpr) * down)
+        most = np.minimum(up + delta - up * fpr, (up + delta - fpr) * down)  # the reversed attack: 1 - FPR, 1 - FNR
+        inside = special.betainc(fn + prior, tp + prior, np.clip(most, 0.0, 1.0))
+        inside = inside - special.betainc(fn + prior, tp + prior, np.clip(least, 0.0, 1.0))
+        return float(np.maximum(inside, 0.0).mean())
+
+    def quantile(level: float) -> float:
+        if at_most(0.0) >= level:
+            return 0.0
+        return float(optimize.brentq(lambda e: at_most(e) - level, 0.0, 64.0, xtol=1e-6))
+
+    half = (1.0 - confidence) / 2.0
+    return EpsilonEstimate(quantile(0.5), quantile(half), quantile(1.0 - half), confidence)
+
+
+def _pooled_mu(observed: Array, unobserved: Array) -> Array:
+    """Difference of means over the pooled deviation, by row; shapes (b, k) and (b, k0) to (b,)."""
+    k, k0 = observed.shape[1], unobserved.shape[1]
+    pooled = ((k - 1) * observed.var(axis=1, ddof=1) + (k0 - 1) * unobserved.var(axis=1, ddof=1)) / (k + k0 - 2)
+    return np.asarray((observed.mean(axis=1) - unobserved.mean(axis=1)) / np.sqrt(np.maximum(pooled, 1e-300)))
+
+
+def _canary_warning(canaries: int, dimension: int | None) -> str | None:
+    if canaries < ENOUGH_CANARIES:
+        return f"{canaries} canaries are few: use at least {ENOUGH_CANARIES}"
+    if dimension is not None and canaries / dimension > 0.01:
+        return f"{canaries} canaries in {dimension} dimensions disturb each other: keep k / d below 0.01"
+    return None
+
+
+def _divergence(mean: float, deviation: float, epsilon: float) -> float:
+    """P(A) - e^eps Q(A) for P = N(mean, deviation^2), Q = N(0, 1), A = {ln dP/dQ > eps}."""
+    a = 0.5 - 0.5 / deviation**2  # ln ratio = a x^2 + b x + c
+    b = mean / deviation**2
+    c = -0.5 * (mean / deviation) ** 2 - math.log(deviation) - epsilon
+    if abs(a) < 1e-12:
+        if b == 0.0:
+            return 0.0
+        root = -c / b
+        p, q = (
+            special.ndtr(math.copysign(1.0, b) * (mean - root) / deviation),
+            special.ndtr(math.copysign(1.0, -b) * root),
+        )
+        return float(p - math.exp(min(epsilon, 700.0)) * q)
+    disc = b * b - 4.0 * a * c
+    if disc <= 0.0:
+        return 0.0 if a < 0.0 else 1.0 - math.exp(min(epsilon, 700.0))
+    low, high = sorted(((-b - math.sqrt(disc)) / (2.0 * a), (-b + math.sqrt(disc)) / (2.0 * a)))
+
+    def outside(centre: float, scale: float) -> float:
+        return float(special.ndtr((low - centre) / scale) + special.ndtr((centre - high) / scale))
+
+    def between(centre: float, scale: float) -> float:
+        return float(special.ndtr((high - centre) / scale) - special.ndtr((low - centre) / scale))
+
+    mass = outside if a > 0.0 else between
+    return mass(mean, deviation) - math.exp(min(epsilon, 700.0)) * mass(0.0, 1.0)

@@ -1,0 +1,107 @@
+"""What one run says of epsilon if the trainer differs from its plan in its noise alone: the plan's family of curves.
+
+A condition that nobody checks: a trainer that samples, clips or counts otherwise than the plan says has another family,
+of which this says nothing. Never a certificate, and no ground for a verdict (accounting.md section 4i).
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from heldin.bounds.one_run import Guesses, InverseRoc, OneRunBound, curve_inverse, fdp_rejects, guess, paid_tries
+from heldin.bounds.scores import LabelledScores
+from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.events import PoissonGaussian
+from heldin.defenses.mechanism import Mechanism
+
+_EXCESS = 1.002  # an accountant's epsilon is at most this above the exact one
+_LOWEST, _HIGHEST = -5.0, 10.0  # powers of two of the stated noise
+_STEPS = tuple(2.0**-i for i in range(1, 8))
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseFamily:
+    """A plan at any noise multiplier, all else equal. More noise, a lower curve.
+
+    stated: the plan's own noise multiplier; inverse: F^-1 of the accountant's curve at a noise multiplier; epsilon: at
+    (noise multiplier, delta), at most 0.2 % above the exact one.
+    """
+
+    stated: float
+    inverse: Callable[[float], InverseRoc]
+    epsilon: Callable[[float, float], float]
+
+
+def noise_family(mechanism: Mechanism, delta: float, *, cache_dir: Path | None = None) -> NoiseFamily | None:
+    """The mechanism at any noise; None where a curve takes long (a hard cap) or is only (epsilon, delta) (the filter).
+
+    delta: as in defenses.accounting.ceiling.ceiling_of.
+    """
+    event, steps = mechanism.assumed_event, mechanism.steps
+    if not isinstance(event, PoissonGaussian) or event.noise_multiplier == 0.0:
+        return None
+
+    @functools.cache
+    def inverse(noise: float) -> InverseRoc:
+        at_noise = dataclasses.replace(event, noise_multiplier=noise)
+        return curve_inverse(ceiling_of(at_noise, steps, delta, cache_dir=cache_dir))
+
+    def epsilon(noise: float, at: float) -> float:
+        return accounting.epsilon(dataclasses.replace(event, noise_multiplier=noise), steps, at, cache_dir=cache_dir)
+
+    return NoiseFamily(event.noise_multiplier, inverse, epsilon)
+
+
+def family_bound(
+    labelled: LabelledScores,
+    family: NoiseFamily,
+    delta: float,
+    *,
+    alpha: float = 0.05,
+    made: int | None = None,
+    attacks: int = 1,
+) -> OneRunBound:
+    """epsilon lower bound for a trainer that differs from the plan in its noise alone; arguments of steinke_bound.
+
+    Inverts the test of the plan's curve over its noise: the least noise multiplier that is rejected, and its epsilon.
+    A trainer that samples, clips or counts otherwise has another family of curves, of which this says nothing: never a
+    certificate (accounting.md section 4i).
+    """
+
+    tries = paid_tries(labelled.scores.size, made, alpha, attacks)
+    games = [(guess(labelled, its.made), its.level) for its in tries]
+    best, least = games[0][0], fdp_noise(games[0][0], family, games[0][1])
+    for game, level in games[1:]:
+        if least is None or fdp_rejects(game, family.inverse(least * math.exp2(-_STEPS[-1])), level):
+            best, least = game, fdp_noise(game, family, level) or least
+    epsilon = 0.0 if least is None else family.epsilon(least, delta) / _EXCESS
+    return OneRunBound(epsilon, alpha, best, tuple(its.made for its in tries))
+
+
+@functools.lru_cache(maxsize=65536)
+def fdp_noise(guesses: Guesses, family: NoiseFamily, alpha: float = 0.05) -> float | None:
+    """The least noise multiplier found (to 0.5 %) at which the family's curve is rejected; None where none is.
+
+    Looked for between 1/64 of the stated noise and 1024 times it. A rejected curve rules out all lower ones.
+    """
+
+    def rejected(octave: float) -> bool:
+        return fdp_rejects(guesses, family.inverse(family.stated * math.exp2(octave)), alpha)
+
+    at = 0.0
+    if rejected(at):
+        while at > _LOWEST and rejected(at - 1.0):
+            at -= 1.0
+    else:
+        at = 1.0
+        while not rejected(at):
+            at += 1.0
+            if at > _HIGHEST:
+                return None
+    for step in _STEPS:  # rejected at `at`, and not 2 * step below it
+        at -= step if rejected(at - step) else 0.0
+    return family.stated * math.exp2(at)

@@ -1,0 +1,222 @@
+"""Lower bounds on epsilon from one training run, after Steinke et al. 2023 and Mahloujifar et al. 2024.
+
+Conditions of everything here (accounting.md section 4h): each of the m users was held in by an independent fair coin,
+drawn after the pool was fixed and used once; the scores are a function of the released model and of randomness
+independent of the coins; all m flipped users count, abstentions included; the number of guesses r was fixed before
+looking, or its choice is paid for (bounds/guessing.py). Users' scores may depend on each other: that is what these
+theorems allow.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special, stats
+
+from heldin.bounds.guessing import Guesses as Guesses
+from heldin.bounds.guessing import guess as guess
+from heldin.bounds.guessing import paid_tries as paid_tries
+from heldin.bounds.guessing import tries_and_level as tries_and_level
+from heldin.bounds.scores import LabelledScores, check_alpha, check_bound_delta
+from heldin.defenses.accounting.ceiling import RocCeiling, symmetrised
+from heldin.defenses.accounting.guarantees import gaussian_epsilon
+
+_HIGHEST_EPSILON = 64.0
+_HIGHEST_MU = 32.0
+_PRECISION = 1e-5  # of epsilon and of mu; the end that the test rejects is returned
+_ROUNDING = 1e-12
+
+InverseRoc = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class OneRunBound:
+    """The best of the paid-for numbers of guesses. `alpha` is the total error probability; `tried` all r looked at."""
+
+    epsilon: float
+    alpha: float
+    guesses: Guesses
+    tried: tuple[int, ...]
+    mu: float | None = None
+
+
+def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
+    """P(at least `correct` right) under (epsilon, delta)-DP, at most: Steinke, Nasr, Jagielski 2023, Theorem 5.2.
+
+    P[Bin(r, q) >= v] + 2 m delta max_{1 <= i <= v} P[v - i <= Bin(r, q) < v] / i with q = e^eps / (1 + e^eps). Capped
+    at 1. Conditions: see the module. Replacing and adding or removing the user coincide here: the coin flips presence.
+    """
+    check_bound_delta(delta)
+    m, r, v = guesses.users, guesses.made, guesses.correct
+    q = float(special.expit(epsilon))
+    tail = float(stats.binom.sf(v - 1, r, q))
+    if delta == 0.0 or v == 0:
+        return min(1.0, tail)
+    # P[v - i <= Bin < v] for i = 1, 2, ...: from 12 deviations below the mean on it grows no more, and over i it falls
+    least = max(0, min(v - 1, int(r * q - 12.0 * np.sqrt(r * q * (1.0 - q)) - 10.0)))
+    below = np.cumsum(stats.binom.pmf(np.arange(v - 1, least - 1, -1), r, q))
+    return min(1.0, tail + 2.0 * m * delta * float((below / np.arange(1, v - least + 1)).max()))
+
+
+@functools.lru_cache(maxsize=65536)
+def one_run_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
+    """Largest epsilon found with one_run_p_value <= alpha; 0 where not even epsilon = 0 is rejected.
+
+    (epsilon, delta)-DP implies (epsilon', delta)-DP for every larger epsilon', so that any rejected epsilon is a valid
+    lower bound with confidence 1 - alpha, whether or not the p-value is monotone.
+    """
+    check_alpha(alpha)
+    return _largest(lambda epsilon: one_run_p_value(guesses, epsilon, delta) <= alpha, _HIGHEST_EPSILON)
+
+
+def fdp_rejects(guesses: Guesses, inverse_roc: InverseRoc, alpha: float = 0.05) -> bool:
+    """Whether f-DP is rejected at level alpha: Mahloujifar, Melis, Chaudhuri 2024, the recursion of Theorem 3.2.
+
+    R = alpha v/m, H = alpha (r - v)/m; for i = v-1, ..., 0: H' = max(H, F^-1(R)), R += i/(r - i) (H' - H), H = H'.
+    Rejects iff R + H > r/m. R and H never fall, and stay once H' = H: both end the recursion early.
+
+    Args:
+        guesses: the game; conditions: see the module.
+        inverse_roc: F^-1(y), the smallest FPR at which the claimed ROC, symmetric and concave, reaches TPR y; a ROC
+            above the true one keeps the test valid.
+        alpha: error probability.
+    """
+    check_alpha(alpha)
+    m, r, v = guesses.users, guesses.made, guesses.correct
+    right, wrong = alpha * v / m, alpha * (r - v) / m
+    limit = r / m * (1.0 + _ROUNDING)
+    for i in range(v - 1, -1, -1):
+        reached = inverse_roc(right)
+        if reached <= wrong:
+            return False
+        right += i / (r - i) * (reached - wrong)
+        wrong = reached
+        if right + wrong > limit:
+            return True
+    return False
+
+
+def gaussian_inverse(mu: float) -> InverseRoc:
+    """F^-1 of mu-GDP: Phi(Phi^-1(y) - mu)."""
+    return lambda y: float(special.ndtr(special.ndtri(y) - mu))
+
+
+def epsilon_delta_inverse(epsilon: float, delta: float) -> InverseRoc:
+    """F^-1 of (epsilon, delta)-DP: max(0, e^-eps (y - delta), 1 - delta - e^eps (1 - y))."""
+    check_bound_delta(delta)
+    up, down = float(np.exp(min(epsilon, 700.0))), float(np.exp(-epsilon))
+    return lambda y: max(0.0, down * (y - delta), 1.0 - delta - up * (1.0 - y))
+
+
+def curve_inverse(ceiling: RocCeiling) -> InverseRoc:
+    """F^-1 of an accountant's curve, made symmetric and concave first, which never lowers it."""
+    hull = symmetrised(ceiling)
+    return lambda y: hull.fpr_at(min(1.0, y))
+
+
+@functools.lru_cache(maxsize=65536)
+def fdp_mu(guesses: Guesses, alpha: float = 0.05) -> float:
+    """Largest mu (to 1e-5) for which mu-GDP is rejected; 0 where none is. Valid for mechanisms that are mu-GDP."""
+    return _largest(lambda mu: fdp_rejects(guesses, gaussian_inverse(mu), alpha), _HIGHEST_MU)
+
+
+@functools.lru_cache(maxsize=65536)
+def fdp_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
+    """Largest epsilon (to 1e-5) for which the f-DP recursion rejects the curve of (epsilon, delta)-DP; 0 if none.
+
+    Valid for every mechanism. At delta = 0 it is one_run_epsilon if all guesses were right, and slightly below it
+    otherwise (0.69 for 0.70 at 75 right of 100).
+    """
+    return _largest(lambda e: fdp_rejects(guesses, epsilon_delta_inverse(e, delta), alpha), _HIGHEST_EPSILON)
+
+
+def one_run_rejects(guesses: Guesses, epsilon: float, delta: float, alpha: float = 0.05) -> bool:
+    """Whether (epsilon, delta)-DP is rejected at level alpha, by either theorem.
+
+    Both bound the one probability of at least v right guesses, so that the smaller of the two is a p-value as well and
+    nothing is paid for taking it. The f-DP recursion is the sharper at large delta, the binomial tail at small delta.
+    """
+    if one_run_p_value(guesses, epsilon, delta) <= check_alpha(alpha):
+        return True
+    return fdp_rejects(guesses, epsilon_delta_inverse(epsilon, delta), alpha)
+
+
+def steinke_bound(
+    labelled: LabelledScores, delta: float, *, alpha: float = 0.05, made: int | None = None, attacks: int = 1
+) -> OneRunBound:
+    """epsilon lower bound by Steinke et al. 2023 at confidence 1 - alpha. Conditions: see the module.
+
+    Args:
+        labelled: scores of the m users whose coins were flipped.
+        delta: in [0, 1).
+        alpha: total error probability.
+        made: r, registered before looking; None tries those of paid_tries, each at its share of alpha.
+        attacks: how many attacks the best is taken of; alpha is divided by it.
+    """
+    return _best(labelled, made, alpha, attacks, lambda g, a: (one_run_epsilon(g, delta, a), None))
+
+
+def fdp_bound(
+    labelled: LabelledScores, delta: float, *, alpha: float = 0.05, made: int | None = None, attacks: int = 1
+) -> OneRunBound:
+    """epsilon lower bound by the f-DP recursion on the curve of (epsilon, delta)-DP; arguments of steinke_bound."""
+    return _best(labelled, made, alpha, attacks, lambda g, a: (fdp_epsilon(g, delta, a), None))
+
+
+def fdp_gaussian_bound(
+    labelled: LabelledScores, delta: float, *, alpha: float = 0.05, made: int | None = None, attacks: int = 1
+) -> OneRunBound:
+    """mu and epsilon(mu, delta) lower bound by the f-DP recursion, for mechanisms whose trade-off curve is Gaussian.
+
+    Not valid for other mechanisms (subsampled ones included): test those against their own curve with fdp_violates.
+    Arguments of steinke_bound; delta must be in (0, 1).
+    """
+
+    def bound(guesses: Guesses, level: float) -> tuple[float, float]:
+        mu = fdp_mu(guesses, level)
+        return (gaussian_epsilon(mu, delta) if mu > 0.0 else 0.0), mu
+
+    return _best(labelled, made, alpha, attacks, bound)
+
+
+def fdp_violates(
+    labelled: LabelledScores,
+    ceiling: RocCeiling,
+    *,
+    alpha: float = 0.05,
+    made: int | None = None,
+    attacks: int = 1,
+) -> Guesses | None:
+    """The game by which one run violates the accountant's curve at level alpha, or None. Arguments of steinke_bound."""
+    inverse = curve_inverse(ceiling)
+    games = ((guess(labelled, its.made), its.level) for its in paid_tries(labelled.scores.size, made, alpha, attacks))
+    return next((game for game, level in games if fdp_rejects(game, inverse, level)), None)
+
+
+def _best(
+    labelled: LabelledScores,
+    made: int | None,
+    alpha: float,
+    attacks: int,
+    bound: Callable[[Guesses, float], tuple[float, float | None]],
+) -> OneRunBound:
+    """The largest (epsilon, mu) that `bound` gives of a game and its level, over the tries that are paid for."""
+    tries = paid_tries(labelled.scores.size, made, alpha, attacks)
+    games = [guess(labelled, its.made) for its in tries]
+    results = [bound(game, its.level) for game, its in zip(games, tries, strict=True)]
+    best = max(range(len(games)), key=lambda i: results[i][0])
+    return OneRunBound(results[best][0], alpha, games[best], tuple(its.made for its in tries), results[best][1])
+
+
+def _largest(rejects: Callable[[float], bool], highest: float) -> float:
+    """A rejected value within _PRECISION of one that is not, by bisection; 0 where 0 is not rejected."""
+    if not rejects(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while high < highest and rejects(high):
+        low, high = high, 2.0 * high
+    while high - low > _PRECISION:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if rejects(middle) else (low, middle)
+    return low

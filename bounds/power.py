@@ -1,0 +1,315 @@
+"""Power before cost: what m users could certify or falsify, before a model is trained.
+
+Planning numbers, not bounds: the attacker is taken to be Gaussian, scores N(mu, 1) of members and N(0, 1) of others,
+with AUROC Phi(mu / sqrt 2). Limits that perfect guessing cannot pass hold for every attacker.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special
+
+from heldin.base.errors import InputError
+from heldin.bounds import one_run
+from heldin.bounds.guessing import Guesses, Try, guessed_out
+from heldin.bounds.scores import check_alpha
+from heldin.bounds.thresholds import Counts, clopper_pearson
+from heldin.bounds.verdict import Assignment, Claim, Design, could_reject, max_certifiable_epsilon
+from heldin.defenses.accounting.guarantees import check_delta, gaussian_epsilon
+
+SIMULATIONS = 400
+LARGEST_SIMULATED = 20_000
+LARGEST = 1_000_000  # users that a question may be asked for: it takes under ten seconds then
+MOST_USERS = 100_000
+_KNOTS = 7
+_COIN = Assignment.COIN
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What perfect guessing with m users certifies at delta; nothing can certify more.
+
+    one_run: Steinke et al. 2023, all m guessed, registered beforehand; fdp: the f-DP recursion on (epsilon, delta)-DP;
+    paid: the same when the number of guesses is paid for; mu, gaussian: for mu-GDP; clopper_pearson: of m / 2 + m / 2
+    independent trainings (None for m = 1).
+    """
+
+    one_run: float
+    fdp: float
+    paid: float
+    mu: float
+    gaussian: float
+    clopper_pearson: float | None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Median, 5 % and 95 % quantile of a certified epsilon for the assumed attacker, the choice of r paid for."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ClaimPower:
+    """What a claim needs. users_* are None beyond MOST_USERS.
+
+    in_reach: perfect guessing with m users would reject; probability: that the assumed attacker's run rejects;
+    users_perfect, users_at_auroc: the least m at which perfect guessing, or the median run of the attacker, rejects.
+    """
+
+    claim: str
+    in_reach: bool
+    probability: float
+    users_perfect: int | None
+    users_at_auroc: int | None
+
+
+@dataclass(frozen=True)
+class Power:
+    """The answer of `heldin power`. expected_one_run: 4d; expected_gaussian: 4e, for Gaussian mechanisms only."""
+
+    users: int
+    auroc: float
+    delta: float
+    alpha: float
+    largest: Reach
+    expected_one_run: Expected
+    expected_fdp: Expected
+    expected_gaussian: Expected
+    claims: tuple[ClaimPower, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, nested."""
+        return dataclasses.asdict(self)
+
+
+def power(
+    users: int, auroc: float, delta: float, *, alpha: float = 0.05, claims: tuple[Claim, ...] = (), seed: int = 0
+) -> Power:
+    """What one training run with `users` coin-flipped users could certify or falsify if the attack has this AUROC.
+
+    Args:
+        users: m, those whose coins are flipped.
+        auroc: of the assumed attacker, in [0.5, 1].
+        delta: in (0, 1).
+        alpha: error probability.
+        claims: each is asked for on its own.
+        seed: of the simulated runs.
+
+    Raises InputError where m is too small for any statement, or above LARGEST.
+    """
+    check_delta(delta, 1)
+    if users > LARGEST:
+        raise InputError(
+            f"{users} users: power is computed for at most {LARGEST}; what an attack certifies hardly grows beyond, so "
+            f"ask for {LARGEST}"
+        )
+    mu = attack_mu(auroc)
+    tries = one_run.paid_tries(users, alpha=alpha)
+    right = simulated_rights(users, mu, tuple(its.made for its in tries), seed)
+
+    def expected(bound: Callable[[Guesses, float], float]) -> Expected:
+        best = np.max([_along(users, its, right[:, i], bound) for i, its in enumerate(tries)], axis=0)
+        low, median, high = np.quantile(best, [0.05, 0.5, 0.95])
+        return Expected(float(median), float(low), float(high))
+
+    return Power(
+        users=users,
+        auroc=auroc,
+        delta=delta,
+        alpha=alpha,
+        largest=reach(users, delta, alpha=alpha),
+        expected_one_run=expected(lambda game, level: one_run.one_run_epsilon(game, delta, level)),
+        expected_fdp=expected(lambda game, level: one_run.fdp_epsilon(game, delta, level)),
+        expected_gaussian=expected(lambda game, level: _gaussian(one_run.fdp_mu(game, level), delta)),
+        claims=tuple(claim_power(users, auroc, claim, alpha=alpha, seed=seed) for claim in claims),
+    )
+
+
+def reach(users: int, delta: float, *, alpha: float = 0.05) -> Reach:
+    """The "largest certifiable" row of accounting.md section 4h for m users."""
+    perfect = Guesses(users, users, users)
+    mu = one_run.fdp_mu(perfect, alpha)
+    n1, n0 = users - users // 2, users // 2
+    return Reach(
+        one_run=one_run.one_run_epsilon(perfect, delta, alpha),
+        fdp=one_run.fdp_epsilon(perfect, delta, alpha),
+        paid=max_certifiable_epsilon(n1, n0, delta, Design(_COIN, alpha=alpha)),
+        mu=mu,
+        gaussian=_gaussian(mu, delta),
+        clopper_pearson=clopper_pearson(Counts(n1, n1, 0, n0), delta, alpha=alpha, pairs=1) if n0 else None,
+    )
+
+
+def trials_reach(members: int, non_members: int, delta: float = 0.0, *, alpha: float = 0.05) -> float:
+    """Largest epsilon that independent trainings certify if all are told apart: Clopper-Pearson at one threshold.
+
+    100 + 100: 3.28 at delta 0 (accounting.md section 7).
+    """
+    return clopper_pearson(Counts(members, members, 0, non_members), delta, alpha=alpha, pairs=1)
+
+
+def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, seed: int = 0) -> ClaimPower:
+    """What the claim needs; arguments of `power`."""
+    design, mu = Design(_COIN, alpha=alpha), attack_mu(auroc)
+    tries = one_run.paid_tries(users, alpha=alpha)
+    right = simulated_rights(users, mu, tuple(its.made for its in tries), seed)
+    least = [_least_rejected(users, its, claim) for its in tries]
+
+    def median_rejects(m: int) -> bool:
+        typical = (
+            (Guesses(m, t.made, typical_rights(m, t.made, mu)), t.level) for t in one_run.paid_tries(m, alpha=alpha)
+        )
+        return any(claim.rejected_by(game, level) for game, level in typical)
+
+    return ClaimPower(
+        claim=claim.label,
+        in_reach=could_reject(users - users // 2, users // 2, claim, design),
+        probability=float((right >= np.array(least)).any(axis=1).mean()),
+        users_perfect=_least_perfect(claim, design, alpha),
+        users_at_auroc=_least_users(median_rejects, alpha),
+    )
+
+
+def forecast(users: int, delta: float, claims: Sequence[Claim] = (), *, alpha: float = 0.05) -> list[str]:
+    """What a run with so many coin-flipped users could say at best, a line each, to be read before it is paid for."""
+    design, members = Design(_COIN, alpha=alpha), users - users // 2
+    try:
+        most = max_certifiable_epsilon(members, users // 2, delta, design)
+    except InputError as error:
+        return [f"power: {users} users by coin can certify nothing ({error})"]
+    lines = [f"power: {users} users by coin can certify at most epsilon {most:.3g} per user, if every guess is right"]
+    for claim in claims:
+        if could_reject(members, users // 2, claim, design):
+            lines.append(f"power: they could falsify {claim.label}")
+        else:
+            needed = _count(_least_perfect(claim, design, alpha))
+            lines.append(f"power: they could not falsify {claim.label}, which takes {needed} users at least")
+    return lines
+
+
+def table(found: Power) -> str:
+    """The answer as plain text."""
+    most, percent = found.largest, 100.0 * (1.0 - found.alpha)
+    lines = [
+        f"{found.users:,} users by fair coin, delta {found.delta:g}, confidence {percent:g} %",
+        "",
+        "largest epsilon that perfect guessing certifies",
+        f"  one run (number of guesses registered)    {most.one_run:8.2f}",
+        f"  one run (number of guesses paid for)      {most.paid:8.2f}",
+        f"  one run, Gaussian mechanisms              {most.gaussian:8.2f}   mu {most.mu:.2f}",
+    ]
+    if most.clopper_pearson is not None:
+        lines += [f"  as many independent trainings             {most.clopper_pearson:8.2f}"]
+    lines += ["", f"epsilon certified by a Gaussian attack of AUROC {found.auroc:g}: median (5 % to 95 % of runs)"]
+    kinds = (
+        ("one run", found.expected_one_run),
+        ("one run, f-DP", found.expected_fdp),
+        ("one run, Gaussian mechanisms", found.expected_gaussian),
+    )
+    lines += [f"  {name:<42}{its.median:8.2f}   ({its.low:.2f} to {its.high:.2f})" for name, its in kinds]
+    for its in found.claims:
+        lines += ["", f"claim: {its.claim}"]
+        lines += [
+            f"  perfect guessing with {found.users:,} users {'rejects' if its.in_reach else 'does not reject'} it"
+        ]
+        lines += [f"  this attack rejects it in {100.0 * its.probability:.0f} % of runs, if the attack is that good"]
+        lines += [f"  users needed with perfect guessing: {_count(its.users_perfect)}"]
+        lines += [f"  users needed with AUROC {found.auroc:g}: {_count(its.users_at_auroc)}"]
+    return "\n".join(lines)
+
+
+def attack_mu(auroc: float) -> float:
+    """mu of the Gaussian attacker with this AUROC: sqrt 2 Phi^-1(AUROC). Raises InputError outside [0.5, 1)."""
+    if not 0.5 <= auroc < 1.0:
+        raise InputError(f"AUROC {auroc} is outside [0.5, 1): give that of the attack you expect, for example 0.75")
+    return math.sqrt(2.0) * float(special.ndtri(auroc))
+
+
+def typical_rights(users: int, made: int, mu: float) -> int:
+    """Right guesses of the median run: r P(in | score above the r / 2 highest), alike at the lower end."""
+    return min(made, int(made * _precision(users, made, mu)))
+
+
+def _precision(users: int, made: int, mu: float) -> float:
+    share = (made - made // 2) / users
+
+    def excess(threshold: float) -> float:
+        return 0.5 * float(special.ndtr(mu - threshold) + special.ndtr(-threshold)) - share
+
+    threshold = float(optimize.brentq(excess, -10.0, mu + 10.0))
+    above_in, above_out = float(special.ndtr(mu - threshold)), float(special.ndtr(-threshold))
+    return above_in / (above_in + above_out)
+
+
+def simulated_rights(users: int, mu: float, tries: tuple[int, ...], seed: int) -> NDArray[np.int64]:
+    """Right guesses of simulated runs of the Gaussian attacker at each r, shape (SIMULATIONS, len(tries)).
+
+    Beyond LARGEST_SIMULATED users binomial draws, which then differ by less than their own spread's thousandth.
+    """
+    rng = np.random.default_rng(seed)
+    if users > LARGEST_SIMULATED:
+        return np.stack([rng.binomial(r, _precision(users, r, mu), SIMULATIONS) for r in tries], axis=1)
+    rows = []
+    for _ in range(SIMULATIONS):
+        coins = rng.random(users) < 0.5
+        scores = rng.standard_normal(users) + mu * coins
+        order = np.argsort(scores)
+        ranked, member = scores[order], coins[order]
+        low = [guessed_out(ranked, r) for r in tries]
+        in_below = np.append(0, np.cumsum(member))
+        rows.append([k - in_below[k] + in_below[-1] - in_below[users - r + k] for k, r in zip(low, tries, strict=True)])
+    return np.array(rows, dtype=np.int64)
+
+
+def _along(
+    users: int, its: Try, right: NDArray[np.int64], bound: Callable[[Guesses, float], float]
+) -> NDArray[np.float64]:
+    """The bound at each number of right guesses, interpolated between a few."""
+    count = _KNOTS if users <= LARGEST_SIMULATED else 3
+    knots = np.unique(np.linspace(right.min(), right.max(), count).round().astype(np.int64))
+    return np.interp(right, knots, [bound(Guesses(users, its.made, int(v)), its.level) for v in knots])
+
+
+def _least_rejected(users: int, its: Try, claim: Claim) -> int:
+    """The least number of right guesses that rejects the claim; made + 1 where none does."""
+    low, high = 0, its.made + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        rejected = claim.rejected_by(Guesses(users, its.made, middle), its.level)
+        low, high = (low, middle) if rejected else (middle, high)
+    return high
+
+
+def _least_perfect(claim: Claim, design: Design, alpha: float) -> int | None:
+    """The fewest users, half of them held in, of whom perfect guessing could reject the claim."""
+    return _least_users(lambda users: could_reject(users - users // 2, users // 2, claim, design), alpha)
+
+
+def _least_users(enough: Callable[[int], bool], alpha: float) -> int | None:
+    low = high = math.ceil(-math.log2(check_alpha(alpha)))
+    if enough(low):
+        return low
+    while not enough(high):
+        if high == MOST_USERS:
+            return None
+        low, high = high, min(MOST_USERS, 2 * high)
+    while high - low > max(1, low // 200):
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _gaussian(mu: float, delta: float) -> float:
+    return gaussian_epsilon(mu, delta) if mu > 0.0 else 0.0
+
+
+def _count(users: int | None) -> str:
+    return f"more than {MOST_USERS:,}" if users is None else f"{users:,}"

@@ -1,0 +1,100 @@
+"""Scores joined to membership: the one input of every bound. A score is never dropped, a user never counted twice."""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldin.base.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledScores:
+    """Scores of m users (or of m independent trainings) and who was held in. Higher score: more likely a member.
+
+    Attributes:
+        scores: shape (m,), finite.
+        member: shape (m,), True for held in.
+        users: names for messages, shape (m,); row numbers where not given.
+
+    Raises:
+        InputError: different lengths, a NaN or infinite score (names the user), a user twice, one class only, or
+            constant scores.
+    """
+
+    scores: NDArray[np.float64]
+    member: NDArray[np.bool_]
+    users: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.scores.ndim != 1 or self.scores.shape != self.member.shape:
+            raise InputError(f"scores of shape {self.scores.shape} but membership of shape {self.member.shape}")
+        names = self.users
+        if names is not None and len(names) != self.scores.size:
+            raise InputError(f"{len(names)} users but {self.scores.size} scores")
+        if names is not None and len(set(names)) != len(names):
+            raise InputError("a user has two scores: give one score per user")
+        bad = np.flatnonzero(~np.isfinite(self.scores))
+        if bad.size:
+            who = f"user '{names[bad[0]]}'" if names is not None else f"row {bad[0]}"
+            raise InputError(f"the score of {who} is {self.scores[bad[0]]}; no user may be dropped: score it again")
+        if self.member.all() or not self.member.any():
+            side = "members" if self.member.any() else "non-members"
+            raise InputError(f"all {self.member.size} users are {side}: a bound needs users of both groups")
+        if self.scores.min() == self.scores.max():
+            raise InputError(f"all {self.scores.size} scores are {self.scores[0]:g}: they say nothing about membership")
+
+    @property
+    def held_in(self) -> NDArray[np.float64]:
+        """Scores of members, shape (n1,)."""
+        return self.scores[self.member]
+
+    @property
+    def held_out(self) -> NDArray[np.float64]:
+        """Scores of non-members, shape (n0,)."""
+        return self.scores[~self.member]
+
+
+def labelled(held_in: NDArray[np.float64], held_out: NDArray[np.float64]) -> LabelledScores:
+    """Joins two groups of scores, shapes (n1,) and (n0,), members first."""
+    member = np.concatenate([np.ones(held_in.size, dtype=np.bool_), np.zeros(held_out.size, dtype=np.bool_)])
+    return LabelledScores(np.concatenate([held_in, held_out]).astype(np.float64), member)
+
+
+def join(scores: Mapping[str, float], members: Set[str], non_members: Set[str]) -> LabelledScores:
+    """Joins scores to membership by user name, in the order of the names.
+
+    Raises InputError for a user in both groups, a score without membership and membership without a score.
+    """
+    both = sorted(members & non_members)
+    if both:
+        raise InputError(f"user '{both[0]}' is in both groups ({len(both)} such): a user is held in or held out")
+    known = members | non_members
+    stray = sorted(set(scores) - known)
+    if stray:
+        raise InputError(f"user '{stray[0]}' has a score but no membership ({len(stray)} such): say who was held in")
+    missing = sorted(known - set(scores))
+    if missing:
+        raise InputError(f"user '{missing[0]}' has membership but no score ({len(missing)} such): score every user")
+    users = tuple(sorted(scores))
+    values = np.array([scores[user] for user in users], dtype=np.float64)
+    return LabelledScores(values, np.array([user in members for user in users], dtype=np.bool_), users)
+
+
+def check_alpha(alpha: float, attacks: int = 1) -> float:
+    """The error probability left for one attack of `attacks`: alpha / attacks (Bonferroni).
+
+    Raises InputError unless 0 < alpha < 1 and attacks >= 1.
+    """
+    if not 0.0 < alpha < 1.0:
+        raise InputError(f"error level {alpha} is outside (0, 1): 0.05 means 95 % confidence")
+    if attacks < 1:
+        raise InputError(f"{attacks} attacks: a bound comes from at least one")
+    return alpha / attacks
+
+
+def check_bound_delta(delta: float) -> None:
+    """Raises InputError unless 0 <= delta < 1. delta 0 is pure differential privacy."""
+    if not 0.0 <= delta < 1.0:
+        raise InputError(f"delta {delta} is outside [0, 1): choose one below 1 / number of users")

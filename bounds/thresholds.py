@@ -1,0 +1,231 @@
+"""Lower bounds on epsilon from independent trials: Clopper-Pearson at thresholds, and its Gaussian conversion.
+
+Condition of everything here (accounting.md sections 4b, 4c, 4h): INDEPENDENT TRIALS. Each score comes from its own
+training, held in or out, and trainings share no randomness. Scores of many users under one model are not independent,
+and these bounds are then refused (bounds/catalogue.py) in favour of bounds/one_run.py. Thresholds are fixed before
+looking, or chosen on one half of the trials and used on the other; several are paid for. Taking the best threshold
+afterwards is wrong in up to 14.5 % of audits at a nominal 5 % (tests/coverage).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from heldin.base.errors import InputError
+from heldin.bounds.scores import LabelledScores, check_alpha, check_bound_delta, labelled
+from heldin.defenses.accounting.ceiling import RocCeiling
+from heldin.defenses.accounting.guarantees import gaussian_epsilon
+
+Array = NDArray[np.float64]
+
+NEEDS = "independent trials: one training per score"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one threshold did: members called "in" of all members, non-members called "in" of all non-members."""
+
+    true_positives: int
+    members: int
+    false_positives: int
+    non_members: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.true_positives <= self.members and 0 <= self.false_positives <= self.non_members):
+            raise InputError(f"{self}: more were called in than there are")
+        if self.members == 0 or self.non_members == 0:
+            raise InputError("a bound needs trials of both groups")
+
+
+@dataclass(frozen=True)
+class TrialBound:
+    """An epsilon (and mu) lower bound at confidence 1 - alpha, with the threshold that gave it."""
+
+    epsilon: float
+    alpha: float
+    threshold: float
+    counts: Counts
+    mu: float | None = None
+
+
+def rate_at_least(hits: int | Array, trials: int | Array, alpha: float) -> Array:
+    """Clopper-Pearson 1934: lower confidence limit of a binomial rate, one-sided at level alpha; 0 for no hits."""
+    k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    return np.where(k > 0, special.betaincinv(np.maximum(k, 1e-300), n - k + 1.0, alpha), 0.0)
+
+
+def rate_at_most(hits: int | Array, trials: int | Array, alpha: float) -> Array:
+    """Clopper-Pearson 1934: upper confidence limit of a binomial rate, one-sided at level alpha; 1 for all hits."""
+    k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    return np.where(k < n, special.betainccinv(k + 1.0, np.maximum(n - k, 1e-300), alpha), 1.0)
+
+
+def epsilon_of_rates(tpr: Array, fpr: Array, delta: float) -> Array:
+    """max(0, ln((TPR - delta) / FPR), ln((1 - FPR - delta) / (1 - TPR))), elementwise.
+
+    Kairouz, Oh, Viswanath 2015, Theorem 2.1, both directions; a lower bound if TPR is one and FPR an upper one.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr)])
+        return np.asarray(np.nan_to_num(np.log(np.maximum(ratios, 1.0)), nan=0.0).max(axis=0))
+
+
+def clopper_pearson(counts: Counts, delta: float, *, alpha: float = 0.05, pairs: int = 2) -> float:
+    """epsilon lower bound of one threshold fixed beforehand (Jagielski, Ullman, Oprea 2020, section 4; 4b).
+
+    Args:
+        counts: of independent trials at that threshold.
+        delta: in [0, 1).
+        alpha: total error probability; each of the two rates of each pair gets alpha / (2 pairs).
+        pairs: number K of pre-registered (threshold, direction) pairs; with 1 only "in" if score >= threshold,
+            ln((TPR - delta) / FPR), is used; with 2 or more both directions.
+    """
+    check_bound_delta(delta)
+    tpr, fpr = limits(counts, check_alpha(alpha) / (2 * pairs))
+    if pairs == 1:
+        return math.log(max(1.0, (tpr - delta) / fpr))
+    return float(epsilon_of_rates(np.array(tpr), np.array(fpr), delta))
+
+
+def gaussian_conversion(
+    counts: Counts, delta: float, *, alpha: float = 0.05, thresholds: int = 1
+) -> tuple[float, float]:
+    """(epsilon, mu) lower bounds for a mechanism that is mu-GDP: Nasr et al. 2023, section 4.
+
+    mu = Phi^-1(TPR_lo) - Phi^-1(FPR_hi), each limit at alpha / (2 thresholds), then delta(epsilon) of mu-GDP. Both
+    directions give the same mu. Valid only where the mechanism's trade-off curve is Gaussian, and for independent
+    trials. delta in (0, 1).
+    """
+    tpr, fpr = limits(counts, check_alpha(alpha) / (2 * thresholds))
+    mu = max(0.0, float(special.ndtri(tpr) - special.ndtri(fpr))) if tpr > 0.0 and fpr < 1.0 else 0.0
+    return (gaussian_epsilon(mu, delta) if mu > 0.0 else 0.0), mu
+
+
+def limits(counts: Counts, alpha: float) -> tuple[float, float]:
+    """(TPR at least, FPR at most), each at level alpha."""
+    tpr = rate_at_least(counts.true_positives, counts.members, alpha)
+    return float(tpr), float(rate_at_most(counts.false_positives, counts.non_members, alpha))
+
+
+def counts_at(scores: LabelledScores, threshold: float) -> Counts:
+    """Counts of the rule "in if score >= threshold"."""
+    held_in, held_out = scores.held_in, scores.held_out
+    return Counts(int((held_in >= threshold).sum()), held_in.size, int((held_out >= threshold).sum()), held_out.size)
+
+
+def threshold_bound(
+    scores: LabelledScores, thresholds: Sequence[float], delta: float, *, alpha: float = 0.05, attacks: int = 1
+) -> TrialBound:
+    """The best Clopper-Pearson bound of thresholds fixed beforehand; K = 2 len(thresholds) pairs are paid for.
+
+    attacks: how many attacks the best is taken of; alpha is divided by it. Condition: independent trials.
+    """
+    level = check_alpha(alpha, attacks)
+    if not len(thresholds):
+        raise InputError("no threshold was fixed beforehand: give one, or use split halves")
+    tries = [(t, counts_at(scores, t)) for t in thresholds]
+    bounds = [(clopper_pearson(c, delta, alpha=level, pairs=2 * len(tries)), t, c) for t, c in tries]
+    epsilon, threshold, counts = max(bounds, key=lambda bound: bound[0])
+    return TrialBound(epsilon, alpha, threshold, counts)
+
+
+def threshold_gaussian_bound(
+    scores: LabelledScores, thresholds: Sequence[float], delta: float, *, alpha: float = 0.05, attacks: int = 1
+) -> TrialBound:
+    """The best Gaussian conversion of thresholds fixed beforehand. Conditions of gaussian_conversion."""
+    level = check_alpha(alpha, attacks)
+    if not len(thresholds):
+        raise InputError("no threshold was fixed beforehand: give one, or use split halves")
+    tries = [(t, counts_at(scores, t)) for t in thresholds]
+    bounds = [(gaussian_conversion(c, delta, alpha=level, thresholds=len(tries)), t, c) for t, c in tries]
+    (epsilon, mu), threshold, counts = max(bounds, key=lambda bound: bound[0])
+    return TrialBound(epsilon, alpha, threshold, counts, mu)
+
+
+def split_bound(
+    scores: LabelledScores, delta: float, *, alpha: float = 0.05, attacks: int = 1, seed: int = 0
+) -> TrialBound:
+    """Clopper-Pearson at the (threshold, direction) that is best on one half, evaluated on the other half, K = 1.
+
+    The halves are drawn at random within each group, by `seed`, before looking. Condition: independent trials.
+    """
+    check_bound_delta(delta)
+    level = check_alpha(alpha, attacks)
+    choose, test = halves(scores, seed)
+    threshold, mirrored = _best_threshold(choose, delta, level)
+    counts = counts_at(test, threshold)
+    tpr, fpr = limits(counts, level / 2)
+    ratio = (1.0 - fpr - delta) / (1.0 - tpr) if mirrored else (tpr - delta) / fpr
+    return TrialBound(math.log(max(1.0, ratio)), alpha, threshold, counts)
+
+
+def split_gaussian_bound(
+    scores: LabelledScores, delta: float, *, alpha: float = 0.05, attacks: int = 1, seed: int = 0
+) -> TrialBound:
+    """The Gaussian conversion at the threshold chosen on the other half. Conditions of gaussian_conversion."""
+    level = check_alpha(alpha, attacks)
+    choose, test = halves(scores, seed)
+    levels, tpr, fpr = _limits_everywhere(choose, level / 2)
+    with np.errstate(invalid="ignore"):
+        mu = np.nan_to_num(special.ndtri(tpr) - special.ndtri(fpr), nan=-np.inf)
+    threshold = float(levels[int(np.argmax(mu))])
+    counts = counts_at(test, threshold)
+    epsilon, bound = gaussian_conversion(counts, delta, alpha=level)
+    return TrialBound(epsilon, alpha, threshold, counts, bound)
+
+
+def thresholds_violate(
+    scores: LabelledScores, thresholds: Sequence[float], ceiling: RocCeiling, *, alpha: float = 0.05, attacks: int = 1
+) -> bool:
+    """Whether some threshold fixed beforehand has a TPR above the ceiling at its FPR, at level alpha in all.
+
+    Both limits of each threshold at alpha / (2 len(thresholds)). The ceiling already covers both directions.
+    """
+    level = check_alpha(alpha, attacks) / (2 * len(thresholds))
+    found = (limits(counts_at(scores, t), level) for t in thresholds)
+    return any(tpr > ceiling.tpr_at(fpr) for tpr, fpr in found)
+
+
+def halves(scores: LabelledScores, seed: int) -> tuple[LabelledScores, LabelledScores]:
+    """Two halves, members and non-members each split at random. Raises InputError below two of either group."""
+    held_in, held_out = scores.held_in, scores.held_out
+    if min(held_in.size, held_out.size) < 2:
+        raise InputError(f"{held_in.size} members and {held_out.size} non-members cannot be halved: two of each needed")
+    generator = np.random.default_rng(seed)
+    a, b = generator.permutation(held_in), generator.permutation(held_out)
+    i, j = a.size // 2, b.size // 2
+    return _unchecked(a[:i], b[:j]), _unchecked(a[i:], b[j:])
+
+
+def _unchecked(held_in: Array, held_out: Array) -> LabelledScores:
+    """labelled(), but a half may happen to be constant where the whole is not: its thresholds then say nothing."""
+    if np.unique(np.concatenate([held_in, held_out])).size > 1:
+        return labelled(held_in, held_out)
+    half = object.__new__(LabelledScores)
+    member = np.arange(held_in.size + held_out.size) < held_in.size
+    for name, value in (("scores", np.concatenate([held_in, held_out])), ("member", member), ("users", None)):
+        object.__setattr__(half, name, value)
+    return half
+
+
+def _limits_everywhere(scores: LabelledScores, alpha: float) -> tuple[Array, Array, Array]:
+    """(thresholds, TPR at least, FPR at most) at each distinct score, each limit on its own at level alpha."""
+    levels = np.unique(scores.scores)
+    held_in, held_out = np.sort(scores.held_in), np.sort(scores.held_out)
+    above_in = held_in.size - np.searchsorted(held_in, levels).astype(np.float64)
+    above_out = held_out.size - np.searchsorted(held_out, levels).astype(np.float64)
+    n1, n0 = np.full(levels.size, held_in.size, float), np.full(levels.size, held_out.size, float)
+    return levels, rate_at_least(above_in, n1, alpha), rate_at_most(above_out, n0, alpha)
+
+
+def _best_threshold(scores: LabelledScores, delta: float, alpha: float) -> tuple[float, bool]:
+    """The threshold with the best bound on these scores and whether it is the mirrored one that is best there."""
+    levels, tpr, fpr = _limits_everywhere(scores, alpha / 2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.nan_to_num(np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr)]), nan=0.0)
+    direction, index = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
+    return float(levels[index]), bool(direction == 1)

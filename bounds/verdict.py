@@ -1,0 +1,333 @@
+"""From evidence to verdict: outcome (violated, consistent, inconclusive) and standing (certified, indicative).
+
+One test per claim, chosen by the design and not by its result: the theorems of bounds/one_run.py for one run, the ROC
+bands or the thresholds fixed beforehand for independent trials. It pays for attacks, numbers of guesses, thresholds.
+"""
+
+import functools
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from heldin.base.errors import InputError
+from heldin.bounds import bands, one_run
+from heldin.bounds import thresholds as bounds
+from heldin.bounds.noise_family import NoiseFamily
+from heldin.bounds.one_run import Guesses, InverseRoc
+from heldin.bounds.scores import LabelledScores, check_alpha, labelled
+from heldin.defenses.accounting.ceiling import RocCeiling, epsilon_delta_ceiling
+
+BLIND_UNDER_COINS = 1e-4  # a blind baseline below this is a warning where membership was drawn by coins
+BLIND_OTHERWISE = 1e-2  # and below this takes a certificate back elsewhere
+NO_CLAIM = "none"  # label of the verdict where nobody claims anything
+SELDOM_EVEN = 0.05  # a split that fair coins make so even more seldom than this is remarked on
+_IMPLAUSIBLE = 1e-6
+
+
+class Assignment(StrEnum):
+    """How membership came about."""
+
+    COIN = "coin"  # independent fair coins, drawn after the pool was fixed
+    FIXED = "fixed"  # by hand, by time, an exact half: anything else that is known
+    UNKNOWN = "unknown"
+
+
+class Outcome(StrEnum):
+    """What the test says of a claim."""
+
+    VIOLATED = "violated"
+    CONSISTENT = "consistent"  # not rejected, and perfect guessing would have been
+    INCONCLUSIVE = "inconclusive"  # not rejected, nor would perfect guessing have been
+
+
+class Standing(StrEnum):
+    """What a number or a verdict is: valid at its level under stated conditions, or less."""
+
+    CERTIFIED = "certified"
+    INDICATIVE = "indicative"
+    CONDITIONAL = "conditional"  # valid on a condition that nobody checks, which the bound's name states
+    ESTIMATE = "estimate"
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """What someone promises: no attacker's ROC is above `ceiling`. epsilon at delta for the reader and the summary.
+
+    family: the same plan at any noise multiplier, where the claim is the curve of a plan that has one.
+    """
+
+    label: str
+    ceiling: RocCeiling
+    epsilon: float
+    delta: float
+    is_curve: bool = False
+    family: NoiseFamily | None = None
+
+    @functools.cached_property
+    def _inverse(self) -> InverseRoc:
+        return one_run.curve_inverse(self.ceiling)
+
+    def rejected_by(self, game: Guesses, alpha: float) -> bool:
+        """Whether one run's guesses reject the claim at level alpha (bounds/one_run.py and its conditions)."""
+        if self.is_curve:
+            return one_run.fdp_rejects(game, self._inverse, alpha)
+        return one_run.one_run_rejects(game, self.epsilon, self.delta, alpha)
+
+
+def stated_claim(epsilon: float, delta: float) -> Claim:
+    """(epsilon, delta)-DP per user under add/remove. Raises InputError unless epsilon >= 0 and 0 < delta < 1."""
+    if not (np.isfinite(epsilon) and epsilon >= 0.0):
+        raise InputError(f"claimed epsilon {epsilon} is not a number >= 0")
+    if not 0.0 < delta < 1.0:
+        raise InputError(f"claimed delta {delta} is outside (0, 1): state a claim as epsilon=4,delta=1e-6")
+    label = f"epsilon {epsilon:g} at delta {delta:g}"
+    return Claim(label, epsilon_delta_ceiling(epsilon, delta), epsilon, delta)
+
+
+def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: NoiseFamily | None = None) -> Claim:
+    """The accountant's whole curve (defenses.accounting.ceiling.ceiling_of), of which (epsilon, delta) is one point."""
+    label = f"the accountant's curve (epsilon {epsilon:.4g} at delta {delta:g})"
+    return Claim(label, ceiling, epsilon, delta, is_curve=True, family=family)
+
+
+@dataclass(frozen=True)
+class Design:
+    """How the evidence came about, and what was fixed before looking at it.
+
+    Attributes:
+        assignment: how membership was decided.
+        independent_trials: each score comes from its own training, alike but for the user's presence.
+        coins_witnessed: False for a checkpoint of others, whose coins are only asserted.
+        coins_stated: True where the coins are taken at the user's word, though certified on it.
+        reference_on_one_side: the reference model was trained on the held-out (or held-in) users, or on a split that
+            goes with theirs.
+        blind_p_value: of a baseline that never saw the audited model, separating the groups; None if not run.
+        guesses: r of the one-run test, registered before looking; None pays for several (one_run.paid_tries).
+        thresholds: of independent trials, fixed before looking; none uses simultaneous bands.
+        attacks: how many attacks the best is taken of.
+        alpha: total error probability.
+    """
+
+    assignment: Assignment
+    independent_trials: bool = False
+    coins_witnessed: bool = True
+    coins_stated: bool = False
+    reference_on_one_side: bool = False
+    blind_p_value: float | None = None
+    guesses: int | None = None
+    thresholds: tuple[float, ...] = ()
+    attacks: int = 1
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha, self.attacks)
+        if self.blind_p_value is not None and not 0.0 <= self.blind_p_value <= 1.0:
+            raise InputError(f"p-value {self.blind_p_value} of the blind baseline is outside [0, 1]")
+
+    def flaws(self, members: int, users: int) -> tuple[str, ...]:
+        """Why a result is not certified, gravest first; none for a certified one. 4h of accounting.md."""
+        coin = self.assignment is Assignment.COIN
+        blind = self.blind_p_value
+        checks = [
+            (
+                blind is not None and not coin and blind < BLIND_OTHERWISE,
+                f"the groups differ without the model (blind baseline, p = {blind or 0.0:.1g})",
+            ),
+            (
+                self.assignment is Assignment.FIXED and not self.independent_trials,
+                "the split was fixed, not drawn by independent fair coins",
+            ),
+            (self.assignment is Assignment.UNKNOWN, "nobody says how membership was assigned"),
+            (coin and not self.coins_witnessed, "the coins are only asserted, by the maker of the model"),
+            (
+                coin and float(stats.binomtest(members, users).pvalue) < _IMPLAUSIBLE,
+                f"{members} members of {users} users are not what fair coins give",
+            ),
+            (self.reference_on_one_side, "the reference model was trained on one side of the split"),
+        ]
+        return tuple(text for holds, text in checks if holds)
+
+    def warnings(self, members: int, users: int) -> tuple[str, ...]:
+        """What to print beside a result under coins: what fair coins seldom give, and which mistakes do."""
+        if self.assignment is not Assignment.COIN:
+            return ()
+        found = []
+        if self.blind_p_value is not None and self.blind_p_value < BLIND_UNDER_COINS:
+            found.append(
+                f"a blind baseline tells the groups apart (p = {self.blind_p_value:.1g}), which fair coins allow with "
+                f"probability {BLIND_UNDER_COINS:g}: check the coins"
+            )
+        even = evenness(members, users)
+        if (self.coins_stated or not self.coins_witnessed) and even is not None and even < SELDOM_EVEN:
+            exactly = "exactly equal numbers" if users % 2 == 0 else "numbers one apart"
+            found.append(
+                f"{members} held in and {users - members} held out: fair coins give {exactly} with probability "
+                f"{100.0 * even:.2g} %; if the split was an exact half or one of each pair, say --assignment fixed"
+            )
+        return tuple(found)
+
+
+def evenness(members: int, users: int) -> float | None:
+    """Probability that fair coins halve so many users as evenly as can be; None where these are not halved so."""
+    if abs(2 * members - users) > users % 2:
+        return None
+    return float((1 + users % 2) * stats.binom.pmf(users // 2, users, 0.5))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome and standing of one claim, the reason (why it is only indicative comes first), and what was in reach.
+
+    max_certifiable_epsilon: what perfect guessing in this design would have certified at the claim's delta; where the
+    standing is indicative, what it would have certified if the design had met the conditions.
+    """
+
+    claim: str
+    outcome: Outcome
+    standing: Standing
+    reason: str
+    max_certifiable_epsilon: float
+    alpha: float
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """3 certified violation, 4 indicative violation, 0 otherwise."""
+        if self.outcome is not Outcome.VIOLATED:
+            return 0
+        return 3 if self.standing is Standing.CERTIFIED else 4
+
+    def as_dict(self) -> dict[str, Any]:
+        """The public fields: outcome, standing, reason, max_certifiable_epsilon."""
+        return {
+            "outcome": self.outcome.value,
+            "standing": self.standing.value,
+            "reason": self.reason,
+            "max_certifiable_epsilon": self.max_certifiable_epsilon,
+        }
+
+
+def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
+    """The verdict on one claim.
+
+    | test rejects | perfect guessing would be rejected | outcome      |
+    |--------------|------------------------------------|--------------|
+    | yes          |                                    | violated     |
+    | no           | yes                                | consistent   |
+    | no           | no                                 | inconclusive |
+
+    Raises InputError where there are too few users for any statement.
+    """
+    n1, n0 = scores.held_in.size, scores.held_out.size
+    reach = max_certifiable_epsilon(n1, n0, claim.delta, design)
+    flaws = design.flaws(n1, n1 + n0)
+    if rejects(scores, claim, design):
+        outcome, what = Outcome.VIOLATED, f"{claim.label} is rejected at level {design.alpha:g} by {_test(design)}"
+    elif could_reject(n1, n0, claim, design):
+        what = f"{claim.label} is not rejected, and perfect guessing would have been"
+        outcome = Outcome.CONSISTENT
+    else:
+        outcome = Outcome.INCONCLUSIVE
+        what = f"{claim.label} is not rejected; {n1 + n0} users could have certified at most epsilon = {reach:.3g}"
+    standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
+    if flaws:
+        what = f"{'; '.join(flaws)}: as if the conditions held, {what}"
+    else:
+        what = f"{what} ({_condition(design)}, confidence {1.0 - design.alpha:g})"
+    return Verdict(claim.label, outcome, standing, what, reach, design.alpha, design.warnings(n1, n1 + n0))
+
+
+def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
+    """The verdict where nobody claims anything: inconclusive, with what could have been certified."""
+    n1, n0 = scores.held_in.size, scores.held_out.size
+    reach = max_certifiable_epsilon(n1, n0, delta, design)
+    flaws = design.flaws(n1, n1 + n0)
+    standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
+    what = f"no claim was stated; {n1 + n0} users could certify at most epsilon = {reach:.3g}"
+    reason = "; ".join([*flaws, what])
+    return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, reason, reach, design.alpha, design.warnings(n1, n1 + n0))
+
+
+def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
+    """The verdict to act on: violated before inconclusive before consistent, certified before indicative."""
+    order = [Outcome.VIOLATED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT]
+    return min(verdicts, key=lambda v: (order.index(v.outcome), v.standing is not Standing.CERTIFIED))
+
+
+def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
+    """Whether the design's one test rejects the claim at level alpha / attacks."""
+    alpha, attacks = design.alpha, design.attacks
+    if not design.independent_trials:
+        tries = one_run.paid_tries(scores.scores.size, design.guesses, alpha, attacks)
+        return any(claim.rejected_by(one_run.guess(scores, its.made), its.level) for its in tries)
+    if design.thresholds:
+        return bounds.thresholds_violate(scores, design.thresholds, claim.ceiling, alpha=alpha, attacks=attacks)
+    return bands.violates(scores, claim.ceiling, alpha=alpha, attacks=attacks).violated
+
+
+def could_reject(members: int, non_members: int, claim: Claim, design: Design) -> bool:
+    """Whether `rejects` would be true if every guess were right (perfect separation)."""
+    if not design.independent_trials:
+        users = members + non_members
+        tries = one_run.paid_tries(users, design.guesses, design.alpha, design.attacks)
+        return any(claim.rejected_by(Guesses(users, its.made, its.made), its.level) for its in tries)
+    return rejects(_perfect(members, non_members), claim, _at_half(design))
+
+
+def max_certifiable_epsilon(members: int, non_members: int, delta: float, design: Design) -> float:
+    """The largest epsilon at this delta whose (epsilon, delta)-DP the design's test could reject.
+
+    Raises InputError where it is none: too few users.
+    """
+    alpha, attacks = design.alpha, design.attacks
+    if not design.independent_trials:
+        users = members + non_members
+        tries = one_run.paid_tries(users, design.guesses, alpha, attacks)
+        theorems = (one_run.one_run_epsilon, one_run.fdp_epsilon)
+        reach = max(
+            theorem(Guesses(users, its.made, its.made), delta, its.level) for theorem in theorems for its in tries
+        )
+    else:
+        perfect, at_half = _perfect(members, non_members), _at_half(design)
+        if design.thresholds:
+            level = check_alpha(alpha, attacks) / (2 * len(at_half.thresholds))
+            tpr, fpr = bounds.limits(bounds.counts_at(perfect, 0.5), level)
+            reach = float(bounds.epsilon_of_rates(np.array(tpr), np.array(fpr), delta))
+        else:
+            both = bands.both_bands(perfect, alpha=alpha, attacks=attacks)
+            reach = max(band.epsilon(delta) for band in both if band is not None)
+    if reach <= 0.0:
+        raise InputError(
+            f"{members} members and {non_members} non-members cannot support any statement at level {alpha:g}: "
+            "even perfect separation says nothing; give more users"
+        )
+    return reach
+
+
+def _perfect(members: int, non_members: int) -> LabelledScores:
+    return labelled(np.ones(members), np.zeros(non_members))
+
+
+def _at_half(design: Design) -> Design:
+    """The same number of thresholds, all between the perfectly separated groups."""
+    thresholds = (0.5,) * len(design.thresholds)
+    return Design(
+        design.assignment,
+        design.independent_trials,
+        thresholds=thresholds,
+        attacks=design.attacks,
+        alpha=design.alpha,
+    )
+
+
+def _test(design: Design) -> str:
+    if not design.independent_trials:
+        return "the one-run test"
+    return "Clopper-Pearson at thresholds fixed beforehand" if design.thresholds else "the ROC bands"
+
+
+def _condition(design: Design) -> str:
+    return "independent trials" if design.independent_trials else "independent fair coins"

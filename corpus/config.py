@@ -1,0 +1,178 @@
+"""The corpus section of a config: where texts come from, in which format, and which of their users are audited."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256
+from heldin.base.section import ExpandedName, ExpandedPath, Section
+from heldin.corpus.made_up.markov import MarkovCorpus
+from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.corpus.presets.catalogue import PRESETS, PresetSource, preset_named
+from heldin.corpus.presets.published import WORDS, Tokens
+from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.mail import Maildir, MailUser, Mbox
+from heldin.corpus.sources.open import Markov, Several, Synthetic
+from heldin.corpus.sources.rows import Columns, Source
+from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
+from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter
+
+
+def _how_many(value: object) -> str:
+    return "several" if isinstance(value, list | tuple) else "one"
+
+
+# told apart by what stands there, so that an error is one line and not one for each
+OneOrSeveral = Annotated[
+    Annotated[ExpandedPath, Tag("one")] | Annotated[tuple[ExpandedPath, ...], Field(min_length=1), Tag("several")],
+    Discriminator(_how_many),
+]
+
+
+class FileCorpus(Section):
+    """A file of records, or several, of which later ones may be appended to a store that was built before."""
+
+    kind: Literal["jsonl", "csv", "parquet", "mbox"]
+    path: OneOrSeveral
+    columns: Columns = Columns()
+
+    def source(self) -> Source:
+        """The source that reads it."""
+        sources = [self._of(path) for path in ([self.path] if isinstance(self.path, Path) else self.path)]
+        return sources[0] if len(sources) == 1 else Several(tuple(sources))
+
+    def _of(self, path: Path) -> Source:
+        match self.kind:
+            case "jsonl":
+                return JsonLines(path, self.columns)
+            case "csv":
+                return Csv(path, self.columns)
+            case "parquet":
+                return Parquet(path, self.columns)
+            case "mbox":
+                return Mbox(path)
+
+
+class MaildirCorpus(Section):
+    """A folder with one message a file, by account (the Enron tarball's layout)."""
+
+    kind: Literal["maildir"]
+    path: ExpandedPath
+    user: MailUser = "sender"
+    folders: tuple[str, ...] = ()
+
+    def source(self) -> Source:
+        """The source that reads it."""
+        return Maildir(self.path, self.user, self.folders)
+
+
+class HubCorpus(Section):
+    """A Hugging Face dataset, by hub name or ``save_to_disk`` folder."""
+
+    kind: Literal["huggingface"]
+    name: ExpandedName
+    split: str | None = None
+    revision: str | None = None
+    streaming: bool = False
+    columns: Columns = Columns()
+
+    def source(self) -> Source:
+        """The source that reads it."""
+        return HuggingFace(self.name, self.split, self.revision, self.columns, self.streaming)
+
+
+class SyntheticCorpusConfig(Section):
+    """The built-in corpus."""
+
+    kind: Literal["synthetic"]
+    parameters: SyntheticCorpus = SyntheticCorpus()
+
+    def source(self) -> Source:
+        """The source that generates it."""
+        return Synthetic(self.parameters)
+
+
+class MarkovCorpusConfig(Section):
+    """Users who write by Markov chains, of whom every probability is known."""
+
+    kind: Literal["markov"]
+    parameters: MarkovCorpus = MarkovCorpus()
+
+    def source(self) -> Source:
+        """The source that generates it."""
+        return Markov(self.parameters)
+
+
+class PresetCorpus(Section):
+    """A local copy of a paper's dataset in its published format, prepared as the paper says (docs/presets.md)."""
+
+    kind: Literal["preset"]
+    name: str
+    path: ExpandedPath
+    tokenizer: ExpandedName | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> "PresetCorpus":
+        try:
+            preset_named(self.name)
+        except InputError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def source(self) -> Source:
+        """The source that reads it."""
+        return PresetSource(preset_named(self.name), self.path, preset_tokens(self.tokenizer))
+
+
+def preset_tokens(tokenizer: str | None) -> Tokens:
+    """How a preset counts: words between blanks, or the tokens of a model's tokenizer (a hub name or folder)."""
+    if tokenizer is None:
+        return WORDS
+    from heldin.models.loading import load_tokenizer
+
+    encode = load_tokenizer(tokenizer)
+    fast = getattr(encode, "backend_tokenizer", None)
+    known = text_sha256(fast.to_str() if fast else json.dumps(encode.get_vocab(), sort_keys=True))[:16]
+    return Tokens(f"{tokenizer} {known}", lambda text: encode(text, add_special_tokens=False)["input_ids"])
+
+
+CorpusSource = Annotated[
+    FileCorpus | MaildirCorpus | HubCorpus | SyntheticCorpusConfig | MarkovCorpusConfig | PresetCorpus,
+    Field(discriminator="kind"),
+]
+
+
+class CorpusConfig(Section):
+    """Which texts, and which of their users are audited: what ``users`` does not state is as the preset has it."""
+
+    source: CorpusSource
+    aliases: ExpandedPath | None = None
+    skip_bad_lines: bool = False
+    public_validation: UserFilter | None = None
+    users: UserFilter = UserFilter(min_records=20)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _users_of_the_preset(cls, content: Any) -> Any:
+        """What ``users`` leaves out is the preset's."""
+        stated = content.get("users", {}) if isinstance(content, dict) else None
+        if not isinstance(stated, dict):
+            return content
+        source = content.get("source")
+        name = source.get("name") if isinstance(source, dict) and source.get("kind") == "preset" else None
+        if isinstance(source, PresetCorpus):
+            name = source.name
+        if not (isinstance(name, str) and name in PRESETS):
+            return content
+        return {**content, "users": {"min_records": PRESETS[name].users.min_records, **stated}}
+
+    @model_validator(mode="after")
+    def _enough_to_split(self) -> "CorpusConfig":
+        if self.users.min_records < MIN_RECORDS_TO_SPLIT:
+            raise ValueError(
+                f"users.min_records is {self.users.min_records}: it must be at least {MIN_RECORDS_TO_SPLIT}"
+            )
+        return self

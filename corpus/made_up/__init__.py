@@ -1,0 +1,1 @@
+"""Corpora that heldin writes itself."""

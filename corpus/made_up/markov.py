@@ -1,0 +1,154 @@
+"""Users who write by Markov chains of tokens: a corpus of which every probability is known.
+
+Source: Kandpal et al., "User Inference Attacks on Large Language Models", equation (1): D_task = sum_u alpha_u D_u.
+Here D_u is a chain of order 1 over V words, run for L tokens, so that log D_u(x) is a sum and any divergence between
+users can be computed (studies/proposition.py).
+
+Axes: n users, V words, L tokens of a sequence, B sequences.
+"""
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldin.base.errors import InputError
+from heldin.corpus.made_up.synthetic import check_parameters
+
+Array = NDArray[np.float64]
+Tokens = NDArray[np.int64]
+
+LARGEST_VOCABULARY = 1024
+_CONCENTRATION = 0.5  # of the Dirichlet law of a row: a few words make up most of it
+_UNIFORM = 0.01  # of every row, so that no sequence is impossible and every divergence is finite
+_SPREAD = 0.75  # standard deviation of a user's log share, as in the synthetic corpus
+_SHARED, _OWN, _SHARE, _RECORDS = range(100, 104)  # purposes of the random streams, none of them the synthetic corpus's
+_SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou")
+
+
+@dataclass(frozen=True)
+class MarkovCorpus:
+    """Public parameters of a corpus of Markov users; equal parameters give equal text under an equal NumPy.
+
+    A row of a user's chain is (1 - d) of the row that all share and d of the user's own, d being `distinctiveness`: at
+    0 nothing in a text depends on its user. As in the synthetic corpus, `users` changes nothing about any one user but
+    for the share alpha_u, and users have `mean_records` records of `length` words on average, `min_records` at least.
+
+    Raises:
+        InputError: a parameter is out of its range.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
+
+    users: int = 240
+    vocabulary: int = 64
+    length: int = 32
+    mean_records: float = 30.0
+    min_records: int = 12
+    distinctiveness: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least = {
+            "users": (self.users, 1),
+            "vocabulary": (self.vocabulary, 2),
+            "length": (self.length, 1),
+            "min_records": (self.min_records, 1),
+            "seed": (self.seed, 0),
+        }
+        check_parameters("markov", at_least, self.mean_records, self.min_records, self.distinctiveness)
+        if self.vocabulary > LARGEST_VOCABULARY:
+            raise InputError(
+                f"markov corpus: vocabulary is {self.vocabulary}, which is too large; set it to at most"
+                f" {LARGEST_VOCABULARY}"
+            )
+
+
+@dataclass(frozen=True)
+class MarkovRecord:
+    """One sequence as text: who wrote it, its words, its unique id."""
+
+    user: str
+    text: str
+    id: str
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """One user's D_u: chances of the first word, (V,), and of the next after each, (V, V); rows sum to one."""
+
+    initial: Array
+    transitions: Array
+
+
+def chain_of(spec: MarkovCorpus, user: int) -> Chain:
+    """The chain of the user of this index (from 0). Raises InputError if the corpus has no such user."""
+    if not 0 <= user < spec.users:
+        raise InputError(f"markov corpus: there is no user {user}; choose one from 0 to {spec.users - 1}")
+    shared, own = _rows(spec.vocabulary, spec.seed, _SHARED, 0), _rows(spec.vocabulary, spec.seed, _OWN, user)
+    rows = (1 - spec.distinctiveness) * shared + spec.distinctiveness * own
+    return Chain(rows[0], rows[1:])
+
+
+def user_weights(spec: MarkovCorpus) -> Array:
+    """Weights alpha_u of equation (1): each user's share of the expected records, shape (users,), summing to one."""
+    expected = np.array([_expected_records(spec, user) for user in range(spec.users)])
+    return np.asarray(expected / expected.sum(), dtype=np.float64)
+
+
+def draw(chain: Chain, count: int, length: int, rng: np.random.Generator) -> Tokens:
+    """Independent sequences of the chain, shape (count, length)."""
+    size = chain.initial.size
+    # All rows in one sorted array, row i shifted by i, so that one search serves every state.
+    ends = (np.cumsum(chain.transitions, axis=1) + np.arange(size)[:, None]).ravel()
+    tokens = np.empty((count, length), dtype=np.int64)
+    tokens[:, 0] = np.minimum(np.searchsorted(np.cumsum(chain.initial), rng.random(count), side="right"), size - 1)
+    for t in range(1, length):
+        last = tokens[:, t - 1]
+        found = np.searchsorted(ends, last + rng.random(count), side="right") - last * size
+        tokens[:, t] = np.clip(found, 0, size - 1)  # a row's sum may be an ulp off one
+    return tokens
+
+
+def log_probability(chain: Chain, tokens: Tokens) -> Array:
+    """log D_u(x) in nats of each sequence; tokens (B, L) gives (B,)."""
+    steps = np.log(chain.transitions)[tokens[:, :-1], tokens[:, 1:]]
+    return np.asarray(np.log(chain.initial)[tokens[:, 0]] + steps.sum(axis=1), dtype=np.float64)
+
+
+def generate(spec: MarkovCorpus) -> Iterator[MarkovRecord]:
+    """All records, user by user: sequences of each user's chain as text."""
+    words = word_list(spec.vocabulary)
+    for user in range(spec.users):
+        rng = _rng(spec.seed, _RECORDS, user)
+        count = math.floor(_expected_records(spec, user) + rng.random())
+        for number, tokens in enumerate(draw(chain_of(spec, user), count, spec.length, rng)):
+            text = " ".join(words[token] for token in tokens)
+            yield MarkovRecord(f"markov-{user:06d}", text, f"markov-{user:06d}-{number:04d}")
+
+
+def word_list(vocabulary: int) -> tuple[str, ...]:
+    """A word of two syllables for each token, all different."""
+    base = len(_SYLLABLES)
+    return tuple(_SYLLABLES[token // base] + _SYLLABLES[token % base] for token in range(vocabulary))
+
+
+@functools.lru_cache(maxsize=8)
+def _rows(vocabulary: int, seed: int, purpose: int, user: int) -> Array:
+    """First-word row and transition rows, (1 + V, V)."""
+    drawn = _rng(seed, purpose, user).dirichlet(np.full(vocabulary, _CONCENTRATION), size=1 + vocabulary)
+    return np.asarray((1 - _UNIFORM) * drawn + _UNIFORM / vocabulary, dtype=np.float64)
+
+
+def _expected_records(spec: MarkovCorpus, user: int) -> float:
+    """`min_records` plus a log-normal number with the mean that is left."""
+    normal = _rng(spec.seed, _SHARE, user).standard_normal()
+    return spec.min_records + (spec.mean_records - spec.min_records) * math.exp(_SPREAD * normal - _SPREAD**2 / 2)
+
+
+def _rng(seed: int, purpose: int, user: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(purpose, user))))

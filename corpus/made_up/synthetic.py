@@ -1,0 +1,361 @@
+"""Readable e-mail by made-up people, drawn from the mixture of user distributions that user inference assumes.
+
+Source: Kandpal et al., "User Inference Attacks on Large Language Models", equation (1): D_task = sum_u alpha_u D_u.
+User u has weight alpha_u, and D_u differs from the company's common distribution by topics, habits of phrase and
+punctuation, correspondents, clients, projects and signature. A choice in a mail is made in one of two ways, the user's
+own or the company's; `distinctiveness` sets how often it is the user's own. No two users share an address.
+"""
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldin.base.errors import InputError
+from heldin.corpus.made_up.lexicon import CONTRACTIONS, DOMAIN, PHRASES, STOCKS, TOPICS, Tables
+
+_SPREAD = 0.75  # standard deviation of a user's log share: a few users write several times as much as the median
+_HABIT, _OWN, _SIGN = 0.6, 0.8, 1.0  # at distinctiveness 1: chance of a favourite phrase, an own person, a signature
+_SHORTEST, _LONGEST = 26, 86  # words of a body before its closing
+_FIRST_DAY, _WEEKS = datetime(2023, 1, 2, tzinfo=UTC), 104  # a Monday
+_WEIGHT, _PROFILE, _RECORDS, _NAMES = range(4)  # purposes of the random streams
+_NO_REPEAT = frozenset(
+    ("opening", "statement", "remark", "ask", "closing", "fact", "problem", "step", "tail", "aside", "finding")
+)
+
+
+@dataclass(frozen=True)
+class SyntheticCorpus:
+    """Public parameters of a made-up corpus; equal parameters give equal text under an equal version of NumPy.
+
+    `users` changes nothing about any one user: with more asked for, the earlier users' records stay as they are, and
+    only their shares alpha_u shrink. Users have `mean_records` records on average, and `min_records` each at least.
+    `distinctiveness` is 0 when all users write from one distribution (nothing in a text depends on its user), 1 when
+    every mail is signed and most choices are personal; 0.5 leaves most of the text to what all users share.
+
+    Raises:
+        InputError: a parameter is out of its range.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
+
+    users: int = 240
+    mean_records: float = 30.0
+    min_records: int = 12
+    distinctiveness: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least = {"users": (self.users, 1), "min_records": (self.min_records, 1), "seed": (self.seed, 0)}
+        check_parameters("synthetic", at_least, self.mean_records, self.min_records, self.distinctiveness)
+
+
+def check_parameters(
+    kind: str,
+    at_least: Mapping[str, tuple[int, int]],
+    mean_records: float,
+    min_records: int,
+    distinctiveness: float,
+) -> None:
+    """Refuse parameters that no generated corpus can have; ``at_least``: by name a value and the least it may be."""
+    for name, (value, least) in at_least.items():
+        if value < least:
+            raise InputError(f"{kind} corpus: {name} is {value}, which is too small; set it to {least} or more")
+    if not min_records <= mean_records < math.inf:
+        raise InputError(
+            f"{kind} corpus: mean_records is {mean_records}, which is not a number from min_records ({min_records}) up;"
+            " raise mean_records or lower min_records"
+        )
+    if not 0 <= distinctiveness <= 1:
+        raise InputError(
+            f"{kind} corpus: distinctiveness is {distinctiveness}, outside [0, 1]; set it between 0 (all users alike)"
+            " and 1 (as personal as can be)"
+        )
+
+
+@dataclass(frozen=True)
+class SyntheticRecord:
+    """One mail: the address of who wrote it, its text, its unique id, and its date (ISO 8601, UTC)."""
+
+    user: str
+    text: str
+    id: str
+    date: str
+
+
+def user_weights(spec: SyntheticCorpus) -> NDArray[np.float64]:
+    """Weights alpha_u of equation (1): each user's share of the expected records, shape (users,), summing to one."""
+    expected = np.array([_expected_records(spec, user) for user in range(spec.users)])
+    return np.asarray(expected / expected.sum(), dtype=np.float64)
+
+
+def generate(spec: SyntheticCorpus) -> Iterator[SyntheticRecord]:
+    """All records, user by user, each user's in order of date."""
+    for user in range(spec.users):
+        yield from generate_user(spec, user)
+
+
+def generate_user(spec: SyntheticCorpus, user: int) -> Iterator[SyntheticRecord]:
+    """The records that `generate` gives for the user of this index (from 0), without the cost of the others.
+
+    Raises:
+        InputError: the corpus has no such user.
+    """
+    if not 0 <= user < spec.users:
+        raise InputError(f"synthetic corpus: there is no user {user}; choose one from 0 to {spec.users - 1}")
+    person, dice = _person(spec, user), _Dice(spec.seed, _RECORDS, user)
+    count = math.floor(_expected_records(spec, user) + dice.roll())
+    for number, sent in enumerate(sorted(_working_time(dice) for _ in range(count))):
+        name, date = f"synthetic-{user:06d}-{number:04d}", f"{sent:%Y-%m-%dT%H:%M:%SZ}"
+        yield SyntheticRecord(user=person.facts["address"], text=_Mail(person, sent, dice).write(), id=name, date=date)
+
+
+class _Dice:
+    """Draws from the one stream of a seed, purpose and user index: streams depend on nothing else."""
+
+    def __init__(self, seed: int, purpose: int, user: int = 0) -> None:
+        self.rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(purpose, user))))
+        self._pool: list[float] = []
+
+    def roll(self) -> float:
+        """A uniform number in [0, 1); drawn in blocks, since one at a time costs ten times as much."""
+        if not self._pool:
+            self._pool = self.rng.random(512).tolist()
+        return self._pool.pop()
+
+    def pick(self, options: tuple[str, ...]) -> str:
+        return options[int(self.roll() * len(options))]
+
+    def between(self, low: int, high: int) -> int:
+        return low + int(self.roll() * (high - low + 1))
+
+
+def _expected_records(spec: SyntheticCorpus, user: int) -> float:
+    """`min_records` plus a log-normal number with the mean that is left."""
+    normal = _Dice(spec.seed, _WEIGHT, user).rng.standard_normal()
+    return spec.min_records + (spec.mean_records - spec.min_records) * math.exp(_SPREAD * normal - _SPREAD**2 / 2)
+
+
+def _working_time(dice: _Dice) -> datetime:
+    day = timedelta(weeks=dice.between(0, _WEEKS - 1), days=dice.between(0, 4))
+    return _FIRST_DAY + day + timedelta(hours=7, seconds=dice.between(0, 12 * 3600 - 1))
+
+
+@dataclass(frozen=True)
+class _Style:
+    """Chances per mail or sentence, but for `length`, a factor on the length of a body. Defaults: the company's."""
+
+    contraction: float = 0.5
+    aside: float = 0.2
+    question: float = 0.25
+    remark: float = 0.25
+    greeting: float = 0.8
+    closing: float = 0.7
+    card: float = 0.35
+    postscript: float = 0.05
+    paragraph: float = 0.2
+    exclamation: float = 0.08
+    spelled_number: float = 0.5
+    wide_space: float = 0.2
+    typo: float = 0.04
+    length: float = 1.0
+
+
+@dataclass(frozen=True)
+class _Person:
+    """What sets one user apart. It counts for more as the dial goes up, and for nothing at 0."""
+
+    facts: Mapping[str, str]  # name, address, signature
+    topics: tuple[float, ...]  # cumulative chances, shape (topics,)
+    style: _Style
+    own: Tables  # own persons, clients, projects, sites
+    favourites: tuple[Tables, ...]  # per topic
+    dial: float
+
+
+def _person(spec: SyntheticCorpus, user: int) -> _Person:
+    dice, dial = _Dice(spec.seed, _PROFILE, user), spec.distinctiveness
+    first, last, address = _name(spec.seed, user)
+    topics = dice.rng.dirichlet(np.full(len(TOPICS), 0.3))
+    shared = asdict(_Style())
+    # Beta(2m, 2 - 2m) has mean m and is wide: some users never do a thing, some mostly do.
+    style = {name: dice.rng.beta(2 * mean, 2 - 2 * mean) for name, mean in shared.items() if name != "length"}
+    style["length"] = 0.6 + 0.8 * dice.roll()
+    sizes = {"person": 6, "client": 3, "project": 3, "site": 2}
+    own = {name: tuple(dice.pick(STOCKS[name]) for _ in range(size)) for name, size in sizes.items()}
+    facts = {"first": first, "last": last, "f": first[0], "l": last[0], "address": address, "home": own["site"][0]}
+    facts |= {"title": dice.pick(STOCKS["title"]), "extension": str(dice.between(2000, 9899))}
+    facts["department"] = TOPICS[int(topics.argmax())]["team"][0].removeprefix("the ").capitalize()
+    common = {name: _favourites(dice, table) for name, table in PHRASES.items()}
+    return _Person(
+        facts=facts,
+        topics=tuple(np.cumsum((1 - dial) / len(topics) + dial * topics).tolist()),
+        style=_Style(**{name: float(mean + dial * (style[name] - mean)) for name, mean in shared.items()}),
+        own=own,
+        favourites=tuple(
+            common | {name: _favourites(dice, table) for name, table in topic.items() if table is not PHRASES.get(name)}
+            for topic in TOPICS
+        ),
+        dial=dial,
+    )
+
+
+def _name(seed: int, user: int) -> tuple[str, str, str]:
+    """First name, last name and address; past all pairs of names come middle initials, then numbers."""
+    order = _name_order(seed)
+    lap, place = divmod(user, len(order))
+    number, initial = divmod(lap, 27)
+    first, last = (STOCKS[kind][i] for kind, i in zip(("person", "last_name"), order[place], strict=True))
+    middle = f".{'abcdefghijklmnopqrstuvwxyz'[initial - 1]}" if initial else ""
+    return first, last, f"{first}{middle}.{last}{number + 1 if number else ''}@{DOMAIN}".lower()
+
+
+@functools.lru_cache(maxsize=4)
+def _name_order(seed: int) -> list[tuple[int, int]]:
+    pairs = [(first, last) for first in range(len(STOCKS["person"])) for last in range(len(STOCKS["last_name"]))]
+    return [pairs[i] for i in _Dice(seed, _NAMES).rng.permutation(len(pairs))]
+
+
+def _favourites(dice: _Dice, table: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dice.pick(table) for _ in range(2 + len(table) // 10))
+
+
+class _Mail:
+    """One mail in the making: its topic, cast and things stay the same from the first sentence to the last."""
+
+    def __init__(self, person: _Person, sent: datetime, dice: _Dice) -> None:
+        self._person, self._style, self._sent, self._dice = person, person.style, sent, dice
+        level = dice.roll()
+        topic = next((i for i, chance in enumerate(person.topics) if level < chance), len(TOPICS) - 1)
+        self._tables, self._favourites = TOPICS[topic], person.favourites[topic]
+        self._said: set[str] = set()
+        # At dial 0 even a user's not writing to a namesake would tell users apart.
+        taken = {person.facts["first"]} if person.dial else set()
+        cast = self._distinct(lambda: self._own_or_any("person"), 3, taken)
+        thing, other = self._distinct(lambda: self._choose("thing"), 2, set())
+        an_other = f"{'an' if other[0] in 'aeiou' else 'a'} {other}"
+        self._bound = {**person.facts, "thing": thing, "other": other, "an_other": an_other}
+        self._bound |= zip(("to", "person", "colleague"), cast, strict=True)
+        self._bound |= {name: self._own_or_any(name) for name in ("client", "project")}
+
+    def write(self) -> str:
+        """The whole text: greeting, paragraphs, signature, postscript, parted by blank lines."""
+        style, chance = self._style, self._chance
+        sentences = self._body()
+        if chance(style.closing):
+            sentences.append(self._sentence("closing"))
+        paragraphs = [sentences[:1]]
+        for sentence in sentences[1:]:
+            if chance(style.paragraph):
+                paragraphs.append([])
+            paragraphs[-1].append(sentence)
+        space = "  " if chance(style.wide_space) else " "
+        blocks = [space.join(paragraph) for paragraph in paragraphs]
+        if chance(style.greeting):
+            blocks.insert(0, self._slot("hello"))
+        if chance(_SIGN * self._person.dial):
+            blocks.append(self._slot("card") if chance(style.card) else self._fill("{goodbye}, {me}"))
+        if chance(style.postscript) and len(" ".join(blocks).split()) < _LONGEST:
+            blocks.append(self._sentence("postscript"))
+        text = "\n\n".join(blocks)
+        return self._mistyped(text) if chance(style.typo) else text
+
+    def _body(self) -> list[str]:
+        target = _SHORTEST + self._dice.roll() * 50 * self._style.length
+        sentences = [self._sentence("opening")]
+        words = len(sentences[0].split())
+        while words < target:
+            kind = "remark" if self._chance(self._style.remark) else "statement"
+            sentence = self._sentence("ask" if self._chance(self._style.question) else kind)
+            words += len(sentence.split())
+            if words > _LONGEST:
+                break
+            sentences.append(sentence)
+        return sentences
+
+    def _sentence(self, table: str) -> str:
+        clause = self._slot(table)
+        if table == "statement" and self._chance(self._style.aside):
+            clause = f"{self._slot('aside')}, {clause}"
+        mark = "" if clause.endswith("?") else "!" if self._chance(self._style.exclamation) else "."
+        return clause[0].upper() + clause[1:] + mark
+
+    def _chance(self, probability: float) -> bool:
+        return self._dice.roll() < probability
+
+    def _distinct(self, draw: Callable[[], str], size: int, taken: set[str]) -> list[str]:
+        chosen: list[str] = []
+        while len(chosen) < size:
+            value = draw()
+            if value not in taken and value not in chosen:
+                chosen.append(value)
+        return chosen
+
+    def _own_or_any(self, name: str) -> str:
+        return self._dice.pick((self._person.own if self._chance(_OWN * self._person.dial) else STOCKS)[name])
+
+    def _choose(self, table: str) -> str:
+        """A phrase of the table, by habit or not; one of `_NO_REPEAT` once in a mail, unless the table runs out."""
+        phrase = ""
+        for _ in range(6):
+            tables = self._favourites if self._chance(_HABIT * self._person.dial) else self._tables
+            phrase = self._dice.pick(tables[table])
+            if phrase not in self._said:
+                break
+        if table in _NO_REPEAT:
+            self._said.add(phrase)
+        return phrase
+
+    def _fill(self, phrase: str) -> str:
+        parts = list(_parts(phrase))
+        parts[1::2] = [self._slot(name) for name in parts[1::2]]
+        return "".join(parts)
+
+    def _slot(self, name: str) -> str:
+        if name in self._bound:
+            return self._bound[name]
+        if name in self._tables:
+            return self._fill(self._choose(name))
+        if name in CONTRACTIONS:
+            return CONTRACTIONS[name][self._chance(self._style.contraction)]
+        match name:
+            case "site":
+                return self._own_or_any(name)
+            case "num":
+                return self._dice.pick(STOCKS["number" if self._chance(self._style.spelled_number) else "id"])
+            case "date_past":
+                return self._date(-self._dice.between(2, 28))
+            case "date_next":
+                return self._date(self._dice.between(3, 40))
+            case "month_next":
+                return STOCKS["month"][(self._sent.month + self._dice.between(0, 2)) % 12]
+            case _:
+                return self._dice.pick(STOCKS[name])
+
+    def _date(self, days: int) -> str:
+        day = self._sent + timedelta(days=days)
+        if day.weekday() > 4:
+            day += timedelta(days=int(math.copysign(2, days)))
+        month, ending = STOCKS["month"][day.month - 1], {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
+        ordinal = f"{day.day}{'th' if 10 < day.day < 20 else ending}"
+        return self._choose("date").format(month_name=month, month_short=month[:3], dom=day.day, ordinal=ordinal)
+
+    def _mistyped(self, text: str) -> str:
+        """The text with two inner letters of one lower-case word swapped; names and addresses stay right."""
+        words = [match.start() for match in re.finditer(r"(?<= )[a-z]{6,}(?= )", text)]
+        if not words:
+            return text
+        at = words[self._dice.between(0, len(words) - 1)] + self._dice.between(1, 3)
+        return text[:at] + text[at + 1] + text[at] + text[at + 2 :]
+
+
+@functools.cache
+def _parts(phrase: str) -> tuple[str, ...]:
+    """Text, slot, text, slot, ..., text."""
+    return tuple(re.split(r"\{(\w+)\}", phrase))

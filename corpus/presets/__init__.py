@@ -1,0 +1,1 @@
+"""Public corpora with the papers' steps."""

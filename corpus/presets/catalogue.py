@@ -1,0 +1,250 @@
+"""One named preset per dataset of the papers: how its published files are read, each step, and which users stay.
+
+A preset is fixed: a threshold that differs is another experiment. What a step may look at is declared with it
+(accounting.md section 7), and a run's plan takes it over.
+"""
+
+import difflib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256, text_sha256
+from heldin.base.wording import counted
+from heldin.corpus.presets.mail import enron_chua, enron_fingerprint, enron_kandpal
+from heldin.corpus.presets.posts import posts_file, stackoverflow
+from heldin.corpus.presets.published import WORDS, Tokens, table_files
+from heldin.corpus.presets.tables import SMALL_LAST_SECOND, arxiv, booksum, cc_news, reddit
+from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.rows import BadRows, existing
+from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter, select_users
+from heldin.corpus.statistics import records_percentiles
+from heldin.corpus.store import CorpusStore
+
+PRESET_VERSION = "1"
+Read = Callable[[Path, Tokens, BadRows], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class PresetStep:
+    """A step and what it looks at.
+
+    user_local: what is kept of a user depends on that user's records only; record_local: on each record alone.
+    """
+
+    name: str
+    user_local: bool = True
+    record_local: bool = True
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A dataset as a paper prepared it.
+
+    Attributes:
+        name: in configs and on the command line.
+        paper: where the steps stand.
+        files: the published format.
+        user: what a user is.
+        text: what a record's text is.
+        steps: over rows, in order.
+        minimum: the paper's fewest records of a user; None: it has none.
+        published: the numbers that the paper prints.
+        read: the records of files in the published format.
+    """
+
+    name: str
+    paper: str
+    files: str
+    user: str
+    text: str
+    steps: tuple[PresetStep, ...]
+    minimum: int | None
+    published: str
+    read: Read
+
+    @property
+    def users(self) -> UserFilter:
+        """The filter of users that a config has unless it states its own; without a minimum, what a split needs."""
+        return UserFilter(min_records=self.minimum or MIN_RECORDS_TO_SPLIT)
+
+
+REDDIT_STEPS = (
+    PresetStep('users with "bot" or "mod" in the name, and deleted accounts, out'),
+    PresetStep("users with over 2,000 comments in the period out", record_local=False),
+    PresetStep("comments under 250 tokens out"),
+)
+PRESETS: Mapping[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            name="enron-kandpal",
+            paper="Kandpal et al. (2024), Appendix D.1",
+            files="CMU's enron_mail_*.tar.gz, or its folder maildir",
+            user="the address of the mailbox's owner",
+            text="the mail's plain text",
+            steps=(
+                PresetStep(
+                    "sender found from the account: most frequent one with its last name",
+                    user_local=False,  # senders in one mailbox are weighed against each other
+                    record_local=False,
+                ),
+                PresetStep("exact duplicates within an owner out", record_local=False),
+            ),
+            minimum=150,
+            published="136 users, 91K records, minimum 28 (Table 1, below the paper's own threshold of 150)",
+            read=enron_kandpal,
+        ),
+        Preset(
+            name="enron-chua",
+            paper="Chua et al. (2024), Appendix B.1",
+            files="CMU's enron_mail_*.tar.gz, or its folder maildir",
+            user="the sender's address",
+            text="the fields Date, From, To, Subject and the mail's plain text",
+            steps=(
+                PresetStep("one record per receiver (To, Cc, Bcc): a mail is several records", record_local=False),
+                PresetStep("mails in which a 20-gram stands more than once out"),
+                PresetStep("forwarded mails out"),
+            ),
+            minimum=None,
+            published="240,173 training and 39,086 evaluation records; 13.2 a user, minimum 1, median 2, maximum 5,049",
+            read=enron_chua,
+        ),
+        Preset(
+            name="booksum",
+            paper="Chua et al. (2024), section 3",
+            files="train.csv, dev.csv or test.csv of kmfoda/booksum",
+            user="the book (bid)",
+            text="the summary (summary_text)",
+            steps=(),
+            minimum=None,
+            published="9,600 training and 1,431 evaluation records; 52.2 a book, minimum 1, median 28.5, maximum 266",
+            read=booksum,
+        ),
+        Preset(
+            name="reddit",
+            paper="Kandpal et al. (2024), Appendix D.1",
+            files="pushshift's RC_2015-09 to RC_2016-02 (.zst, .bz2, JSON lines) or Parquet",
+            user="author",
+            text="body",
+            steps=(PresetStep("comments of September 2015 to February 2016 (UTC)"), *REDDIT_STEPS),
+            minimum=100,
+            published="5,194 users, 1,002K records, records per user 100 | 116 | 144 | 199 | 1,921 (Table 1)",
+            read=reddit,
+        ),
+        Preset(
+            name="reddit-small",
+            paper="Kandpal et al. (2024), Appendix D.1 (four of the six months; which ones they do not say)",
+            files="pushshift's RC_2015-09 to RC_2015-12 (.zst, .bz2, JSON lines) or Parquet",
+            user="author",
+            text="body",
+            steps=(PresetStep("comments of September to December 2015 (UTC)"), *REDDIT_STEPS),
+            minimum=100,
+            published="2,774 users, 537K records, records per user 100 | 115 | 141 | 194 | 1,662 (Table 3)",
+            read=functools.partial(reddit, end=SMALL_LAST_SECOND),
+        ),
+        Preset(
+            name="cc_news",
+            paper="Kandpal et al. (2024), Appendix D.1",
+            files="cc_news of the Hugging Face hub (Parquet, JSON lines, or a save_to_disk folder)",
+            user="the web domain",
+            text="the article (text)",
+            steps=(),
+            minimum=30,
+            published="2,839 users, 660K records, records per user 30 | 50 | 87 | 192 | 24,480 (Table 1)",
+            read=cc_news,
+        ),
+        Preset(
+            name="arxiv",
+            paper="Kandpal et al. (2024), Appendix D.1",
+            files="Kaggle's arxiv-metadata-oai-snapshot.json, or arxiv-abstracts-2021 of the hub",
+            user="submitter",
+            text="abstract",
+            steps=(
+                PresetStep("papers without a submitter out"),
+                PresetStep("abstracts through 2021, by the arXiv id"),
+            ),
+            minimum=20,
+            published="16,511 users, 625K records, records per user 20 | 24 | 30 | 41 | 3,204 (Table 3)",
+            read=arxiv,
+        ),
+        Preset(
+            name="stackoverflow",
+            paper="named in Kandpal et al. (2024), Appendix F, without steps of its own",
+            files="Posts.xml of the Stack Exchange dump at archive.org",
+            user="OwnerUserId",
+            text="the post's text, without HTML",
+            steps=(PresetStep("questions and answers with an owner"),),
+            minimum=None,
+            published="around 350K users in the user-level DP literature",
+            read=stackoverflow,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class PresetSource:
+    """A local copy of a dataset, read as its preset says; ``path`` is a file or a folder of files."""
+
+    preset: Preset
+    path: Path
+    tokens: Tokens = WORDS
+
+    def fingerprint(self) -> str:
+        """Hash of the files, the preset and how tokens are counted."""
+        return text_sha256("preset", self.preset.name, PRESET_VERSION, self.tokens.name, *_content(self))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield the records that the preset's steps leave. Raises InputError for files of another format."""
+        return self.preset.read(self.path, self.tokens, bad)
+
+
+def preset_named(name: str) -> Preset:
+    """The preset. Raises InputError, with the nearest name, if there is none."""
+    if name in PRESETS:
+        return PRESETS[name]
+    near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    raise InputError(f"unknown preset '{name}': {hint}choose from {', '.join(PRESETS)}")
+
+
+def presets_table() -> str:
+    """All presets with their steps and thresholds, as plain text for a terminal."""
+    lines = []
+    for preset in PRESETS.values():
+        lines += [f"{preset.name}  ({preset.paper})", f"  files  {preset.files}"]
+        lines += [f"  user   {preset.user}", f"  text   {preset.text}"]
+        lines += [f"  step   {step.name} [{_reach(step)}]" for step in preset.steps]
+        least = f"at least {preset.minimum} records [user-local]" if preset.minimum else "no minimum (a split needs 4)"
+        lines += [f"  users  {least}", ""]
+    return "\n".join([*lines, "Tokens are words between blanks unless a tokenizer is named."])
+
+
+def preset_outcome(preset: Preset, store: CorpusStore) -> str:
+    """Users and records that the preset's filter of users leaves, beside what the paper prints."""
+    minimum = preset.minimum or 1
+    users = select_users(store, UserFilter(min_records=minimum), seed=0).users
+    counts = [store.count(user) for user in users]
+    ours = f"{counted(len(users), 'user')}, {counted(sum(counts), 'record')}"
+    if counts:
+        ours += ", records per user P0 {} | P25 {} | P50 {} | P75 {} | P100 {}".format(*records_percentiles(counts))
+    return f"{preset.name}, at least {minimum} records a user: {ours}\nthe paper: {preset.published}"
+
+
+def _reach(step: PresetStep) -> str:
+    user = "user-local" if step.user_local else "not user-local"
+    return f"{user}, {'record-local' if step.record_local else 'not record-local'}"
+
+
+def _content(source: PresetSource) -> list[str]:
+    if source.preset.read in (enron_kandpal, enron_chua):
+        return [enron_fingerprint(source.path) or file_sha256(existing(source.path))]
+    if source.preset.read is stackoverflow:
+        return [file_sha256(posts_file(source.path))]
+    found = table_files(source.path)
+    return [HuggingFace(str(file)).fingerprint() if file.is_dir() else file_sha256(file) for file in found]

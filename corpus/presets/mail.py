@@ -1,0 +1,140 @@
+"""The Enron mails as two papers read them, from the CMU tarball or the maildir folder in it.
+
+Both walk ACCOUNT/FOLDER/1. and read every message of every folder. Kandpal et al. (2024), Appendix D.1; Chua et al.
+(2024), Appendix B.1.
+"""
+
+import hashlib
+import itertools
+import re
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.corpus.presets.published import Tokens, another_format
+from heldin.corpus.sources.mail import Maildir, addresses, body, header, is_maildir, parse_message
+from heldin.corpus.sources.rows import BadRows, Columns, batched, existing, first_line
+
+ENRON = "the Enron mails: enron_mail_*.tar.gz or its folder maildir, with ACCOUNT/FOLDER/1."
+NGRAM = 20
+FORWARDED_SUBJECT = re.compile(r"\s*fwd?\s*:", re.IGNORECASE)
+FORWARDED_BODY = re.compile(r"-{3,}[ ]*forwarded (by|message)\b|begin forwarded message", re.IGNORECASE)
+_COLUMNS = Columns(date="date")
+
+
+def enron_kandpal(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
+    """Mails that the mailbox's owner wrote, by address, without exact duplicates of a text within an owner."""
+    return batched(enumerate(_owned(path), start=1), path.name, "owner's message", _COLUMNS, bad)
+
+
+def enron_chua(path: Path, tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
+    """One record per mail and receiver, its fields written out; forwarded and repetitive mails are left out."""
+    return batched(_per_receiver(path, tokens), path.name, "message", _COLUMNS, bad)
+
+
+def owner_of(account: str, senders: Counter[str]) -> str | None:
+    """The address of an account: the most frequent sender among those that contain the owner's last name.
+
+    Args:
+        account: the folder's name, LASTNAME-INITIAL.
+        senders: addresses to how many mails of the account they sent; of equals, the first in the alphabet.
+    """
+    last_name = account.rpartition("-")[0].lower() or account.lower()
+    named = [sender for sender in senders if last_name in sender]
+    return min(named, key=lambda sender: (-senders[sender], sender)) if named else None
+
+
+def is_forwarded(subject: str, text: str) -> bool:
+    """Whether a mail says that it is one: FW: or Fwd: in the subject, or the line before a forwarded message."""
+    return bool(FORWARDED_SUBJECT.match(subject) or FORWARDED_BODY.search(text))
+
+
+def repeats_ngram(text: str, tokens: Tokens, n: int = NGRAM) -> bool:
+    """Whether some n-gram stands in the text more than once."""
+    parts = tokens.split(text)
+    grams = [tuple(parts[i : i + n]) for i in range(len(parts) - n + 1)]
+    return len(set(grams)) < len(grams)
+
+
+def enron_fingerprint(path: Path) -> str | None:
+    """The folder's fingerprint; None for a tarball, which is a file like others."""
+    return Maildir(path, "account").fingerprint() if path.is_dir() else None
+
+
+def _owned(path: Path) -> Iterator[dict[str, Any]]:
+    # Two mailboxes may lead to one person, so texts are remembered by address, not by mailbox.
+    seen: set[bytes] = set()
+    finished: set[str] = set()
+    for account, messages in itertools.groupby(_messages(path), key=lambda pair: pair[0]):
+        if account in finished:
+            raise InputError(
+                f"'{path}': the account {account} stands in two places: unpack the tarball, name the folder"
+            )
+        finished.add(account)
+        mails = [(_sender(m), header(m, "Date"), body(m)) for _, m in messages]
+        owner = owner_of(account, Counter(sender for sender, _, _ in mails if sender))
+        for sender, date, text in mails:
+            digest = hashlib.blake2b(f"{owner}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            if sender == owner and text.strip() and digest not in seen:
+                seen.add(digest)
+                yield {"user": owner, "text": text, "date": date or None}
+
+
+def _per_receiver(path: Path, tokens: Tokens) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, (_, message) in enumerate(_messages(path), start=1):
+        subject, text, date = header(message, "Subject"), body(message), header(message, "Date")
+        if not text.strip() or is_forwarded(subject, text) or repeats_ngram(text, tokens):
+            continue
+        sender = _sender(message)
+        for receiver in addresses(message, "To", "Cc", "Bcc"):
+            fields = f"Date: {date}\nFrom: {sender}\nTo: {receiver}\nSubject: {subject}\n\n{text}"
+            yield number, {"user": sender, "text": fields, "date": date or None}
+
+
+def _sender(message: EmailMessage) -> str:
+    return next(iter(addresses(message, "From")), "")
+
+
+def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
+    """Account and message, an account's messages next to each other."""
+    if path.is_dir():
+        if not is_maildir(path):
+            names = sorted(p.name for p in path.iterdir())[:3]
+            raise another_format(
+                path, ENRON, f"a folder of {', '.join(names) or 'nothing'}, and no message at such places"
+            )
+        for file in Maildir(path).files():
+            yield file.relative_to(path).parts[0], parse_message(file.read_bytes())
+        return
+    try:
+        archive = tarfile.open(existing(path), "r|*")  # noqa: SIM115
+    except tarfile.ReadError as error:
+        with path.open("rb") as stream:
+            found = repr(stream.read(40))
+        raise another_format(path, ENRON, f"a file that begins {found}") from error
+    try:
+        with archive:
+            yield from _archived(path, archive)
+    except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
+        raise InputError(f"{path.name}: a damaged tarball ({first_line(error)}); fetch the file again") from error
+
+
+def _archived(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, EmailMessage]]:
+    found = False
+    for member in archive:
+        parts = [part for part in Path(member.name).parts if part != "."]
+        stream = (
+            archive.extractfile(member) if member.isfile() and parts[:1] == ["maildir"] and len(parts) > 3 else None
+        )
+        if stream is not None:
+            found = True
+            yield parts[1], parse_message(stream.read())
+    if not found:
+        raise another_format(path, ENRON, "a tarball without maildir/ACCOUNT/FOLDER/MESSAGE")

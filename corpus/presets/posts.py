@@ -1,0 +1,103 @@
+"""Stack Overflow in the published dump: Posts.xml of archive.org's stackexchange, one <row> a post."""
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.corpus.presets.published import Tokens, another_format
+from heldin.corpus.sources.rows import BadRows, Columns, batched, existing, first_line
+from heldin.corpus.sources.text_files import BROKEN, corrupt, open_binary
+
+POSTS = "the Posts.xml of a Stack Exchange dump (stackoverflow.com-Posts.7z, unpacked)"
+QUESTION_OR_ANSWER = ("1", "2")
+_COLUMNS = Columns(id="id", date="date")
+
+
+def stackoverflow(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
+    """Questions and answers, as plain text, by who owns them; posts of nobody are left out."""
+    return batched(_posts(path), path.name, "post", _COLUMNS, bad)
+
+
+def plain_text(html: str) -> str:
+    """The text of a post's HTML; paragraphs, list items, code blocks and headings stand on lines of their own."""
+    reader = _TextOf()
+    reader.feed(html)
+    reader.close()
+    return re.sub(r"\n{3,}", "\n\n", "".join(reader.parts)).strip()
+
+
+def posts_file(path: Path) -> Path:
+    """The path. Raises InputError for a folder, and where nothing is."""
+    if path.is_dir():
+        raise another_format(path, POSTS, "a folder: name the file in it")
+    return existing(path)
+
+
+def _posts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    posts_file(path)
+    number = 0
+    root: ElementTree.Element | None = None
+    try:
+        with open_binary(path) as stream:
+            for event, element in ElementTree.iterparse(stream, ("start", "end")):
+                if root is None:
+                    root = element
+                    if root.tag != "posts":
+                        raise another_format(path, POSTS, f"XML that begins <{root.tag}>")
+                if event == "end" and element.tag == "row":
+                    number += 1
+                    if number == 1 and not {"Id", "PostTypeId", "Body"} <= set(element.keys()):
+                        raise another_format(path, POSTS, f"rows with {', '.join(element.keys()) or 'nothing in them'}")
+                    if element.get("PostTypeId") in QUESTION_OR_ANSWER and element.get("OwnerUserId"):
+                        yield number, _post(element)
+                    root.clear()
+    except BROKEN as error:
+        raise corrupt(path, f"post {number}", error) from error
+    except ElementTree.ParseError as error:
+        if root is not None:
+            raise InputError(f"{path.name}: broken XML after post {number} ({first_line(error)})") from error
+        raise another_format(path, POSTS, f"a file that begins {_beginning(path)!r}") from error
+
+
+def _post(row: ElementTree.Element) -> dict[str, Any]:
+    return {
+        "user": row.get("OwnerUserId"),
+        "text": plain_text(row.get("Body", "")),
+        "id": row.get("Id"),
+        "date": row.get("CreationDate"),
+    }
+
+
+def _beginning(path: Path) -> bytes:
+    with open_binary(path) as stream:
+        return stream.read(40)
+
+
+class _TextOf(HTMLParser):
+    """Gathers the text between tags."""
+
+    BLOCKS = frozenset({"p", "pre", "li", "ul", "ol", "blockquote", "h1", "h2", "h3", "hr", "br", "div", "table", "tr"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        """Text."""
+        self.parts.append(data)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A block begins."""
+        if tag in self.BLOCKS:
+            self.parts.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        """A block ends."""
+        if tag in self.BLOCKS:
+            self.parts.append("\n")

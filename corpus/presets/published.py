@@ -1,0 +1,89 @@
+"""What presets share: tables in a dataset's published format, how tokens are counted, what was found instead."""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.corpus.sources.rows import BadRows, existing, first_line
+from heldin.corpus.sources.text_files import rows_of_file
+
+TABLE_ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson", ".gz", ".bz2", ".zst")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """How a preset's lengths and n-grams count: ``split`` divides a text; ``name`` is part of a store's fingerprint."""
+
+    name: str
+    split: Callable[[str], Sequence[Hashable]]
+
+
+WORDS = Tokens("words", str.split)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published table: what it is called in errors, and the columns that it must have."""
+
+    words: str
+    columns: tuple[str, ...]
+
+    def rows(self, path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
+        """Line and row of every file at ``path``, a file or a folder of them; a row after the first may be no mapping.
+
+        Raises InputError for files of another format, with what was found.
+        """
+        for file in table_files(path):
+            rows = _saved_rows(file) if file.is_dir() else rows_of_file(file, self.columns, bad)
+            yield from self._checked(file, rows)
+
+    def _checked(self, file: Path, rows: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        try:
+            first = next(rows, None)
+        except InputError as error:
+            raise another_format(file, self.words, str(error).split("; mend")[0]) from error
+        if first is None:
+            raise another_format(file, self.words, "no row that can be read")
+        if not isinstance(first[1], dict):
+            raise another_format(file, self.words, f"a JSON {type(first[1]).__name__}")
+        if missing := [name for name in self.columns if name not in first[1]]:
+            found = f"the columns {', '.join(map(str, first[1]))}, and no {', '.join(missing)}"
+            raise another_format(file, self.words, found)
+        yield first
+        yield from rows
+
+
+def another_format(path: Path, expected: str, found: str) -> InputError:
+    """The one line for files of another format: what was expected and what was found."""
+    return InputError(f"'{path}' should be {expected}; found {found}")
+
+
+def table_files(path: Path) -> list[Path]:
+    """The data files at ``path``, in order of their names; a ``save_to_disk`` folder stands for itself.
+
+    Raises InputError where there are none.
+    """
+    if not path.is_dir():
+        return [existing(path)]
+    if (path / "state.json").is_file():
+        return [path]
+    if (path / "dataset_dict.json").is_file():
+        splits = ", ".join(sorted(p.name for p in path.iterdir() if p.is_dir()))
+        raise InputError(f"'{path}' holds several splits: name the folder of one, of {splits}")
+    files = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(TABLE_ENDINGS))
+    if not files:
+        names = sorted(p.name for p in path.iterdir())[:3]
+        raise InputError(f"'{path}': no data file ({', '.join(TABLE_ENDINGS)}); found {', '.join(names) or 'nothing'}")
+    return files
+
+
+def _saved_rows(folder: Path) -> Iterator[tuple[int, Any]]:
+    import datasets  # slow to import, and most copies are files
+
+    try:
+        data = datasets.load_from_disk(str(folder))
+    except Exception as error:  # the library raises many kinds
+        raise InputError(f"cannot load dataset '{folder}': {first_line(error)}") from error
+    yield from enumerate(data, start=1)

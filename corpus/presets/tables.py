@@ -1,0 +1,139 @@
+"""Datasets that are published as tables of rows: Reddit comments, CC News, ArXiv abstracts, BookSum.
+
+Steps and thresholds: Kandpal et al. (2024), Appendix D.1; BookSum: Chua et al. (2024), section 3.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from heldin.corpus.presets.published import Published, Tokens, table_files
+from heldin.corpus.sources.rows import BadRows, Columns, batched
+
+REDDIT = Published(
+    "Reddit comments of pushshift (RC_2015-09.zst and the like, JSON lines or Parquet)",
+    ("author", "body", "created_utc", "id"),
+)
+CC_NEWS = Published("cc_news of the Hugging Face hub (Parquet or JSON lines)", ("domain", "text", "date"))
+ARXIV = Published(
+    "arXiv metadata (arxiv-metadata-oai-snapshot.json, or the hub's arxiv-abstracts-2021.jsonl.gz)",
+    ("id", "submitter", "abstract"),
+)
+BOOKSUM = Published("BookSum's chapters (train.csv, dev.csv, test.csv of kmfoda/booksum)", ("bid", "summary_text"))
+
+FIRST_SECOND = datetime(2015, 9, 1, tzinfo=UTC).timestamp()
+LAST_SECOND = datetime(2016, 3, 1, tzinfo=UTC).timestamp()
+SMALL_LAST_SECOND = datetime(2016, 1, 1, tzinfo=UTC).timestamp()
+MAX_COMMENTS = 2000
+MIN_TOKENS = 250
+LAST_YEAR = 2021
+
+Row = dict[str, Any]
+
+
+def reddit(path: Path, tokens: Tokens, bad: BadRows, *, end: float = LAST_SECOND) -> Iterator[pa.RecordBatch]:
+    """Long comments from September 2015 to ``end`` by people who are no bot, moderator or prolific account.
+
+    Reads the files twice: a first pass counts comments by author, all lengths; memory grows with the authors.
+    """
+    passing = BadRows(skip=bad.skip)
+    rows = (row for _, row in REDDIT.rows(path, passing) if isinstance(row, dict))
+    comments = Counter(row["author"] for row in rows if is_person(row.get("author")) and _in_period(_second(row), end))
+
+    def record(row: Row) -> Row | None:
+        second = _second(row)
+        if second is None:
+            raise _Unusable(f"no time in 'created_utc' (found {row.get('created_utc')!r})")
+        if not _in_period(second, end) or not is_person(row.get("author")) or comments[row["author"]] > MAX_COMMENTS:
+            return None
+        text = row.get("body")
+        if isinstance(text, str) and len(tokens.split(text)) < MIN_TOKENS:
+            return None
+        when = datetime.fromtimestamp(second, UTC).isoformat()
+        return {"user": row["author"], "text": text, "id": row.get("id"), "date": when}
+
+    return _batches(REDDIT, path, bad, record, Columns(id="id", date="date"))
+
+
+def cc_news(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
+    """Articles by the web domain they stood on; duplicates stay in (the paper removes them in one experiment only)."""
+    return _batches(
+        CC_NEWS,
+        path,
+        bad,
+        lambda row: {"user": row.get("domain"), "text": row.get("text"), "date": row.get("date")},
+        Columns(date="date"),
+    )
+
+
+def arxiv(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
+    """Abstracts through 2021 by who submitted them; papers that name nobody are left out."""
+
+    def record(row: Row) -> Row | None:
+        if (year := arxiv_year(str(row.get("id")))) is None:
+            raise _Unusable(f"{row.get('id')!r} is no arXiv id")
+        if not row.get("submitter") or year > LAST_YEAR:
+            return None
+        return {"user": row["submitter"], "text": row.get("abstract"), "id": row["id"]}
+
+    return _batches(ARXIV, path, bad, record, Columns(id="id"))
+
+
+def booksum(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
+    """Human-written summaries by the book they summarise."""
+    return _batches(
+        BOOKSUM, path, bad, lambda row: {"user": row.get("bid"), "text": row.get("summary_text")}, Columns()
+    )
+
+
+def is_person(author: object) -> bool:
+    """Whether an author's name has neither "bot" nor "mod" in it, upper or lower case, and is not a deleted account."""
+    if not isinstance(author, str) or author in ("", "[deleted]"):
+        return False
+    return "bot" not in author.lower() and "mod" not in author.lower()
+
+
+def arxiv_year(identifier: str) -> int | None:
+    """The year an arXiv id was given in: of 1501.00001 or hep-th/9901001; None if it is no such id."""
+    digits = identifier.rpartition("/")[2][:4]
+    if not (len(digits) == 4 and digits.isascii() and digits.isdigit()):
+        return None
+    return (1900 if digits >= "9100" else 2000) + int(digits[:2])
+
+
+class _Unusable(Exception):
+    """What is wrong with a row."""
+
+
+def _second(row: Row) -> float | None:
+    try:
+        return float(row["created_utc"])  # some months of the archive hold strings
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _in_period(second: float | None, end: float) -> bool:
+    return second is not None and FIRST_SECOND <= second < end
+
+
+def _batches(
+    published: Published, path: Path, bad: BadRows, record: Callable[[Row], Row | None], columns: Columns
+) -> Iterator[pa.RecordBatch]:
+    """Records of every file; a row of which ``record`` makes None is left out, one that it refuses is a bad row."""
+
+    def kept(file: Path) -> Iterator[tuple[int, Any]]:
+        for number, row in published.rows(file, bad):
+            try:
+                made = record(row) if isinstance(row, dict) else row
+            except _Unusable as error:
+                bad.report(f"{file.name} row {number}", str(error))
+                continue
+            if made is not None or row is None:
+                yield number, made
+
+    for file in table_files(path):
+        yield from batched(kept(file), file.name, "row", columns, bad)

@@ -1,0 +1,71 @@
+"""Source for Hugging Face datasets: a name on the hub, streamed or not, or a folder that ``save_to_disk`` wrote."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256
+from heldin.corpus.sources.rows import BATCH_ROWS, BadRows, Columns, batched, first_line, require_columns
+
+
+@dataclass(frozen=True)
+class HuggingFace:
+    """A Hugging Face dataset.
+
+    Attributes:
+        name: on the hub, or a folder: of ``save_to_disk``, or (streaming) of data files.
+        split: needed where there are several.
+        revision: commit, tag or branch on the hub.
+        columns: which holds what.
+        streaming: read records as they come and keep no copy of the dataset; a hub name then needs a revision, since
+            nothing else says which content it is.
+    """
+
+    name: str
+    split: str | None = None
+    revision: str | None = None
+    columns: Columns = field(default_factory=Columns)
+    streaming: bool = False
+
+    def __post_init__(self) -> None:
+        if self.streaming and self.revision is None and not Path(self.name).is_dir():
+            raise InputError(f"dataset '{self.name}' is to be streamed: name its revision (a commit)")
+
+    def fingerprint(self) -> str:
+        """Hash of the dataset's own fingerprint (streaming: of name, revision and data files) and the column names."""
+        if not self.streaming:
+            return text_sha256("huggingface", str(self._load()._fingerprint), repr(self.columns))
+        folder = Path(self.name)
+        files = sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
+        stats = [(str(p.relative_to(folder)), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+        return text_sha256("stream", self.name, str(self.split), str(self.revision), repr(stats), repr(self.columns))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield the dataset's rows."""
+        data = self._load()
+        if self.streaming:
+            return batched(enumerate(data, start=1), Path(self.name).name, "row", self.columns, bad)
+        require_columns(self.columns, data.column_names, self.name)
+        tables = data.select_columns(list(self.columns.named().values())).with_format("arrow").iter(BATCH_ROWS)
+        rows = (row for table in tables for row in table.to_pylist())
+        return batched(enumerate(rows, start=1), Path(self.name).name, "row", self.columns, bad)
+
+    def _load(self) -> Any:
+        import datasets  # slow to import, and most corpora are files
+
+        try:
+            if Path(self.name).is_dir() and not self.streaming:
+                data = datasets.load_from_disk(self.name)
+            else:
+                data = datasets.load_dataset(self.name, revision=self.revision, streaming=self.streaming)
+        except Exception as error:  # the library raises many kinds for "not there", "no network", "not a dataset"
+            raise InputError(f"cannot load dataset '{self.name}': {first_line(error)}") from error
+        if isinstance(data, datasets.DatasetDict | datasets.IterableDatasetDict):
+            if self.split not in data:
+                raise InputError(f"dataset '{self.name}' has no split '{self.split}': choose one of {', '.join(data)}")
+            return data[self.split]
+        return data

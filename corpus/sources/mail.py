@@ -1,0 +1,158 @@
+"""Sources that are mail: mbox files, and folders with one message a file, by account (the Enron tarball's layout).
+
+A message's text is its plain-text body, decoded. Records have no ids of their own (message ids repeat where one mail
+lies in several folders): the store makes them from user and text.
+"""
+
+import email.errors
+import email.policy
+import email.utils
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from email.message import EmailMessage
+from email.parser import BytesParser
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256, text_sha256
+from heldin.corpus.sources.rows import BadRows, Columns, batched, existing
+
+MailUser = Literal["sender", "account"]
+_PARSER: "BytesParser[EmailMessage]" = BytesParser(policy=email.policy.default)
+SENDER = "From"  # whose message it is stands under this name, so that one without it is told by the header's
+_COLUMNS = Columns(user=SENDER, date="date")
+_BROKEN_HEADER = (ValueError, TypeError, AttributeError, IndexError, email.errors.MessageError)  # beyond repair
+
+
+@dataclass(frozen=True)
+class Mbox:
+    """A file of messages, each after a line that begins with "From "; the user is the sender's address."""
+
+    path: Path
+
+    def fingerprint(self) -> str:
+        """Hash of the file's bytes."""
+        return text_sha256("mbox", file_sha256(existing(self.path)))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield the messages; one without a sender or without text is said with its number."""
+        return batched(enumerate(_messages_of_mbox(self.path), start=1), self.path.name, "message", _COLUMNS, bad)
+
+
+@dataclass(frozen=True)
+class Maildir:
+    """A folder with one message a file below a folder for each account: ACCOUNT/FOLDER/1.
+
+    user: "sender", the sender's address; or "account", the name of the account's folder, with only what its owner wrote
+    where the folders are those of sent mail (``folders``).
+    folders: names of the accounts' folders to read, such as ("sent", "sent_items", "_sent_mail"); empty: all.
+    """
+
+    path: Path
+    user: MailUser = "sender"
+    folders: tuple[str, ...] = ()
+
+    def fingerprint(self) -> str:
+        """Hash of every file's path, size and time of change, and of the options; contents are not read for it."""
+        stats = [(str(p.relative_to(self.path)), p.stat().st_size, p.stat().st_mtime_ns) for p in self.files()]
+        return text_sha256("maildir", repr(stats), self.user, repr(self.folders))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield the messages in order of their paths."""
+        return batched(enumerate(self._rows(), start=1), self.path.name, "message", _COLUMNS, bad)
+
+    def files(self) -> Iterator[Path]:
+        """The messages' files, in order of their paths. Raises InputError if there is no such folder."""
+        if not self.path.is_dir():
+            raise InputError(f"no such folder: '{self.path}'")
+        for where, folders, names in os.walk(self.path):
+            folders.sort()
+            parts = Path(where).relative_to(self.path).parts
+            if parts and (not self.folders or any(part in self.folders for part in parts[1:])):
+                yield from (Path(where) / name for name in sorted(names) if not name.startswith("."))
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for file in self.files():
+            row = _row(file.read_bytes())
+            if self.user == "account":
+                row[SENDER] = file.relative_to(self.path).parts[0]
+            yield row
+
+
+def is_maildir(folder: Path) -> bool:
+    """Whether some file below an account's folder begins like a message."""
+    for file in Maildir(folder).files():
+        with file.open("rb") as stream:
+            first = stream.readline(1000)
+        name, colon, _ = first.partition(b":")
+        return bool(colon) and b" " not in name
+    return False
+
+
+def _messages_of_mbox(path: Path) -> Iterator[dict[str, Any]]:
+    with existing(path).open("rb") as stream:
+        lines: list[bytes] | None = None
+        blank = True
+        for number, line in enumerate(stream, start=1):
+            if blank and line.startswith(b"From "):
+                if lines is not None:
+                    yield _row(b"".join(lines[:-1]))  # the blank line before "From " is the format's
+                lines = []
+            elif lines is None:
+                if line.strip():
+                    raise InputError(
+                        f"{path.name} line {number}: not an mbox file: a message begins with a line 'From ', found"
+                        f" {line[:40]!r}"
+                    )
+            else:
+                lines.append(line[1:] if line.startswith(b">") and line.lstrip(b">").startswith(b"From ") else line)
+            blank = not line.strip()
+        if lines is None:
+            raise InputError(f"{path.name}: an empty mbox file, without any message")
+        yield _row(b"".join(lines[:-1] if lines and not lines[-1].strip() else lines))
+
+
+def _row(raw: bytes) -> dict[str, Any]:
+    """Sender, plain text and date of a message; what it lacks is None or empty, and said by the checks of rows."""
+    message = parse_message(raw)
+    try:
+        sender = email.utils.parseaddr(str(message["From"] or ""))[1].lower()
+        date = str(message["Date"]) if message["Date"] else None
+    except _BROKEN_HEADER:
+        sender, date = "", None
+    return {SENDER: sender, "text": body(message), "date": date}
+
+
+def parse_message(raw: bytes) -> EmailMessage:
+    """A message of its bytes; what is wrong with it shows where it is looked at."""
+    return _PARSER.parsebytes(raw)
+
+
+def header(message: EmailMessage, name: str) -> str:
+    """A header's text; "" where there is none, or none that can be read."""
+    try:
+        return str(message[name] or "")
+    except _BROKEN_HEADER:
+        return ""
+
+
+def addresses(message: EmailMessage, *names: str) -> list[str]:
+    """Different mail addresses in the headers ``names``, in lower case and in order, without people's names."""
+    found = email.utils.getaddresses([" ".join(header(message, name).split()) for name in names])
+    return list(dict.fromkeys(address.lower() for _, address in found if address))
+
+
+def body(message: EmailMessage) -> str:
+    """A message's plain text, decoded; "" where it has none."""
+    part = message.get_body(preferencelist=("plain",))
+    if part is None:
+        return ""
+    try:
+        return str(part.get_content())
+    except (LookupError, ValueError, KeyError):  # an unknown or a wrong charset
+        content = part.get_payload(decode=True)
+        return content.decode("utf-8", errors="replace") if isinstance(content, bytes) else ""

@@ -1,0 +1,99 @@
+"""Where people's texts come from: one small class per format behind the protocol ``corpus.sources.rows.Source``."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256
+from heldin.corpus.made_up.markov import MarkovCorpus
+from heldin.corpus.made_up.markov import generate as generate_markov
+from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
+from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.mail import Maildir, Mbox, is_maildir
+from heldin.corpus.sources.rows import BadRows, Columns, Source, batched
+from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """The built-in corpus of made-up people's mail."""
+
+    spec: SyntheticCorpus = field(default_factory=SyntheticCorpus)
+
+    def fingerprint(self) -> str:
+        """Hash of the generator's parameters."""
+        return text_sha256("synthetic", repr(self.spec))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield generated records; none is ever bad."""
+        rows = ({"user": r.user, "text": r.text, "id": r.id, "date": r.date} for r in generate(self.spec))
+        return batched(enumerate(rows, start=1), "synthetic", "row", Columns(id="id", date="date"), bad)
+
+
+@dataclass(frozen=True)
+class Markov:
+    """Sequences of users' Markov chains as text: a corpus of which every probability is known."""
+
+    spec: MarkovCorpus = field(default_factory=MarkovCorpus)
+
+    def fingerprint(self) -> str:
+        """Hash of the generator's parameters."""
+        return text_sha256("markov", repr(self.spec))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield generated records; none is ever bad."""
+        rows = ({"user": r.user, "text": r.text, "id": r.id} for r in generate_markov(self.spec))
+        return batched(enumerate(rows, start=1), "markov", "row", Columns(id="id"), bad)
+
+
+@dataclass(frozen=True)
+class Several:
+    """Sources one after the other, such as last year's records and this year's."""
+
+    sources: tuple[Source, ...]
+
+    def fingerprint(self) -> str:
+        """Hash of the sources' own, in order."""
+        return text_sha256("several", *(source.fingerprint() for source in self.sources))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield the records of each."""
+        for source in self.sources:
+            yield from source.batches(bad)
+
+
+FORMATS: Mapping[str, Callable[[Path, Columns], Source]] = {
+    **{f"{ending}{packed}": JsonLines for ending in (".jsonl", ".json", ".ndjson") for packed in ("", ".gz", ".zst")},
+    **{f".csv{packed}": Csv for packed in ("", ".gz", ".zst")},
+    ".parquet": Parquet,
+    ".mbox": lambda path, _columns: Mbox(path),
+}
+
+
+_SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")  # of which save_to_disk leaves one
+
+
+def open_source(path: Path, columns: Columns) -> Source:
+    """The source for a file or folder, told by its ending. Raises InputError for an ending that no source reads."""
+    if path.is_dir():
+        if is_maildir(path):
+            return Maildir(path)
+        if not any((path / name).is_file() for name in _SAVED):
+            raise InputError(
+                f"'{path}' is a folder without data that can be read: name a file in it ({', '.join(FORMATS)}), a"
+                " maildir, or a folder that a Hugging Face dataset's save_to_disk wrote"
+            )
+        return HuggingFace(str(path), columns=columns)
+    for ending, source in FORMATS.items():
+        if path.name.endswith(ending):
+            return source(path, columns)
+    raise InputError(f"'{path}': cannot tell the format by its name; known endings are {', '.join(FORMATS)}")
+
+
+def open_sources(paths: Sequence[Path], columns: Columns) -> Source:
+    """One source for a path or several. Raises InputError as ``open_source``."""
+    sources = [open_source(path, columns) for path in paths]
+    return sources[0] if len(sources) == 1 else Several(tuple(sources))

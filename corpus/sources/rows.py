@@ -1,0 +1,148 @@
+"""Rows of a source: what a record must hold, what is done with rows that do not, and the batches that come of it.
+
+Every row has been checked: a user, a text that is not blank, an id where the source has ids. What is wrong with a row
+is said with its file and place, or counted and skipped on request.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+
+SCHEMA = pa.schema([("user", pa.string()), ("text", pa.large_string()), ("id", pa.string()), ("date", pa.string())])
+BATCH_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column holds what.
+
+    Without an ``id`` column a record is named by its user, its text, and how many times that user wrote that text
+    before: never by its place in the file, which would make one user's records move another's (accounting.md 7).
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
+
+    user: str = "user"
+    text: str = "text"
+    id: str | None = None
+    date: str | None = None
+
+    def named(self) -> dict[str, str]:
+        """Role to column name, for the roles that have one."""
+        roles = {"user": self.user, "text": self.text, "id": self.id, "date": self.date}
+        return {role: name for role, name in roles.items() if name is not None}
+
+
+@dataclass
+class BadRows:
+    """What to do with a row that cannot be used: raise at the first one, or count them and go on."""
+
+    skip: bool = False
+    skipped: int = 0
+    first: str = ""
+
+    def report(self, where: str, what: str) -> None:
+        """Note one bad row. Raises InputError unless bad rows are skipped."""
+        if not self.skip:
+            raise InputError(f"{where}: {what}; mend the row or pass --skip-bad-lines to count and skip such rows")
+        self.skipped += 1
+        self.first = self.first or f"{where}: {what}"
+
+
+class Source(Protocol):
+    """Anything that yields records. ``fingerprint`` changes whenever the records could."""
+
+    def fingerprint(self) -> str:
+        """Hash of the content and of every option that shapes the records."""
+        ...
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield batches of ``SCHEMA``, in the source's order; ids are null where the source has none.
+
+        Raises InputError on input that cannot be used.
+        """
+        ...
+
+
+def batched(
+    rows: Iterator[tuple[int, Any]], name: str, unit: str, columns: Columns, bad: BadRows
+) -> Iterator[pa.RecordBatch]:
+    """Check rows and gather them into batches of ``SCHEMA``."""
+    roles = columns.named()
+    batch: list[dict[str, str | None]] = []
+    checked_columns = False
+    for number, row in rows:
+        where = f"{name} {unit} {number}"
+        if not isinstance(row, dict):
+            bad.report(where, f"a JSON object was expected, found {type(row).__name__}")
+            continue
+        if not checked_columns:
+            require_columns(columns, list(row), where)
+            checked_columns = True
+        record, wrong = _record(row, roles)
+        if wrong:
+            bad.report(where, wrong)
+            continue
+        batch.append(record)
+        if len(batch) == BATCH_ROWS:
+            yield pa.RecordBatch.from_pylist(batch, schema=SCHEMA)
+            batch = []
+    if batch:
+        yield pa.RecordBatch.from_pylist(batch, schema=SCHEMA)
+
+
+def _record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, str | None], str]:
+    """The row as a record of ``SCHEMA``, and what is wrong with it ("" if nothing)."""
+    record: dict[str, str | None] = {"id": None, "date": None}
+    for role, column in roles.items():
+        value = row.get(column)
+        if not is_unicode(str(value)):
+            return record, f"column '{column}' holds a lone surrogate, which is not Unicode text"
+        if role == "date":
+            record["date"] = None if value is None else str(value)
+        elif role == "text":
+            if not isinstance(value, str):
+                return record, f"column '{column}' holds {type(value).__name__}, not text"
+            if not value.strip():
+                return record, f"empty text in column '{column}'"
+            record["text"] = value
+        else:
+            if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
+                return record, f"no {role} in column '{column}' (found {value!r})"
+            record[role] = str(value)
+    return record, ""
+
+
+def is_unicode(text: str) -> bool:
+    """Whether ``text`` can be written as UTF-8: no lone surrogate, which is also what an undecodable byte becomes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def require_columns(columns: Columns, present: list[str], where: str) -> None:
+    """Raises InputError where a named column is not among those present."""
+    missing = [name for name in columns.named().values() if name not in present]
+    if missing:
+        raise InputError(
+            f"{where}: no column {', '.join(map(repr, missing))}; the columns here are {', '.join(present)}"
+        )
+
+
+def existing(path: Path) -> Path:
+    """The path. Raises InputError if no file is there."""
+    if not path.is_file():
+        raise InputError(f"no such file: '{path}'")
+    return path
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,198 @@
+"""Sources that are files of rows: JSON lines, CSV, Parquet; plain, gzip or Zstandard."""
+
+import csv
+import json
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from io import BufferedReader, TextIOWrapper
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256, text_sha256
+from heldin.corpus.sources.rows import (
+    BATCH_ROWS,
+    BadRows,
+    Columns,
+    batched,
+    existing,
+    first_line,
+    is_unicode,
+    require_columns,
+)
+
+csv.field_size_limit(sys.maxsize)
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """One JSON object a line, plain or compressed (.gz, .zst)."""
+
+    path: Path
+    columns: Columns = field(default_factory=Columns)
+
+    def fingerprint(self) -> str:
+        """Hash of the file's bytes and the column names."""
+        return text_sha256("jsonl", file_sha256(existing(self.path)), repr(self.columns))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield the file's records; broken JSON and invalid UTF-8 are said with their line."""
+        return batched(_json_rows(self.path, bad), self.path.name, "line", self.columns, bad)
+
+
+@dataclass(frozen=True)
+class Csv:
+    """Comma-separated values with a header line, plain or compressed (.gz, .zst)."""
+
+    path: Path
+    columns: Columns = field(default_factory=Columns)
+
+    def fingerprint(self) -> str:
+        """Hash of the file's bytes and the column names."""
+        return text_sha256("csv", file_sha256(existing(self.path)), repr(self.columns))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield the file's rows; the line told for a bad row is the one its last field ends on."""
+        return batched(_csv_rows(self.path, bad), self.path.name, "line", self.columns, bad)
+
+
+@dataclass(frozen=True)
+class Parquet:
+    """A Parquet file."""
+
+    path: Path
+    columns: Columns = field(default_factory=Columns)
+
+    def fingerprint(self) -> str:
+        """Hash of the file's bytes and the column names."""
+        return text_sha256("parquet", file_sha256(existing(self.path)), repr(self.columns))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield the file's rows, read a row group's slice at a time."""
+        existing(self.path)
+        try:
+            file = pq.ParquetFile(self.path)
+        except pa.ArrowException as error:
+            raise InputError(f"{self.path.name}: not a readable Parquet file ({first_line(error)})") from error
+        require_columns(self.columns, file.schema_arrow.names, self.path.name)
+        names = list(self.columns.named().values())
+        return batched(_parquet_rows(file, names, self.path.name), self.path.name, "row", self.columns, bad)
+
+
+def rows_of_file(path: Path, columns: Sequence[str], bad: BadRows) -> Iterator[tuple[int, Any]]:
+    """Rows of a file with their line or row, the format told by its name: Parquet, CSV, else JSON lines.
+
+    Args:
+        path: plain, .gz, .bz2 or .zst.
+        columns: those to read of a Parquet file that has them; rows of the other formats come whole.
+        bad: what is done with lines that cannot be read.
+
+    Raises:
+        InputError: no such file, or damage.
+    """
+    existing(path)
+    if path.suffix == ".parquet":
+        try:
+            file = pq.ParquetFile(path)
+        except pa.ArrowException as error:
+            raise InputError(f"{path.name}: not a readable Parquet file ({first_line(error)})") from error
+        present = file.schema_arrow.names
+        return _parquet_rows(file, [name for name in columns if name in present] or present[:1], path.name)
+    return _csv_rows(path, bad) if ".csv" in path.suffixes else _json_rows(path, bad)
+
+
+class _KeyTwiceError(Exception):
+    """A JSON object names one key twice, of which the parser would keep the last."""
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _KeyTwiceError(next(name for name in names if names.count(name) > 1))
+    return row
+
+
+def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
+    number = 0
+    try:
+        with open_binary(path) as stream:
+            for number, line in enumerate(stream, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    yield number, json.loads(text, object_pairs_hook=_unique_keys)
+                except UnicodeDecodeError as error:
+                    bad.report(f"{path.name} line {number}", f"invalid UTF-8 at byte {error.start}")
+                except _KeyTwiceError as error:
+                    bad.report(f"{path.name} line {number}", f"key '{error}' stands twice, with which value is unsaid")
+                except json.JSONDecodeError as error:
+                    bad.report(f"{path.name} line {number}", f"broken JSON ({error.msg} at column {error.colno})")
+                except (ValueError, RecursionError) as error:  # a number of thousands of digits, endless nesting
+                    bad.report(f"{path.name} line {number}", f"JSON that cannot be read ({first_line(error)[:80]})")
+    except BROKEN as error:
+        raise corrupt(path, f"line {number}", error) from error
+
+
+def _parquet_rows(file: pq.ParquetFile, names: list[str], where: str) -> Iterator[tuple[int, Any]]:
+    number = 0
+    try:
+        for batch in file.iter_batches(BATCH_ROWS, columns=names):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{where}: damaged after row {number} ({first_line(error)}); fetch the file again") from error
+
+
+def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
+    number = 0
+    try:
+        with _text(path) as stream:
+            reader = csv.DictReader(stream, strict=True)
+            if reader.fieldnames is None:
+                raise InputError(f"{path.name}: empty file, not even a header line")
+            twice = [name for name in reader.fieldnames if reader.fieldnames.count(name) > 1]
+            if twice:
+                raise InputError(f"{path.name}: column '{twice[0]}' stands twice in the header: rename one")
+            for row in reader:
+                number = reader.line_num
+                if None in row or None in row.values():
+                    bad.report(f"{path.name} line {number}", f"not {len(reader.fieldnames)} fields as in the header")
+                elif not is_unicode("".join(row.values())):
+                    bad.report(f"{path.name} line {number}", "invalid UTF-8")
+                else:
+                    yield number, row
+    except csv.Error as error:
+        raise InputError(f"{path.name} after line {number}: broken CSV ({error})") from error
+    except BROKEN as error:
+        raise corrupt(path, f"line {number}", error) from error
+
+
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+BROKEN = (EOFError, zlib.error, pa.ArrowException, OSError)
+
+
+def open_binary(path: Path) -> BufferedReader:
+    """The file's bytes, decompressed if its name ends in .gz, .bz2 or .zst. Raises InputError if there is none."""
+    existing(path)
+    stream = pa.input_stream(str(path), compression=_COMPRESSIONS.get(path.suffix), buffer_size=2**20)
+    return BufferedReader(cast(Any, stream), 2**20)
+
+
+def _text(path: Path) -> TextIOWrapper:
+    return TextIOWrapper(open_binary(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+def corrupt(path: Path, last: str, error: BaseException) -> InputError:
+    """The one line for a file that cannot be decompressed or read on after ``last``, such as "line 7"."""
+    if "too much memory" in str(error):  # of archives packed with a window that Arrow does not take
+        return InputError(f"{path.name}: packed with a long window: unpack it first ('zstd -d --long=31 {path.name}')")
+    kind = f"{_COMPRESSIONS[path.suffix]} " if path.suffix in _COMPRESSIONS else ""
+    return InputError(f"{path.name}: corrupt {kind}data after {last} ({first_line(error)}); fetch the file again")

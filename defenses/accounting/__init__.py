@@ -1,0 +1,1 @@
+"""What a mechanism promises: epsilon, noise, and the ceiling of every attack."""

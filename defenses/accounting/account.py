@@ -1,0 +1,246 @@
+"""What a mechanism costs and what it promises about attackers: the numbers of `heldin account`, by method."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.comparison_accountants import black_box_epsilon, rdp_epsilon
+from heldin.defenses.accounting.events import (
+    CappedPoissonGaussian,
+    Event,
+    FilteredGaussian,
+    PoissonGaussian,
+    UnamplifiedGaussian,
+    check_count,
+)
+from heldin.defenses.mechanism import Guarantee, Mechanism
+
+
+@dataclass(frozen=True)
+class AccountRow:
+    """One mechanism's numbers. epsilon_black_box is inf where the conversion diverges.
+
+    auroc_bound, tpr_at_1pct_fpr_bound: what no user-level attacker exceeds in expectation; None at the example level
+    without a group size, which promises nothing finite about a user.
+    """
+
+    method: str
+    unit: str
+    noise_multiplier: float
+    epsilon: float
+    delta: float | None
+    epsilon_black_box: float | None
+    epsilon_rdp: float | None
+    auroc_bound: float | None
+    tpr_at_1pct_fpr_bound: float | None
+    sampling_rate: float
+    group_size: int | None
+    steps: int
+    label: str | None = None
+    assumed_epsilon: float | None = None
+    warnings: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name; epsilon_black_box may be inf."""
+        return dataclasses.asdict(self)
+
+
+def account_uls(
+    *,
+    steps: int,
+    delta: float,
+    users: int | None = None,
+    cohort: float | None = None,
+    sampling_rate: float | None = None,
+    cap: int | None = None,
+    noise_multiplier: float | None = None,
+    target_epsilon: float | None = None,
+    cache_dir: Path | None = None,
+) -> AccountRow:
+    """User-level sampling (Charles et al., Theorem 2): rate = cohort / users, or given; either noise or target epsilon.
+
+    cap: a hard cohort cap, which needs `users`.
+    """
+    rate = _rate(sampling_rate, users, cohort, "users", "cohort")
+    event: Event = PoissonGaussian(1.0, rate)
+    if cap is not None:
+        if users is None:
+            raise InputError("a cohort cap needs the public number of users: give --users")
+        event = CappedPoissonGaussian(1.0, rate, users, cap)
+    event = _with_noise(event, steps, delta, noise_multiplier, target_epsilon, cache_dir)
+    return _row("uls", "user", event, event, steps, delta, users, cache_dir)
+
+
+def account_els(
+    *,
+    group_size: int,
+    steps: int,
+    delta: float,
+    sampling_rate: float | None = None,
+    examples: int | None = None,
+    batch: float | None = None,
+    users: int | None = None,
+    noise_multiplier: float | None = None,
+    target_epsilon: float | None = None,
+    cache_dir: Path | None = None,
+    method: str = "els",
+) -> AccountRow:
+    """Example-level sampling with at most group_size examples per user (Charles et al., Theorem 1), per user.
+
+    rate = batch / examples, or given. users: only for the warning about delta; at least examples / group_size.
+    """
+    rate = _rate(sampling_rate, examples, batch, "examples", "batch")
+    event = PoissonGaussian(1.0, rate, group_size)
+    noised = _with_noise(event, steps, delta, noise_multiplier, target_epsilon, cache_dir)
+    if users is None and examples is not None:
+        users = -(-examples // group_size)  # at least so many
+    return _row(method, "user", noised, noised, steps, delta, users, cache_dir)
+
+
+def account_group(**arguments: Any) -> AccountRow:
+    """Group privacy with exactly group_size records per user (Chua et al., B.3): the accounting of `account_els`."""
+    return account_els(**arguments, method="group")
+
+
+def account_example(
+    *,
+    steps: int,
+    delta: float,
+    sampling_rate: float | None = None,
+    examples: int | None = None,
+    batch: float | None = None,
+    group_size: int | None = None,
+    noise_multiplier: float | None = None,
+    target_epsilon: float | None = None,
+    cache_dir: Path | None = None,
+) -> AccountRow:
+    """Example-level DP-SGD. epsilon is per example; attacker bounds and black box are for a user of group_size."""
+    rate = _rate(sampling_rate, examples, batch, "examples", "batch")
+    event = _with_noise(PoissonGaussian(1.0, rate), steps, delta, noise_multiplier, target_epsilon, cache_dir)
+    user = None
+    if group_size is not None:
+        check_count("group size", group_size)
+        user = PoissonGaussian(event.noise_multiplier, rate, group_size)
+    return _row("example", "example", event, user, steps, delta, examples, cache_dir)
+
+
+def account_plan(mechanism: Mechanism, *, cache_dir: Path | None = None) -> AccountRow:
+    """A plan's numbers. Without a guarantee epsilon is inf, the label says why, and `assumed_epsilon` what was assumed.
+
+    Attacker bounds then come from the fallback guarantee where there is one, and are 1 (nothing is promised) elsewhere.
+    """
+    promise = mechanism.guarantee(cache_dir=cache_dir)
+    event = mechanism.assumed_event
+    method = "none" if mechanism.unit == "none" else "example" if mechanism.unit == "example" else "uls"
+    method = "els" if mechanism.unit == "user" and mechanism.sampled == "example" else method
+    method = "filter" if isinstance(event, FilteredGaussian) else method
+    delta = mechanism.delta
+    if isinstance(promise, Guarantee):
+        assert delta is not None
+        user = event if mechanism.unit == "user" else None
+        row = _row(method, promise.unit, event, user, mechanism.steps, delta, None, cache_dir)
+        return dataclasses.replace(row, label=promise.label, warnings=promise.warnings)
+    bounds: tuple[float | None, float | None] = (1.0, 1.0)
+    if promise.fallback is not None and mechanism.unit == "user" and delta is not None:
+        bounds = _bounds(mechanism.fallback_event, 1, delta, cache_dir)
+    return AccountRow(
+        method=method,
+        unit=mechanism.unit,
+        noise_multiplier=mechanism.noise_multiplier,
+        epsilon=math.inf,
+        delta=delta,
+        epsilon_black_box=math.inf,
+        epsilon_rdp=None,
+        auroc_bound=bounds[0] if mechanism.unit != "example" else None,
+        tpr_at_1pct_fpr_bound=bounds[1] if mechanism.unit != "example" else None,
+        sampling_rate=mechanism.sampler.rate,
+        group_size=mechanism.members,
+        steps=mechanism.steps,
+        label=promise.label,
+        assumed_epsilon=promise.assumed_epsilon,
+    )
+
+
+def _row(
+    method: str,
+    unit: str,
+    event: Event,
+    user: Event | None,
+    steps: int,
+    delta: float,
+    units: int | None,
+    cache_dir: Path | None,
+) -> AccountRow:
+    """event: the protected unit's; user: a user's, from which attackers are bounded, or None."""
+    match event:
+        case UnamplifiedGaussian():
+            raise InputError("an unamplified run has no sampling rate to account for: it is a fallback only")
+        case PoissonGaussian(noise_multiplier=s, rate=rate):
+            group = user.group_size if isinstance(user, PoissonGaussian) else event.group_size
+            black_box: float | None = black_box_epsilon(
+                PoissonGaussian(s, rate), group, steps, delta, cache_dir=cache_dir
+            )
+            renyi: float | None = rdp_epsilon(event, steps, delta)
+        case CappedPoissonGaussian(noise_multiplier=s, rate=rate):
+            group, renyi = 1, None
+            black_box = accounting.epsilon(event, steps, delta, cache_dir=cache_dir)
+        case FilteredGaussian(noise_multiplier=s):
+            group, renyi, rate, black_box = 1, None, 1.0, None
+    auroc, tpr = _bounds(user, steps, delta, cache_dir) if user is not None else (None, None)
+    warnings = [accounting.delta_warning(delta, units) if units is not None else None]
+    warnings += ["noise multiplier 0 adds no noise: epsilon is infinite, nothing is promised" if s == 0.0 else None]
+    return AccountRow(
+        method=method,
+        unit=unit,
+        noise_multiplier=s,
+        epsilon=accounting.epsilon(event, steps, delta, cache_dir=cache_dir),
+        delta=delta,
+        epsilon_black_box=black_box,
+        epsilon_rdp=renyi,
+        auroc_bound=auroc,
+        tpr_at_1pct_fpr_bound=tpr,
+        sampling_rate=rate,
+        group_size=group if user is not None else None,
+        steps=steps,
+        warnings=tuple(text for text in warnings if text is not None),
+    )
+
+
+def _bounds(user: Event, steps: int, delta: float, cache_dir: Path | None) -> tuple[float, float]:
+    ceiling = ceiling_of(user, steps, delta, cache_dir=cache_dir)
+    return ceiling.auroc, ceiling.tpr_at(0.01)
+
+
+def _with_noise(
+    event: Event,
+    steps: int,
+    delta: float,
+    noise_multiplier: float | None,
+    target_epsilon: float | None,
+    cache_dir: Path | None,
+) -> Event:
+    if (noise_multiplier is None) == (target_epsilon is None):
+        raise InputError("give exactly one of noise multiplier and target epsilon")
+    check_count("steps", steps)
+    accounting.check_delta(delta, steps)
+    if target_epsilon is not None:
+        noise_multiplier = accounting.calibrate(event, steps, delta, target_epsilon, cache_dir=cache_dir)
+    assert noise_multiplier is not None
+    return dataclasses.replace(event, noise_multiplier=noise_multiplier)
+
+
+def _rate(rate: float | None, population: int | None, cohort: float | None, whole: str, part: str) -> float:
+    if rate is not None:
+        if cohort is not None:
+            raise InputError(f"give either a sampling rate or {part} and {whole}, not both")
+        return rate
+    if population is None or cohort is None:
+        raise InputError(f"the sampling rate is missing: give it, or both {whole} and {part}")
+    if cohort > population:
+        raise InputError(f"{part} {cohort:g} is larger than the {population} {whole}: lower the {part}")
+    return cohort / population

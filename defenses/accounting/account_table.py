@@ -1,0 +1,32 @@
+"""The numbers of `heldin account` as plain text for a terminal."""
+
+import math
+
+from heldin.defenses.accounting.account import AccountRow
+
+
+def account_table(row: AccountRow) -> str:
+    """Name and value, a line each; what is not defined for the unit is left out."""
+    lines = [
+        ("mechanism", row.method),
+        ("privacy unit", row.unit),
+        ("noise multiplier", f"{row.noise_multiplier:.5g}"),
+        ("sampling rate", f"{row.sampling_rate:.5g}"),
+        ("group size", _number(row.group_size)),
+        ("steps", str(row.steps)),
+        ("delta", _number(row.delta)),
+        ("epsilon", _number(row.epsilon)),
+        ("epsilon by Renyi DP", _number(row.epsilon_rdp)),
+        ("epsilon by black-box group privacy", _number(row.epsilon_black_box)),
+        ("epsilon if the assumption held", _number(row.assumed_epsilon)),
+        ("AUROC of any attack on users, at most", _number(row.auroc_bound)),
+        ("its TPR at 1 % FPR, at most", _number(row.tpr_at_1pct_fpr_bound)),
+    ]
+    text = [f"{name:<38}{value}" for name, value in lines if value]
+    return "\n".join([*text, *filter(None, [row.label]), *(f"warning: {w}" for w in row.warnings)])
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return "infinite" if math.isinf(value) else f"{value:.5g}"

@@ -1,0 +1,189 @@
+"""What a privacy-loss distribution promises about every attacker: the highest ROC curve, its area, its points.
+
+An attacker who decides between "in" and "out" has TPR <= ceiling(FPR) (accounting.md section 4a): the ROC of the
+dominating pair, taken as the pointwise minimum over both add/remove directions. It bounds each user's attacker, and the
+ROC pooled over users only where in or out was assigned at random.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from heldin.base.errors import InputError
+from heldin.defenses.accounting.events import Event, FilteredGaussian
+from heldin.defenses.accounting.guarantees import attack_distribution, epsilon
+from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf
+
+Array = npt.NDArray[np.float64]
+
+_PASSES = 40
+_LOWEST_LOSS = -12.0  # below, FFT noise times e^{-loss} would count; the other direction covers that end
+
+
+@dataclass(frozen=True)
+class RocCeiling:
+    """A concave, piecewise linear ROC curve: vertices fpr, tpr of shape (n,), ascending from FPR 0 to (1, 1)."""
+
+    fpr: Array
+    tpr: Array
+
+    def tpr_at(self, fpr: float) -> float:
+        """The highest TPR any attacker reaches at this FPR in [0, 1]."""
+        if not 0.0 <= fpr <= 1.0:
+            raise InputError(f"false positive rate {fpr} is outside [0, 1]")
+        return float(np.interp(fpr, self.fpr, self.tpr))
+
+    def fpr_at(self, tpr: float) -> float:
+        """The smallest FPR at which an attacker can reach this TPR in [0, 1]; 0 where it is reached at no FPR cost."""
+        if not 0.0 <= tpr <= 1.0:
+            raise InputError(f"true positive rate {tpr} is outside [0, 1]")
+        first = int(np.searchsorted(self.tpr, tpr))  # first vertex at or above tpr
+        if first == 0:
+            return float(self.fpr[0])
+        rise = self.tpr[first] - self.tpr[first - 1]
+        return float(self.fpr[first] - (self.fpr[first] - self.fpr[first - 1]) * (self.tpr[first] - tpr) / rise)
+
+    def tradeoff(self, alpha: Array) -> Array:
+        """f(alpha) = 1 - TPR(alpha), the least type-II error at type-I error alpha; shape of alpha."""
+        return np.asarray(1.0 - np.interp(alpha, self.fpr, self.tpr))
+
+    @property
+    def auroc(self) -> float:
+        """The area under the curve: no attacker's expected AUROC is above it."""
+        return float(np.trapezoid(self.tpr, self.fpr))
+
+
+def ceiling_of(event: Event, steps: int, delta: float, *, cache_dir: Path | None = None) -> RocCeiling:
+    """The ceiling of a run: its area is at most about 5e-4 above the exact one's, never below it.
+
+    delta only sets how fine the loss grid is at least. Without noise nothing is out of reach.
+    """
+    if event.noise_multiplier == 0.0:
+        return RocCeiling(np.array([0.0, 1.0]), np.array([1.0, 1.0]))
+    if isinstance(event, FilteredGaussian):
+        return epsilon_delta_ceiling(epsilon(event, steps, delta, cache_dir=cache_dir), delta)
+    return pld_ceiling(attack_distribution(event, steps, delta, _area, cache_dir=cache_dir))
+
+
+def pld_ceiling(pair: LossPair) -> RocCeiling:
+    """Pointwise minimum of the two directions' ROC curves, exact between the vertices: never below the true ceiling."""
+    remove, add = _remove_roc(pair.remove), _add_roc(pair.add)
+    fpr = np.union1d(remove[0], add[0])
+    gap = np.interp(fpr, *remove) - np.interp(fpr, *add)
+    crossing = np.flatnonzero(gap[:-1] * gap[1:] < 0.0)
+    share = gap[crossing] / (gap[crossing] - gap[crossing + 1])
+    fpr = np.union1d(fpr, fpr[crossing] + share * np.diff(fpr)[crossing])
+    return RocCeiling(fpr, np.minimum(np.interp(fpr, *remove), np.interp(fpr, *add)))
+
+
+def gaussian_tpr(mu: float, fpr: float) -> float:
+    """Phi(Phi^{-1}(fpr) + mu): the highest TPR under mu-GDP."""
+    return float(special.ndtr(special.ndtri(fpr) + mu))
+
+
+def gaussian_auroc(mu: float) -> float:
+    """Phi(mu / sqrt 2): the area under the mu-GDP ROC curve."""
+    return float(special.ndtr(mu / math.sqrt(2.0)))
+
+
+def epsilon_delta_tpr(epsilon: float, delta: float, fpr: float) -> float:
+    """min(e^eps x + delta, 1 - e^-eps (1 - delta - x), 1): the highest TPR under (epsilon, delta) alone.
+
+    Kairouz, Oh, Viswanath 2015, Theorem 2.1.
+    """
+    rising = math.exp(min(epsilon, 700.0)) * fpr + delta
+    return min(rising, 1.0 - math.exp(-epsilon) * (1.0 - delta - fpr), 1.0)
+
+
+def epsilon_delta_auroc(epsilon: float, delta: float) -> float:
+    """1 - (1 - delta)^2 / (1 + e^eps): the area under that curve."""
+    return 1.0 - (1.0 - delta) ** 2 / (1.0 + math.exp(min(epsilon, 700.0)))
+
+
+def epsilon_delta_ceiling(epsilon: float, delta: float) -> RocCeiling:
+    """The ROC region of (epsilon, delta)-DP: (0, delta), the bend on the anti-diagonal, (1 - delta, 1), (1, 1).
+
+    Kairouz, Oh, Viswanath 2015, Theorem 2.1.
+    """
+    if not 0.0 <= delta < 1.0:
+        raise InputError(f"delta {delta} is outside [0, 1)")
+    bend = (1.0 - delta) * float(special.expit(-epsilon))
+    return RocCeiling(np.array([0.0, bend, 1.0 - delta, 1.0]), np.array([delta, 1.0 - bend, 1.0, 1.0]))
+
+
+def symmetrised(ceiling: RocCeiling) -> RocCeiling:
+    """The concave hull of the curve and its reflection (x, y) -> (1 - y, 1 - x), which it then equals.
+
+    The shape that a one-run f-DP test needs (accounting.md section 4e). Never below the curve.
+    """
+    x = np.concatenate([ceiling.fpr, 1.0 - ceiling.tpr])
+    y = np.concatenate([ceiling.tpr, 1.0 - ceiling.fpr])
+    order = np.lexsort((-y, x))
+    x, y = x[order], y[order]
+    highest = np.append(True, x[1:] > x[:-1])  # of each x
+    x, y = x[highest], y[highest]
+    for _ in range(_PASSES):  # a point on or below the line between its neighbours is no corner of the hull
+        above = (y[1:-1] - y[:-2]) * (x[2:] - x[1:-1]) > (y[2:] - y[1:-1]) * (x[1:-1] - x[:-2])
+        if above.all():
+            return RocCeiling(x, np.maximum.accumulate(y))
+        kept = np.concatenate([[True], above, [True]])
+        x, y = x[kept], y[kept]
+    hull: list[tuple[float, float]] = []
+    for point in zip(x.tolist(), y.tolist(), strict=True):
+        while len(hull) > 1 and _turn(hull[-2], hull[-1], point) >= 0.0:
+            hull.pop()
+        hull.append(point)
+    fpr, tpr = np.array(hull).T
+    return RocCeiling(fpr, np.maximum.accumulate(tpr))
+
+
+def _area(pair: LossPair) -> float:
+    return pld_ceiling(pair).auroc
+
+
+def _remove_roc(pmf: LossPmf) -> tuple[Array, Array]:
+    """(FPR, TPR) vertices of calling "in" on the largest losses first; upper = in, lower = out.
+
+    Past the last loss kept, l, the curve is below its tangent of slope e^l, which has TPR 1 at FPR + (1 - TPR) e^-l.
+    """
+    losses, masses = _descending(pmf)
+    tpr = np.append(pmf.infinity, pmf.infinity + np.cumsum(masses))
+    fpr = np.append(0.0, np.cumsum(masses * np.exp(-losses)))
+    full = fpr[-1] + max(0.0, 1.0 - tpr[-1]) * math.exp(-float(losses[-1]))
+    return _ascending(np.append(fpr, full), np.append(tpr, 1.0))
+
+
+def _add_roc(pmf: LossPmf) -> tuple[Array, Array]:
+    """(FPR, TPR) vertices from the other end; upper = out.
+
+    Calling "out" on the largest losses, of masses U under out and L under in, leaves FPR = 1 - U and TPR = 1 - L.
+    Before the first vertex the curve is at most that vertex's TPR. 1 - U and 1 - L lose their digits where they are
+    small and the curve is steep, so every vertex moves up and to the left by what n additions may have rounded.
+    """
+    losses, masses = _descending(pmf)
+    rounding = (masses.size + 1) * 2.0**-52
+    upper = np.append(pmf.infinity, pmf.infinity + np.cumsum(masses))
+    lower = np.append(0.0, np.cumsum(masses * np.exp(-losses)))
+    fpr, tpr = 1.0 - upper[::-1] - rounding, 1.0 - lower[::-1] + rounding
+    return _ascending(np.append(fpr, 1.0), np.append(tpr, 1.0))
+
+
+def _descending(pmf: LossPmf) -> tuple[Array, Array]:
+    losses, masses = pmf.losses[::-1], pmf.masses[::-1]
+    kept = losses >= _LOWEST_LOSS
+    return losses[kept], masses[kept]
+
+
+def _ascending(fpr: Array, tpr: Array) -> tuple[Array, Array]:
+    """The vertices inside the unit square, from FPR 0 (at the first vertex's TPR) to (1, 1)."""
+    inside = (fpr >= 0.0) & (fpr <= 1.0)
+    fpr, tpr = fpr[inside], np.maximum.accumulate(np.clip(tpr[inside], 0.0, 1.0))
+    return np.concatenate([[0.0], fpr, [1.0]]), np.concatenate([tpr[:1], tpr, [1.0]])
+
+
+def _turn(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> float:
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])

@@ -1,0 +1,150 @@
+"""Which mechanism to run at a compute budget: ULS cohorts and group sizes beside ELS, by the noise that each adds.
+
+Heuristics of Charles et al. (2024), section 6 and Appendices E, F: none is part of a guarantee. All compare at equal
+compute, B gradients a step.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting import heuristics
+from heldin.defenses.accounting.events import PoissonGaussian
+from heldin.defenses.accounting.heuristics import BudgetChoice
+
+START_COHORT = 32
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to spend the budget. deviation: of the noise on the mean gradient, per coordinate (eqs. (5), (6)).
+
+    clip_norm: L of eqs. (5), (6), estimated from public users, or taken to be 1 for every group size.
+    passed: whether Estimate-and-Double came through it; chosen: whether it ends there.
+    """
+
+    method: str
+    group_size: int
+    cohort: float
+    noise_multiplier: float
+    clip_norm: float
+    deviation: float
+    passed: bool = False
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The answer of `heldin account choose`."""
+
+    users: int
+    budget: int
+    steps: int
+    target_epsilon: float
+    delta: float
+    clip_norms_estimated: bool
+    options: tuple[Option, ...]
+
+    @property
+    def least(self) -> Option:
+        """The option that adds the least noise."""
+        return min(self.options, key=lambda o: o.deviation)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, nested, and the option of least noise."""
+        return {**dataclasses.asdict(self), "least": dataclasses.asdict(self.least)}
+
+
+def choose(
+    *,
+    users: int,
+    budget: int,
+    steps: int,
+    target_epsilon: float,
+    delta: float | None = None,
+    els_group_size: int | None = None,
+    clip_norm: Callable[[int], float] | None = None,
+    cache_dir: Path | None = None,
+) -> Choice:
+    """Calibrate every split of the budget into group size and cohort by powers of two, and ELS at the same cost.
+
+    Args:
+        users: public number of users N.
+        budget: B = G M expected gradients a step.
+        steps: T.
+        target_epsilon: of every option.
+        delta: of every option; N^-1.1 if not given.
+        els_group_size: cap of ELS, such as the median number of records of public users; no ELS row without.
+        clip_norm: L(G) from public users; 1 for every G if not given, which favours large cohorts.
+        cache_dir: of the accountant.
+
+    Raises:
+        InputError: a budget below one, or no cohort of the budget within the population.
+    """
+    delta = heuristics.public_delta(users) if delta is None else delta
+    norm = clip_norm or (lambda _group: 1.0)
+    if budget < 1:
+        raise InputError(f"budget {budget} is below one gradient a step")
+
+    def noise(cohort: int) -> float:
+        if cohort > users:
+            return math.inf  # there is no such cohort
+        rate = cohort / users
+        return accounting.calibrate(PoissonGaussian(1.0, rate), steps, delta, target_epsilon, cache_dir=cache_dir)
+
+    trail = _trail(budget, users, norm, noise) if clip_norm else []
+    splits = [BudgetChoice(g, budget // g) for g in _powers(budget) if budget // g <= users]
+    if not splits:
+        raise InputError(f"no cohort of budget {budget} fits into {users} users: lower the budget")
+    options = []
+    for split in dict.fromkeys([*splits, *trail]):
+        s, length = noise(split.cohort), norm(split.group_size)
+        deviation = heuristics.uls_noise_variance(s, length, split.cohort) ** 0.5
+        options.append(
+            Option("uls", split.group_size, split.cohort, s, length, deviation, split in trail, split in trail[-1:])
+        )
+    options.sort(key=lambda o: (o.group_size * o.cohort, o.group_size))
+    if els_group_size is not None:
+        rate = heuristics.els_rate(budget, els_group_size, users)
+        event = PoissonGaussian(1.0, rate, els_group_size)
+        s = accounting.calibrate(event, steps, delta, target_epsilon, cache_dir=cache_dir)
+        deviation = heuristics.els_noise_variance(s, norm(1), budget) ** 0.5
+        options.append(Option("els", els_group_size, budget, s, norm(1), deviation))
+    return Choice(users, budget, steps, target_epsilon, delta, clip_norm is not None, tuple(options))
+
+
+def table(choice: Choice) -> str:
+    """The options as plain text, the least noise first said."""
+    least = choice.least
+    lines = [
+        f"{choice.users} users, {choice.budget} gradients a step, {choice.steps} steps, epsilon"
+        f" {choice.target_epsilon:g}, delta {choice.delta:.3g}",
+        "clip norms: "
+        + (
+            "medians over public users" if choice.clip_norms_estimated else "1 for every group size (give public texts)"
+        ),
+        "",
+        f"{'method':<8}{'group size':>11}{'cohort':>8}{'noise multiplier':>18}{'clip norm':>11}{'noise on mean':>19}",
+    ]
+    for o in choice.options:
+        mark = "  <- Estimate-and-Double" if o.chosen else "  (passed)" if o.passed else ""
+        lines.append(
+            f"{o.method:<8}{o.group_size:>11}{o.cohort:>8g}{o.noise_multiplier:>18.5g}{o.clip_norm:>11.4g}"
+            f"{o.deviation:>19.4g}{mark}"
+        )
+    lines += ["", f"least noise: {least.method}, group size {least.group_size}, cohort {least.cohort:g}"]
+    return "\n".join(lines)
+
+
+def _trail(budget: int, users: int, norm: Callable[[int], float], noise: Callable[[int], float]) -> list[BudgetChoice]:
+    start = BudgetChoice(1, min(START_COHORT, budget, users))
+    return heuristics.estimate_and_double(norm, noise, budget, start)
+
+
+def _powers(limit: int) -> list[int]:
+    return [2**i for i in range(limit.bit_length()) if 2**i <= limit]

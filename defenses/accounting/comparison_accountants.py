@@ -1,0 +1,132 @@
+"""Looser accountants, to be set beside the exact one: black-box group privacy and Renyi DP."""
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from dp_accounting import rdp
+from scipy import optimize, special
+
+from heldin.base.errors import InputError
+from heldin.defenses.accounting.events import (
+    CappedPoissonGaussian,
+    Event,
+    FilteredGaussian,
+    PoissonGaussian,
+    UnamplifiedGaussian,
+    check_count,
+    mixture,
+    to_dp_event,
+)
+from heldin.defenses.accounting.guarantees import SMALLEST_DELTA, check_delta, epsilon, loss_distribution
+from heldin.defenses.accounting.loss_pmf import Array, LossPmf, deltas_on_grid, pair_delta, rounding_mass
+
+_ORDERS = np.concatenate([np.arange(1.05, 11.0, 0.05), np.arange(11.0, 64.0), [80.0, 96.0, 128.0, 192.0, 256.0]])
+
+
+def black_box_epsilon(
+    event: PoissonGaussian, group_size: int, steps: int, delta: float, *, cache_dir: Path | None = None
+) -> float:
+    """Epsilon for `group_size` units from the single unit's curve alone (Vadhan 2017; Charles et al., Figure 1).
+
+    eps = G e with the least e such that delta_1(e) (e^{G e} - 1) / (e^e - 1) <= delta. event: the single unit's, group
+    size 1. Returns inf where no e will do: delta_1 has a floor of about steps * 2^-53 + 1e-15 from truncation and
+    rounding, and the conversion often needs a far smaller one (the "diverged" points of Figure 1).
+    """
+    check_count("group size", group_size)
+    check_delta(delta, steps)
+    if event.group_size != 1:
+        raise InputError(
+            f"black-box group privacy starts from a single unit, but the event has group size {event.group_size}"
+        )
+    if group_size == 1 or event.noise_multiplier == 0.0:
+        return epsilon(event, steps, delta, cache_dir=cache_dir)
+    pair = loss_distribution(event, steps, max(SMALLEST_DELTA, 8.0 * rounding_mass(steps)), cache_dir=cache_dir)
+    width = pair.width
+    last = max(p.lowest + p.masses.size - 1 for p in (pair.remove, pair.add))
+    index = np.arange(max(last, 0) + 1)
+    curve = np.maximum(*(_on_indices(p, index) for p in (pair.remove, pair.add)))
+    with np.errstate(divide="ignore"):
+        enough = np.log(curve) + _log_factor(index.astype(np.float64) * width, group_size) <= math.log(delta)
+    if not enough.any():
+        return math.inf
+    first = int(np.argmax(enough))
+    if first == 0:
+        return 0.0
+
+    def gap(e: float) -> float:
+        return math.log(pair_delta(pair, e)) + float(_log_factor(np.array([e]), group_size)[0]) - math.log(delta)
+
+    low, high = (first - 1) * width, first * width
+    if gap(high) > 0.0:  # the grid values round differently in the last digit
+        return group_size * high
+    return group_size * (float(optimize.brentq(gap, low, high, xtol=1e-12)) + 1e-11)
+
+
+def rdp_epsilon(event: Event, steps: int, delta: float) -> float:
+    """Epsilon by Renyi DP (Mironov 2017), conversion of dp-accounting; orders 1.05 to 256 where it has no event.
+
+    dp-accounting has no Renyi accountant for mixtures of Gaussians (G > 1): there the divergences of both directions
+    are integrated numerically. Raises InputError for a hard cohort cap, for which none is known.
+    """
+    check_count("steps", steps)
+    check_delta(delta, 1)
+    if event.noise_multiplier == 0.0:
+        return math.inf
+    match event:
+        case CappedPoissonGaussian():
+            raise InputError(
+                "no Renyi accountant exists for a hard cohort cap: leave the cap out or use epsilon by PLD"
+            )
+        case FilteredGaussian():
+            raise InputError("no Renyi accountant exists for the concentration filter: use epsilon")
+        case PoissonGaussian(group_size=g) if g > 1:
+            return float(rdp.compute_epsilon(_ORDERS, steps * _mixture_rdp(event, _ORDERS), delta)[0])
+        case PoissonGaussian() | UnamplifiedGaussian():
+            with _quiet_absl():
+                accountant = rdp.RdpAccountant()
+                accountant.compose(to_dp_event(event, steps))
+                return float(accountant.get_epsilon(delta))
+
+
+@contextlib.contextmanager
+def _quiet_absl() -> Iterator[None]:
+    """Orders that do not converge are left out, which loosens the bound and needs no line on the terminal for each."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _mixture_rdp(event: PoissonGaussian, orders: Array) -> Array:
+    """max over directions of R_a(P, Q), R_a(Q, P) of one step, shape of orders; trapezoid rule, spacing s/4."""
+    parts = mixture(event)
+    s, c = parts.deviation, parts.sensitivities
+    reach = float(orders.max() * c.max()) + 14.0 * s
+    x = np.arange(-reach, reach, s / 4.0)
+    log_q = -0.5 * (x / s) ** 2 - math.log(s * math.sqrt(2.0 * math.pi)) + math.log(s / 4.0)
+    tilt = np.multiply.outer(x, c / s**2) + (np.log(parts.weights) - c**2 / (2.0 * s**2))
+    loss = np.asarray(special.logsumexp(tilt, axis=1))
+    remove = [float(special.logsumexp(log_q + a * loss)) / (a - 1.0) for a in orders]
+    add = [float(special.logsumexp(log_q - (a - 1.0) * loss)) / (a - 1.0) for a in orders]
+    return np.maximum(0.0, np.maximum(remove, add))
+
+
+def _on_indices(pmf: LossPmf, index: np.ndarray) -> Array:
+    """delta at the losses index * width, shape of index; index starts at 0."""
+    deltas = deltas_on_grid(pmf)
+    at = index - pmf.lowest
+    values = np.where(at < deltas.size, deltas[np.clip(at, 0, deltas.size - 1)], pmf.infinity)
+    return np.where(at < 0, 1.0, values)
+
+
+def _log_factor(e: Array, group_size: int) -> Array:
+    """ln((e^{G e} - 1) / (e^e - 1)), shape of e >= 0; ln G at 0."""
+    small = np.maximum(e, 1e-12)
+    return np.asarray((group_size - 1) * small + np.log(-np.expm1(-group_size * small)) - np.log(-np.expm1(-small)))

@@ -1,0 +1,227 @@
+"""Composed pairs on the grid that an answer needs: which grid width, and which tilt where delta is small.
+
+The grid follows from the error it makes. One step on a grid of width h raises the log-moment of order s by
+s (s + 1) h^2 / 12 on average, so T steps raise epsilon by
+
+    T (s + 1) h^2 / 12,    s = -d ln(delta) / d(epsilon) at the answer,
+
+which matches the measured bias to a few percent (accounting.md section 1, rule 1). A coarse grid gives s; the grid is
+then refined until this bias is below PRECISION times epsilon.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from scipy import special
+
+from heldin.base.errors import InputError
+from heldin.defenses.accounting.events import GridEvent, PoissonGaussian, absence_loss, one_step, one_step_range
+from heldin.defenses.accounting.loss_pmf import (
+    TAIL_MASS,
+    LossPair,
+    LossPmf,
+    WindowError,
+    compose,
+    compose_pair,
+    compose_tilted,
+    epsilon_at,
+    order_at,
+    pair_delta,
+    pair_epsilon,
+    rounding_mass,
+)
+from heldin.defenses.accounting.mixture_pld import GridError
+from heldin.defenses.accounting.pld_cache import cached_pair
+
+PRECISION = 1e-4  # relative overestimate of epsilon that the grid may cause
+AREA_PRECISION = 5e-4  # of the area under the highest ROC curve
+EPSILON_FLOOR = 1e-3  # epsilons below this are resolved to PRECISION * this
+VISIBLE = 1e-3  # share of delta that rounding and truncation may take before the tilt is worth its time
+_WORTH_STORING = 50_000  # masses; smaller one-step distributions are built faster than read
+_RETILTS = 4
+
+Bias: TypeAlias = Callable[[LossPair], tuple[float, float]]
+Compose: TypeAlias = Callable[[LossPair], LossPair]
+
+
+@functools.lru_cache(maxsize=8)
+def settled_pair(event: GridEvent, steps: int, delta: float, directory: Path) -> LossPair:
+    """The composed pair, whole, on the grid that resolves epsilon at this delta."""
+    return refined(event, _whole(steps), functools.partial(_epsilon_bias, steps, delta), directory)
+
+
+def grid_epsilon(event: GridEvent, steps: int, delta: float, directory: Path) -> float:
+    """epsilon(delta): from the whole pair where its rounding and truncation do not show, from a tilted one elsewhere.
+
+    Only mixtures built here are tilted: their masses are relatively exact far into the tail, dp-accounting's are not.
+    Raises InputError for a hard cohort cap where delta does not stand clear of the rounding.
+    """
+    if TAIL_MASS + rounding_mass(steps) <= VISIBLE * delta:
+        return pair_epsilon(settled_pair(event, steps, delta, directory), delta)
+    if isinstance(event, PoissonGaussian):
+        return _tilted_epsilon(event, steps, delta, directory)
+    check_rounding(delta, steps)
+    return pair_epsilon(settled_pair(event, steps, delta, directory), delta)
+
+
+def check_rounding(delta: float, steps: int) -> None:
+    """Raises InputError where delta is not clear of the rounding of a whole pair, which is all that a hard cap has."""
+    if delta < 4.0 * rounding_mass(steps):
+        raise InputError(
+            f"delta {delta:g} is too small for {steps} steps with a hard cohort cap, whose rounding may reach "
+            f"{rounding_mass(steps):.1g}: ask for a larger delta"
+        )
+
+
+def grid_delta(event: GridEvent, steps: int, epsilon: float, directory: Path) -> float:
+    """delta(epsilon) by the same choice."""
+    bias = functools.partial(_delta_bias, steps, epsilon)
+    found = pair_delta(refined(event, _whole(steps), bias, directory), epsilon)
+    if TAIL_MASS + rounding_mass(steps) <= VISIBLE * found or not isinstance(event, PoissonGaussian):
+        return found
+    step, _ = _coarsest(event, _whole(steps), directory)
+    orders = [order_at(pmf, steps, epsilon) for pmf in (step.remove, step.add)]
+    return min(found, pair_delta(refined(event, _tilted(steps, orders), bias, directory), epsilon))
+
+
+def refined(event: GridEvent, compose: Compose, bias: Bias, directory: Path) -> LossPair:
+    """Composes on finer grids until bias(pair) = (predicted, allowed) is in order, or the grid is at its limit.
+
+    Widths are powers of two, so that runs share cached steps. A pair is a valid bound on every grid: the limit costs
+    tightness, never validity.
+
+    Args:
+        event: one step.
+        compose: one step's pair to that of all steps.
+        bias: of what is read off the composed pair; falls as the square of the width.
+        directory: of the cached steps.
+    """
+    _, pair = _coarsest(event, compose, directory)
+    while True:
+        predicted, allowed = bias(pair)
+        if predicted <= allowed:
+            return pair
+        ratio = max(math.sqrt(allowed / predicted), 2.0**-6)
+        finer = pair.width * 2.0 ** min(-1.0, math.floor(math.log2(ratio)))
+        try:
+            pair = compose(_stored_step(event, finer, directory))
+        except (GridError, WindowError):
+            return pair
+
+
+@functools.lru_cache(maxsize=256)
+def _tilted_epsilon(event: GridEvent, steps: int, delta: float, directory: Path) -> float:
+    """epsilon(delta) from the pair tilted to the loss that decides it, in each direction its own."""
+    readable = max(delta, (TAIL_MASS + rounding_mass(steps)) / VISIBLE)
+    coarse, whole = _coarsest(event, _whole(steps), directory)
+    orders = []
+    for step, composed in ((coarse.remove, whole.remove), (coarse.add, whole.add)):
+        order, before = order_at(step, steps, epsilon_at(composed, readable)), -1.0
+        for _ in range(_RETILTS):
+            if abs(order - before) <= 0.1 * order:
+                break
+            order, before = order_at(step, steps, epsilon_at(_one_tilted(step, steps, order), delta)), order
+        orders.append(order)
+    bias = functools.partial(_epsilon_bias, steps, delta)
+    return pair_epsilon(refined(event, _tilted(steps, orders), bias, directory), delta)
+
+
+def area_pair(
+    event: GridEvent, steps: int, start: LossPair, area: Callable[[LossPair], float], directory: Path
+) -> LossPair:
+    """A whole pair whose ROC curve has an area at most about AREA_PRECISION above the mechanism's own.
+
+    A grid adds to the area in two ways. Losses that lie smoothly between its points add the information of a Gaussian
+    of mu^2 = T h^2 / 6, by s (s + 1) h^2 / 12 at orders s in (-1, 0). And much of the loss of a step may lie at the one
+    value ln w_0 of a unit that takes no part (`absence_loss`): where the grid has no point there it spreads this mass,
+    which adds up to 0.28 w_0^T sqrt(T h min(h / 4, |ln w_0|)). The grids tried after `start` have one. Where few steps
+    do not add up to anything smooth the first estimate is far too high: two grids, one four times finer, then tell.
+
+    Args:
+        event: one step.
+        steps: T.
+        start: a composed pair.
+        area: under the ROC curve of a composed pair.
+        directory: of the cached steps.
+    """
+    floor = absence_loss(event)
+    spread = 0.28 * math.sqrt(steps * start.width * min(0.25 * start.width, -floor)) * math.exp(steps * floor)
+    if _smooth_excess(area(start), steps, start.width) + spread <= AREA_PRECISION:
+        return start
+    best, width, before = start, 0.25 * start.width, math.inf
+    while True:
+        try:
+            best = compose_pair(_stored_step(event, width, directory, floor), steps)
+        except (GridError, WindowError):
+            return best
+        found = area(best)
+        if before - found <= 0.5 * AREA_PRECISION or _smooth_excess(found, steps, width) <= AREA_PRECISION:
+            return best
+        before, width = found, 0.25 * width
+
+
+def _smooth_excess(area: float, steps: int, width: float) -> float:
+    """How much of an area is the grid's: mu^2 of a Gaussian of this area, less T h^2 / 6."""
+    mu = math.sqrt(2.0) * float(special.ndtri(min(area, 1.0 - 2.0**-53)))
+    return area - float(special.ndtr(math.sqrt(max(0.0, mu * mu - steps * width * width / 6.0) / 2.0)))
+
+
+def _coarsest(event: GridEvent, compose: Compose, directory: Path) -> tuple[LossPair, LossPair]:
+    """One step and all steps on a first grid of 512 widths, or on the next wider one that fits."""
+    width = 2.0 ** math.floor(math.log2(one_step_range(event) / 512.0))
+    while True:
+        try:
+            step = _stored_step(event, width, directory)
+            return step, compose(step)
+        except (GridError, WindowError):
+            width *= 2.0
+
+
+def _whole(steps: int) -> Compose:
+    return lambda step: compose_pair(step, steps)
+
+
+def _tilted(steps: int, orders: Sequence[float]) -> Compose:
+    """orders: of remove and of add; 0 composes the whole distribution."""
+    return lambda step: LossPair(*map(_one_tilted, (step.remove, step.add), (steps, steps), orders))
+
+
+def _one_tilted(step: LossPmf, steps: int, order: float) -> LossPmf:
+    return compose_tilted(step, steps, order) if order > 0.0 else compose(step, steps)
+
+
+def _epsilon_bias(steps: int, delta: float, pair: LossPair) -> tuple[float, float]:
+    """How much the grid raises epsilon(delta), and how much it may."""
+    spent = pair_epsilon(pair, delta)
+    if spent == 0.0 or math.isinf(spent):
+        return 0.0, 1.0
+    looser = min(1.05 * delta, 0.5 * (1.0 + delta))
+    order = math.log(looser / delta) / max(spent - pair_epsilon(pair, looser), 1e-12)
+    return _grid_bias(steps, order, pair.width), PRECISION * max(spent, EPSILON_FLOOR)
+
+
+def _delta_bias(steps: int, epsilon: float, pair: LossPair) -> tuple[float, float]:
+    """How much the grid raises ln(delta(epsilon)), and how much it may."""
+    nearby = 0.01 * max(epsilon, EPSILON_FLOOR)
+    near, further = pair_delta(pair, epsilon), pair_delta(pair, epsilon + nearby)
+    order = math.log(near / further) / nearby if further < near else 0.0
+    return order * _grid_bias(steps, order, pair.width), 1e-3
+
+
+def _grid_bias(steps: int, order: float, width: float) -> float:
+    return steps * (order + 1.0) * width * width / 12.0
+
+
+def _stored_step(event: GridEvent, width: float, directory: Path, offset: float = 0.0) -> LossPair:
+    if one_step_range(event) / width < _WORTH_STORING:
+        return one_step(event, width, offset)
+    parameters = {"event": type(event).__name__, "width": float(width).hex()}
+    parameters |= {"offset": offset.hex()} if offset else {}
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        parameters[field.name] = float(value).hex() if isinstance(value, float) else str(value)
+    return cached_pair(parameters, directory, lambda: one_step(event, width, offset))

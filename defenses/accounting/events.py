@@ -1,0 +1,223 @@
+"""What one training step does to one privacy unit, as small frozen classes that the accountant reads.
+
+Each knows its one-step dominating pair, nothing else. Whatever is not here has no accountant and cannot be built.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, assert_never
+
+import numpy as np
+from dp_accounting import dp_event
+from dp_accounting.pld import privacy_loss_distribution
+
+from heldin.base.errors import InputError
+from heldin.defenses.accounting.loss_pmf import LossPair, from_dp_accounting
+from heldin.defenses.accounting.mixture_pld import Mixture, binomial_mixture, loss_range, mixture_step
+
+
+@dataclass(frozen=True)
+class PoissonGaussian:
+    """Poisson-sampled Gaussian sum in which the protected unit holds `group_size` independently sampled members.
+
+    One step is N(Binom(G, rate), s^2) against N(0, s^2) (Charles et al., Theorem 1, add/remove). group_size 1 and the
+    rate of users is user-level sampling (ULS, Theorem 2); group_size 1 and the rate of examples is the example level;
+    group_size G is example-level sampling with at most G examples per user (ELS; group privacy of Chua et al., B.3).
+    noise_multiplier: noise standard deviation over clip norm, >= 0 (0 spends infinite epsilon).
+    """
+
+    noise_multiplier: float
+    rate: float
+    group_size: int = 1
+
+    def __post_init__(self) -> None:
+        check_noise(self.noise_multiplier)
+        check_rate(self.rate)
+        check_count("group size", self.group_size)
+
+
+@dataclass(frozen=True)
+class CappedPoissonGaussian:
+    """Poisson sampling at `rate` from `population` units, cut at random to `cap` units (add/remove, single units only).
+
+    dp-accounting's TruncatedSubsampledGaussianDpEvent. `population` is the public upper bound on the number of units.
+    """
+
+    noise_multiplier: float
+    rate: float
+    population: int
+    cap: int
+
+    def __post_init__(self) -> None:
+        check_noise(self.noise_multiplier)
+        check_rate(self.rate)
+        check_count("population", self.population)
+        check_count("cohort cap", self.cap)
+        if self.cap < self.rate * self.population:
+            raise InputError(
+                f"cohort cap {self.cap} is below the expected cohort {self.rate * self.population:g}: "
+                "raise the cap (expected + 8 sqrt(expected) costs nothing) or lower the sampling rate"
+            )
+
+
+@dataclass(frozen=True)
+class UnamplifiedGaussian:
+    """No credit for sampling: the unit takes part at most `participations` times in the whole run.
+
+    The run is dominated by one Gaussian of mean mu = sensitivity sqrt(participations) group_size / s; sensitivity is 1
+    for zero_out and 2 for replace (accounting.md section 3, "fixed-size shuffled cohorts"). `steps` does not enter.
+    """
+
+    noise_multiplier: float
+    participations: int
+    adjacency: Literal["zero_out", "replace"] = "zero_out"
+    group_size: int = 1
+
+    def __post_init__(self) -> None:
+        check_noise(self.noise_multiplier)
+        check_count("participations", self.participations)
+        check_count("group size", self.group_size)
+
+    @property
+    def mu(self) -> float:
+        """The mean of the dominating Gaussian in units of its standard deviation; inf without noise."""
+        shift = (1.0 if self.adjacency == "zero_out" else 2.0) * self.group_size * math.sqrt(self.participations)
+        return shift / self.noise_multiplier if self.noise_multiplier > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class FilteredGaussian:
+    """Asi & Liu's filtered descent (Chua et al., Algorithm 3): full batches of `users`, replacement adjacency.
+
+    above_epsilon pays for AboveThreshold over the whole run; the Gaussian noise of all steps, of multiplier
+    noise_multiplier, pays the rest at delta / 2. It has an (epsilon, delta), by their theorem, and no loss
+    distribution.
+    """
+
+    noise_multiplier: float
+    users: int
+    above_epsilon: float
+
+    def __post_init__(self) -> None:
+        check_noise(self.noise_multiplier)
+        check_count("users", self.users)
+        if not (math.isfinite(self.above_epsilon) and self.above_epsilon > 0):
+            raise InputError(f"epsilon {self.above_epsilon} of AboveThreshold is not a number above 0")
+
+
+GridEvent: TypeAlias = PoissonGaussian | CappedPoissonGaussian | UnamplifiedGaussian
+Event: TypeAlias = GridEvent | FilteredGaussian
+
+
+def with_noise(event: Event, noise_multiplier: float) -> Event:
+    """The same event at another noise multiplier."""
+    return replace(event, noise_multiplier=noise_multiplier)
+
+
+def participations(population: int, cohort: int, steps: int, *, drop_incomplete: bool = False) -> int:
+    """How often one unit takes part, at most, when complete passes over `population` are cut into cohorts.
+
+    E = ceil(steps cohort / population) (accounting.md section 3), which assumes that no batch straddles two passes with
+    the same unit twice in it. If each pass drops its incomplete last batch: ceil(steps / floor(population / cohort)).
+    """
+    check_count("population", population)
+    check_count("cohort", cohort)
+    check_count("steps", steps)
+    if cohort > population:
+        raise InputError(f"cohort {cohort} is larger than the population {population}: lower the cohort")
+    if drop_incomplete:
+        return -(-steps // (population // cohort))
+    return -(-steps * cohort // population)
+
+
+def one_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
+    """The event's one-step dominating pair on a grid of `width` nats (for UnamplifiedGaussian: of the whole run).
+
+    offset: of the grid (mixture_pld.mixture_step); without effect on a hard cohort cap.
+    Raises mixture_pld.GridError where the grid is too fine.
+    """
+    match event:
+        case PoissonGaussian() | UnamplifiedGaussian():
+            return mixture_step(mixture(event), width, offset)
+        case CappedPoissonGaussian():
+            pld = privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
+                event.population, event.rate, event.cap, event.noise_multiplier, value_discretization_interval=width
+            )
+            return LossPair(from_dp_accounting(pld._pmf_remove), from_dp_accounting(pld._pmf_add))
+        case _:
+            assert_never(event)
+
+
+def mixture(event: PoissonGaussian | UnamplifiedGaussian) -> Mixture:
+    """The event's step as a mixture of Gaussians. Noise must be positive."""
+    match event:
+        case PoissonGaussian():
+            return binomial_mixture(event.noise_multiplier, event.group_size, event.rate)
+        case UnamplifiedGaussian():
+            return Mixture(1.0 / event.mu, np.ones(1), np.ones(1))
+        case _:
+            assert_never(event)
+
+
+def one_step_range(event: GridEvent) -> float:
+    """Width in nats of the interval that holds the one-step loss, for a first grid."""
+    twin = (
+        event if not isinstance(event, CappedPoissonGaussian) else PoissonGaussian(event.noise_multiplier, event.rate)
+    )
+    low, high = loss_range(mixture(twin))
+    return high - low
+
+
+def absence_loss(event: GridEvent) -> float:
+    """ln of the probability that the unit takes no part in a step, where much of the one-step loss lies.
+
+    0 where it always takes part, and where the one-step distribution is not built here.
+    """
+    if not isinstance(event, PoissonGaussian) or event.rate == 1.0:
+        return 0.0
+    return event.group_size * math.log1p(-event.rate)
+
+
+def to_dp_event(event: Event, steps: int) -> dp_event.DpEvent:
+    """The whole run as a dp-accounting event, which its PLD accountant accepts under add/remove."""
+    match event:
+        case PoissonGaussian(noise_multiplier=s, rate=rate, group_size=1):
+            single = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(s))
+        case PoissonGaussian():
+            parts = (
+                mixture(event) if event.noise_multiplier > 0 else binomial_mixture(1.0, event.group_size, event.rate)
+            )
+            weights = parts.weights / parts.weights.sum()
+            single = dp_event.MixtureOfGaussiansDpEvent(
+                event.noise_multiplier, parts.sensitivities.tolist(), weights.tolist()
+            )
+        case CappedPoissonGaussian():
+            single = dp_event.TruncatedSubsampledGaussianDpEvent(
+                event.population, event.rate, event.cap, event.noise_multiplier
+            )
+        case UnamplifiedGaussian():
+            return dp_event.GaussianDpEvent(1.0 / event.mu)
+        case FilteredGaussian():
+            return dp_event.UnsupportedDpEvent()
+        case _:
+            assert_never(event)
+    return dp_event.SelfComposedDpEvent(single, steps)
+
+
+def check_noise(noise_multiplier: float) -> None:
+    """Raises InputError unless 0 <= noise_multiplier < inf."""
+    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0.0):
+        raise InputError(f"noise multiplier {noise_multiplier} is not a number >= 0: it is noise std over clip norm")
+
+
+def check_rate(rate: float) -> None:
+    """Raises InputError unless 0 < rate <= 1."""
+    if not 0.0 < rate <= 1.0:
+        raise InputError(f"sampling rate {rate} is outside (0, 1]: it is expected cohort over public population")
+
+
+def check_count(name: str, value: int) -> None:
+    """Raises InputError unless value is an integer >= 1 (a float or a bool is not)."""
+    given: object = value
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or value < 1:
+        raise InputError(f"{name} {value!r} is not an integer of at least 1")

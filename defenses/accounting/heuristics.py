@@ -1,0 +1,91 @@
+"""How to choose a mechanism before training: compute budgets, noise variances, group and cohort sizes, delta.
+
+None of these is part of a guarantee. Whatever they read of people's data must come from public users, or be charged.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from heldin.base.errors import InputError
+from heldin.defenses.accounting.events import check_count
+
+
+@dataclass(frozen=True)
+class BudgetChoice:
+    """A split of a compute budget: records per user and step, expected cohort, and their product."""
+
+    group_size: int
+    cohort: int
+
+    @property
+    def budget(self) -> int:
+        """Expected gradients per step."""
+        return compute_budget(self.group_size, self.cohort)
+
+
+def public_delta(users: int) -> float:
+    """delta = users^-1.1, with `users` a public constant (Chua et al., section 3)."""
+    check_count("users", users)
+    return float(users**-1.1)
+
+
+def compute_budget(group_size: int, cohort: int) -> int:
+    """B = G M gradients per step of ULS (Charles et al., section 2); ELS at the same cost has expected batch size B."""
+    check_count("group size", group_size)
+    check_count("cohort", cohort)
+    return group_size * cohort
+
+
+def els_rate(budget: int, group_size: int, users: int) -> float:
+    """p = B / (G N), the rate of examples at budget B if each user holds G of them (Charles et al., section 3)."""
+    rate = budget / (group_size * users)
+    if rate > 1.0:
+        raise InputError(f"budget {budget} is larger than the {group_size * users} examples: lower the budget")
+    return rate
+
+
+def els_noise_variance(noise_multiplier: float, clip_norm: float, budget: float) -> float:
+    """(s L_ELS / B)^2, the variance per coordinate of ELS's noise (Charles et al., eq. (5))."""
+    return (noise_multiplier * clip_norm / budget) ** 2
+
+
+def uls_noise_variance(noise_multiplier: float, clip_norm: float, cohort: float) -> float:
+    """(s L_ULS / M)^2, the variance per coordinate of ULS's noise (Charles et al., eq. (6))."""
+    return (noise_multiplier * clip_norm / cohort) ** 2
+
+
+def median_group_size(records_per_user: Sequence[int]) -> int:
+    """The median number of records per user, at least 1: the group size for ELS (Charles et al., section 6).
+
+    records_per_user: of public users only, or of a private median that was charged; shape (users,).
+    """
+    if not records_per_user:
+        raise InputError("the median group size needs the record counts of at least one public user")
+    return max(1, int(statistics.median(records_per_user)))
+
+
+def estimate_and_double(
+    lipschitz: Callable[[int], float],
+    noise_multiplier: Callable[[int], float],
+    budget: int,
+    start: BudgetChoice = BudgetChoice(group_size=1, cohort=32),
+) -> list[BudgetChoice]:
+    """Charles et al., Algorithm 3: from `start`, double G or M, whichever shrinks the noise more, up to the budget.
+
+    The noise on the mean is L(G) sigma(M) / M (eq. (6)). Their eq. (11) writes sigma(2M) / sigma(M) for the gain from
+    M, which with sigma of eq. (3) is never below 1 and would never double M; "increasing M decreases sigma" (section 6)
+    holds for sigma / M, and that is what is compared here.
+    lipschitz(G): median norm of a user's mean gradient over G records at the pre-trained model, from public users (or
+    charged). noise_multiplier(M): the calibrated one for cohort M. Returns every choice passed, the last one fits
+    G M >= budget for the first time. Raises InputError where the start already exceeds the budget.
+    """
+    if start.budget > budget:
+        raise InputError(f"the starting point costs {start.budget} gradients per step, over the budget of {budget}")
+    trail = [start]
+    while trail[-1].budget < budget:
+        g, m = trail[-1].group_size, trail[-1].cohort
+        shrink_by_group = lipschitz(2 * g) / lipschitz(g)
+        shrink_by_cohort = noise_multiplier(2 * m) / (2.0 * noise_multiplier(m))
+        trail.append(BudgetChoice(2 * g, m) if shrink_by_group < shrink_by_cohort else BudgetChoice(g, 2 * m))
+    return trail

@@ -1,0 +1,173 @@
+"""One step of a mixture-of-Gaussians mechanism as a privacy-loss distribution, built by vectorised Newton steps.
+
+The pair is P = sum_k w_k N(c_k, s^2) (the unit is in) against Q = N(0, s^2) (it is out); Charles et al., Theorem 1, has
+c = 0..G and w = Binom(G, p). The loss L(x) = ln P/Q = ln sum_k w_k exp(c_k x / s^2 - c_k^2 / (2 s^2)) is increasing
+and convex in x, so that the points where it crosses the grid are found from the right by Newton's method, all at once.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special, stats
+
+from heldin.defenses.accounting.loss_pmf import Array, LossPair, LossPmf, on_grid
+
+STEP_TAIL = 1e-20  # one-step mass that may be cut: rare atoms and the far tails; it is charged as infinite loss
+MAX_CELLS = 2**21
+_NEWTON_STEPS = 100
+_BLOCK = 2**20  # exponents at a time: 8 MiB
+
+
+class GridError(Exception):
+    """The one-step grid would not fit; a wider grid (larger width) does."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """sum_k weights_k N(sensitivities_k, deviation^2) against N(0, deviation^2), in units of the clip norm.
+
+    sensitivities, weights: shape (k,), sensitivities >= 0 with at least one positive, weights > 0. `missing` is the
+    mass that the weights leave out: infinite loss in the remove direction, left out of the lower distribution in the
+    add direction. Both can only raise a hockey-stick divergence.
+    """
+
+    deviation: float
+    sensitivities: Array
+    weights: Array
+    missing: float = 0.0
+
+
+def binomial_mixture(deviation: float, group_size: int, rate: float) -> Mixture:
+    """N(Binom(group_size, rate), deviation^2) of Charles et al., Theorem 1, less the atoms in a tail of STEP_TAIL."""
+    counts = np.arange(group_size + 1)
+    kept = np.append(True, stats.binom.sf(counts[:-1], group_size, rate) > STEP_TAIL)
+    weights = np.asarray(stats.binom.pmf(counts, group_size, rate))
+    missing = 0.0 if kept.all() else STEP_TAIL
+    kept &= weights > 0.0
+    return Mixture(deviation, counts[kept].astype(np.float64), weights[kept], missing)
+
+
+def loss_range(mixture: Mixture) -> tuple[float, float]:
+    """Losses L (low, high) between which all but STEP_TAIL of either distribution lies, in nats."""
+    low, high = _loss(np.array(_cut(mixture)), mixture)[0]
+    return float(low), float(high)
+
+
+def mixture_step(mixture: Mixture, width: float, offset: float = 0.0) -> LossPair:
+    """Both directions of one step on the grid of multiples of `width` nats, by pessimistic connect-the-dots.
+
+    offset: of the grid of `remove`; that of `add` is its negative.
+
+    Always holds: for every a > 0 the discretised pair's H_a is at least the true one's, in both directions: the mass of
+    each grid cell is split between the cell's two ends so that its mass under P and under Q is kept (Doroshenko et al.
+    2022, Algorithm 1), and what lies outside the grid moves to the next higher loss or to infinity.
+    Raises GridError when the grid would have more than MAX_CELLS cells.
+    """
+    low, high = loss_range(mixture)
+    first = math.floor((low - offset) / width)
+    last = max(math.ceil((high - offset) / width), first + 1)
+    if last - first > MAX_CELLS:
+        raise GridError(f"{last - first} grid cells of {width} nats, at most {MAX_CELLS}")
+    targets = on_grid(first, last - first + 1, width) + offset  # shape (cells + 1,)
+    inside, outside = _cell_masses(_inverse_loss(targets, mixture), mixture)
+    remove = _connect(inside[1:-1], outside[1:-1], targets[:-1], width)
+    remove[0] += inside[0]  # losses below the grid, moved up to its first point
+    add = _connect(outside[-2:0:-1], inside[-2:0:-1], -targets[:0:-1], width)
+    add[0] += outside[-1]
+    return LossPair(
+        LossPmf(width, first, remove, float(inside[-1]) + mixture.missing, offset),
+        LossPmf(width, -last, add, float(outside[0]), -offset),
+    )
+
+
+def _loss(x: Array, mixture: Mixture) -> tuple[Array, Array]:
+    """L and dL/dx at x, both of the shape of x (n,), in blocks: the exponents have shape (block, k)."""
+    blocks = np.array_split(x, 1 + x.size * mixture.weights.size // _BLOCK)
+    values, slopes = zip(*(_loss_block(block, mixture) for block in blocks), strict=True)
+    return np.concatenate(values), np.concatenate(slopes)
+
+
+def _loss_block(x: Array, mixture: Mixture) -> tuple[Array, Array]:
+    variance = mixture.deviation**2
+    c = mixture.sensitivities
+    exponents = np.multiply.outer(x, c / variance)
+    exponents += np.log(mixture.weights) - c**2 / (2.0 * variance)
+    top = exponents.max(axis=1)
+    exponents -= top[:, None]
+    np.exp(exponents, out=exponents)
+    total = exponents.sum(axis=1)
+    return top + np.log(total), (exponents @ c) / (total * variance)
+
+
+def _inverse_loss(targets: Array, mixture: Mixture) -> Array:
+    """x with L(x) = target, shape (n,); -inf where the target is at or below the infimum of L.
+
+    Atom 0 with any one atom k bounds L from below, and so its crossing bounds x from above: the least of these is
+    where Newton starts, and on a convex increasing function the steps then fall monotonically to the root.
+    """
+    variance = mixture.deviation**2
+    at_zero = mixture.sensitivities == 0.0
+    floor = math.log(mixture.weights[at_zero].sum()) if at_zero.any() else -math.inf
+    reachable = targets > floor
+    y = targets[reachable]
+    beyond = y + np.log(-np.expm1(floor - y))  # ln(e^y - w_0)
+    x = np.full(y.shape, math.inf)
+    for shift, weight in zip(mixture.sensitivities[~at_zero], mixture.weights[~at_zero], strict=True):
+        np.minimum(x, (beyond - math.log(weight)) * (variance / shift) + shift / 2.0, out=x)
+    active = np.arange(y.size)
+    for _ in range(_NEWTON_STEPS):
+        value, slope = _loss(x[active], mixture)
+        move = np.maximum((value - y[active]) / slope, 0.0)
+        x[active] -= move
+        active = active[move > 1e-13 * (mixture.deviation + np.abs(x[active]))]
+        if not active.size:
+            break
+    edges = np.full(targets.shape, -math.inf)
+    edges[reachable] = np.maximum.accumulate(x)
+    return edges
+
+
+def _cell_masses(edges: Array, mixture: Mixture) -> tuple[Array, Array]:
+    """Masses of P and of Q below the first edge, between edges and above the last; shapes (edges + 1,).
+
+    Differences of the smaller tail, so that a mass keeps its relative precision on either side of the centre.
+    """
+
+    def masses(shift: float) -> Array:
+        z = (edges - shift) / mixture.deviation
+        below, above = special.ndtr(z), special.ndtr(-z)
+        middle = np.where(z[:-1] > 0.0, above[:-1] - above[1:], below[1:] - below[:-1])
+        return np.concatenate([below[:1], middle, above[-1:]])
+
+    inside = np.zeros(edges.size + 1)
+    for shift, weight in zip(mixture.sensitivities, mixture.weights, strict=True):
+        inside += weight * masses(float(shift))
+    return inside, masses(0.0)
+
+
+def _connect(upper: Array, lower: Array, starts: Array, width: float) -> Array:
+    """Masses on the grid points from the cells' masses under both distributions, shape (cells + 1,).
+
+    Cell i spans the losses [starts_i, starts_i + width]. Its upper mass u and lower mass v become b at the high end and
+    u - b at the low end with b = (u - e^starts v) / (1 - e^-width), which keeps both (Doroshenko et al., Algorithm 1).
+    A lower mass that underflowed to zero sends all of the cell to its high end.
+    """
+    with np.errstate(divide="ignore"):
+        scaled = np.exp(np.minimum(starts + np.log(lower), np.log(upper)))  # e^starts v, at most u
+    high = np.clip((upper - scaled) / -math.expm1(-width), 0.0, upper)
+    points = np.zeros(upper.size + 1)
+    points[1:] += high
+    points[:-1] += upper - high
+    return points
+
+
+def _cut(mixture: Mixture) -> tuple[float, float]:
+    """x below which Q has mass STEP_TAIL and x above which P has, from outside (P lies to the right of Q)."""
+    reach = -mixture.deviation * float(special.ndtri(STEP_TAIL))
+    low, high = reach - 1e-9 * reach, reach + float(mixture.sensitivities.max())
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        tail = float(mixture.weights @ special.ndtr((mixture.sensitivities - middle) / mixture.deviation))
+        low, high = (middle, high) if tail > STEP_TAIL else (low, middle)
+    return -reach, high

@@ -1,0 +1,74 @@
+"""A disk cache of one-step privacy-loss distributions. It only saves time: any trouble with it means computing anew."""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf
+
+_VERSION = 1
+
+
+def default_cache_dir() -> Path:
+    """$HELDIN_CACHE_DIR/pld, or ~/.cache/heldin/pld."""
+    root = os.environ.get("HELDIN_CACHE_DIR")
+    return (Path(root) if root else Path.home() / ".cache" / "heldin") / "pld"
+
+
+def cached_pair(parameters: dict[str, str], directory: Path, build: Callable[[], LossPair]) -> LossPair:
+    """The pair stored under these parameters, or else the one that `build` makes, which is then stored.
+
+    A file that is damaged, or whose stored parameters differ, is rebuilt and overwritten. Writing goes to a temporary
+    name and then renames, so that no reader sees half a file. A directory that cannot be written is passed over.
+    """
+    key = json.dumps({"version": _VERSION, **parameters}, sort_keys=True)
+    path = directory / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+    stored = _read(path, key)
+    if stored is not None:
+        return stored
+    pair = build()
+    with contextlib.suppress(OSError):
+        _write(path, key, pair)
+    return pair
+
+
+def _read(path: Path, key: str) -> LossPair | None:
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            if str(file["key"]) != key:
+                return None
+            pair = LossPair(*(_unpack(file[f"{side}_grid"], file[f"{side}_masses"]) for side in ("remove", "add")))
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile):
+        return None
+    return pair
+
+
+def _unpack(grid: np.ndarray, masses: np.ndarray) -> LossPmf:
+    width, lowest, infinity, *offset = (float(value) for value in grid)
+    total = float(masses.sum()) + infinity
+    if masses.ndim != 1 or masses.dtype != np.float64 or not (masses >= 0).all() or not 1 - 1e-9 < total < 1 + 1e-9:
+        raise ValueError("not a probability mass function")
+    return LossPmf(width, int(lowest), masses, infinity, *offset)
+
+
+def _write(path: Path, key: str, pair: LossPair) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {"key": np.array(key)}
+    for side, pmf in (("remove", pair.remove), ("add", pair.add)):
+        arrays[f"{side}_grid"] = np.array([pmf.width, pmf.lowest, pmf.infinity, *([pmf.offset] if pmf.offset else [])])
+        arrays[f"{side}_masses"] = pmf.masses
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

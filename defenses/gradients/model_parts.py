@@ -1,0 +1,123 @@
+"""A model taken apart for per-unit gradients: its layers with trainable parameters, and the loss of each unit."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heldin.base.errors import InputError
+from heldin.defenses.gradients.layer_rules import LayerRule, Layout, rule_of
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model in one walk: all its modules, those with trainable parameters of their own, and these parameters."""
+
+    model: nn.Module
+    modules: tuple[nn.Module, ...]
+    layers: tuple[tuple[str, nn.Module, LayerRule | None], ...]
+    trainable: dict[str, nn.Parameter]
+
+
+def take_apart(model: nn.Module) -> Parts:
+    """Walk the model once. Raises InputError for a batch norm, or where nothing is trainable."""
+    named = list(model.named_modules())
+    trainable: dict[str, nn.Parameter] = {}
+    layers = []
+    seen: set[int] = set()
+    for name, module in named:
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise InputError(
+                f"layer '{name}' ({type(module).__name__}) mixes the records of a batch, so that no user has a gradient"
+                " of their own: replace it by a layer norm or group norm"
+            )
+        own = {f"{name}.{key}".lstrip("."): p for key, p in module._parameters.items() if p is not None}
+        own = {key: p for key, p in own.items() if p.requires_grad}
+        if own:
+            layers.append((name, module, rule_of(module)))
+        trainable.update((key, p) for key, p in own.items() if id(p) not in seen)
+        seen.update(id(p) for p in own.values())
+    if not trainable:
+        raise InputError("the model has no trainable parameter")
+    return Parts(model, tuple(m for _, m in named), tuple(layers), trainable)
+
+
+def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Layout) -> Tensor:
+    """(U,) losses; no unit's depends on another's records or padding."""
+    logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
+    losses: Tensor = _TokenLosses.apply(logits, targets)  # type: ignore[no-untyped-call]  # (B, L)
+    records = losses.sum(1) / (targets != IGNORED).sum(1).clamp_min(1)
+    sizes = torch.bincount(layout.unit, minlength=layout.units)
+    return torch.zeros_like(records[: layout.units]).index_add(0, layout.unit, records / sizes[layout.unit])
+
+
+class _TokenLosses(torch.autograd.Function):
+    """Cross entropy of each token (B, L), zero at ignored targets, from logits (B, L, V).
+
+    As F.cross_entropy, but with the gradient formed in the memory of the log-probabilities: of all tensors of a step,
+    those over the vocabulary are the largest. For one backward pass only.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        scores = torch.log_softmax(logits, -1, dtype=torch.float32)
+        kept = targets != IGNORED
+        index = torch.where(kept, targets, 0).unsqueeze(-1)
+        ctx.save_for_backward(scores, index, kept)
+        ctx.dtype = logits.dtype
+        return torch.where(kept, -scores.gather(-1, index).squeeze(-1), 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None]:
+        scores, index, kept = ctx.saved_tensors
+        scale = torch.where(kept, delta, 0.0).unsqueeze(-1)
+        gradient = scores.exp_().mul_(scale).scatter_add_(-1, index, -scale)
+        return gradient.to(ctx.dtype), None
+
+
+@contextlib.contextmanager
+def evaluating(parts: Parts) -> Iterator[bool]:
+    """The model as in evaluation, but for gradient checkpointing, which needs training mode; yields: dropout was on."""
+    before = [m for m in parts.modules if m.training]
+    checkpointed = [m for m in before if getattr(m, "gradient_checkpointing", False)]
+    for module in checkpointed:
+        if (dropped := _dropout(module)) is not None:
+            raise InputError(
+                f"gradient checkpointing needs training mode, in which {type(module).__name__} has {dropped}: load the"
+                " model with its dropout set to 0"
+            )
+    dropout = any(_dropout(m) is not None for m in before)
+    try:
+        for module in before:
+            module.training = False
+        for module in checkpointed:
+            module.training = True
+        yield dropout
+    finally:
+        for module in before:
+            module.training = True
+
+
+def _dropout(module: nn.Module) -> str | None:
+    """The module's own positive dropout probability, as 'name value', or None."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return f"dropout {module.p}" if module.p > 0 else None
+    own = ((key, value) for key, value in vars(module).items() if "drop" in key and isinstance(value, float))
+    return next((f"{key} {value}" for key, value in own if value > 0), None)
+
+
+@contextlib.contextmanager
+def without_gradients(trainable: dict[str, nn.Parameter]) -> Iterator[None]:
+    """Autograd leaves these parameters alone."""
+    try:
+        for parameter in trainable.values():
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in trainable.values():
+            parameter.requires_grad_(True)

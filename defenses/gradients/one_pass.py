@@ -1,0 +1,75 @@
+"""All units' gradients in one forward and one backward pass, by the rules of the layers."""
+
+import weakref
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from heldin.defenses.gradients.engine_choice import UnitGradients, Way, Workspace, choose_ways, hold
+from heldin.defenses.gradients.layer_rules import Layout, NoRule, Use, watch
+from heldin.defenses.gradients.model_parts import Parts, unit_losses, without_gradients
+
+Engine = Literal["auto", "materialise", "ghost", "loop"]
+
+_WORKSPACES: "weakref.WeakKeyDictionary[nn.Module, Workspace]" = weakref.WeakKeyDictionary()
+
+
+def one_pass(
+    parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, ways: Mapping[str, Way]
+) -> tuple[dict[str, UnitGradients], Tensor]:
+    """Each parameter's gradients of all units, and the losses (U,).
+
+    Autograd's own gradients of the parameters are off: the pass back brings the deltas only.
+    """
+    workspace = _WORKSPACES.setdefault(parts.model, Workspace())
+    looked_up = {id(layer.weight) for _, layer, rule in parts.layers if rule is not None and rule.weight == "rows"}
+    gradients = {
+        name: hold(name, p, ways[name], layout, workspace, looked_up=id(p) in looked_up)
+        for name, p in parts.trainable.items()
+    }
+    by_parameter = {id(p): gradients[name] for name, p in parts.trainable.items()}
+
+    def found(parameter: nn.Parameter, use: Use) -> None:
+        by_parameter[id(parameter)].add(use)
+
+    anchor = torch.zeros((), device=inputs.device, requires_grad=True)
+    records, positions = inputs.shape
+    handles: list[RemovableHandle] = []
+    try:
+        for name, layer, rule in parts.layers:
+            if rule is None:
+                raise NoRule(f"layer '{name}' ({type(layer).__name__}) has no rule")
+            handles.append(watch(layer, rule, name, records, positions, anchor, found))
+        with without_gradients(parts.trainable), torch.enable_grad():
+            losses = unit_losses(parts.model, inputs, targets, layout)
+            torch.autograd.backward(losses.sum())
+    finally:
+        for handle in handles:
+            handle.remove()
+    return gradients, losses.detach()
+
+
+def ways_of(parts: Parts, layout: Layout, positions: int, engine: Engine, budget: int | None) -> dict[str, Way]:
+    """How each parameter's gradients are held: "rows" where it is only looked up, "total" where it is a vector."""
+    kinds: dict[int, set[str]] = {}
+    for _, layer, rule in parts.layers:
+        for key, parameter in layer._parameters.items():
+            if rule is not None and parameter is not None:
+                kinds.setdefault(id(parameter), set()).add(rule.weight if key == "weight" else "total")
+    ways: dict[str, Way] = {}
+    for name, parameter in parts.trainable.items():
+        kind = kinds.get(id(parameter), {"total"})
+        ways[name] = "materialise" if "product" in kind else "rows" if "rows" in kind else "total"
+    matrices = {name: parts.trainable[name].shape for name, way in ways.items() if way == "materialise"}
+    if engine == "auto":
+        device = next(iter(parts.trainable.values())).device
+        return {**ways, **choose_ways(matrices, layout, positions, device, budget)}
+    return {**ways, **dict.fromkeys(matrices, "ghost")} if engine == "ghost" else ways
+
+
+def release_workspace(model: nn.Module) -> None:
+    """Give back the memory that kept gradients of this model took; a later call takes it anew."""
+    _WORKSPACES.pop(model, None)

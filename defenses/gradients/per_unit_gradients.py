@@ -1,0 +1,217 @@
+"""The sum of the clipped gradients of the privacy units of a batch: what DP training releases, before its noise.
+
+What always holds of ``clipped_gradient_sum``:
+
+* a unit's loss is the mean over its own records of the record's mean loss over its own tokens, and its gradient is that
+  loss's full gradient: every trainable tensor, a tied one once, as the sum of its uses, position embeddings included;
+* a unit's norm and contribution do not depend on who else is in the batch, on padding or on the order of the records,
+  but for rounding; the contribution's norm is at most the clip norm (to 1e-4 of it);
+* the norm is of the numbers that are summed: float32 gradients, whatever the precision of the pass;
+* sums over batches of whole units add up to the sum over all; a unit must never be split.
+
+| unit | contribution |
+|---|---|
+| without records, or without any target | zero, loss 0 |
+| with a loss, gradient or squared norm that is not finite | zero, by masking; marked in ``masked`` |
+| of gradient zero, or below 1e-12 | itself if flat, zero if normalised |
+
+Clipping: Abadi et al. 2016 (flat), De et al. 2022, "Unlocking High-Accuracy Differentially Private Image Classification
+through Scale", section 3 (normalised); units of several records: Charles et al. 2024, Algorithm 2.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from heldin.base.errors import InputError
+from heldin.defenses.gradients.engine_choice import Deferred, UnitGradients, in_words
+from heldin.defenses.gradients.layer_rules import Layout, lay_out
+from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart
+from heldin.defenses.gradients.one_pass import Engine, one_pass, ways_of
+from heldin.defenses.gradients.rule_check import plain_gradient, why_not_rules
+
+ClipKind = Literal["flat", "normalised"]
+
+
+ZERO = 1e-12  # norms below it count as zero: squares of their parts may have been lost to underflow
+# A ghost norm's square is off by about 4 * 2^-24 of the square of the summed norms of its tokens; below this share of
+# it, the norm may be off by 1e-4 and is taken again from the gradient itself.
+CANCELLATION = 1.2e-3
+
+
+@dataclass(frozen=True)
+class Units:
+    """One micro-batch of whole units.
+
+    Attributes:
+        inputs: (B, L) token ids, a record a row, padded on the right.
+        targets: (B, L) token ids, -100 where there is no target.
+        unit: (B,) unit number 0..U-1 of each row, in any order.
+        units: U.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    unit: Tensor
+    units: int
+
+    def __post_init__(self) -> None:
+        if self.inputs.dim() != 2 or self.targets.shape != self.inputs.shape:
+            raise InputError(
+                f"inputs {tuple(self.inputs.shape)} and targets {tuple(self.targets.shape)} must be of one shape:"
+                " (records, positions)"
+            )
+        if self.unit.shape != self.inputs.shape[:1]:
+            raise InputError(f"{len(self.inputs)} records, but unit numbers of shape {tuple(self.unit.shape)}")
+        if len(self.unit) and not 0 <= int(self.unit.min()) <= int(self.unit.max()) < self.units:
+            raise InputError(f"unit numbers must lie in 0..{self.units - 1}")
+
+
+@dataclass(frozen=True)
+class ClippedSum:
+    """What a batch contributes.
+
+    Attributes:
+        gradients: by parameter name, the sum over units of the clipped gradients, float32.
+        norms: (U,) norms before clipping, float32.
+        losses: (U,) losses, float32.
+        masked: (U,) which units were not finite and contribute zero.
+        engine: how it was computed.
+        notice: what the person should know, such as why a slower engine was taken; None if nothing.
+    """
+
+    gradients: dict[str, Tensor]
+    norms: Tensor
+    losses: Tensor
+    masked: Tensor
+    engine: str
+    notice: str | None = None
+
+
+def clipped_gradient_sum(
+    model: nn.Module,
+    units: Units,
+    *,
+    clip_norm: float,
+    clip_kind: ClipKind = "flat",
+    engine: Engine = "auto",
+    memory_budget: int | None = None,
+) -> ClippedSum:
+    """The sum over units of the unit's clipped gradient; the guarantees are those of this module's docstring.
+
+    One forward and one backward pass over all records. The model runs as in evaluation, so without dropout; autocast
+    is the caller's. Parameters that require no gradient are left out, of the norm too; no ``.grad`` is touched.
+
+    Args:
+        model: a causal language model: model(input_ids=, use_cache=False).logits is (B, L, V).
+        units: the records.
+        clip_norm: C; ``math.inf`` for no clipping.
+        clip_kind: "flat": the gradient times min(1, C / norm); "normalised": times C / norm.
+        engine: "auto": per weight matrix the fastest of the ways of ``engine_choice``; "materialise", "ghost": that
+            one for all; "loop": a backward pass per unit. A model with a trainable parameter that has no rule, or on
+            which the rules fail their check against plain autograd, takes the loop and says so in ``notice``.
+        memory_budget: bytes that kept gradients may take under "auto".
+
+    Raises:
+        InputError: a clip norm that is not positive, no trainable parameter, or a model that mixes records.
+    """
+    if not clip_norm > 0 or (clip_kind == "normalised" and math.isinf(clip_norm)):
+        raise InputError(f"clip norm is {clip_norm}: it must be positive, and finite where gradients are normalised")
+    if clip_kind not in get_args(ClipKind) or engine not in get_args(Engine):
+        raise InputError(f"unknown clip kind or engine: '{clip_kind}', '{engine}'")
+    parts = take_apart(model)
+    if not len(units.inputs):
+        return _nothing(parts, units)
+    layout = lay_out(units.unit, units.units)
+    inputs, targets = units.inputs[layout.order], units.targets[layout.order]
+    with evaluating(parts) as dropout_off:
+        why = why_not_rules(parts, inputs, targets) if engine != "loop" else None
+        if engine == "loop" or why is not None:
+            found, used = _loop(parts, inputs, targets, layout, clip_norm, clip_kind), "loop"
+        else:
+            ways = ways_of(parts, layout, inputs.shape[1], engine, memory_budget)
+            gradients, losses = one_pass(parts, inputs, targets, layout, ways)
+            with torch.autocast(inputs.device.type, enabled=False):  # or the sum would be in half precision
+                found, used = _clip(gradients, losses, clip_norm, clip_kind), in_words(engine, ways)
+    notices = (["dropout is off"] if dropout_off else []) + ([f"one backward pass per unit: {why}"] if why else [])
+    total, norms, losses, masked = found
+    return ClippedSum(
+        gradients=total,
+        norms=_spread(norms, layout, units.units),
+        losses=_spread(losses, layout, units.units),
+        masked=_spread(masked, layout, units.units),
+        engine=used,
+        notice="; ".join(notices) or None,
+    )
+
+
+Found = tuple[dict[str, Tensor], Tensor, Tensor, Tensor]  # sums, norms (U,), losses (U,), masked (U,)
+# sums, norms (U,), losses (U,), masked (U,)
+
+
+def _clip(gradients: dict[str, UnitGradients], losses: Tensor, clip_norm: float, clip_kind: ClipKind) -> Found:
+    squares: dict[str, Tensor] = {}
+    bound = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
+    ghosts = {name: g for name, g in gradients.items() if isinstance(g, Deferred) and g.ghost}
+    for name, gradient in gradients.items():
+        if name in ghosts:
+            squares[name], of_tokens = ghosts[name].squares_and_bounds()
+            bound += of_tokens
+        else:
+            squares[name] = gradient.squares()
+    shaky = torch.stack(list(squares.values())).sum(0) < CANCELLATION * bound
+    if bool(shaky.any()):
+        for name, ghost in ghosts.items():
+            squares[name] = torch.where(shaky, ghost.exact_squares(shaky), squares[name])
+    norms = torch.stack(list(squares.values())).sum(0).sqrt()
+    masked = ~(torch.isfinite(norms.float()) & torch.isfinite(losses))
+    if bool(masked.any()):
+        for gradient in gradients.values():
+            gradient.discard(masked)
+    weights = clip_factors(norms, masked, clip_norm, clip_kind)
+    return {name: g.weighted_sum(weights) for name, g in gradients.items()}, norms.float(), losses, masked
+
+
+def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float, clip_kind: ClipKind) -> Tensor:
+    """(U,) float32 factors from float64 norms; zero where masked."""
+    match clip_kind:
+        case "flat":
+            factors = (clip_norm / norms).clamp_max(1.0)
+        case "normalised":
+            factors = torch.where(norms > ZERO, clip_norm / norms, 0.0)
+    return torch.where(masked, 0.0, factors).float()
+
+
+def _loop(
+    parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, clip_norm: float, clip_kind: ClipKind
+) -> Found:
+    """One plain backward pass per unit."""
+    total = {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
+    of_units: list[Tensor] = []
+    for number in range(layout.units):
+        rows = layout.unit == number
+        loss, gradients = plain_gradient(parts, inputs[rows], targets[rows])
+        norm = torch.stack([torch.linalg.vector_norm(g.double()) for g in gradients]).square().sum().sqrt()
+        masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
+        factor = clip_factors(norm, masked, clip_norm, clip_kind)
+        for summed, gradient in zip(total.values(), gradients, strict=True):
+            summed += torch.where(masked, 0.0, gradient * factor)
+        of_units.append(torch.stack([norm, loss.double(), masked.double()]))
+    norms, losses, bad = torch.stack(of_units, 1).float()
+    return total, norms, losses, bad > 0
+
+
+def _spread(values: Tensor, layout: Layout, units: int) -> Tensor:
+    """Values (U,) of the units present, at the caller's unit numbers; zero for units without records."""
+    out = torch.zeros(units, dtype=values.dtype, device=values.device)
+    out[layout.present] = values
+    return out
+
+
+def _nothing(parts: Parts, units: Units) -> ClippedSum:
+    zeros = torch.zeros(units.units, device=units.inputs.device)
+    gradients = {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
+    return ClippedSum(gradients, zeros, zeros.clone(), zeros > 0, "no records")

@@ -1,0 +1,89 @@
+"""Plain autograd for one unit at a time, and the check of the layer rules against it on a model's first batch."""
+
+import math
+import weakref
+
+import torch
+from torch import Tensor, nn
+
+from heldin.base.errors import InputError
+from heldin.defenses.gradients.layer_rules import NoRule, lay_out
+from heldin.defenses.gradients.model_parts import IGNORED, Parts, unit_losses
+from heldin.defenses.gradients.one_pass import one_pass, ways_of
+
+PROBE_POSITIONS = 32
+
+_CHECKED: "weakref.WeakKeyDictionary[nn.Module, dict[object, str | None]]" = weakref.WeakKeyDictionary()
+
+
+def plain_gradient(parts: Parts, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Loss and float32 gradients of one unit, by autograd alone."""
+    asked = (targets != IGNORED).any(0).nonzero()
+    longest = int(asked.max()) + 1 if len(asked) else 1
+    one = lay_out(torch.zeros(len(inputs), dtype=torch.long, device=inputs.device), 1)
+    parameters = list(parts.trainable.values())
+    before = [p.grad for p in parameters]
+    try:
+        for parameter in parameters:
+            parameter.grad = None
+        with torch.enable_grad():
+            loss = unit_losses(parts.model, inputs[:, :longest], targets[:, :longest], one)[0]
+            torch.autograd.backward(loss)  # not autograd.grad, which reentrant checkpointing refuses
+        return loss.detach(), [
+            torch.zeros(p.shape, device=p.device) if p.grad is None else p.grad.float() for p in parameters
+        ]
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
+
+
+def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
+    """Why the one-pass engines cannot be used on this model, or None; found out once for each set of parameters.
+
+    The rules are tried on two records, of which the first is given weight one and the second zero: the result must be
+    plain autograd's gradient of the first record alone. That catches what no rule can see: a parameter that is used
+    outside its layer, a layer that is used in another way than its type says, and records that influence each other.
+
+    Raises:
+        InputError: a record's loss depends on the other records of its batch.
+    """
+    autocast = torch.is_autocast_enabled(inputs.device.type)
+    checkpointed = any(getattr(m, "gradient_checkpointing", False) for m in parts.modules)
+    key = (tuple((name, id(p)) for name, p in parts.trainable.items()), autocast, checkpointed)
+    known = _CHECKED.setdefault(parts.model, {})
+    if key in known:
+        return known[key]
+    row = int((targets[:, :PROBE_POSITIONS] != IGNORED).sum(1).argmax())
+    inputs, targets = inputs[row, :PROBE_POSITIONS], targets[row, :PROBE_POSITIONS]
+    loss, expected = plain_gradient(parts, inputs[None], targets[None])
+    if not bool(torch.isfinite(loss)) or not any(bool(g.any()) for g in expected):
+        return "this batch has no record with a finite gradient that is not zero, to try the rules on"
+    half = autocast or any(p.dtype != torch.float32 for p in parts.trainable.values())
+    pair = lay_out(torch.arange(2, device=inputs.device), 2)
+    other = torch.where(inputs == inputs.flip(0), (inputs == 0).long(), inputs.flip(0))  # differs somewhere, at least
+    both, answers = torch.stack([inputs, other]), torch.stack([targets, targets])
+    with torch.enable_grad():  # reentrant checkpointing warns without
+        beside = unit_losses(parts.model, both, answers, pair)[0].detach()
+    if abs(float(beside - loss)) > (3e-2 if half else 1e-3) * max(1.0, abs(float(loss))):
+        raise InputError("the model mixes the records of a batch, so that no user has a gradient of their own")
+    try:
+        gradients, _ = one_pass(parts, both, answers, pair, ways_of(parts, pair, len(inputs), "materialise", None))
+        first = torch.tensor([1.0, 0.0], device=inputs.device)
+        with torch.autocast(inputs.device.type, enabled=False):
+            for gradient in gradients.values():
+                gradient.squares()
+            known[key] = _difference(expected, {n: g.weighted_sum(first) for n, g in gradients.items()}, half=half)
+    except torch.OutOfMemoryError:
+        raise
+    except (NoRule, RuntimeError) as error:  # autograd's own, such as of a layer that writes into another's output
+        known[key] = str(error).splitlines()[0]
+    return known[key]
+
+
+def _difference(expected: list[Tensor], found: dict[str, Tensor], *, half: bool) -> str | None:
+    whole = math.sqrt(sum(float(g.double().square().sum()) for g in expected))
+    share, floor = (1e-1, 1e-2) if half else (1e-3, 1e-4)
+    for (name, gradient), plain in zip(found.items(), expected, strict=True):
+        if float((gradient - plain).norm()) > share * max(float(plain.norm()), floor * whole):
+            return f"the rules for '{name}' do not give the gradient that autograd gives"
+    return None

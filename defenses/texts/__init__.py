@@ -1,0 +1,1 @@
+"""Defenses that choose what is trained on."""

@@ -1,0 +1,184 @@
+"""Heuristic defenses on the data side: fewer copies of a text, fewer records of a user. None is a DP guarantee.
+
+They act on training records after the set-asides, compose in the order given, say what they removed, and declare what
+they look at (accounting.md section 7). Kandpal et al. (2024), section 4.2.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias, assert_never
+
+from pydantic import Field, PositiveInt
+
+from heldin.base.coins import seed_key
+from heldin.defenses.choices import Choice, DataStep
+from heldin.defenses.texts.near_duplicates import first_of_similar
+from heldin.defenses.texts.selection import select_records
+
+
+class Deduplicate(Choice):
+    """Keep the first of every set of texts that are alike.
+
+    Attributes:
+        scope: compare a user's texts with each other ("user"), or everybody's ("corpus").
+        threshold: estimated Jaccard similarity of the texts' n-grams from which on they count as alike; 1: equal texts.
+        ngram: words in an n-gram.
+    """
+
+    kind: Literal["deduplicate"] = "deduplicate"
+    scope: Literal["user", "corpus"] = "user"
+    threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
+    ngram: PositiveInt = 5
+
+
+CapSelection: TypeAlias = Literal["random", "longest", "shortest", "highest_perplexity", "lowest_perplexity"]
+
+
+class Cap(Choice):
+    """Train on at most so many records of a user."""
+
+    kind: Literal["cap"] = "cap"
+    records: PositiveInt
+    selection: CapSelection = "random"
+
+
+DataDefense: TypeAlias = Annotated[Deduplicate | Cap, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """What a data-side defense sees of a record; ``row`` is where it stands."""
+
+    row: int
+    user: str
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What a step removed: records, and users who lost some."""
+
+    name: str
+    before: int
+    removed: int
+    users: int
+
+
+Measure = Callable[[Sequence[str]], Sequence[float]]
+
+
+def declared(defense: DataDefense) -> DataStep:
+    """What the step looks at. A cap refills from what is left of the user, so it is not record-local."""
+    match defense:
+        case Deduplicate(scope=scope):
+            return DataStep(name=named(defense), user_local=scope == "user", record_local=False)
+        case Cap():
+            return DataStep(name=named(defense), user_local=True, record_local=False)
+        case _:
+            assert_never(defense)
+
+
+def named(defense: DataDefense) -> str:
+    """The step in words."""
+    match defense:
+        case Deduplicate(scope=scope, threshold=threshold, ngram=ngram):
+            within = "within users" if scope == "user" else "across users"
+            alike = "equal texts" if threshold == 1.0 else f"{ngram}-gram similarity from {threshold:g} on"
+            return f"deduplication {within} ({alike})"
+        case Cap(records=records, selection=selection):
+            return f"cap of {records} records a user ({selection})"
+        case _:
+            assert_never(defense)
+
+
+def apply_defenses(
+    defenses: Sequence[DataDefense],
+    records: Sequence[TrainingRecord],
+    *,
+    lengths: Measure,
+    losses: Measure,
+    seed: int,
+) -> tuple[list[TrainingRecord], list[Removal]]:
+    """The records that are left, in their order, and what each step removed.
+
+    Args:
+        defenses: in order.
+        records: users' records next to each other.
+        lengths: tokens of texts, for caps that rank by length.
+        losses: mean token loss of texts under the base model, for caps that rank by perplexity.
+        seed: of random caps; public.
+    """
+    left, removals = list(records), []
+    for defense in defenses:
+        match defense:
+            case Deduplicate():
+                kept = _without_copies(defense, left)
+            case Cap():
+                kept = _capped(defense, left, lengths, losses, seed)
+            case _:
+                assert_never(defense)
+        gone = {record.row for record in left} - {record.row for record in kept}
+        users = {record.user for record in left if record.row in gone}
+        removals.append(Removal(named(defense), len(left), len(gone), len(users)))
+        left = kept
+    return left, removals
+
+
+def shingles(text: str, ngram: int) -> list[str]:
+    """The word n-grams of a text; the whole text where it has fewer words."""
+    words = text.split()
+    return [" ".join(words[i : i + ngram]) for i in range(max(1, len(words) - ngram + 1))]
+
+
+def _without_copies(defense: Deduplicate, records: Sequence[TrainingRecord]) -> list[TrainingRecord]:
+    groups = by_user(records).values() if defense.scope == "user" else [list(records)]
+    first = _first_of_equal if defense.threshold == 1.0 else _first_of_similar
+    return [record for group in groups for record in first(defense, group)]
+
+
+def _first_of_equal(_defense: Deduplicate, records: Sequence[TrainingRecord]) -> Iterable[TrainingRecord]:
+    seen: set[bytes] = set()
+    for record in records:
+        digest = hashlib.blake2b(record.text.encode(), digest_size=16).digest()
+        if digest not in seen:
+            seen.add(digest)
+            yield record
+
+
+def _first_of_similar(defense: Deduplicate, records: Sequence[TrainingRecord]) -> Iterable[TrainingRecord]:
+    stays = first_of_similar((shingles(record.text, defense.ngram) for record in records), defense.threshold)
+    return [record for record, it_stays in zip(records, stays, strict=True) if it_stays]
+
+
+def _capped(
+    defense: Cap, records: Sequence[TrainingRecord], lengths: Measure, losses: Measure, seed: int
+) -> list[TrainingRecord]:
+    kept = []
+    for user, its in by_user(records).items():
+        if len(its) <= defense.records:
+            kept += its
+            continue
+        texts = [record.text for record in its]
+        perplexity = defense.selection in ("highest_perplexity", "lowest_perplexity")
+        ranked = defense.selection in ("longest", "shortest")
+        chosen = select_records(
+            defense.selection,
+            defense.records,
+            ids=[record.id for record in its],
+            lengths=[int(n) for n in lengths(texts)] if ranked else [0] * len(its),
+            key=seed_key(seed),
+            purpose=f"cap of {user}",
+            losses=losses(texts) if perplexity else None,
+        )
+        kept += [its[i] for i in chosen[: defense.records]]
+    return kept
+
+
+def by_user(records: Iterable[TrainingRecord]) -> Mapping[str, list[TrainingRecord]]:
+    """Records by user, both in the order they come."""
+    found: dict[str, list[TrainingRecord]] = {}
+    for record in records:
+        found.setdefault(record.user, []).append(record)
+    return found

@@ -1,0 +1,59 @@
+"""Which of a user's records are used: one set of rules for the trainer's per-step choice and for caps.
+
+Every rule looks at one user's records only, so every rule is user-local; a rule that ranks records is not record-local
+(accounting.md section 7).
+"""
+
+from collections.abc import Sequence
+
+from heldin.base.coins import keyed_order
+from heldin.base.errors import InputError
+from heldin.defenses.choices import RecordSelection
+
+
+def select_records(
+    rule: RecordSelection,
+    count: int,
+    *,
+    ids: Sequence[str],
+    lengths: Sequence[int],
+    key: bytes,
+    purpose: str,
+    losses: Sequence[float] | None = None,
+) -> list[int]:
+    """Positions of at most ``count`` of one user's records, increasing.
+
+    Args:
+        rule: "all" (however many), "random" (by a keyed hash of the record ids), "longest", "shortest" (by tokens),
+            "highest_perplexity", "lowest_perplexity" (under the base model).
+        count: how many.
+        ids: of the user's records.
+        lengths: their tokens.
+        key: for "random".
+        purpose: for "random": a new purpose is a new choice, such as one per step.
+        losses: mean token loss of each record under the base model, for the perplexity rules.
+
+    Raises:
+        InputError: a count below 1, or a perplexity rule without losses.
+    """
+    if count < 1:
+        raise InputError(f"records per user is {count}: it must be at least 1")
+    order = list(range(len(ids)))
+    match rule:
+        case "all":
+            return order
+        case "random":
+            position = {name: i for i, name in enumerate(ids)}
+            order = [position[name] for name in keyed_order(key, purpose, list(ids))]
+        case "longest":
+            order.sort(key=lambda i: (-lengths[i], ids[i]))
+        case "shortest":
+            order.sort(key=lambda i: (lengths[i], ids[i]))
+        case "highest_perplexity" | "lowest_perplexity":
+            if losses is None:
+                raise InputError(f"record selection '{rule}' needs the base model's losses")
+            sign = -1.0 if rule == "highest_perplexity" else 1.0
+            order.sort(key=lambda i: (sign * losses[i], ids[i]))
+        case "random_chunk":
+            raise InputError("record selection 'random_chunk' cuts a user's text anew and is not a choice of records")
+    return sorted(order[:count])

@@ -1,0 +1,1 @@
+"""What the product does: runs, audits of checkpoints, retrainings, and their checks."""

@@ -1,0 +1,1 @@
+"""The audit of a model that someone else trained."""

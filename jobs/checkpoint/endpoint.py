@@ -1,0 +1,207 @@
+"""Audit of models behind a completions endpoint: which stand there, what scoring costs, whether they changed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from heldin.attacks.config import AttackConfig
+from heldin.attacks.scoring import AttackTexts
+from heldin.attacks.statistics import get_attack
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory
+from heldin.base.progress import Reporter
+from heldin.jobs.run.pipeline import model_facts
+from heldin.models.endpoint import (
+    BYTES_PER_TOKEN,
+    EndpointModel,
+    Load,
+    load_of,
+    open_endpoint_model,
+    probe_now,
+    probe_score,
+)
+from heldin.models.endpoint_client import Connection, Endpoint
+from heldin.models.loading import PROBE, load_language_model
+from heldin.models.score_cache import ScoreCache, ScoredModel
+from heldin.record.document import LARGEST_DRIFT, EndpointFacts, ModelFacts
+
+AT_ENDPOINT = "endpoint:"  # before a reference's name: it is served where the target is
+NOTE = "its weights cannot be fingerprinted: whoever serves it may change them"
+
+
+@dataclass(frozen=True)
+class Remote:
+    """How the target is reached, and every reference whose name begins with ``endpoint:``.
+
+    Attributes:
+        endpoint: where.
+        tokenizer: of the models there, by folder or hub name; None: texts are sent as they are.
+        context: the most tokens that they take, where the server does not say it.
+        price: of a million tokens, in any currency.
+        max_tokens_sent: refuse an audit that would send more.
+    """
+
+    endpoint: Endpoint
+    tokenizer: str | None = None
+    context: int | None = None
+    price: float | None = None
+    max_tokens_sent: int | None = None
+
+    def config(self) -> dict[str, Any]:
+        """What of it shapes the numbers."""
+        return {"url": self.endpoint.base, "tokenizer": self.tokenizer, "context": self.context}
+
+
+def remote_of(kept: Mapping[str, Any]) -> Remote:
+    """The other way: enough to tell what was scored."""
+    return Remote(Endpoint(kept["url"]), kept["tokenizer"], kept["context"])
+
+
+def attacks_at_endpoint(attack: AttackConfig, reporter: Reporter) -> AttackConfig:
+    """The attacks that log-probabilities of a text's own tokens are enough for; the others are left out, and said.
+
+    Raises:
+        InputError: the primary attack needs more.
+    """
+    needing = [name for name in attack.names if get_attack(name).needs_moments]
+    if attack.primary in needing:
+        raise InputError(
+            f"attack '{attack.primary}' needs the whole vocabulary's probabilities, which no endpoint gives: choose the"
+            " primary attack 'likelihood-ratio'"
+        )
+    if needing:
+        reporter.say(f"left out: {', '.join(needing)}, since no endpoint gives the whole vocabulary's probabilities")
+    return attack.model_copy(update={"names": tuple(name for name in attack.names if name not in needing)})
+
+
+def rule_at_endpoint(remote: Remote | None) -> str:
+    """What the scoring rule has besides for models behind an endpoint."""
+    if remote is None:
+        return ""
+    if remote.tokenizer:
+        return "; behind the endpoint windows are two tokens shorter than the context"
+    return (
+        "; behind the endpoint a newline stands in place of the start token (the letter A before a text that begins"
+        " with a blank), and a text that is longer than the context is refused"
+    )
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The models behind the endpoint by name, and, once all is scored, how far each moved meanwhile (nats a token)."""
+
+    models: Mapping[str, EndpointModel]
+    drifts: dict[str, float]
+
+    def load(self, name: str) -> ScoredModel:
+        """The model of that name, ``endpoint:NAME`` for one behind the endpoint."""
+        served = name.removeprefix(AT_ENDPOINT)
+        return self.models[served] if name.startswith(AT_ENDPOINT) else load_language_model(name)
+
+
+@contextmanager
+def reached(remote: Remote | None, names: Sequence[str], texts: AttackTexts, reporter: Reporter) -> Iterator[Reached]:
+    """Open what of ``names`` stands behind the endpoint, say what scoring the texts costs, and watch for changes.
+
+    Args:
+        remote: None: nothing does.
+        names: of the models to score with, ``endpoint:NAME`` for one behind the endpoint.
+        texts: to be scored by each.
+        reporter: where cost and changes go.
+
+    Raises:
+        InputError: a model that gives no log-probabilities of a prompt, or more tokens than may be sent.
+    """
+    served = dict.fromkeys(name.removeprefix(AT_ENDPOINT) for name in names if name.startswith(AT_ENDPOINT))
+    if remote is None:
+        if served:
+            raise InputError(f"'{AT_ENDPOINT}{next(iter(served))}' stands behind an endpoint: give --endpoint")
+        yield Reached({}, {})
+        return
+    with Connection(remote.endpoint) as connection, closing(ScoreCache(cache_directory() / "scores")) as cache:
+        models = {
+            name: open_endpoint_model(connection, name, tokenizer=remote.tokenizer, context=remote.context)
+            for name in served
+        }
+        _say_cost(remote, models, [text for _, _, text in texts.flat()], cache, reporter)
+        found = Reached(models, {})
+        for name, model in models.items():  # an earlier try may have left scores in the cache
+            found.drifts[name] = _drift(model, cache, reporter)
+        yield found
+        for name, model in models.items():
+            found.drifts[name] = _drift(model, cache, reporter)
+
+
+def facts_of(model: ScoredModel, name: str, remote: Remote | None, drifts: Mapping[str, float]) -> ModelFacts:
+    """What the record says of a model; of one behind the endpoint how it was reached and how far it moved meanwhile."""
+    if not isinstance(model, EndpointModel):
+        return model_facts(model, name)
+    assert remote is not None
+    return ModelFacts(
+        name=model.name,
+        parameters=None,
+        fingerprint=model.fingerprint,
+        architecture="language model",
+        endpoint=EndpointFacts(
+            url=model.connection.endpoint.base,
+            style=model.style.value,
+            tokenizer=remote.tokenizer,
+            window=model.window,
+            drift=drifts[model.name],
+            note=NOTE,
+        ),
+    )
+
+
+def drift_flaws(models: Sequence[ModelFacts]) -> list[str]:
+    """Models that changed while they were audited: scores of two models say nothing of either."""
+    return [
+        f"the model '{model.name}' changed while it was audited (a probe text's score moved by"
+        f" {model.endpoint.drift:.2g} nats a token)"
+        for model in models
+        if model.endpoint and model.endpoint.drift > LARGEST_DRIFT
+    ]
+
+
+def cost_line(remote: Remote, load: Load, scored: int) -> str:
+    """What is about to be sent, in one line."""
+    rough = "" if load.counted else f" (estimated, {BYTES_PER_TOKEN} bytes each)"
+    parts = [f"{load.requests:,} requests with {load.tokens:,} tokens{rough}"]
+    if remote.price is not None:
+        parts.append(f"{load.tokens / 1e6 * remote.price:,.2f} at {remote.price:g} a million tokens")
+    if remote.endpoint.requests_per_minute is not None:
+        minutes = load.requests / remote.endpoint.requests_per_minute
+        parts.append(f"at least {minutes:,.1f} minutes at {remote.endpoint.requests_per_minute:g} requests a minute")
+    if scored:
+        parts.append(f"{scored:,} scores of texts are kept from before")
+    return f"cost: users' texts go to '{remote.endpoint.base}': {', '.join(parts)}"
+
+
+def _sum(loads: Sequence[Load]) -> Load:
+    return Load(sum(x.requests for x in loads), sum(x.tokens for x in loads), all(x.counted for x in loads))
+
+
+def _say_cost(
+    remote: Remote, models: Mapping[str, EndpointModel], texts: Sequence[str], cache: ScoreCache, reporter: Reporter
+) -> None:
+    missing = {name: cache.missing(model, texts) for name, model in models.items()}
+    load = _sum([load_of(model, missing[name]) for name, model in models.items()])
+    scored = len(models) * len(set(texts)) - sum(map(len, missing.values()))
+    reporter.say(cost_line(remote, load, scored))
+    if remote.max_tokens_sent is not None and load.tokens > remote.max_tokens_sent:
+        raise InputError(
+            f"the audit would send {load.tokens:,} tokens, above --max-tokens-sent {remote.max_tokens_sent:,}: raise"
+            " it, or lower --max-texts-per-user or --max-characters"
+        )
+
+
+def _drift(model: EndpointModel, cache: ScoreCache, reporter: Reporter) -> float:
+    """How far the probe text's score is from what it was before the model's first text, nats a token; said if far."""
+    drift = abs(probe_now(model) - probe_score(cache.scores(model, [PROBE])[0]))
+    if drift > LARGEST_DRIFT:
+        reporter.say(
+            f"endpoint model '{model.name}' has changed since its first scores: a probe text's moved by {drift:.2g}"
+            " nats a token, so that scores of two models are mixed (set another HELDIN_CACHE_DIR and score anew)"
+        )
+    return drift

@@ -1,0 +1,289 @@
+"""The configuration of a run: YAML checked by pydantic, all errors at once, the nearest valid key suggested."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
+
+from heldin.attacks.config import AttackConfig, PretrainedReference
+from heldin.audit.config import AuditConfig
+from heldin.audit.decision import DecisionConfig
+from heldin.base.errors import InputError
+from heldin.base.section import ExpandedName, Section
+from heldin.base.yaml_files import parse_yaml, read_yaml
+from heldin.canaries.config import CanarySpec, SubstringCanaries
+from heldin.corpus.config import CorpusConfig
+from heldin.corpus.split import Assignment, UserFilter
+from heldin.defenses.config import Defense, FilterDefense, NoDefense
+from heldin.defenses.texts.data_side import DataDefense
+from heldin.finetune.recipe import Recipe, Select
+from heldin.models.shape import TinyModel
+
+
+class SplitConfig(Section):
+    """How records are set aside and membership is decided."""
+
+    assignment: Assignment = Assignment.COIN
+    audit_pool: int | None = Field(None, ge=2)
+    attacker_fraction: float = Field(0.1, gt=0, lt=1)
+    evaluation_fraction: float = Field(0.1, gt=0, lt=1)
+
+
+PRETRAINING = Recipe(
+    epochs=3, batch_size=16, learning_rate=2e-3, warmup_steps=100, sequence_length=128, select=Select.LAST
+)
+
+
+class PretrainConfig(Section):
+    """A tiny GPT-Neo from scratch on public users: those that this rule admits and that are not audited."""
+
+    users: UserFilter = UserFilter(min_records=1)
+    max_records_per_user: int | None = Field(None, ge=1)
+    shape: TinyModel = TinyModel()
+    recipe: Recipe = PRETRAINING
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_pre_training(cls, content: Any) -> Any:
+        """What a recipe leaves out is pre-training's, and not fine-tuning's."""
+        recipe = content.get("recipe") if isinstance(content, dict) else None
+        if not isinstance(recipe, dict):
+            return content
+        return {**content, "recipe": {**_PRETRAINING_FIELDS, **recipe}}
+
+    @model_validator(mode="after")
+    def _last_checkpoint(self) -> "PretrainConfig":
+        if self.recipe.looks_at_validation:
+            raise ValueError("recipe.select must be 'last' and patience null: pre-training has no validation users")
+        return self
+
+
+_PRETRAINING_FIELDS = {
+    field.name: value for field in fields(PRETRAINING) if (value := getattr(PRETRAINING, field.name)) != field.default
+}
+
+
+class ModelConfig(Section):
+    """The model before fine-tuning: one that exists, or one to pre-train."""
+
+    base: ExpandedName | None = None
+    revision: str | None = None
+    pretrain: PretrainConfig | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "ModelConfig":
+        if (self.base is None) == (self.pretrain is None):
+            raise ValueError("give exactly one of 'base' (a hub name or folder) and 'pretrain'")
+        return self
+
+
+class RunConfig(Section):
+    """One run: corpus to report."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    seed: int = Field(0, ge=0)
+    corpus: CorpusConfig
+    split: SplitConfig = SplitConfig()
+    model: ModelConfig
+    finetune: Recipe = Recipe()
+    defense: Defense = NoDefense()
+    data_defenses: tuple[DataDefense, ...] = ()
+    canaries: tuple[CanarySpec, ...] = ()
+    attack: AttackConfig = AttackConfig()
+    audit: AuditConfig = AuditConfig()
+    decision: DecisionConfig = DecisionConfig()
+
+    @model_validator(mode="after")
+    def _sequence_fits(self) -> "RunConfig":
+        pretrain = self.model.pretrain
+        if pretrain and max(self.finetune.sequence_length, pretrain.recipe.sequence_length) > pretrain.shape.context:
+            raise ValueError(f"a sequence_length is above model.pretrain.shape.context = {pretrain.shape.context}")
+        return self
+
+    @model_validator(mode="after")
+    def _attackers_models(self) -> "RunConfig":
+        if self.model.pretrain is None and any(r.kind == "pretrained" for r in self.attack.references):
+            raise ValueError("attack.references: 'pretrained' does again what model.pretrain says, and there is none")
+        if self.model.pretrain and self.model.pretrain.recipe.seed in [
+            r.seed for r in self.attack.references if isinstance(r, PretrainedReference)
+        ]:
+            raise ValueError("attack.references: 'pretrained' has the seed of the base model, which it would be again")
+        if self.attack.shadow_models and isinstance(self.defense, FilterDefense):
+            raise ValueError("attack.shadow_models: a filter may halt and leave no shadow model: set it to 0")
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_chooses(self) -> "RunConfig":
+        if self.finetune.select is Select.BEST_PUBLIC and self.corpus.public_validation is None:
+            raise ValueError("finetune.select 'best_public' needs corpus.public_validation: a rule for separate users")
+        return self
+
+    @model_validator(mode="after")
+    def _substrings_are_trained_on(self) -> "RunConfig":
+        longest = max((n for c in self.canaries if isinstance(c, SubstringCanaries) for n in c.lengths), default=0)
+        if longest >= self.finetune.sequence_length:
+            raise ValueError(
+                f"canaries: a substring of {longest} tokens is not below finetune.sequence_length ="
+                f" {self.finetune.sequence_length}, so that training would cut it off: lower lengths"
+            )
+        return self
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML config, on top of the one that it ``extends`` if it names one, and apply ``a.b=value`` overrides.
+
+    Raises:
+        InputError: no such file, broken YAML, or a config with errors, all of which are listed.
+    """
+    content = _read_yaml(path, ())
+    for override in overrides:
+        _override(content, override)
+    return parse_config(content, str(path))
+
+
+def _read_yaml(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
+    """A config's content; what it extends is named relative to it, and sections are merged key by key."""
+    if not path.is_file():
+        named = f", which '{extending[-1]}' extends" if extending else ""
+        raise InputError(f"no such config: '{path}'{named}")
+    if path.resolve() in [p.resolve() for p in extending]:
+        raise InputError(f"'{path}' extends itself, by way of {', '.join(map(str, extending))}")
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: a mapping of sections was expected, found {type(content).__name__}")
+    if "extends" not in content:
+        return content
+    return _merged(_read_yaml(path.parent / str(content.pop("extends")), (*extending, path)), content)
+
+
+def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        key: _merged(under[key], over[key])
+        for key in over
+        if isinstance(under.get(key), dict) and isinstance(over[key], dict)
+    }
+    return {**under, **over, **both}
+
+
+def parse_config(content: Mapping[str, Any], where: str) -> RunConfig:
+    """Check a config's content; ``where`` names it in errors. Raises InputError listing every error."""
+    try:
+        return RunConfig.model_validate(content)
+    except ValidationError as error:
+        lines = [_explained(e) for e in error.errors()]
+        count = f"{len(lines)} errors" if len(lines) > 1 else "1 error"
+        raise InputError(f"{where}: {count}\n" + "\n".join(f"  {line}" for line in lines)) from error
+
+
+def _override(content: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise InputError(f"--set {override}: expected key.key=value")
+    *parents, last = key.split(".")
+    section: Any = content
+    for parent in parents:
+        section = section.setdefault(parent, {}) if isinstance(section, dict) else None
+        if not isinstance(section, dict):
+            raise InputError(f"--set {override}: '{parent}' is not a section")
+    try:
+        section[last] = parse_yaml(value)
+    except InputError as error:
+        raise InputError(f"--set {override}: the value is {error}") from error
+
+
+def _explained(error: Any) -> str:
+    """One line for one pydantic error, with the nearest valid key where a key is unknown."""
+    location = ".".join(str(part) for part in error["loc"] if part not in _TAGS)
+    if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+        key = str(error["loc"][-1])
+        near = _nearest(key, list(_keys_at(error["loc"][:-1])))
+        return f"{location}: unknown key" + (f"; did you mean '{near}'?" if near else "")
+    message = error["msg"].removeprefix("Value error, ")
+    found = (
+        "" if isinstance(error.get("input"), dict) or error["type"] == "value_error" else f" (found {error['input']!r})"
+    )
+    return f"{location or 'config'}: {message}{found}"
+
+
+# what other tools call a key
+_ALSO_CALLED = {
+    "lr": "learning_rate",
+    "bs": "batch_size",
+    "num_train_epochs": "epochs",
+    "num_epochs": "epochs",
+    "max_steps": "steps",
+    "max_length": "sequence_length",
+    "max_seq_length": "sequence_length",
+    "seq_len": "sequence_length",
+    "warmup": "warmup_steps",
+    "eps": "target_epsilon",
+    "epsilon": "target_epsilon",
+    "sigma": "noise_multiplier",
+    "max_grad_norm": "clip_norm",
+    "model_name": "base",
+    "file": "path",
+}
+
+
+def _nearest(key: str, valid: Sequence[str]) -> str | None:
+    """The valid key that was meant: what other tools call so, else the most similar one."""
+    called = _ALSO_CALLED.get(key.lower())
+    if called in valid:
+        return called
+    return next(iter(difflib.get_close_matches(key, valid, n=1, cutoff=0.5)), None)
+
+
+_TAGS = {
+    "jsonl",
+    "csv",
+    "parquet",
+    "mbox",
+    "maildir",
+    "huggingface",
+    "preset",
+    "synthetic",
+    "markov",
+    "none",
+    "clip",
+    "filter",
+    "uls",
+    "els",
+    "group",
+    "example",
+}
+_TAGS |= {"unseen_token", "high_temperature", "rare_phrase", "substring", "named", "pretrained", "public"}
+_TAGS |= {"deduplicate", "cap", "one", "several"}
+
+
+def _keys_at(location: tuple[int | str, ...]) -> Iterator[str]:
+    """Valid keys of the section at ``location``, from the config's JSON schema."""
+    schema = TypeAdapter(RunConfig).json_schema()
+    candidates = [schema]
+    for part in location:
+        nexts = []
+        for node in candidates:
+            for option in _resolved(node, schema):
+                tag = option.get("properties", {}).get("kind", {})
+                if part in _TAGS and part in (tag.get("enum") or [tag.get("const")]):
+                    nexts.append(option)
+                elif isinstance(part, int) and "items" in option:
+                    nexts.append(option["items"])
+                elif part in option.get("properties", {}):
+                    nexts.append(option["properties"][part])
+        candidates = nexts or candidates
+    for node in candidates:
+        for option in _resolved(node, schema):
+            yield from option.get("properties", {})
+
+
+def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "$ref" in node:
+        yield from _resolved(schema["$defs"][node["$ref"].rsplit("/", 1)[-1]], schema)
+        return
+    yield node
+    for key in ("anyOf", "oneOf", "allOf"):
+        for option in node.get(key, []):
+            yield from _resolved(option, schema)

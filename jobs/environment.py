@@ -1,0 +1,47 @@
+"""What a run ran on, for its record."""
+
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from heldin.record.document import Environment
+
+PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "scipy", "scikit-learn", "pyarrow")
+
+
+def version() -> str:
+    """heldin's own version."""
+    return importlib.metadata.version("heldin")
+
+
+def environment(seconds: Mapping[str, float]) -> Environment:
+    """Versions, source revision, device, and the seconds each stage took in this call."""
+    return Environment(
+        heldin=version(),
+        python=platform.python_version(),
+        packages={name: importlib.metadata.version(name) for name in PACKAGES},
+        git_revision=_git_revision(),
+        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})",
+        threads=torch.get_num_threads(),
+        seconds={stage: round(value, 2) for stage, value in seconds.items()},
+    )
+
+
+def _git_revision() -> str | None:
+    """Revision of the checkout that this code runs from, "+changes" if it is not as committed; None outside of one."""
+    folder = Path(__file__).resolve().parent
+    if not (folder.parent / ".git").exists():
+        return None
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,159 @@
+"""What may leave: the model that was trained, under the label that its plan gives, and nothing else of a run.
+
+Whatever does not agree (weights, tokenizer, record, config, plan) is refused: an epsilon on weights of nobody is worse
+than none. The exported plan names every file's hash, so that whoever receives the folder can check it.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256, private_directory, whole_directory
+from heldin.base.wording import counted
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.plan_file import EXPORTED, covers, plan_document, read_plan
+from heldin.jobs.run.pipeline import model_facts
+from heldin.jobs.run.plan import accountant_cache, configured_mechanism, read_run_config
+from heldin.jobs.run.training import finished_training, promise_facts, require_trained_under
+from heldin.models.loading import fingerprinted_files, load_language_model
+from heldin.record.differences import compared
+from heldin.record.document import Record, TrainingFacts, read_record
+
+# Of the files that the fingerprint covers, so that none leaves that was not there when the model was audited. Not
+# generation_config.json: no fingerprint covers it, and transformers makes it of config.json where it is absent.
+MODEL_FILES = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)
+PLAN, CARD = "plan.json", "README.md"
+
+
+def export_run(run: Path, to: Path) -> list[str]:
+    """Write model, model card and public plan of a finished run to ``to``; return the names of the files.
+
+    The record, the scores, the ledger and the report stay: they hold un-noised facts about private users.
+
+    Raises:
+        InputError: ``run`` is not a finished run, its plan is damaged, ``to`` is not empty, or the weights, the
+            tokenizer, the record's guarantee or the config are not those of the plan.
+    """
+    to = to.resolve()
+    record = read_record(run / "record.json")
+    model = run / "checkpoints" / "final"
+    if record.kind != "run" or record.training is None or not (model / "config.json").is_file():
+        raise InputError(f"'{run}' holds no model trained here: only a finished `heldin run` can be exported")
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise InputError(f"'{to}' is not empty: name a new folder")
+    plan = read_plan(run / PLAN, cache_dir=accountant_cache())  # whole, and what it states is what it spends
+    _require_trained_here(run, model, record, record.training, plan)
+    private_directory(to.parent)
+    document = plan_document(
+        plan, cache_dir=accountant_cache()
+    )  # not a copy: nothing leaves that was only written there
+    with whole_directory(to) as temporary:
+        for file in fingerprinted_files(model):
+            if _leaves(file):
+                shutil.copyfile(file, temporary / file.name)
+        (temporary / CARD).write_text(_card(record, plan), encoding="utf-8")
+        hashes = {file.name: file_sha256(file) for file in sorted(temporary.iterdir())}
+        (temporary / PLAN).write_text(json.dumps({**document, EXPORTED: hashes}, indent=1) + "\n", encoding="utf-8")
+        temporary.chmod(0o755)
+    return [*hashes, PLAN]
+
+
+def verify_exported(folder: Path) -> str:
+    """What an exported folder is, once each of its files is shown to be the one that its plan names.
+
+    It shows that nothing was changed since; who exported it is for a signature to say.
+
+    Raises:
+        InputError: no such folder, a plan that is damaged, was not exported or names no model, a file that is missing,
+            was changed, or is not named.
+    """
+    plan = read_plan(folder / PLAN, cache_dir=accountant_cache())
+    hashes = json.loads((folder / PLAN).read_text(encoding="utf-8")).get(EXPORTED)
+    if not isinstance(hashes, dict) or not hashes:
+        raise InputError(f"'{folder / PLAN}' names no files: it was not written by `heldin export`")
+    if "config.json" not in hashes or not any(map(_is_weights, hashes)):
+        raise InputError(
+            f"'{folder / PLAN}' names no model (config.json and a .safetensors file): fetch the folder again, or export"
+            " it anew"
+        )
+    for name, stated in hashes.items():
+        file = folder / name
+        if Path(name).name != name or not name.isprintable():
+            raise InputError(
+                f"'{folder / PLAN}' names {name!r}, which is not a file of this folder: do not use the folder"
+            )
+        if not file.is_file():
+            raise InputError(f"'{file}' is missing, though plan.json names it: fetch the folder again")
+        if file_sha256(file) != stated:
+            raise InputError(f"'{file}' is not the file that plan.json names (SHA-256 differs): do not use the folder")
+    stray = next((p.name for p in sorted(folder.iterdir()) if p.name not in {*hashes, PLAN}), None)
+    if stray is not None:
+        raise InputError(f"'{folder / stray}' is not named by plan.json: remove it, or fetch the folder again")
+    label = plan.guarantee(cache_dir=accountant_cache()).label
+    return f"{counted(len(hashes), 'file')} are those that plan.json names: {label}"
+
+
+def _leaves(file: Path) -> bool:
+    return _is_weights(file.name) or file.name.endswith(".safetensors.index.json") or file.name in MODEL_FILES
+
+
+def _is_weights(name: str) -> bool:
+    return name.endswith(".safetensors")
+
+
+def _require_trained_here(run: Path, model: Path, record: Record, stated: TrainingFacts, plan: Mechanism) -> None:
+    """Refuse whatever `heldin verify` would find different of the model and of what is promised of it."""
+    _, changed = compared("target", record.target, model_facts(load_language_model(str(model)), record.target.name))
+    if changed:
+        raise InputError(
+            f"'{model}' is not the model that was trained and audited here ({changed[0].line()}): nothing was exported"
+        )
+    config = read_run_config(run)
+    if configured_mechanism(config, plan, config.finetune.steps(stated.records)) != plan:
+        raise InputError(f"'{run / PLAN}' is not the plan that config.yaml gives: nothing was exported")
+    require_trained_under(run, plan)
+    trained = finished_training(run, config)
+    again = {**promise_facts(plan), "steps": trained.steps, "chosen_step": trained.chosen_step}
+    _, wrong = compared("training", {name: getattr(stated, name) for name in again}, again)
+    if wrong:
+        raise InputError(f"{wrong[0].line()}: nothing was exported; see `heldin verify {run}`")
+
+
+def _card(record: Record, plan: Mechanism) -> str:
+    """A model card without a single number that was measured on private users."""
+    return f"""---
+library_name: transformers
+pipeline_tag: text-generation
+---
+# {record.name}
+
+A {record.target.architecture} with {record.target.parameters:,} parameters, fine-tuned with heldin
+{record.environment.heldin}.
+
+## Privacy
+
+{plan.guarantee(cache_dir=accountant_cache()).label}.
+
+This speaks of {covers(plan)}. The mechanism that trained this model is described in `plan.json`, with the SHA-256 of
+every file here; `heldin verify --exported FOLDER` compares them. What an audit measured about the users whose texts it
+was trained on is kept by its makers: such measurements are themselves facts about private users.
+
+## Use
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+```
+"""

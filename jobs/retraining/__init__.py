@@ -1,0 +1,1 @@
+"""Many independent trainings with and without a worst-case user."""

@@ -1,0 +1,160 @@
+"""What independent trainings certify: one threshold fixed before it is tested, Clopper-Pearson on what it tests.
+
+Every training has its own key, and the worst-case user by its own fair coin, so that given the coins the scores are
+independent (accounting.md sections 4b, 4h). The threshold is fixed beforehand, or the first quarter of the trainings
+picks it and the others test it; which quarter follows from their numbers alone. At level alpha / 2 each, TPR >= its
+lower limit and FPR <= its upper limit hold together with confidence 1 - alpha, and with them both directions of
+Kairouz, Oh, Viswanath 2015, Theorem 2.1, at no further price.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldin.base.errors import InputError
+from heldin.bounds import verdict
+from heldin.bounds.bands import both_bands
+from heldin.bounds.catalogue import BoundResult, NamedBound, RefusedBound, evaluate
+from heldin.bounds.power import trials_reach
+from heldin.bounds.scores import LabelledScores
+from heldin.bounds.thresholds import Counts, counts_at, epsilon_of_rates, limits, rate_at_least, rate_at_most
+from heldin.bounds.verdict import Assignment, Claim, Design, Standing
+
+Array = NDArray[np.float64]
+
+PILOT = 0.25  # of the trainings; simulated against a half and against ROC bands in docs/independent-trainings.md
+BOUND = "Clopper-Pearson, one threshold"
+COVERAGE = 0.995  # lowest of 2,000 simulated audits a mechanism: tests/jobs/test_trial_bounds.py, -m slow
+_AT_THRESHOLD = ("Clopper-Pearson, fixed", "Bayesian interval")
+_COIN = Assignment.COIN
+
+
+@dataclass(frozen=True)
+class TrialTest:
+    """What was tested and found.
+
+    Attributes:
+        pilot: trainings that picked the threshold and are not tested at it; 0 if it was fixed beforehand.
+        threshold: a training is called "with" if its score is at least this; None where ROC bands over all trainings
+            test, since the coins left too few of a side among the first.
+        counts: of the tested trainings at the threshold.
+        epsilon: certified by this test, 95 %: the bound that was chosen before looking.
+        reach: what the tested trainings would have certified if all had been told apart.
+        result: every bound that the design supports, and the verdicts.
+    """
+
+    pilot: int
+    threshold: float | None
+    counts: Counts | None
+    epsilon: float
+    reach: float
+    result: BoundResult
+
+
+def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
+    """How many of the first trainings pick the threshold; a function of their coins only.
+
+    None with a threshold fixed beforehand, nor where the first quarter has fewer than two trainings of a side.
+    """
+    first = member[: int(PILOT * member.size)]
+    return 0 if threshold is not None or min(first.sum(), (~first).sum()) < 2 else int(first.size)
+
+
+def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, claims: Sequence[Claim]) -> list[str]:
+    """What these coins let the trainings say at best, a line each, to be read before they are paid for.
+
+    Raises InputError where even perfect separation would certify nothing.
+    """
+    pilot = pilot_size(member, threshold)
+    design = _design(threshold if pilot == 0 else 0.0)
+    n1, n0 = int(member[pilot:].sum()), int((~member[pilot:]).sum())
+    paid = replace(design, alpha=design.alpha / max(1, len(claims)))
+    try:
+        most = verdict.max_certifiable_epsilon(n1, n0, delta, design)
+        verdict.max_certifiable_epsilon(n1, n0, delta, paid)  # claims pay for each other
+    except InputError as error:
+        raise InputError(f"{member.size} trainings are too few ({error}): raise --runs") from error
+    how = f"the first {pilot} pick the threshold" if pilot else "all are tested"
+    lines = [f"power: {how}, so that {n1} with and {n0} without the user can certify at most epsilon {most:.3g}"]
+    for claim in claims:
+        could = "could" if verdict.could_reject(n1, n0, claim, paid) else "could not"
+        lines.append(f"power: they {could} falsify {claim.label}")
+    return lines
+
+
+def reach_line(runs: int) -> str:
+    """What so many trainings can certify at best, 3.28 for 200 (accounting.md section 7): the first line printed."""
+    most = trials_reach(runs - runs // 2, runs // 2)
+    return (
+        f"power: {runs} trainings, half of them with the worst-case user, can certify at most epsilon {most:.2f} per"
+        " user, if a threshold fixed beforehand tells all of them apart"
+    )
+
+
+def certify(
+    scores: Array, member: NDArray[np.bool_], *, threshold: float | None, delta: float, claims: Sequence[Claim] = ()
+) -> TrialTest:
+    """Bounds and verdicts from scores of independent trainings in the order of their numbers.
+
+    Args:
+        scores: shape (runs,); higher means more likely with the worst-case user.
+        member: shape (runs,), each decided by its own fair coin.
+        threshold: fixed before looking; None: the first quarter picks it.
+        delta: of the bounds.
+        claims: each is tested at 5 % over their number.
+
+    Raises InputError for scores that are not finite or all the same, and too few trainings of a side.
+    """
+    pilot = pilot_size(member, threshold)
+    everything = LabelledScores(scores, member)
+    if threshold is None and not pilot:
+        result = evaluate(everything, _design(None), delta=delta, claims=claims)
+        epsilon = max(band.epsilon(delta) for band in both_bands(everything) if band is not None)
+        return TrialTest(0, None, None, epsilon, result.verdict.max_certifiable_epsilon, result)
+    at = pick_threshold(scores[:pilot], member[:pilot], delta) if threshold is None else threshold
+    tested, design = LabelledScores(scores[pilot:], member[pilot:]), _design(at)
+    counts, own = counts_at(tested, at), evaluate(tested, design, delta=delta, claims=claims)
+    tpr, fpr = limits(counts, design.alpha / 2)
+    epsilon = float(epsilon_of_rates(np.array(tpr), np.array(fpr), delta))
+    bound = NamedBound(BOUND, epsilon, 1.0 - design.alpha, own.verdict.standing, COVERAGE)
+    others, refused = _without_threshold(everything, delta)
+    estimates = tuple(b for b in own.bounds if b.standing is Standing.ESTIMATE)
+    both = replace(own, users=scores.size, bounds=(bound, *others, *estimates), refused=refused)
+    reach = verdict.max_certifiable_epsilon(counts.members, counts.non_members, delta, design)
+    return TrialTest(pilot, at, counts, epsilon, reach, both)
+
+
+def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, alpha: float = 0.05) -> float:
+    """The threshold that would certify most on these scores, midway in the widest gap where several would.
+
+    These scores are never tested at it. Shapes (k,); both sides are there.
+    """
+    levels = np.unique(scores)
+    if levels.size == 1:
+        return float(levels[0])
+    middles, gaps = (levels[1:] + levels[:-1]) / 2, np.diff(levels)
+    held_in, held_out = np.sort(scores[member]), np.sort(scores[~member])
+    above_in = held_in.size - np.searchsorted(held_in, middles).astype(np.float64)
+    above_out = held_out.size - np.searchsorted(held_out, middles).astype(np.float64)
+    tpr = rate_at_least(above_in, held_in.size, alpha / 2)
+    fpr = rate_at_most(above_out, held_out.size, alpha / 2)
+    ratios = np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr), 0.0 * tpr]).max(axis=0)
+    best = np.flatnonzero(ratios >= ratios.max() * (1.0 - 1e-12))
+    return float(middles[best[np.argmax(gaps[best])]])
+
+
+def _without_threshold(
+    everything: LabelledScores, delta: float
+) -> tuple[tuple[NamedBound, ...], tuple[RefusedBound, ...]]:
+    """The bounds that need no threshold, and so no pilot: they use all trainings, where these are enough for them."""
+    try:
+        found = evaluate(everything, _design(None), delta=delta)
+    except InputError as error:
+        return (), (RefusedBound("bounds without a threshold", str(error)),)
+    return found.bounds, tuple(r for r in found.refused if r.name not in _AT_THRESHOLD)
+
+
+def _design(threshold: float | None) -> Design:
+    return Design(_COIN, independent_trials=True, thresholds=() if threshold is None else (threshold,))

@@ -1,0 +1,225 @@
+"""Independent trainings: the same small job trained many times, with a worst-case user or without, by coin.
+
+trials.json  ledger/key  plan.json  runs/00000.json ...  scores.csv  record.json
+
+Each training is a whole run of the config's defense by the real trainer under a key of its own, and leaves one number.
+That is what makes Clopper-Pearson valid for user inference (accounting.md section 4h), at the price of many trainings.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from heldin.base.coins import KEY_BYTES, new_key
+from heldin.base.errors import InputError
+from heldin.base.files import one_process_at_a_time, private_directory, write_text
+from heldin.base.progress import Reporter
+from heldin.bounds.verdict import Claim, stated_claim
+from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.jobs.config import parse_config
+from heldin.jobs.environment import environment
+from heldin.jobs.retraining.bounds import forecast, reach_line
+from heldin.jobs.retraining.job import TrialsAudit, trial_job
+from heldin.jobs.retraining.record import SCORE, evidence_of, scores_text, split_facts, training_facts
+from heldin.jobs.retraining.runs import Trainer, Trial, TrialJob, read_results, run_trials, train_trial
+from heldin.jobs.run.data import CorpusData, corpus_facts, read_corpus
+from heldin.jobs.run.pipeline import base_model, claim_new_folder, model_facts
+from heldin.jobs.run.plan import accountant_cache, claims_of
+from heldin.jobs.run.scoring import scoring_rule
+from heldin.models.loading import LanguageModel
+from heldin.record.document import DocumentsFacts, ModelFacts, Record, write_record
+from heldin.record.masking import masked, without_names
+
+
+def audit_trials(
+    audit: TrialsAudit,
+    out: Path,
+    reporter: Reporter,
+    *,
+    command: str,
+    processes: int | None = None,
+    trainer: Trainer = train_trial,
+) -> Record:
+    """Do whatever of the audit ``out`` does not hold yet, write ``record.json``, and return the record.
+
+    Args:
+        audit: what to do; the same as that of an earlier, unfinished call in ``out``.
+        out: the audit's folder.
+        reporter: where progress goes; the first line says what so many trainings can certify at best.
+        command: how it was called, for the record.
+        processes: trainings at a time; None: one for each core.
+        trainer: what trains one model and scores it; tests give a fast one.
+
+    Raises:
+        InputError: ``out`` holds something else, or the input cannot be used.
+        ResumableError: a training failed; the line names it.
+    """
+    reporter.say(reach_line(audit.runs))
+    audit.trained()
+    key = _claim_folder(audit, out)
+    with one_process_at_a_time(out):
+        return _stages(audit, key, out, reporter, command, processes or len(os.sched_getaffinity(0)), trainer)
+
+
+def _stages(
+    audit: TrialsAudit, key: bytes, out: Path, reporter: Reporter, command: str, processes: int, trainer: Trainer
+) -> Record:
+    seconds: dict[str, float] = {}
+    started = time.monotonic()
+    ready = _prepare(audit, key, reporter)
+    write_plan(ready.job.mechanism, out / "plan.json", cache_dir=accountant_cache())
+    reporter.say(f"mechanism: {ready.job.mechanism.guarantee(cache_dir=accountant_cache()).label}")
+    for line in forecast(ready.job.coins(audit.runs), audit.threshold, ready.delta, ready.claims):
+        reporter.say(line)
+    seconds["preparation"] = time.monotonic() - started
+    started = time.monotonic()
+    with reporter.track("independent trainings", audit.runs, "trainings") as advance:
+        trials = run_trials(ready.job, audit.runs, out, processes=processes, trainer=trainer, advance=advance)
+    seconds["trainings"] = time.monotonic() - started
+    started = time.monotonic()
+    reporter.say("statistics: threshold, Clopper-Pearson, bands")
+    write_text(out / "scores.csv", scores_text(trials), private=True)
+    fields = _record_fields(audit, ready, trials)
+    seconds["statistics"] = time.monotonic() - started
+    record = Record(
+        kind="trials",
+        name=audit.config.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=without_names(command),
+        environment=environment(seconds),
+        **fields,
+    )
+    write_record(record, out / "record.json")
+    return record
+
+
+def record_again(out: Path, reporter: Reporter) -> dict[str, Any]:
+    """What the record of a finished audit must say, from its files: all fields but names, times and environment.
+
+    Raises:
+        InputError: no such audit, or a training without a result or with a damaged or strange one.
+    """
+    audit = read_audit(out)
+    ready = _prepare(audit, _claim_folder(audit, out), reporter)
+    if read_plan(out / "plan.json", cache_dir=accountant_cache()) != ready.job.mechanism:
+        raise InputError(f"'{out / 'plan.json'}' is not the plan that its trainings ran")
+    found = read_results(ready.job, audit.runs, out)
+    missing = next((number for number in range(audit.runs) if number not in found), None)
+    if missing is not None:
+        raise InputError(f"'{out}' has no result of training {missing}: the audit is not finished")
+    trials = [found[number] for number in range(audit.runs)]
+    scores = out / "scores.csv"
+    if not scores.is_file() or scores.read_text(encoding="utf-8") != scores_text(trials):
+        raise InputError(f"'{scores}' is missing or does not hold the scores of its trainings")
+    return _record_fields(audit, ready, trials)
+
+
+def read_audit(folder: Path) -> TrialsAudit:
+    """The audit that ``folder`` holds. Raises InputError where there is none."""
+    path = folder / "trials.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        options = content["options"]
+        options["claims"] = tuple((epsilon, delta) for epsilon, delta in options["claims"])
+        return TrialsAudit(config=parse_config(content["config"], str(path)), **options)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"'{path}' is missing or damaged: the folder holds no such audit") from error
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """Everything that is there before the first training; delta of the bounds is the first claim's."""
+
+    corpus: CorpusData
+    base: LanguageModel
+    job: TrialJob
+    claims: Sequence[Claim]
+    delta: float
+
+
+def _prepare(audit: TrialsAudit, key: bytes, reporter: Reporter) -> _Ready:
+    config = audit.trained()
+    stated = [stated_claim(epsilon, delta) for epsilon, delta in audit.claims]
+    corpus = read_corpus(config, reporter)
+    name, base = base_model(config, corpus, reporter)
+    job = trial_job(audit, corpus, name, base, key)
+    claims = [*claims_of(job.mechanism), *stated]
+    return _Ready(corpus, base, job, claims, claims[0].delta if claims else config.audit.delta)
+
+
+def _record_fields(audit: TrialsAudit, ready: _Ready, trials: Sequence[Trial]) -> dict[str, Any]:
+    config, job = audit.trained(), ready.job
+    return {
+        "config": masked({**audit.config.model_dump(mode="json"), "trials": audit.options()}),
+        "corpus": corpus_facts(ready.corpus),
+        "split": split_facts(job, trials, ready.corpus),
+        "target": ModelFacts(
+            name=f"{audit.runs} fine-tuned models, scored and thrown away",
+            parameters=ready.base.parameters(),
+            fingerprint=job.identity,
+            architecture=type(ready.base.model).__name__,
+        ),
+        "reference": model_facts(ready.base, config.model.base or "the base model, pre-trained here"),
+        "training": training_facts(config, job, trials, ready.claims),
+        "primary_attack": SCORE,
+        "attacker_texts": len(job.documents),
+        "scoring_rule": scoring_rule(max(map(len, job.documents))),
+        "documents": DocumentsFacts(kind="training", known_by="measured"),
+        "per_text": False,
+        "resamples": config.audit.resamples,
+        "blind": [],
+        **evidence_of(
+            config,
+            trials,
+            ready.claims,
+            delta=ready.delta,
+            threshold=audit.threshold,
+            target=audit.target,
+            documents=len(job.documents),
+        ),
+    }
+
+
+def _claim_folder(audit: TrialsAudit, out: Path) -> bytes:
+    """Take a new folder, or one that holds this very audit; its key, drawn once."""
+    path, secret = out / "trials.json", out / "ledger" / "key"
+    content = {"config": audit.config.model_dump(mode="json"), "options": audit.options()}
+    if path.is_file():
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"'{path}' is damaged: choose another --out") from error
+        if kept != json.loads(json.dumps(content)):
+            raise InputError(
+                f"'{out}' holds an audit of another config or with other options ({_changed(kept, content)} differ):"
+                " give the same, or choose another --out"
+            )
+    else:
+        claim_new_folder(out, "audit")
+        private_directory(secret.parent)
+        write_text(secret, new_key().hex(), private=True)
+        write_text(path, json.dumps(content, indent=1) + "\n", private=True)
+    try:
+        key = bytes.fromhex(secret.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"'{secret}' is missing or damaged: this audit cannot go on; start a new folder") from error
+    if len(key) != KEY_BYTES:
+        raise InputError(f"'{secret}' is damaged: this audit cannot go on; start a new folder")
+    return key
+
+
+def _changed(kept: Any, content: Mapping[str, Any]) -> str:
+    """Names of what differs, as "options.runs, config.defense"."""
+    pairs = [
+        (f"{section}.{name}", kept.get(section, {}).get(name), value)
+        for section, part in json.loads(json.dumps(content)).items()
+        for name, value in part.items()
+    ]
+    return ", ".join(where for where, a, b in pairs if a != b)

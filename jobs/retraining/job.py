@@ -1,0 +1,186 @@
+"""What independent trainings train: the config's job on the config's users, and one worst-case user by coin."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256
+from heldin.canaries.config import UnseenTokenCanaries
+from heldin.canaries.craft import rare_tokens, token_counts, unseen_token_users
+from heldin.corpus.store import texts_of
+from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
+from heldin.finetune.batches import encode
+from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.units import PrivateRecords
+from heldin.jobs.config import RunConfig
+from heldin.jobs.retraining.record import WORST_CASE_USER
+from heldin.jobs.retraining.runs import TrialJob
+from heldin.jobs.run.data import CorpusData
+from heldin.jobs.run.plan import accountant_cache, mechanism_of
+from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import score_texts
+
+Target = Literal["defense", "none"]
+PLAIN_DOCUMENTS = 8
+_LEAST_TRAINED = 4  # tokens of a worst-case user's document
+
+
+@dataclass(frozen=True)
+class TrialsAudit:
+    """What to do.
+
+    Attributes:
+        config: corpus, base model, recipe and defense; its seed makes the worst-case user's texts.
+        runs: trainings.
+        target: what is trained: the config's defense, or, as a control, the same without any ("none").
+        documents: of the worst-case user; None: the defense's group size.
+        claims: stated as (epsilon, delta), tested beside the plan's curve.
+        threshold: of the score, fixed before looking; None: the first quarter of the trainings picks it.
+    """
+
+    config: RunConfig
+    runs: int
+    target: Target = "defense"
+    documents: int | None = None
+    claims: tuple[tuple[float, float], ...] = ()
+    threshold: float | None = None
+
+    def trained(self) -> RunConfig:
+        """The config of what is trained.
+
+        Raises InputError for a config that independent trainings cannot run: each names what to change.
+        """
+        config = self.config
+        if self.target == "none":
+            config = config.model_copy(update={"defense": NoDefense()})
+        defense = config.defense
+        if config.canaries:
+            raise InputError("independent trainings plant one worst-case user: take 'canaries' out, see --documents")
+        if config.data_defenses:
+            raise InputError("independent trainings train on the records as they are: take 'data_defenses' out")
+        if config.finetune.looks_at_validation:
+            raise InputError(
+                "finetune.select must be 'last' and patience null: choosing a checkpoint would need validation users"
+            )
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise InputError(f"--threshold {self.threshold} is not a number that scores can be held against")
+        if config.finetune.sequence_length < _LEAST_TRAINED:
+            raise InputError(f"finetune.sequence_length must be at least {_LEAST_TRAINED}")
+        if isinstance(defense, FilterDefense):
+            raise InputError(
+                "defense 'filter' promises for a user who is replaced, and may halt; independent trainings add or leave"
+                " out a user: choose another defense"
+            )
+        if isinstance(defense, ClippingDefense) and defense.clip_norm is None:
+            raise InputError("give defense.clip_norm: a norm measured in each training would differ between them")
+        return config
+
+    def worst_case_documents(self) -> int:
+        """How many documents the worst-case user has."""
+        if self.documents is not None:
+            return self.documents
+        defense = self.trained().defense
+        return defense.group_size if isinstance(defense, PrivateDefense) else PLAIN_DOCUMENTS
+
+    def options(self) -> dict[str, Any]:
+        """What the folder remembers besides the config."""
+        return {
+            "runs": self.runs,
+            "target": self.target,
+            "documents": self.worst_case_documents(),
+            "claims": [list(claim) for claim in self.claims],
+            "threshold": self.threshold,
+        }
+
+
+def target_of(name: str) -> Target:
+    """What --target names. Raises InputError for anything else."""
+    match name:
+        case "defense":
+            return "defense"
+        case "none":
+            return "none"
+    raise InputError(f"--target {name}: choose defense (the config's) or none (a control without any)")
+
+
+def trial_job(audit: TrialsAudit, corpus: CorpusData, name: str, base: LanguageModel, key: bytes) -> TrialJob:
+    """What every training has in common: all records of the config's users, and the worst-case user's.
+
+    Args:
+        audit: with a config that can be run.
+        corpus: its audited users take part in every training, with all their records.
+        name: to load ``base`` by.
+        base: the model that all trainings start from.
+        key: of the audit.
+
+    Raises:
+        InputError: a user named like the worst-case user, tokens too few for its signature, or sequences longer than
+            the model takes.
+    """
+    config = audit.trained()
+    defense, recipe, store = config.defense, config.finetune, corpus.store
+    if recipe.sequence_length > base.context:
+        raise InputError(f"finetune.sequence_length is above the {base.context} tokens that '{base.name}' takes")
+    if WORST_CASE_USER in store.users:
+        raise InputError(f"the corpus has a user named '{WORST_CASE_USER}': rename that user")
+    rows = [row for user in corpus.audited.users for row in store.rows(user)]
+    others = texts_of(store, rows)
+    worst = _worst_case_user(audit, base, [*others, *corpus.public_texts()])
+    texts = [*others, *(text for _, text in worst)]
+    whole = isinstance(defense, PrivateDefense) and defense.record_selection == "random_chunk"
+    sequences = encode(base.tokenizer, texts, None if whole else recipe.sequence_length)
+    mechanism = mechanism_of(config, plain_steps=recipe.steps(len(sequences)), cache_dir=accountant_cache())
+    losses = None
+    if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
+        losses = [-s.total / len(s.logprobs) for s in score_texts(base, texts)]
+    documents = tuple(text for _, text in worst)
+    records = PrivateRecords(
+        ids=[*(store.id(row) for row in rows), *(id_ for id_, _ in worst)],
+        users=[*(store.record(row).user for row in rows), *([WORST_CASE_USER] * len(worst))],
+        lengths=[len(s) for s in sequences],
+        losses=losses,
+    )
+    noise = defense.noise() if isinstance(defense, PrivateDefense) else None
+    shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *documents)
+    return TrialJob(
+        base=name,
+        revision=config.model.revision,
+        mechanism=mechanism,
+        recipe=recipe,
+        sequences=tuple(map(tuple, sequences)),
+        records=records,
+        documents=documents,
+        base_scores=tuple(score.total for score in score_texts(base, documents)),
+        noise=noise,
+        micro_records=defense.micro_records if isinstance(defense, PrivateDefense) else 1,
+        chunk=recipe.sequence_length + 1,
+        exactly=defense.kind == "group",
+        clipping=PlainClipping(defense.unit, defense.clip_norm or 0.0)
+        if isinstance(defense, ClippingDefense)
+        else None,
+        identity=text_sha256(*shared, repr(records), repr(sequences)),
+        key=key,
+    )
+
+
+def _worst_case_user(audit: TrialsAudit, base: LanguageModel, seen: Sequence[str]) -> list[tuple[str, str]]:
+    """(id, text) of each document of a user who writes in tokens that none of the texts seen has."""
+    defaults = UnseenTokenCanaries(kind="unseen_token", users=1)
+    counts = token_counts(base.tokenizer, seen)
+    rarest = rare_tokens(base.tokenizer, counts)
+    unseen = [token for token in rarest if not counts[token]]
+    least = 4 * defaults.signature_tokens
+    many = audit.worst_case_documents()
+    (user,) = unseen_token_users(
+        base.tokenizer,
+        [WORST_CASE_USER],
+        candidates=unseen if len(unseen) >= least else rarest[:least],
+        documents=many,
+        records=many,
+        signature_tokens=defaults.signature_tokens,
+        tokens=min(defaults.tokens, audit.config.finetune.sequence_length - 1),
+        seed=audit.config.seed,
+    )
+    return [(record.id, record.text) for record in user.records]

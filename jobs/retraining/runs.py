@@ -1,0 +1,303 @@
+"""Many small trainings, each with the worst-case user or without it: jobs, processes, and one result file for each.
+
+A training is a function of the audit's key and of its own number: whether the worst-case user takes part, and the 256
+bits under which the trainer draws cohorts and noise, are HMACs of both. So no two trainings share a key, one that is
+done again after a kill ends as it would have ended, and nobody can roll the dice again by interrupting.
+"""
+
+import contextlib
+import copy
+import functools
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from heldin.base.coins import fair_coin, keyed_digest
+from heldin.base.errors import InputError, ResumableError
+from heldin.base.files import private_directory, text_sha256, write_text
+from heldin.defenses.choices import NoiseGenerator
+from heldin.defenses.mechanism import Mechanism
+from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.loop import train
+from heldin.finetune.recipe import Recipe
+from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
+from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.logprobs import score_texts
+
+
+@dataclass(frozen=True)
+class TrialJob:
+    """What every training of an audit has in common; picklable.
+
+    Attributes:
+        base: name or folder of the model that all start from, with its revision.
+        mechanism: what runs; a plain one where ``noise`` is None.
+        recipe: public; its seed plus the training's number is the training's seed.
+        sequences: token ids of each record, the worst-case user's last.
+        records: ids, users, lengths and losses of the same records.
+        documents: the worst-case user's texts, which the score reads.
+        base_scores: log-probability of each of these under the base model, nats.
+        noise: generator of a private training.
+        micro_records: see ``plan_private_training``; likewise ``chunk`` and ``exactly``.
+        clipping: of a plain training.
+        identity: hash of everything above.
+        key: of the audit; secret.
+    """
+
+    base: str
+    revision: str | None
+    mechanism: Mechanism
+    recipe: Recipe
+    sequences: tuple[tuple[int, ...], ...]
+    records: PrivateRecords
+    documents: tuple[str, ...]
+    base_scores: tuple[float, ...]
+    noise: NoiseGenerator | None
+    micro_records: int
+    chunk: int
+    exactly: bool
+    clipping: PlainClipping | None
+    identity: str
+    key: bytes = field(repr=False)
+
+    def held_in(self, number: int) -> bool:
+        """Whether the worst-case user takes part: a fair coin of its own for each training."""
+        return fair_coin(self.key, "membership", f"training {number}")
+
+    def key_of(self, number: int) -> bytes:
+        """The training's own key, 256 bits, of this job and number only."""
+        return keyed_digest(self.key, "key of a training", f"{self.identity} {number}")
+
+    def coins(self, runs: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether the worst-case user takes part in each training, shape (runs,)."""
+        return np.array([self.held_in(number) for number in range(runs)], dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A finished training: its score, higher meaning more likely with the worst-case user, and seconds."""
+
+    number: int
+    held_in: bool
+    score: float
+    seconds: float
+
+
+Trainer = Callable[[TrialJob, int, Path], Trial]
+
+
+def train_trial(job: TrialJob, number: int, work: Path) -> Trial:
+    """Train one model by the one loop under the job's mechanism, score the model that it leaves, and throw it away.
+
+    The score looks at nothing but that model and public things: the mean over the worst-case user's documents of
+    log p_model - log p_base (Kandpal et al. 2024, equation 4, on training texts, which differential privacy covers).
+
+    Args:
+        job: of the audit.
+        number: of the training.
+        work: an empty folder of its own, left for the caller to remove.
+    """
+    started = time.monotonic()
+    held_in = job.held_in(number)
+    rows = len(job.sequences) - (0 if held_in else len(job.documents))
+    base = _base(job.base, job.revision)
+    result = train(
+        replace(base, model=copy.deepcopy(base.model)),
+        job.sequences[:rows],
+        replace(job.recipe, seed=(job.recipe.seed + number) % 2**31),
+        work,
+        private=_private(job, number, rows),
+        clipping=job.clipping,
+    )
+    scores = [score.total for score in score_texts(load_language_model(str(result.folder)), job.documents)]
+    score = float(np.mean(np.subtract(scores, job.base_scores)))
+    return Trial(number, held_in, score, time.monotonic() - started)
+
+
+def run_trials(
+    job: TrialJob,
+    runs: int,
+    folder: Path,
+    *,
+    processes: int,
+    trainer: Trainer = train_trial,
+    advance: Callable[[int], object] = lambda _: None,
+) -> list[Trial]:
+    """Train what ``folder`` has no result of yet, one small file for each; all results in the order of their numbers.
+
+    Args:
+        job: what to train.
+        runs: how many.
+        folder: of the audit; results go to ``folder``/runs, each written whole.
+        processes: how many at a time, each with one thread; 1: in this process.
+        trainer: what trains one and scores it; tests give a fast one.
+        advance: called with the number of trainings done.
+
+    Raises:
+        InputError: a result that is damaged or of another audit, or a training that the input does not allow.
+        ResumableError: a training failed; the line names it, finished ones are kept.
+    """
+    done = read_results(job, runs, folder)
+    advance(len(done))
+    todo = [number for number in range(runs) if number not in done]
+    work = folder / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    private_directory(work)
+    run = _in_this_process if processes == 1 else functools.partial(_in_processes, processes=processes)
+    try:
+        with contextlib.closing(run(functools.partial(_attempt, trainer, job, work), todo)) as finished:
+            for trial in finished:
+                done[trial.number] = trial
+                write_result(job, trial, folder)
+                advance(1)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return [done[number] for number in range(runs)]
+
+
+def write_result(job: TrialJob, trial: Trial, folder: Path) -> None:
+    """Write the training's file, whole or not at all, with what it is the result of."""
+    content = {**asdict(trial), "of": _name(job, trial.number)}
+    write_text(_path(folder, trial.number), json.dumps(content) + "\n", private=True)
+
+
+def read_results(job: TrialJob, runs: int, folder: Path) -> dict[int, Trial]:
+    """Finished trainings by number.
+
+    Raises InputError for a file that is damaged, or of another audit: another key, config, corpus or base model.
+    """
+    found = {}
+    for number in range(runs):
+        path = _path(folder, number)
+        if not path.is_file():
+            continue
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            of = content.pop("of")
+            trial = Trial(**content)
+            if not math.isfinite(trial.score + trial.seconds):
+                raise ValueError("not a finite number")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"'{path}' is damaged: remove it, and its training is done again") from error
+        if of != _name(job, number) or (trial.number, trial.held_in) != (number, job.held_in(number)):
+            raise InputError(
+                f"'{path}' is the result of another audit (its key, config, corpus or base model differ): use a new"
+                " folder"
+            )
+        found[number] = trial
+    return found
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / "runs" / f"{number:05d}.json"
+
+
+def _name(job: TrialJob, number: int) -> str:
+    """What a result calls itself: job, number, and a commitment to the training's key."""
+    return text_sha256(job.identity, str(number), text_sha256("key", job.key_of(number).hex()))
+
+
+def _private(job: TrialJob, number: int, rows: int) -> PrivateTraining | None:
+    if job.noise is None:
+        return None
+    r = job.records
+    return plan_private_training(
+        job.mechanism,
+        job.key_of(number),
+        PrivateRecords(r.ids[:rows], r.users[:rows], r.lengths[:rows], None if r.losses is None else r.losses[:rows]),
+        job.noise,
+        micro_records=job.micro_records,
+        chunk=job.chunk,
+        exactly=job.exactly,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _base(name: str, revision: str | None) -> LanguageModel:
+    """The base model, loaded once in each process."""
+    return load_language_model(name, revision=revision)
+
+
+def _attempt(trainer: Trainer, job: TrialJob, work: Path, number: int) -> Trial:
+    """One training in a folder of its own; an error names it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"{number:05d}-", dir=work) as folder:
+            return trainer(job, number, Path(folder))
+    except (InputError, ResumableError) as error:
+        raise type(error)(f"training {number}: {error}") from error
+    except Exception as error:
+        what = (str(error).strip() or "no message").splitlines()[0]
+        raise ResumableError(
+            f"training {number} failed ({type(error).__name__}: {what}); finished ones are kept, and the same command"
+            " goes on"
+        ) from error
+
+
+def _in_this_process(attempt: Callable[[int], Trial], todo: Sequence[int]) -> Generator[Trial, None, None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for number in todo:
+            yield attempt(number)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _in_processes(
+    attempt: Callable[[int], Trial], todo: Sequence[int], *, processes: int
+) -> Generator[Trial, None, None]:
+    """At most ``processes`` at a time; those that are under way are ended if anything goes wrong here."""
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start_worker)
+    waiting, running = deque(todo), dict[Future[Trial], int]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < processes:
+                number = waiting.popleft()
+                running[pool.submit(attempt, number)] = number
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                trial = future.result()
+                del running[future]
+                yield trial
+        pool.shutdown()
+    except BrokenProcessPool as error:
+        numbers = ", ".join(map(str, sorted(running.values())))
+        raise ResumableError(
+            f"a process was ended from outside during one of the trainings {numbers} (out of memory?); finished ones"
+            " are kept: run the command again with fewer --processes"
+        ) from error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - others:
+            child.terminate()
+            child.join()
+
+
+def _start_worker() -> None:
+    """One thread; the parent alone answers Ctrl-C, and a worker does not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,328 @@
+"""The data side of a run: store, public users, ledger, and what of them each stage may see."""
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heldin.audit.coarse import coarse_percentiles
+from heldin.base.coins import keyed_order, seed_key
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
+from heldin.canaries.kinds import Canary
+from heldin.corpus.aliases import load_aliases
+from heldin.corpus.build import build_store
+from heldin.corpus.names import missing_names_line
+from heldin.corpus.split import Assignment, Part, Role, Selection, check_pool, select_users
+from heldin.corpus.store import Corpus, CorpusStore, texts_of
+from heldin.defenses.texts.data_side import Cap, Removal, TrainingRecord, apply_defenses
+from heldin.finetune.batches import encode
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.ledger import Ledger, draw_ledger, ledger_of_run
+from heldin.jobs.run.planting import check_enough_users, plant
+from heldin.jobs.run.validation import CurveTexts
+from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import score_texts
+from heldin.record.document import CorpusFacts, Overlaps, SplitFacts
+from heldin.record.overlaps import measured, seen_in_training, texts_in
+
+VALIDATION_RECORDS = 20  # of each public validation user
+
+
+@dataclass(frozen=True)
+class CorpusData:
+    """The corpus of a run before anything is planted or drawn."""
+
+    store: CorpusStore
+    audited: Selection
+    public_rows: tuple[int, ...]
+    public_users: int
+    validation_rows: tuple[int, ...] = ()
+
+    def public_texts(self) -> list[str]:
+        """Texts that pre-training may see."""
+        return texts_of(self.store, self.public_rows)
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Everything of the corpus that a run uses; ``store`` has the canary users in it, where there are any."""
+
+    corpus: CorpusData
+    store: Corpus
+    canaries: Mapping[str, Canary]
+    ledger: Ledger
+    training_rows: tuple[int, ...]
+    removals: tuple[Removal, ...] = ()
+
+    def public_texts(self) -> list[str]:
+        """Texts that pre-training may see."""
+        return self.corpus.public_texts()
+
+    def training_texts(self) -> list[str]:
+        """Texts that fine-tuning may see, and no others."""
+        return texts_of(self.store, self.training_rows)
+
+    def attacker_texts(self, users: Sequence[str], limit: int | None = None) -> dict[str, list[str]]:
+        """Fresh texts by user, at most ``limit`` of each."""
+        rows = self.ledger.rows(list(users), Part.ATTACKER)
+        return {user: texts_of(self.store, its[:limit]) for user, its in rows.items()}
+
+    def training_documents(self, users: Sequence[str], limit: int, seed: int) -> dict[str, list[str]]:
+        """By user at most ``limit`` of the texts that training saw or would have seen: the rule knows no coin."""
+        key, rows = seed_key(seed), self.ledger.rows(list(users), Part.TRAIN)
+        by_id = {user: {self.store.id(row): row for row in its} for user, its in rows.items()}
+        return {
+            user: texts_of(self.store, [its[id_] for id_ in keyed_order(key, "known documents", list(its))[:limit]])
+            for user, its in by_id.items()
+        }
+
+    def real(self, users: Iterable[str]) -> list[str]:
+        """Those of the users who are not canary users."""
+        return [user for user in users if user not in self.canaries]
+
+    def membership(self) -> dict[str, bool]:
+        """Scored real user to whether held in; for ``jobs.run.outcome`` only."""
+        return {user: self.ledger.roles[user] is Role.HELD_IN for user in self.real(self.ledger.scored_users())}
+
+    def canary_membership(self) -> dict[str, bool]:
+        """Canary user to whether held in; for ``jobs.run.outcome`` only."""
+        return {user: self.ledger.roles[user] is Role.HELD_IN for user in sorted(self.canaries)}
+
+
+def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
+    """Build or open the store, and say who is audited and who is public.
+
+    Raises:
+        InputError: see ``build_store``, ``select_users`` and ``check_pool``; more canary users than users.
+    """
+    aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
+    reporter.say("corpus: reading")
+    store = build_store(
+        config.corpus.source.source(),
+        cache_directory(),
+        aliases=aliases,
+        skip_bad_rows=config.corpus.skip_bad_lines,
+    )
+    reporter.say(
+        f"corpus: {counted(len(store.users), 'user')}, {counted(len(store), 'record')},"
+        f" {counted(store.report.skipped, 'row')} skipped"
+    )
+    if line := missing_names_line(store.users):
+        reporter.say(line)
+    audited = select_users(store, config.corpus.users, seed=config.seed)
+    if len(audited.users) < 2:
+        raise InputError(
+            f"{len(audited.users)} of {len(store.users)} users pass corpus.users ({audited.dropped_by_pattern} dropped"
+            f" by pattern, {audited.dropped_by_minimum} with fewer than {config.corpus.users.min_records} records): an"
+            " audit needs at least 2 users, and 100 to say much"
+        )
+    check_enough_users(config, len(audited.users))
+    check_pool(len(audited.users), config.split.audit_pool)
+    validation = _validation_users(config, store, audited)
+    taken = frozenset((*audited.users, *validation))
+    rows = [row for user in validation for row in list(store.rows(user))[:VALIDATION_RECORDS]]
+    return CorpusData(store, audited, *_public_rows(config, store, taken), tuple(rows))
+
+
+def prepare_data(
+    config: RunConfig,
+    out: Path,
+    reporter: Reporter,
+    corpus: CorpusData | None = None,
+    base: LanguageModel | None = None,
+) -> RunData:
+    """Plant the canary users, fix the pool, set records aside, draw coins (or read what the run has of all this).
+
+    Args:
+        config: of the run.
+        out: the run folder.
+        reporter: where progress goes.
+        corpus: of ``read_corpus``, read here if None.
+        base: the model before fine-tuning; needed where ``needs_base`` says so.
+
+    Raises:
+        InputError: see ``read_corpus``, ``plant`` and ``assign``.
+    """
+    corpus = corpus or read_corpus(config, reporter)
+    store: Corpus = corpus.store
+    canaries: Mapping[str, Canary] = {}
+    if config.canaries:
+        if base is None:
+            raise ValueError("canary users are made with the base model: give it")
+        store = planted = plant(config, corpus.store, corpus.audited.users, corpus.public_rows, base, out, reporter)
+        canaries = planted.canaries
+    replaced = {canary.source for canary in canaries.values()}
+    draw = functools.partial(
+        draw_ledger,
+        store,
+        tuple(user for user in corpus.audited.users if user not in replaced),
+        assignment=config.split.assignment,
+        audit_pool=config.split.audit_pool,
+        attacker_fraction=config.split.attacker_fraction,
+        evaluation_fraction=config.split.evaluation_fraction,
+        seed=config.seed,
+        canaries={user: canary.documents for user, canary in canaries.items()},
+    )
+    ledger = ledger_of_run(out / "ledger", lambda key: draw(key=key))
+    rows, removals = defended(config, store, ledger, base)
+    data = RunData(corpus, store, canaries, ledger, rows, removals)
+    counts = data.ledger.count(data.canaries)
+    reporter.say(
+        f"split: {counted(counts[Role.HELD_IN], 'user')} held in, {counts[Role.HELD_OUT]} held out,"
+        f" {counts[Role.ALWAYS_IN]} always in; {counted(corpus.public_users, 'public user')}"
+    )
+    if canaries:
+        included = sum(data.canary_membership().values())
+        reporter.say(f"canaries: {counted(included, 'canary user')} held in, {len(canaries) - included} held out")
+    for removal in removals:
+        reporter.say(
+            f"{removal.name}: {removal.removed:,} of {counted(removal.before, 'training record')} left out, of"
+            f" {counted(removal.users, 'user')}"
+        )
+    return data
+
+
+def needs_base(config: RunConfig) -> bool:
+    """Whether the data side looks at the base model: to make canary users, or to rank records for a cap."""
+    ranked = any(isinstance(d, Cap) and d.selection != "random" for d in config.data_defenses)
+    return bool(config.canaries) or ranked
+
+
+def defended(
+    config: RunConfig, store: Corpus, ledger: Ledger, base: LanguageModel | None
+) -> tuple[tuple[int, ...], tuple[Removal, ...]]:
+    """The rows that are trained on after the data-side defenses, and what these left out."""
+    rows = ledger.training_rows()
+    if not config.data_defenses:
+        return tuple(rows), ()
+
+    def of_base() -> LanguageModel:
+        if base is None:
+            raise ValueError("records are ranked by the base model: give it")
+        return base
+
+    records = [TrainingRecord(row, (its := store.record(row)).user, its.id, its.text) for row in rows]
+    left, removals = apply_defenses(
+        config.data_defenses,
+        records,
+        lengths=lambda texts: [len(ids) for ids in encode(of_base().tokenizer, texts, None)],
+        losses=lambda texts: [-s.total / len(s.logprobs) for s in score_texts(of_base(), list(texts))],
+        seed=config.seed,
+    )
+    return tuple(record.row for record in left), tuple(removals)
+
+
+def curve_texts(data: RunData, *, validation_texts: int, per_user: int, seed: int) -> CurveTexts:
+    """Samples of real users for the curves: at most so many validation texts a side and attacker texts a user."""
+    held_in, held_out = (data.real(data.ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
+    return CurveTexts(
+        held_in_validation=_sample(data, held_in, Part.VALIDATION, validation_texts, seed),
+        held_out_validation=_sample(data, held_out, Part.VALIDATION, validation_texts, seed),
+        held_in_attack=data.attacker_texts(held_in, per_user),
+        held_out_attack=data.attacker_texts(held_out, per_user),
+        public_validation=texts_of(data.corpus.store, data.corpus.validation_rows[:validation_texts]),
+    )
+
+
+def corpus_facts(corpus: CorpusData) -> CorpusFacts:
+    """What the record says of the corpus."""
+    store, audited = corpus.store, corpus.audited
+    return CorpusFacts(
+        fingerprint=store.fingerprint,
+        users=len(store.users),
+        records=len(store),
+        skipped_rows=store.report.skipped,
+        records_per_audited_user=coarse_percentiles([store.count(u) for u in audited.users]),
+        dropped_by_pattern=audited.dropped_by_pattern,
+        dropped_by_minimum=audited.dropped_by_minimum,
+        dropped_by_maximum=audited.dropped_by_maximum,
+        dropped_by_sampling=audited.dropped_by_sampling,
+        public_users=corpus.public_users,
+        public_records=len(corpus.public_rows),
+    )
+
+
+def split_facts(data: RunData) -> SplitFacts:
+    """What the record says of the split of the real users."""
+    ledger, counts = data.ledger, data.ledger.count(data.canaries)
+    coins = ledger.assignment is Assignment.COIN
+    parts = {part.value: sum(len(ledger.parts[user][part]) for user in data.real(ledger.parts)) for part in Part}
+    return SplitFacts(
+        assignment=ledger.assignment.value,
+        known_by="measured",
+        certifiable=coins,
+        standing_reason=(
+            "each audited user was held in by an independent fair coin under a fresh secret key"
+            if coins
+            else "an exact half of the users was held in, so their coins depend on each other and certify nothing"
+        ),
+        held_in=counts[Role.HELD_IN],
+        held_out=counts[Role.HELD_OUT],
+        always_in=counts[Role.ALWAYS_IN],
+        records_by_part={**parts, "trained on": len(data.training_rows)},
+        key_commitment=ledger.key_commitment(),
+        ledger_commitment=ledger.commitment(),
+        overlaps=_overlaps(data),
+    )
+
+
+def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection) -> tuple[str, ...]:
+    """Public users whose loss chooses the checkpoint: neither audited nor pre-trained on."""
+    rule = config.corpus.public_validation
+    if rule is None:
+        return ()
+    users = select_users(store, rule, taken=frozenset(audited.users), seed=config.seed, purpose="validation").users
+    if not users:
+        raise InputError("corpus.public_validation admits no user beside the audited ones: widen its rule")
+    return users
+
+
+def _public_rows(config: RunConfig, store: CorpusStore, taken: frozenset[str]) -> tuple[tuple[int, ...], int]:
+    """Rows of public users, who are never audited ones nor for validation, at most so many of each."""
+    if config.model.pretrain is None:
+        return (), 0
+    rule = config.model.pretrain.users
+    public = select_users(store, rule, taken=taken, seed=config.seed, purpose="public")
+    limit = config.model.pretrain.max_records_per_user
+    rows = [row for user in public.users for row in list(store.rows(user))[:limit]]
+    return tuple(rows), len(public.users)
+
+
+def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) -> list[str]:
+    rows = [row for its in data.ledger.rows(users, part).values() for row in its]
+    by_id = {data.store.id(row): row for row in rows}
+    return texts_of(
+        data.store, [by_id[i] for i in keyed_order(seed_key(seed), "validation sample", list(by_id))[:count]]
+    )
+
+
+def _overlaps(data: RunData) -> Overlaps:
+    """Exact matches of real users' texts between sides; canary users' training texts are among those trained on."""
+    store, ledger = data.store, data.ledger
+
+    def training() -> Iterator[tuple[str, str]]:
+        for row in data.training_rows:
+            record = store.record(row)
+            yield record.user, record.text
+
+    held_in, held_out = (data.real(ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
+    scored = data.attacker_texts(data.real(ledger.scored_users()))
+    left_out = {user: texts_of(store, ledger.parts[user][Part.TRAIN]) for user in held_out}
+    of_scored, of_left_out = (seen_in_training(texts, training()) for texts in (scored, left_out))
+    sides = ([text for user in users for text in scored[user]] for users in (held_out, held_in))
+    audited = (text for user in data.real(ledger.roles) for part in Part for text in _texts(data, user, part))
+    return Overlaps(
+        scored_texts_in_same_users_training=measured(of_scored.own),
+        scored_texts_in_other_users_training=measured(of_scored.others),
+        held_out_texts_in_training=measured(of_left_out.anywhere),
+        held_out_users_in_training=measured(len(of_left_out.users)),
+        held_out_texts_in_held_in=measured(texts_in(*sides)),
+        audited_texts_in_public=measured(texts_in(audited, texts_of(store, data.corpus.public_rows))),
+    )
+
+
+def _texts(data: RunData, user: str, part: Part) -> list[str]:
+    return texts_of(data.store, data.ledger.parts[user][part])

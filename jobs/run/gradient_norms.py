@@ -1,0 +1,47 @@
+"""Whether canary users' records have outlying gradients that clipping would reach (Kandpal et al. 2024, Figure 12)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heldin.audit.coarse import significant
+from heldin.audit.results import GradientNorms
+from heldin.base.coins import keyed_order, seed_key
+from heldin.corpus.split import Part
+from heldin.finetune.batches import encode
+from heldin.finetune.gradient_norms import gradient_norms
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.data import RunData
+from heldin.models.loading import LanguageModel
+
+RECORDS = 256  # of each group
+BINS = 24
+
+
+def canary_gradient_norms(config: RunConfig, data: RunData, base: LanguageModel) -> GradientNorms | None:
+    """Gradient norms of training records of canary and real users at the base model; None without canary users.
+
+    Of all users whose membership chance decides, held in or not: norms are a fact of the records.
+    """
+    if not data.canaries:
+        return None
+    users = data.ledger.scored_users()
+    planted = [user for user in users if user in data.canaries]
+    groups = [_sequences(config, data, base, its) for its in (planted, data.real(users))]
+    of_canaries, of_real = (np.array(gradient_norms(base, [[s] for s in its])) for its in groups)
+    together = np.concatenate([of_canaries, of_real])
+    # a tenth beyond either end, and short: the outer edges are no record's own norm
+    edges = np.geomspace(significant(0.9 * together.min()), significant(1.1 * together.max()), BINS + 1)
+    return GradientNorms(
+        edges=edges.tolist(),
+        canaries=np.histogram(of_canaries, edges)[0].tolist(),
+        real=np.histogram(of_real, edges)[0].tolist(),
+    )
+
+
+def _sequences(config: RunConfig, data: RunData, base: LanguageModel, users: Sequence[str]) -> list[list[int]]:
+    rows = [row for its in data.ledger.rows(list(users), Part.TRAIN).values() for row in its]
+    by_id = {data.store.id(row): row for row in rows}
+    chosen = keyed_order(seed_key(config.seed), "gradient norms", list(by_id))[:RECORDS]
+    texts = [data.store.record(by_id[id_]).text for id_ in chosen]
+    return encode(base.tokenizer, texts, config.finetune.sequence_length)

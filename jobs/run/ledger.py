@@ -1,0 +1,182 @@
+"""The membership ledger: who is held in, which record is for what, and the key behind the coins. Owner-only files.
+
+The trainer is handed ``training_rows`` and nothing else; the attack is handed users and ``attacker_rows`` and nothing
+else. Only ``audit/`` joins scores to roles.
+"""
+
+import hmac
+import json
+from collections import Counter
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from heldin.base.coins import keyed_order, new_key, seed_key
+from heldin.base.errors import InputError
+from heldin.base.files import private_directory, text_sha256, whole_file
+from heldin.corpus.split import Assignment, Part, Role, assign, assign_canaries, set_aside
+from heldin.corpus.store import Corpus
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Roles and parts of the audited users of one corpus. Secret: never in a record or a report."""
+
+    key: bytes
+    corpus: str
+    split: str
+    assignment: Assignment
+    roles: Mapping[str, Role]
+    parts: Mapping[str, Mapping[Part, tuple[int, ...]]]
+
+    def users(self, role: Role) -> list[str]:
+        """Users of a role, sorted."""
+        return sorted(user for user, its in self.roles.items() if its is role)
+
+    def scored_users(self) -> list[str]:
+        """Users whose membership chance decided, sorted, held in and held out mixed."""
+        return sorted(user for user, its in self.roles.items() if its is not Role.ALWAYS_IN)
+
+    def training_rows(self) -> list[int]:
+        """Rows that are trained on: training parts of held-in and always-in users, sorted."""
+        trained = (user for user, role in self.roles.items() if role is not Role.HELD_OUT)
+        return sorted(row for user in trained for row in self.parts[user][Part.TRAIN])
+
+    def rows(self, users: list[str], part: Part) -> dict[str, tuple[int, ...]]:
+        """Rows of one part by user."""
+        return {user: self.parts[user][part] for user in users}
+
+    def key_commitment(self) -> str:
+        """What the record says of the key: its hash."""
+        return text_sha256("key", self.key.hex())
+
+    def commitment(self) -> str:
+        """What the record says of the coins: a keyed hash, which the coins' few bits do not betray."""
+        roles = json.dumps({user: role.value for user, role in sorted(self.roles.items())})
+        return hmac.digest(self.key, b"ledger" + roles.encode(), "sha256").hex()
+
+    def count(self, without: Container[str] = ()) -> Mapping[Role, int]:
+        """Users by role, those of ``without`` (canary users) left out."""
+        return Counter(role for user, role in self.roles.items() if user not in without)
+
+
+def draw_ledger(
+    store: Corpus,
+    users: tuple[str, ...],
+    *,
+    assignment: Assignment,
+    audit_pool: int | None,
+    attacker_fraction: float,
+    evaluation_fraction: float,
+    seed: int,
+    key: bytes,
+    canaries: Mapping[str, int | None] | None = None,
+) -> Ledger:
+    """Set every user's records aside, then draw the coins under the secret ``key``.
+
+    Args:
+        store: with the records of ``users`` and ``canaries``.
+        users: the fixed pool of real users.
+        assignment: see ``assign``; canary users are always flipped, each by its own fair coin.
+        audit_pool: see ``assign``; of the real users.
+        attacker_fraction: see ``set_aside``; the same rule for canary users.
+        evaluation_fraction: see ``set_aside``.
+        seed: public, of the set-asides.
+        key: secret, of the coins.
+        canaries: canary user to the records that it may give to training (None: all that are not set aside).
+    """
+    planted = dict(canaries or {})
+    parts = {
+        user: set_aside(
+            {row: store.id(row) for row in store.rows(user)},
+            attacker_fraction=attacker_fraction,
+            evaluation_fraction=evaluation_fraction,
+            seed=seed,
+        )
+        for user in (*users, *planted)
+    }
+    for user, documents in planted.items():
+        parts[user][Part.TRAIN] = _some(store, parts[user][Part.TRAIN], documents, seed)
+    roles = assign(users, assignment=assignment, audit_pool=audit_pool, key=key, seed=seed)
+    roles |= assign_canaries(list(planted), key=key)
+    options = repr((assignment.value, audit_pool, attacker_fraction, evaluation_fraction, seed))
+    split = text_sha256(options, *users, *([repr(sorted(planted.items()))] if planted else []))
+    return Ledger(key, store.fingerprint, split, assignment, roles, parts)
+
+
+def _some(store: Corpus, rows: tuple[int, ...], most: int | None, seed: int) -> tuple[int, ...]:
+    """At most so many of the rows, chosen by their record ids."""
+    row_of = {store.id(row): row for row in rows}
+    return tuple(sorted(row_of[id_] for id_ in keyed_order(seed_key(seed), "canary documents", list(row_of))[:most]))
+
+
+def save_ledger(ledger: Ledger, folder: Path) -> None:
+    """Write the ledger below ``folder`` (owner-only); ``ledger.json`` comes last and marks it whole."""
+    private_directory(folder)
+    users = [(user, role.value) for user, role in ledger.roles.items()]
+    records = [
+        (row, user, part.value) for user, of in ledger.parts.items() for part, rows in of.items() for row in rows
+    ]
+    with whole_file(folder / "users.parquet", private=True) as temporary:
+        pq.write_table(pa.table({"user": [u for u, _ in users], "role": [r for _, r in users]}), temporary)
+    with whole_file(folder / "records.parquet", private=True) as temporary:
+        columns = {
+            "row": [r for r, _, _ in records],
+            "user": [u for _, u, _ in records],
+            "part": [p for *_, p in records],
+        }
+        pq.write_table(pa.table(columns), temporary)
+    with whole_file(folder / "ledger.json", private=True) as temporary:
+        content = {
+            "key": ledger.key.hex(),
+            "corpus": ledger.corpus,
+            "split": ledger.split,
+            "assignment": ledger.assignment.value,
+        }
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+
+
+def load_ledger(folder: Path) -> Ledger | None:
+    """The ledger below ``folder``, or None if none was finished there."""
+    if not (folder / "ledger.json").is_file():
+        return None
+    try:
+        content = json.loads((folder / "ledger.json").read_text(encoding="utf-8"))
+        users = pq.read_table(folder / "users.parquet").to_pydict()
+        parts: dict[str, dict[Part, list[int]]] = {user: {part: [] for part in Part} for user in users["user"]}
+        records = pq.read_table(folder / "records.parquet").to_pydict()
+        for row, user, part in zip(records["row"], records["user"], records["part"], strict=True):
+            parts[user][Part(part)].append(row)
+        return Ledger(
+            key=bytes.fromhex(content["key"]),
+            corpus=content["corpus"],
+            split=content["split"],
+            assignment=Assignment(content["assignment"]),
+            roles={user: Role(role) for user, role in zip(users["user"], users["role"], strict=True)},
+            parts={user: {part: tuple(rows) for part, rows in of.items()} for user, of in parts.items()},
+        )
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise InputError(f"the ledger '{folder}' is damaged: its run cannot go on; start a new run folder") from error
+
+
+def ledger_of_run(folder: Path, draw: Callable[[bytes], Ledger]) -> Ledger:
+    """The run's ledger: drawn under the key kept in ``folder`` if there is one, else under a fresh one and saved.
+
+    Raises:
+        InputError: the kept ledger belongs to another corpus, another split, or another membership.
+    """
+    kept = load_ledger(folder)
+    drawn = draw(kept.key if kept else new_key())
+    if kept is None:
+        save_ledger(drawn, folder)
+        return drawn
+    if kept != drawn:
+        names = ("corpus", "split", "roles", "parts")
+        differing = ", ".join(name for name in names if getattr(kept, name) != getattr(drawn, name))
+        raise InputError(
+            f"'{folder}' is the ledger of another run ({differing} differ from this one's): use a new run folder"
+        )
+    return kept

@@ -1,0 +1,200 @@
+"""One run, from corpus to record. Each stage leaves one named file in the run folder and is not done twice.
+
+config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from heldin.audit.exposure import write_people
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory, one_process_at_a_time, private_directory, write_text
+from heldin.base.progress import LineReporter, Reporter
+from heldin.bounds.power import forecast
+from heldin.finetune.pretraining import pretrain, pretrained_folder
+from heldin.finetune.ranks import first_process_first, joined, rank
+from heldin.jobs.config import RunConfig
+from heldin.jobs.environment import environment
+from heldin.jobs.run.data import CorpusData, corpus_facts, prepare_data, read_corpus, split_facts
+from heldin.jobs.run.gradient_norms import canary_gradient_norms
+from heldin.jobs.run.outcome import outcome_of
+from heldin.jobs.run.plan import claims_of, require_mechanism, settle_plan
+from heldin.jobs.run.references import check_references
+from heldin.jobs.run.scoring import score, scoring_rule
+from heldin.jobs.run.training import finetune, measured_clip_norm, training_facts
+from heldin.models.loading import LanguageModel, load_language_model, same_tokens
+from heldin.record.document import DocumentsFacts, ModelFacts, Record, write_record
+from heldin.record.masking import masked, without_names
+
+
+def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
+    """Do whatever of the run ``out`` does not hold yet, and return its record.
+
+    Under ``torchrun`` every process calls it: the first prepares and writes, all train, and the first goes on alone.
+
+    Args:
+        config: of the run; the same as that of an earlier, unfinished run in ``out``.
+        out: the run folder.
+        reporter: where progress goes.
+        command: how the run was called, for the record.
+
+    Returns:
+        The record; None where a filter halted training, which is a result and leaves no model, and in other processes.
+
+    Raises:
+        InputError: ``out`` holds a run of another config or another process works in it, or the input cannot be used.
+        ResumableError: training diverged.
+    """
+    require_mechanism(config)
+    with ExitStack() as until_the_end:
+        return _stages(config, out, reporter, command, until_the_end)
+
+
+def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, until_the_end: ExitStack) -> Record | None:
+    seconds: dict[str, float] = {}
+    with joined():
+        reporter = reporter if rank() == 0 else LineReporter(lambda _: None)
+        with first_process_first():
+            _claim_folder(config, out)
+            if rank() == 0:
+                until_the_end.enter_context(one_process_at_a_time(out))
+            with _timed(seconds, "corpus"):
+                corpus = read_corpus(config, reporter)
+                check_references(config, corpus)
+            with _timed(seconds, "base model"):
+                base_name, base = base_model(config, corpus, reporter)
+            with _timed(seconds, "canaries and coins"):
+                data = prepare_data(config, out, reporter, corpus, base)
+        with _timed(seconds, "fine-tuning"):
+            norms = canary_gradient_norms(config, data, base) if rank() == 0 else None
+            clip_norm = measured_clip_norm(config, data, base, out, reporter)
+            with first_process_first():
+                mechanism = settle_plan(config, data, out, clip_norm=clip_norm)
+                claims = claims_of(mechanism)
+                for line in forecast(len(data.membership()), config.audit.delta, claims):
+                    reporter.say(line)
+            result = finetune(config, data, base, mechanism, out, reporter)
+        if rank() > 0:
+            return None
+    if result.halted:
+        reporter.say(
+            f"halted after {result.steps} steps: the users' gradients do not lie within tau of each other; this is a"
+            " result, and no model is released"
+        )
+        return None
+    with _timed(seconds, "scoring"):
+        target = load_language_model(str(result.folder))
+        named = config.attack.reference
+        reference = load_language_model(named or base_name, revision=None if named else config.model.revision)
+        statistics = score(config, data, base_name, target, reference, mechanism, out, reporter)
+    with _timed(seconds, "statistics"):
+        outcome = outcome_of(config, data, statistics, claims, reporter)
+        write_people(outcome.people, out / "people.parquet")
+    results = outcome.results
+    record = Record(
+        kind="run",
+        name=config.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=without_names(command),
+        config=masked(config.model_dump(mode="json")),
+        corpus=corpus_facts(data.corpus),
+        split=split_facts(data),
+        target=model_facts(
+            target, f"{base_name} fine-tuned in this run" if config.model.base else "fine-tuned in this run"
+        ),
+        reference=model_facts(
+            reference, config.attack.reference or config.model.base or "the base model, pre-trained here"
+        ),
+        training=training_facts(config, data, mechanism, result),
+        primary_attack=config.attack.primary,
+        attacker_texts=outcome.attacker_texts,
+        documents=DocumentsFacts(kind=config.attack.documents[0], known_by="measured"),
+        scoring_rule=scoring_rule(config.attack.max_characters),
+        per_text=not same_tokens(target.tokenizer, reference.tokenizer),
+        resamples=config.audit.resamples,
+        decision=results.decision,
+        attacks=results.attacks,
+        blind=results.blind,
+        judgement=outcome.judgement,
+        canaries=outcome.canaries,
+        gradient_norms=norms,
+        knowledge=results.knowledge,
+        dials=results.dials,
+        exposure=outcome.exposure,
+        environment=environment(seconds),
+    )
+    write_record(record, out / "record.json")
+    return record
+
+
+def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
+    """What the record says of a model."""
+    return ModelFacts(
+        name=name,
+        parameters=lm.parameters(),
+        fingerprint=lm.fingerprint,
+        architecture=type(lm.model).__name__,
+    )
+
+
+def _claim_folder(config: RunConfig, out: Path) -> None:
+    """Make the run folder, or find in it an earlier run of the same config."""
+    path = out / "config.yaml"
+    content = config.model_dump(mode="json")
+    if path.is_file():
+        try:
+            earlier = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(f"'{path}' is damaged: choose another --out") from error
+        changed = _first_difference(earlier, content)
+        if changed:
+            raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out")
+        return
+    claim_new_folder(out, "run")
+    write_text(path, yaml.safe_dump(content, sort_keys=False))
+
+
+def claim_new_folder(out: Path, what: str) -> None:
+    """Make ``out`` for its owner only; refuse it, unchanged, if it holds anything or is a file."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
+    private_directory(out)
+
+
+def _first_difference(a: Any, b: Any, where: str = "") -> str:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in dict.fromkeys([*a, *b]):
+            found = _first_difference(a.get(key), b.get(key), f"{where}.{key}" if where else str(key))
+            if found:
+                return found
+        return ""
+    return "" if a == b else where
+
+
+def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
+    """The name to load the base model by, and the model, pre-trained here if the config says so."""
+    if config.model.pretrain is None:
+        name = str(config.model.base)
+        return name, load_language_model(name, revision=config.model.revision)
+    texts = corpus.public_texts()
+    recipe = config.model.pretrain.recipe
+    folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
+    if (folder / "config.json").is_file():
+        reporter.say("base model: pre-trained before on the same public texts")
+        return str(folder), load_language_model(str(folder))
+    with reporter.track("pre-training", recipe.steps(len(texts)) if texts else 0, "steps") as advance:
+        lm = pretrain(texts, config.model.pretrain.shape, recipe, cache_directory(), advance=advance)
+    return str(folder), lm
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    seconds[stage] = time.monotonic() - started

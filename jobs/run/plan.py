@@ -1,0 +1,278 @@
+"""The plan of a run: the mechanism that its config gives, written before the first step, and what it claims.
+
+Nothing here looks at the private records; only a plain run's number of steps follows from them.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, assert_never
+
+import yaml
+
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory
+from heldin.bounds.catalogue import mechanism_claim
+from heldin.bounds.verdict import Claim
+from heldin.canaries.config import SubstringCanaries, UnseenTokenCanaries
+from heldin.corpus.config import PresetCorpus
+from heldin.corpus.presets.catalogue import preset_named
+from heldin.corpus.split import Assignment
+from heldin.defenses.choices import (
+    BatchClip,
+    CappedPoissonSampler,
+    Clip,
+    ConcentrationFilter,
+    ConstantDivisor,
+    DataStep,
+    FlatClip,
+    FullBatchSampler,
+    NoClip,
+    NormalisedClip,
+    PoissonSampler,
+    Sampler,
+    ShuffledSampler,
+)
+from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
+from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.defenses.texts.data_side import declared
+from heldin.finetune.recipe import Select
+from heldin.jobs.config import RunConfig, parse_config
+from heldin.jobs.run.data import RunData
+
+
+def settle_plan(config: RunConfig, data: RunData, out: Path, *, clip_norm: float | None = None) -> Mechanism:
+    """Write ``out``/plan.json before the first step, or read the one that is there.
+
+    Args:
+        config: of the run.
+        data: of the run.
+        out: the run folder.
+        clip_norm: measured in a plain run, where a clipping defense names none.
+
+    Raises:
+        InputError: the plan that is there is not the one that the config gives, or ``out`` is a copy of a private run.
+    """
+    plain_steps = config.finetune.steps(len(data.training_rows))
+    mechanism = mechanism_of(config, plain_steps=plain_steps, clip_norm=clip_norm, cache_dir=accountant_cache())
+    path = out / "plan.json"
+    if path.is_file():
+        kept = read_plan(path, cache_dir=accountant_cache())
+        changed = [name for name in Mechanism.model_fields if getattr(kept, name) != getattr(mechanism, name)]
+        if changed:
+            raise InputError(f"'{path}' is another plan ({', '.join(changed)} differ): use a new run folder")
+    else:
+        write_plan(mechanism, path, cache_dir=accountant_cache())
+    if mechanism.unit != "none":
+        _refuse_copies(out)
+    return mechanism
+
+
+def claims_of(mechanism: Mechanism) -> list[Claim]:
+    """What the audit tests: the accountant's curve, where the plan is a guarantee for users."""
+    promise = mechanism.guarantee(cache_dir=accountant_cache())
+    if not isinstance(promise, Guarantee) or promise.unit != "user":
+        return []
+    return [mechanism_claim(mechanism, cache_dir=accountant_cache())]
+
+
+def mechanism_of(
+    config: RunConfig, *, plain_steps: int, clip_norm: float | None = None, cache_dir: Path | None = None
+) -> Mechanism:
+    """The run's mechanism, its noise calibrated where the config names a target.
+
+    Args:
+        config: of the run.
+        plain_steps: steps of plain training, which follow from the data; a private run's come from the config.
+        clip_norm: of a clipping defense that names none.
+        cache_dir: of the accountant.
+    """
+    defense = config.defense
+    match defense:
+        case NoDefense():
+            return _plain(config, plain_steps, NoClip())
+        case ClippingDefense():
+            norm = defense.clip_norm or clip_norm
+            assert norm is not None
+            return _plain(config, plain_steps, BatchClip(norm=norm) if defense.unit == "batch" else FlatClip(norm=norm))
+        case PrivateDefense():
+            mechanism = Mechanism(
+                **_common(config, defense),
+                unit="example" if defense.kind == "example" else "user",
+                adjacency="zero_out" if defense.sampler == "shuffled" else "add_remove",
+                sampled="user" if defense.kind == "uls" else "example",
+                sampler=_sampler(defense),
+                clip=_clip(defense),
+                noise_multiplier=1.0 if defense.noise_multiplier is None else defense.noise_multiplier,
+                divisor=ConstantDivisor(value=defense.cohort),
+                protected_units=defense.protected_users,
+            )
+            if defense.target_epsilon is None:
+                return mechanism
+            return mechanism.calibrated(defense.target_epsilon, cache_dir=cache_dir)
+        case FilterDefense():
+            return Mechanism(
+                **_common(config, defense),
+                unit="user",
+                adjacency="replace",
+                sampled="user",
+                sampler=FullBatchSampler(population=defense.population),
+                clip=ConcentrationFilter(tau=defense.tau, above_epsilon=defense.target_epsilon / 2),
+                noise_multiplier=1.0,
+                divisor=ConstantDivisor(value=defense.population),
+            ).calibrated(defense.target_epsilon, cache_dir=cache_dir)
+        case _:
+            assert_never(defense)
+
+
+def require_mechanism(config: RunConfig) -> None:
+    """Find out, before a corpus is read or a model pre-trained, whether the config gives a mechanism at all.
+
+    Raises InputError where it does not: a cohort above the population, noise that no epsilon needs, and the like.
+    """
+    mechanism_of(config, plain_steps=1, clip_norm=1.0, cache_dir=accountant_cache())
+
+
+def configured_mechanism(config: RunConfig, plan: Mechanism, plain_steps: int) -> Mechanism:
+    """The mechanism that a finished run's config gives, with the clip norm of its plan where the run measured one."""
+    norm = plan.clip.norm if isinstance(plan.clip, BatchClip | FlatClip) else None
+    return mechanism_of(config, plain_steps=plain_steps, clip_norm=norm, cache_dir=accountant_cache())
+
+
+def read_run_config(folder: Path) -> RunConfig:
+    """The config that a run folder keeps. Raises InputError where it is missing or damaged."""
+    path = folder / "config.yaml"
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"'{path}' is missing or damaged: the run cannot be checked without it") from error
+    return parse_config(content, str(path))
+
+
+def _common(config: RunConfig, defense: PrivateDefense | FilterDefense) -> dict[str, Any]:
+    """Fields of every mechanism with noise."""
+    return {
+        "group_size": defense.group_size,
+        "steps": defense.steps,
+        "delta": defense.delta,
+        "record_selection": defense.record_selection,
+        "noise_generator": defense.noise().value,
+        "checkpoint": _checkpoint(config),
+        "data_steps": _data_steps(config),
+        "base_model_saw_protected": defense.base_model_saw_protected,
+        "tokenizer_saw_protected": defense.base_model_saw_protected,
+        "assumptions": _assumptions(config),
+    }
+
+
+def _checkpoint(config: RunConfig) -> Literal["last_step", "public_validation", "protected_validation"]:
+    """By whose loss the released checkpoint is chosen, or training stopped, if by anybody's."""
+    if not config.finetune.looks_at_validation:
+        return "last_step"
+    return "public_validation" if config.finetune.select is Select.BEST_PUBLIC else "protected_validation"
+
+
+def _plain(config: RunConfig, steps: int, clip: Clip) -> Mechanism:
+    return Mechanism(
+        unit="none",
+        sampled="example",
+        sampler=PoissonSampler(rate=1.0),
+        clip=clip,
+        noise_multiplier=0.0,
+        steps=steps,
+        divisor=ConstantDivisor(value=config.finetune.batch_size),
+        record_selection="all",
+        noise_generator="none",
+        checkpoint=_checkpoint(config),
+    )
+
+
+def _sampler(defense: PrivateDefense) -> Sampler:
+    if defense.sampler == "shuffled":
+        return ShuffledSampler(population=defense.population, cohort=defense.cohort)
+    if defense.cap is not None:
+        return CappedPoissonSampler.of(defense.population, defense.cohort, defense.cap)
+    return PoissonSampler.of(defense.population, defense.cohort)
+
+
+def _clip(defense: PrivateDefense) -> Clip:
+    return FlatClip(norm=defense.clip_norm) if defense.clip_kind == "flat" else NormalisedClip(norm=defense.clip_norm)
+
+
+def _assumptions(config: RunConfig) -> tuple[str, ...]:
+    """What the guarantee takes for granted of the base model, as printed beside epsilon."""
+    if config.model.pretrain is not None:
+        return ("for audited users only: the users whose texts pre-trained the base model are taken as public",)
+    return ("taking it that the base model and its tokenizer saw no protected user",)
+
+
+def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:
+    """What happens to the records before training, and what each step looks at (accounting.md section 7)."""
+    users = config.corpus.users
+    steps = _preset_steps(config)
+    steps += [
+        DataStep(name="minimum number of records", user_local=True, record_local=False),
+        DataStep(name="set-asides", user_local=True, record_local=False),
+    ]
+    if users.max_records is not None:
+        steps.append(DataStep(name="maximum number of records", user_local=True, record_local=False))
+    if config.split.audit_pool is not None:
+        steps.append(DataStep(name="audit pool of fixed size", user_local=False, record_local=False))
+    if config.split.assignment is Assignment.EXACT_HALF:
+        steps.append(DataStep(name="an exact half held in", user_local=False, record_local=False))
+    steps += _canary_steps(config)
+    steps += [declared(defense) for defense in config.data_defenses]
+    if users.max_users is not None:
+        steps.append(DataStep(name="sample of max_users users", user_local=False, record_local=False))
+    return tuple(steps)
+
+
+def _preset_steps(config: RunConfig) -> list[DataStep]:
+    """What a corpus preset did to the rows before they became records."""
+    source = config.corpus.source
+    if not isinstance(source, PresetCorpus):
+        return []
+    return [
+        DataStep(name=f"{source.name}: {step.name}", user_local=step.user_local, record_local=step.record_local)
+        for step in preset_named(source.name).steps
+    ]
+
+
+def _canary_steps(config: RunConfig) -> list[DataStep]:
+    """What canary users do to real users' records.
+
+    Made-up canary users touch nobody's. Algorithm 1 changes a user's records by those records and a public seed; taking
+    a fixed number of users lets one more push another out, while a public coin per user does not.
+    """
+    steps = []
+    for spec in config.canaries:
+        if isinstance(spec, SubstringCanaries):
+            steps.append(DataStep(name="canary substring inserted", user_local=True, record_local=False))
+            if spec.users is not None:
+                steps.append(
+                    DataStep(name="fixed number of users made canary users", user_local=False, record_local=False)
+                )
+        elif isinstance(spec, UnseenTokenCanaries) and spec.rarity == "corpus":
+            steps.append(DataStep(name="canary tokens unseen in the corpus", user_local=False, record_local=False))
+    return list(dict.fromkeys(steps))
+
+
+def _refuse_copies(out: Path) -> None:
+    """A copied folder trained on other data under the same key would differ from the first by un-noised data.
+
+    The file names its own inode, which a copy does not share and a moved folder keeps.
+    """
+    path = out / "ledger" / "origin"
+    path.touch(mode=0o600)
+    kept = path.read_text(encoding="utf-8")
+    if not kept:
+        path.write_text(str(path.stat().st_ino), encoding="utf-8")
+    elif kept != str(path.stat().st_ino):
+        raise InputError(
+            f"'{out}' is a copy of a private run's folder, and two runs under one key differ by un-noised data: go on"
+            " in the original folder, or start a new run"
+        )
+
+
+def accountant_cache() -> Path:
+    """Where the accountant keeps its loss distributions."""
+    return cache_directory() / "pld"

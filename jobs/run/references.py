@@ -1,0 +1,84 @@
+"""Reference models that stand beside the leading one (Kandpal et al. 2024, Table 7): loaded, or trained once.
+
+None that is trained here sees an audited user.
+"""
+
+from dataclasses import replace
+
+from heldin.attacks.config import NamedReference, PretrainedReference, PublicReference, Reference
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory, text_sha256
+from heldin.base.progress import Reporter
+from heldin.corpus.split import select_users
+from heldin.corpus.store import texts_of
+from heldin.finetune.batches import encode
+from heldin.finetune.pretraining import pretrain, train_once
+from heldin.finetune.recipe import Select
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.data import CorpusData
+from heldin.models.loading import LanguageModel, load_language_model, require_model
+
+
+def check_references(config: RunConfig, corpus: CorpusData) -> None:
+    """Find out before training what would end the run after it. Raises InputError: no such model, or no public user."""
+    if config.attack.reference:
+        require_model(config.attack.reference)
+    for spec in config.attack.references:
+        match spec:
+            case NamedReference(name=name):
+                require_model(name)
+            case PublicReference():
+                _public_rows(spec, config, corpus)
+
+
+def reference_model(
+    spec: Reference, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
+) -> LanguageModel:
+    """The model that ``spec`` names; what is trained for it is kept in the cache.
+
+    Args:
+        spec: of the config's ``attack.references``.
+        config: of the run.
+        corpus: of the run; its audited and validation users are never trained on here.
+        base_name: to load the run's base model by.
+        reporter: where progress goes.
+
+    Raises:
+        InputError: no such model, or no public user.
+    """
+    match spec:
+        case NamedReference(name=name):
+            return load_language_model(name)
+        case PretrainedReference(seed=seed):
+            assert config.model.pretrain is not None  # RunConfig sees to it
+            recipe = replace(config.model.pretrain.recipe, seed=seed)
+            texts = corpus.public_texts()
+            with reporter.track(f"reference {spec.label}", recipe.steps(len(texts)), "steps") as advance:
+                return pretrain(texts, config.model.pretrain.shape, recipe, cache_directory(), advance=advance)
+        case PublicReference():
+            return _on_public_users(spec, config, corpus, base_name, reporter)
+
+
+def _on_public_users(
+    spec: PublicReference, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
+) -> LanguageModel:
+    rows = _public_rows(spec, config, corpus)
+    base = load_language_model(base_name, revision=config.model.revision)
+    recipe = replace(config.finetune, select=Select.LAST, patience=None)
+    sequences = encode(base.tokenizer, texts_of(corpus.store, rows), recipe.sequence_length)
+    name = text_sha256("1", base.fingerprint, repr(recipe), repr(sequences))[:24]
+    folder = cache_directory() / "references" / name
+    with reporter.track(f"reference {spec.label}", recipe.steps(len(sequences)), "steps") as advance:
+        train_once(base, sequences, recipe, folder, advance=advance)
+    return load_language_model(str(folder))
+
+
+def _public_rows(spec: PublicReference, config: RunConfig, corpus: CorpusData) -> list[int]:
+    """Rows of users who are neither audited nor for validation."""
+    store = corpus.store
+    validation = {store.record(row).user for row in corpus.validation_rows}
+    taken = frozenset((*corpus.audited.users, *validation))
+    users = select_users(store, spec.users, taken=taken, seed=config.seed, purpose="reference").users
+    if not users:
+        raise InputError("attack.references: 'public' admits no user beside the audited ones: widen its users")
+    return [row for user in users for row in list(store.rows(user))[: spec.max_records_per_user]]

@@ -1,0 +1,136 @@
+"""The scoring stage: every text under target and reference, and again with one of the attacker's dials turned.
+
+The attack is handed users and texts, and no roles. All statistics go to one file, from which everything else follows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from heldin.attacks.config import AttackConfig
+from heldin.attacks.protocol import Attack
+from heldin.attacks.reference_divergence import reference_divergences
+from heldin.attacks.scoring import AttackTexts, score_attacks
+from heldin.attacks.statistics import Loss, compares_tokens, get_attack, per_text
+from heldin.attacks.table import REFERENCE_ALONE, TextStatistic, turned
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory
+from heldin.base.progress import Reporter
+from heldin.defenses.mechanism import Mechanism
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.data import RunData
+from heldin.jobs.run.outcome import documents_of, scores_name, texts_under_attack
+from heldin.jobs.run.references import reference_model
+from heldin.jobs.run.score_file import read_scores, write_scores
+from heldin.jobs.run.shadows import shadow_statistics
+from heldin.models.loading import LanguageModel, same_tokens
+from heldin.models.score_cache import ScoreCache, ScoredModel
+
+PER_TEXT = "compared per text: another tokenizer"
+
+
+def scoring_rule(max_characters: int) -> str:
+    """What is scored of a text, in words."""
+    return (
+        f"every model scores the same characters of a text, its first {max_characters:,}: all tokens, in windows"
+        " of as many tokens as the model's context, each read after a start token, the end-of-text token not scored;"
+        " models with different tokenizers are compared per text, never per token"
+    )
+
+
+def score(
+    config: RunConfig,
+    data: RunData,
+    base_name: str,
+    target: LanguageModel,
+    reference: LanguageModel,
+    mechanism: Mechanism,
+    out: Path,
+    reporter: Reporter,
+) -> list[TextStatistic]:
+    """Statistics of the scored users' texts, from ``scores.parquet`` if they stand there.
+
+    Raises:
+        InputError: a model that cannot be used, or a primary attack that does not go with the reference's tokenizer.
+    """
+    texts = texts_under_attack(config, data)
+    of = scores_name(config, texts, target.fingerprint, reference.fingerprint)
+    kept = read_scores(out / "scores.parquet", of=of)
+    if kept is not None:
+        return kept
+    statistics = score_users_texts(config.attack, texts, target, reference, reporter)
+    others = _divergences(config, data, texts, reference)
+    for documents in config.attack.documents[1:]:
+        known = texts_under_attack(config, data, documents)
+        others += beside(config.attack, "documents", documents, known, target, reference, reporter)
+    for spec in config.attack.references:
+        model = reference_model(spec, config, data.corpus, base_name, reporter)
+        others += beside(config.attack, "reference", spec.label, texts, target, model, reporter)
+    if config.attack.shadow_models:
+        others += shadow_statistics(config, data, statistics, texts, base_name, reference, mechanism, out, of, reporter)
+    write_scores(statistics + others, out / "scores.parquet", of=of)
+    return statistics + others
+
+
+def score_users_texts(
+    attack: AttackConfig, texts: AttackTexts, target: ScoredModel, reference: ScoredModel, reporter: Reporter
+) -> list[TextStatistic]:
+    """Statistics of the configured attacks and of the reference model alone, token scores cached.
+
+    Raises:
+        InputError: the primary attack compares tokens, and the models' tokens are not the same.
+    """
+    attacks = [get_attack(name) for name in attack.names]
+    if not same_tokens(target.tokenizer, reference.tokenizer):
+        if compares_tokens(get_attack(attack.primary)):
+            raise InputError(
+                f"the reference model '{reference.name}' has another tokenizer than the target, so that their tokens do"
+                " not compare: choose the primary attack 'likelihood-ratio'"
+            )
+        attacks = [its for its in attacks if not compares_tokens(its)]
+    return _scored([*attacks], texts, target, reference, reporter) + _scored(
+        [Loss(name=REFERENCE_ALONE)], texts, reference, None, None
+    )
+
+
+def beside(
+    attack: AttackConfig,
+    dial: str,
+    setting: str,
+    texts: AttackTexts,
+    target: ScoredModel,
+    reference: ScoredModel,
+    reporter: Reporter,
+) -> list[TextStatistic]:
+    """Statistics of the primary attack with one dial turned to ``setting``; the rest as in ``score_users_texts``."""
+    same = same_tokens(target.tokenizer, reference.tokenizer)
+    primary = get_attack(attack.primary) if same else per_text(get_attack(attack.primary))
+    name = turned(attack.primary, dial, setting if same else f"{setting}, {PER_TEXT}")
+    return [replace(s, attack=name) for s in _scored([primary], texts, target, reference, reporter)]
+
+
+def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference: LanguageModel) -> list[TextStatistic]:
+    """How far real users' texts lie from the reference; own words are those of training, whatever the coin."""
+    documents = documents_of(config, data, data.real(texts.texts), "training")
+    cache = ScoreCache(cache_directory() / "scores")
+    try:
+        return reference_divergences(texts, documents, reference, cache)
+    finally:
+        cache.close()
+
+
+def _scored(
+    attacks: Sequence[Attack],
+    texts: AttackTexts,
+    target: ScoredModel,
+    reference: ScoredModel | None,
+    reporter: Reporter | None,
+) -> list[TextStatistic]:
+    cache = ScoreCache(cache_directory() / "scores")
+    try:
+        if reporter is None:
+            return score_attacks(attacks, texts, target, reference, cache)
+        with reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance:
+            return score_attacks(attacks, texts, target, reference, cache, advance=advance)
+    finally:
+        cache.close()

@@ -1,0 +1,125 @@
+"""Shadow models: the run's own training, done again under the attacker's coins (Kandpal et al. 2024, Appendix B).
+
+The attacker of this stage is ideal: it has the base model, the recipe and the records of every user, and lacks only the
+coins. It bounds from above what an attacker who cannot train may hope for; it is never what a verdict rests on.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldin.attacks.scoring import AttackTexts, score_attacks
+from heldin.attacks.shadow import shadow_likelihood_ratio
+from heldin.attacks.statistics import get_attack
+from heldin.attacks.table import TextStatistic, turned, user_scores
+from heldin.base.coins import keyed_digest, keyed_order, seed_key
+from heldin.base.files import cache_directory, private_directory
+from heldin.base.progress import LineReporter, Reporter
+from heldin.corpus.split import Role
+from heldin.defenses.mechanism import Mechanism
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.data import RunData, defended
+from heldin.jobs.run.score_file import read_scores, write_scores
+from heldin.jobs.run.training import finetune
+from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.score_cache import ScoreCache
+
+DIAL = "shadow models"
+
+
+def shadow_statistics(
+    config: RunConfig,
+    data: RunData,
+    statistics: Sequence[TextStatistic],
+    texts: AttackTexts,
+    base_name: str,
+    reference: LanguageModel,
+    mechanism: Mechanism,
+    out: Path,
+    of: str,
+    reporter: Reporter,
+) -> list[TextStatistic]:
+    """One statistic of every scored user from ``attack.shadow_models`` trainings; each is kept when it is done.
+
+    Args:
+        config: of the run.
+        data: of the run; of its ledger only the users are looked at.
+        statistics: of the texts under the target.
+        texts: that are scored.
+        base_name: to load the base model by.
+        reference: the leading reference model.
+        mechanism: of the run.
+        out: the run folder; scores go to ``out``/shadow, models are thrown away.
+        of: name of the scores that are wanted (see ``write_scores``).
+        reporter: where progress goes.
+    """
+    users = data.ledger.scored_users()
+    included = _included(users, config.attack.shadow_models, config.seed)  # (K, n)
+    attack, aggregation = config.attack.primary, config.attack.aggregations[0]
+    folder = private_directory(out / "shadow")
+    scores = []
+    with reporter.track(DIAL, len(included), "models") as advance:
+        for number, members in enumerate(included):
+            path = folder / f"{number:03}.parquet"
+            kept = read_scores(path, of=of)
+            if kept is None:
+                shadow = _shadow_run(config, data, base_name, users, members, number)
+                kept = _trained_and_scored(config, shadow, texts, base_name, reference, mechanism, path)
+                write_scores(kept, path, of=of)
+            shutil.rmtree(_work(path), ignore_errors=True)  # also where a kill came between the two
+            scores.append(user_scores(kept, attack, aggregation).of(users))
+            advance(1)
+    target = user_scores(statistics, attack, aggregation).of(users)
+    values = shadow_likelihood_ratio(target, np.array(scores), included)
+    name = turned(attack, DIAL, str(len(included)))
+    return [TextStatistic(user, 0, name, float(value)) for user, value in zip(users, values, strict=True)]
+
+
+def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]:
+    """Which users each shadow model is trained on, half of the models each, shape (models, users)."""
+    included = np.zeros((models, len(users)), dtype=np.bool_)
+    numbers = [str(number) for number in range(models)]
+    for column, user in enumerate(users):
+        chosen = keyed_order(seed_key(seed), f"shadow models of {user}", numbers)[: models // 2]
+        included[[int(number) for number in chosen], column] = True
+    return included
+
+
+def _shadow_run(
+    config: RunConfig, data: RunData, base_name: str, users: Sequence[str], members: NDArray[np.bool_], number: int
+) -> RunData:
+    """The data of a run whose coins fell as the attacker says, under a key of its own that nothing else has."""
+    roles = {user: Role.HELD_IN if its else Role.HELD_OUT for user, its in zip(users, members, strict=True)}
+    key = keyed_digest(data.ledger.key, DIAL, str(number))
+    ledger = replace(data.ledger, key=key, roles={**data.ledger.roles, **roles})
+    base = load_language_model(base_name, revision=config.model.revision) if config.data_defenses else None
+    rows, removals = defended(config, data.store, ledger, base)
+    return replace(data, ledger=ledger, training_rows=rows, removals=removals)
+
+
+def _trained_and_scored(
+    config: RunConfig,
+    shadow: RunData,
+    texts: AttackTexts,
+    base_name: str,
+    reference: LanguageModel,
+    mechanism: Mechanism,
+    path: Path,
+) -> list[TextStatistic]:
+    base = load_language_model(base_name, revision=config.model.revision)
+    result = finetune(config, shadow, base, mechanism, private_directory(_work(path)), LineReporter(lambda _: None))
+    cache = ScoreCache(cache_directory() / "scores")
+    try:
+        target = load_language_model(str(result.folder))
+        return score_attacks([get_attack(config.attack.primary)], texts, target, reference, cache)
+    finally:
+        cache.close()
+
+
+def _work(path: Path) -> Path:
+    """Where a shadow model is trained, until its scores are written."""
+    return path.with_suffix(".work")

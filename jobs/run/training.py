@@ -1,0 +1,235 @@
+"""The training stage of a run: train under the plan, measure the curves, say what was done."""
+
+import hmac
+import math
+from copy import deepcopy
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heldin.audit.coarse import brief
+from heldin.base.errors import InputError
+from heldin.base.files import write_text
+from heldin.base.progress import Reporter
+from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.choices import BatchClip, FlatClip
+from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
+from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.finetune.batches import encode
+from heldin.finetune.checkpoints import finished_state
+from heldin.finetune.clipping import PlainClipping
+from heldin.finetune.loop import TrainingResult, job_name, train
+from heldin.finetune.recipe import Select
+from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.data import RunData, curve_texts
+from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.run.plan import accountant_cache
+from heldin.jobs.run.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation, gap_auroc_correlation
+from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import score_texts
+from heldin.record.document import Ceiling, CurvePoint, RemovalFacts, TrainingFacts
+
+CEILING_FPRS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 120)])
+
+
+def finetune(
+    config: RunConfig, data: RunData, base: LanguageModel, mechanism: Mechanism, out: Path, reporter: Reporter
+) -> TrainingResult:
+    """Train on the included records under the mechanism, measuring the curves on the way."""
+    recipe = config.finetune
+    _check_length(config, base)
+    texts = data.training_texts()
+    whole = mechanism.record_selection == "random_chunk"
+    sequences = encode(base.tokenizer, texts, None if whole else recipe.sequence_length)
+    private = _private(config, data, base, mechanism, texts, sequences)
+    if private:
+        reporter.say(f"mechanism: {mechanism.guarantee(cache_dir=accountant_cache()).label}")
+        reporter.say(f"mechanism: noise multiplier {mechanism.noise_multiplier:.4g}, {len(private.units)} units")
+        _bind_key(out / "ledger" / "job", job_name(base, sequences, recipe, private))
+        write_text(out / "ledger" / "plan", plan_commitment(data.ledger.key, mechanism), private=True)
+    evaluate = CurveEvaluation(
+        curve_texts(
+            data,
+            validation_texts=config.audit.validation_texts,
+            per_user=config.audit.curve_texts_per_user,
+            seed=config.seed,
+        ),
+        base,
+    )
+    with reporter.track("fine-tuning", mechanism.steps, "steps") as advance:
+        return train(
+            base,
+            sequences,
+            recipe,
+            out / "checkpoints",
+            private=private,
+            clipping=_clipping(mechanism),
+            evaluate=evaluate,
+            select_by=PUBLIC_LOSS if recipe.select is Select.BEST_PUBLIC else HELD_IN_LOSS,
+            advance=advance,
+            say=reporter.say,
+        )
+
+
+def measured_clip_norm(
+    config: RunConfig, data: RunData, base: LanguageModel, out: Path, reporter: Reporter
+) -> float | None:
+    """The smallest gradient norm of a plain run, for a clipping defense that names no norm (Kandpal et al., D.3).
+
+    That run is done first, on a copy of the base model, and resumes like any other.
+    """
+    defense = config.defense
+    if not isinstance(defense, ClippingDefense) or defense.clip_norm is not None:
+        return None
+    _check_length(config, base)
+    recipe = replace(config.finetune, select=Select.LAST, patience=None)
+    sequences = encode(base.tokenizer, data.training_texts(), recipe.sequence_length)
+    copy = replace(base, model=deepcopy(base.model))
+    with reporter.track("plain run for the clip norm", recipe.steps(len(sequences)), "steps") as advance:
+        measured = train(
+            copy,
+            sequences,
+            recipe,
+            out / "checkpoints" / "plain-run",
+            clipping=PlainClipping(defense.unit, math.inf),
+            advance=advance,
+            say=reporter.say,
+        ).smallest_norm
+    if not measured:
+        raise InputError("the plain run has a gradient of norm 0: give defense.clip_norm")
+    reporter.say(f"clip norm: {measured:.4g}, the smallest {defense.unit} gradient norm of a plain run")
+    return measured
+
+
+def _check_length(config: RunConfig, base: LanguageModel) -> None:
+    if config.finetune.sequence_length > base.context:
+        raise InputError(
+            f"finetune.sequence_length is {config.finetune.sequence_length}, more than the {base.context} tokens that"
+            f" '{base.name}' takes: lower it"
+        )
+
+
+def _clipping(mechanism: Mechanism) -> PlainClipping | None:
+    if mechanism.unit != "none":
+        return None
+    match mechanism.clip:
+        case FlatClip(norm=norm):
+            return PlainClipping("example", norm)
+        case BatchClip(norm=norm):
+            return PlainClipping("batch", norm)
+        case _:
+            return None
+
+
+def _bind_key(path: Path, job: str) -> None:
+    """A run's key serves one job: two models under one key differ by un-noised data, whatever became of checkpoints."""
+    if not path.exists():
+        write_text(path, job, private=True)
+    elif path.read_text(encoding="utf-8") != job:
+        raise InputError(
+            f"'{path.parent}' holds the key of another private job (its corpus, membership, base model, mechanism or"
+            " recipe differ): one key serves one job, so use a new run folder"
+        )
+
+
+def plan_commitment(key: bytes, mechanism: Mechanism) -> str:
+    """A keyed hash of the plan that a run was trained under, so that plan, config and record cannot change together."""
+    return hmac.digest(key, b"plan" + mechanism.model_dump_json().encode(), "sha256").hex()
+
+
+def require_trained_under(run: Path, plan: Mechanism) -> None:
+    """Raises InputError unless the run was trained under this plan, by the hash that its training left."""
+    ledger, kept = load_ledger(run / "ledger"), run / "ledger" / "plan"
+    if plan.unit == "none" and not kept.exists():
+        return
+    if ledger is None or not kept.is_file() or kept.read_text("utf-8") != plan_commitment(ledger.key, plan):
+        raise InputError(f"'{run / 'plan.json'}' is not the plan that the model was trained under")
+
+
+def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, result: TrainingResult) -> TrainingFacts:
+    """What the record says of the training and of its guarantee."""
+    rows = data.training_rows
+    return TrainingFacts(
+        defense=config.defense.kind,
+        **promise_facts(mechanism),
+        removals=[RemovalFacts(**asdict(removal)) for removal in data.removals],
+        records=len(rows),
+        users=len({data.store.record(row).user for row in rows}),
+        steps=result.steps,
+        chosen_step=result.chosen_step,
+        selection=config.finetune.select.value,
+        curve=[
+            CurvePoint(step=int(p["step"]), **{k: brief(v, 4) for k, v in p.items() if k != "step"})
+            for p in result.history
+        ],
+        gap_auroc_spearman=gap_auroc_correlation(result.history),
+        seconds=round(result.seconds, 2),
+    )
+
+
+def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
+    """What the record says of the guarantee, by field: a function of the plan alone."""
+    promise = mechanism.guarantee(cache_dir=accountant_cache())
+    holds = promise if isinstance(promise, Guarantee) else None
+    return {
+        "guarantee": promise.label,
+        "unit": mechanism.unit,
+        "epsilon": holds.epsilon if holds else None,
+        "delta": mechanism.delta,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "warnings": list(holds.warnings) if holds else [],
+        "ceiling": _ceiling(mechanism) if holds and mechanism.unit == "user" else None,
+    }
+
+
+def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
+    """How a finished run's training ended, from its last checkpoint. Raises InputError where there is none."""
+    state = finished_state(folder / "checkpoints" / "resume")
+    chosen = state.best_step if config.finetune.keeps_best else state.step
+    return TrainingResult(folder, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm)
+
+
+def _private(
+    config: RunConfig,
+    data: RunData,
+    base: LanguageModel,
+    mechanism: Mechanism,
+    texts: list[str],
+    sequences: list[list[int]],
+) -> PrivateTraining | None:
+    match config.defense:
+        case NoDefense() | ClippingDefense():
+            return None
+        case PrivateDefense() | FilterDefense() as defense:
+            rows = [data.store.record(row) for row in data.training_rows]
+            losses = None
+            if defense.record_selection in ("highest_perplexity", "lowest_perplexity"):
+                losses = [-s.total / len(s.logprobs) for s in score_texts(base, texts)]
+            records = PrivateRecords(
+                ids=[record.id for record in rows],
+                users=[record.user for record in rows],
+                lengths=[len(s) for s in sequences],
+                losses=losses,
+            )
+            return plan_private_training(
+                mechanism,
+                data.ledger.key,
+                records,
+                defense.noise(),
+                micro_records=defense.micro_records if isinstance(defense, PrivateDefense) else 1,
+                chunk=config.finetune.sequence_length + 1,
+                exactly=defense.kind == "group",
+            )
+
+
+def _ceiling(mechanism: Mechanism) -> Ceiling:
+    assert mechanism.delta is not None
+    ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, mechanism.delta, cache_dir=accountant_cache())
+    return Ceiling(
+        auroc=ceiling.auroc,
+        fpr=CEILING_FPRS.tolist(),
+        tpr=[float(ceiling.tpr_at(fpr)) for fpr in CEILING_FPRS],
+    )

@@ -1,0 +1,82 @@
+"""What is measured while a model trains: validation loss of held-in and held-out users, and the attack's AUROC.
+
+These are the curves of Kandpal et al. (2024), Figure 3. They reach the training loop as a callback, so that the loop
+knows neither attacks nor held-out users.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+from transformers import PreTrainedModel
+
+from heldin.attacks.protocol import lift_to_users
+from heldin.base.errors import ResumableError
+from heldin.bounds.roc import auroc
+from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import score_texts
+from heldin.models.token_scores import TokenScores
+
+HELD_IN_LOSS = "held_in_loss"
+PUBLIC_LOSS = "public_loss"
+
+
+@dataclass(frozen=True)
+class CurveTexts:
+    """Texts for the curves: validation texts of each side and of public users, and the attacker's texts by user."""
+
+    held_in_validation: Sequence[str]
+    held_out_validation: Sequence[str]
+    held_in_attack: Mapping[str, Sequence[str]]
+    held_out_attack: Mapping[str, Sequence[str]]
+    public_validation: Sequence[str] = ()
+
+
+class CurveEvaluation:
+    """Callable that measures one point of the curves. The reference's scores are taken once, from the base model."""
+
+    def __init__(self, texts: CurveTexts, base: LanguageModel) -> None:
+        self._texts = texts
+        self._base = base
+        self._attacked = [
+            (user, text)
+            for users in (texts.held_in_attack, texts.held_out_attack)
+            for user, its in users.items()
+            for text in its
+        ]
+        self._reference = [s.total for s in score_texts(base, [text for _, text in self._attacked])]
+
+    def __call__(self, step: int, model: PreTrainedModel) -> dict[str, float]:
+        """Losses in nats per token, and the AUROC of the likelihood ratio (sequence sums, mean over texts)."""
+        lm = LanguageModel(model, self._base.tokenizer, f"the model after step {step}", "")
+        held_in = mean_loss(score_texts(lm, self._texts.held_in_validation))
+        held_out = mean_loss(score_texts(lm, self._texts.held_out_validation))
+        target = score_texts(lm, [text for _, text in self._attacked])
+        ratios: dict[str, list[float]] = {}
+        for (user, _), score, reference in zip(self._attacked, target, self._reference, strict=True):
+            ratios.setdefault(user, []).append(score.total - reference)
+        scores = lift_to_users("likelihood-ratio", ratios)
+        area = auroc(scores.of(list(self._texts.held_in_attack)), scores.of(list(self._texts.held_out_attack)))
+        if not np.isfinite([held_in, held_out]).all():
+            raise ResumableError(f"the validation loss is not finite after step {step}")
+        public = self._texts.public_validation
+        of_public = {PUBLIC_LOSS: mean_loss(score_texts(lm, public))} if public else {}
+        return {HELD_IN_LOSS: held_in, "held_out_loss": held_out, "auroc": area, **of_public}
+
+
+def mean_loss(scores: Sequence[TokenScores]) -> float:
+    """Mean loss over all tokens of all texts, nats."""
+    return -sum(s.total for s in scores) / sum(len(s.logprobs) for s in scores)
+
+
+def gap_auroc_correlation(history: Sequence[Mapping[str, float]]) -> float | None:
+    """Spearman correlation of held-out minus held-in loss with the AUROC over a run's evaluations.
+
+    None with fewer than three points or where either side is constant.
+    """
+    gaps = [point["held_out_loss"] - point[HELD_IN_LOSS] for point in history]
+    areas = [point["auroc"] for point in history]
+    if len(gaps) < 3 or len(set(gaps)) == 1 or len(set(areas)) == 1:
+        return None
+    return float(stats.spearmanr(gaps, areas).statistic)

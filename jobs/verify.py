@@ -1,0 +1,199 @@
+"""Recompute every number of a record from its scores, ledger and plan, and say which differ.
+
+No model is run: scores are taken as they are, once they are shown to belong to the models and texts that the record
+names. What only training could tell again (the curves) is held against the checkpoint's own log.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heldin.attacks.config import AttackConfig
+from heldin.attacks.table import TextStatistic
+from heldin.audit.config import AuditConfig
+from heldin.audit.decision import DecisionConfig
+from heldin.base.errors import InputError
+from heldin.base.progress import Reporter
+from heldin.bounds.catalogue import plan_claim
+from heldin.bounds.verdict import Assignment, Claim, stated_claim
+from heldin.corpus.sources.rows import Columns
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.plan_file import read_plan
+from heldin.jobs.checkpoint.audit import CheckpointAudit, audit_facts, audit_results, audit_scores_name, read_groups
+from heldin.jobs.checkpoint.endpoint import remote_of
+from heldin.jobs.config import RunConfig
+from heldin.jobs.retraining.engine import record_again
+from heldin.jobs.run.data import corpus_facts, needs_base, prepare_data, read_corpus, split_facts
+from heldin.jobs.run.outcome import outcome_of, scores_name, texts_under_attack
+from heldin.jobs.run.pipeline import base_model, model_facts
+from heldin.jobs.run.plan import accountant_cache, claims_of, configured_mechanism, read_run_config
+from heldin.jobs.run.score_file import read_scores
+from heldin.jobs.run.scoring import scoring_rule
+from heldin.jobs.run.training import finished_training, require_trained_under, training_facts
+from heldin.models.loading import LanguageModel, load_language_model, same_tokens
+from heldin.record.differences import Difference, compared
+from heldin.record.document import DocumentsFacts, ModelFacts, Record, read_record
+from heldin.record.masking import masked
+
+NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
+ALSO_NOT_RECOMPUTED = {
+    "run": ("the loss curves, held against the checkpoint's log", "gradient norms of canary users' records"),
+    "audit": ("what is said of the models",),
+    "trials": (),
+}
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How many values were compared, and those that differ."""
+
+    compared: int
+    differences: tuple[Difference, ...]
+    not_recomputed: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return {
+            "compared": self.compared,
+            "differences": [vars(d) for d in self.differences],
+            "not_recomputed": list(self.not_recomputed),
+        }
+
+
+def verify(folder: Path, reporter: Reporter) -> Verification:
+    """Recompute ``folder``'s record.
+
+    Raises:
+        InputError: no record, or a file that it rests on is missing, damaged, or belongs to another run.
+    """
+    record = read_record(folder / "record.json")
+    match record.kind:
+        case "run":
+            again = _run_again(folder, record, reporter)
+        case "audit":
+            again = _audit_again(folder, record, reporter)
+        case "trials":
+            again = record_again(folder, reporter)
+    parts = [compared(name, getattr(record, name), part) for name, part in again.items()]
+    differing = tuple(difference for _, found in parts for difference in found)
+    count = sum(count for count, _ in parts)
+    return Verification(count, differing, (*NOT_RECOMPUTED, *ALSO_NOT_RECOMPUTED[record.kind]))
+
+
+def table(found: Verification) -> str:
+    """What was found, as plain text."""
+    lines = [f"{found.compared} values compared, {len(found.differences)} differ"]
+    lines += [f"  {difference.line()}" for difference in found.differences]
+    return "\n".join([*lines, *(f"not recomputed: {what}" for what in found.not_recomputed)])
+
+
+def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, Any]:
+    config = read_run_config(folder)
+    if not (folder / "ledger" / "ledger.json").is_file():
+        raise InputError(f"'{folder}' has no ledger, so that nobody can say again who was held in")
+    corpus = read_corpus(config, reporter)
+    base = base_model(config, corpus, reporter)[1] if needs_base(config) else None
+    data = prepare_data(config, folder, reporter, corpus, base)
+    plan = read_plan(folder / "plan.json", cache_dir=accountant_cache())
+    mechanism = configured_mechanism(config, plan, config.finetune.steps(len(data.training_rows)))
+    if plan != mechanism:
+        changed = [name for name in Mechanism.model_fields if getattr(plan, name) != getattr(mechanism, name)]
+        raise InputError(
+            f"'{folder / 'plan.json'}' is not the plan that config.yaml gives ({', '.join(changed)} differ)"
+        )
+    texts = texts_under_attack(config, data)
+    of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
+    require_trained_under(folder, plan)
+    outcome = outcome_of(config, data, _scores(folder, of), claims_of(plan), reporter)
+    results = outcome.results
+    target = load_language_model(str(folder / "checkpoints" / "final"))
+    reference, per_text = _reference(config, target, reporter)
+    return {
+        "config": masked(config.model_dump(mode="json")),
+        "corpus": corpus_facts(data.corpus),
+        "split": split_facts(data),
+        "target": model_facts(target, record.target.name),
+        "reference": reference,
+        "per_text": per_text,
+        "training": training_facts(config, data, plan, finished_training(folder, config)),
+        "primary_attack": config.attack.primary,
+        "attacker_texts": outcome.attacker_texts,
+        "documents": DocumentsFacts(kind=config.attack.documents[0], known_by="measured"),
+        "scoring_rule": scoring_rule(config.attack.max_characters),
+        "resamples": config.audit.resamples,
+        "decision": results.decision,
+        "attacks": results.attacks,
+        "blind": results.blind,
+        "judgement": outcome.judgement,
+        "canaries": outcome.canaries,
+        "knowledge": results.knowledge,
+        "dials": results.dials,
+        "exposure": outcome.exposure,
+    }
+
+
+def _reference(config: RunConfig, target: LanguageModel, reporter: Reporter) -> tuple[ModelFacts, bool]:
+    """Facts of the reference model, loaded again (the base model where no other is configured), and ``per_text``."""
+    named = config.attack.reference
+    lm = load_language_model(named) if named else base_model(config, read_corpus(config, reporter), reporter)[1]
+    facts = model_facts(lm, named or config.model.base or "the base model, pre-trained here")
+    return facts, not same_tokens(target.tokenizer, lm.tokenizer)
+
+
+def _audit_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, Any]:
+    job = _audit_job(folder, record)
+    groups = read_groups(job)
+    of = audit_scores_name(record.target.fingerprint, record.reference.fingerprint, job.others, job.attack)
+    results = audit_results(job, _scores(folder, of), groups, [record.target, record.reference], reporter)
+    return {
+        **audit_facts(job, groups),
+        "decision": results.decision,
+        "attacks": results.attacks,
+        "blind": results.blind,
+        "judgement": results.judgement,
+        "knowledge": results.knowledge,
+        "dials": results.dials,
+    }
+
+
+def _audit_job(folder: Path, record: Record) -> CheckpointAudit:
+    kept = record.config
+    try:
+        claims: list[Claim] = [stated_claim(epsilon, delta) for epsilon, delta in kept["stated_claims"]]
+        if kept["plan"] is not None:
+            claims.append(plan_claim(folder / "plan.json"))
+        return CheckpointAudit(
+            model=kept["model"],
+            reference=kept["reference"],
+            others=tuple(kept["others"]),
+            held_in=Path(kept["held_in"]),
+            held_out=Path(kept["held_out"]),
+            columns=Columns(**kept["columns"]),
+            name=record.name,
+            skip_bad_lines=kept["skip_bad_lines"],
+            assignment=Assignment(kept["assignment"]),
+            claims=tuple(claims),
+            plan=None if kept["plan"] is None else Path(kept["plan"]),
+            training=None if kept["training"] is None else Path(kept["training"]),
+            documents=kept["documents"],
+            max_texts_per_user=kept["max_texts_per_user"],
+            attack=AttackConfig.model_validate(kept["attack"]),
+            audit=AuditConfig.model_validate(kept["audit"]),
+            decision=DecisionConfig.model_validate(kept["decision"]),
+            seed=kept["seed"],
+            remote=remote_of(kept["endpoint"]) if "endpoint" in kept else None,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"'{folder / 'record.json'}' does not say how its audit was done ({str(error).splitlines()[0]}): it cannot"
+            " be verified"
+        ) from error
+
+
+def _scores(folder: Path, of: str) -> list[TextStatistic]:
+    statistics = read_scores(folder / "scores.parquet", of=of)
+    if statistics is None:
+        raise InputError(
+            f"'{folder / 'scores.parquet'}' is missing, damaged, or of other models or texts than the record names"
+        )
+    return statistics

@@ -1,0 +1,200 @@
+"""Finished runs side by side: what each defense cost in loss and what the attack still reached (Kandpal, Table 2)."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heldin.audit.paired import independent_difference
+from heldin.audit.results import Estimate
+from heldin.base.errors import InputError
+from heldin.bounds.verdict import NO_CLAIM
+from heldin.record.document import Record, TrainingFacts, read_record
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run. Losses in nats per token on validation texts after the last step; epsilon None without a guarantee.
+
+    Attributes:
+        value: of the key that the runs are compared over; None without one.
+        difference: of the AUROC from the first run's, with a 95 % interval; None in the first row. Each run has its own
+            coins, so that both intervals count (``audit.paired.independent_difference``).
+        tpr_at: (FPR, TPR or None where too few held-out users resolve it).
+        ceiling: the accountant's bound on AUROC.
+    """
+
+    name: str
+    value: Any
+    defense: str
+    unit: str
+    epsilon: float | None
+    delta: float | None
+    noise_multiplier: float
+    held_in_loss: float | None
+    held_out_loss: float | None
+    auroc: float
+    auroc_low: float
+    auroc_high: float
+    difference: tuple[float, float, float] | None
+    tpr_at: tuple[tuple[float, float | None], ...]
+    ceiling: float | None
+    answer: str
+    verdict: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Records, a row for each, and what makes the rows less comparable than they look; ``over``: a key or None."""
+
+    records: tuple[Record, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    over: str | None
+
+
+def compare(folders: Sequence[Path], over: str | None = None) -> Comparison:
+    """Read the runs' records and set them side by side.
+
+    Args:
+        folders: of finished runs; the first is the one that the others are held against.
+        over: dotted key of the runs' configs (``finetune.learning_rate``), or ``parameters``, ``users``, ``records``:
+            the model's size, held-in users, and records trained on.
+
+    Raises:
+        InputError: a folder without a record, fewer than two, or a config without the key.
+    """
+    if len(folders) < 2:
+        raise InputError("a comparison needs the folders of at least two finished runs")
+    records = [read_record(folder / "record.json") for folder in folders]
+    rows = [_row(folder, record, records[0], over) for folder, record in zip(folders, records, strict=True)]
+    first = dataclasses.replace(rows[0], difference=None)
+    return Comparison(tuple(records), (first, *rows[1:]), tuple(_notes(records)), over)
+
+
+def table(compared: Comparison) -> str:
+    """The rows as plain text, the notes below."""
+    rows, over = compared.rows, compared.over
+    fprs = [fpr for fpr, _ in rows[0].tpr_at]
+    head = ["run", *([over] if over else []), "defense", "epsilon", "held-out loss", "AUROC (95 %)", "less the first"]
+    head += [*(f"TPR at {f:.2g}" for f in fprs), "AUROC ceiling", "answer", "verdict"]
+    cells = [head]
+    for row in rows:
+        tprs = dict(row.tpr_at)
+        cells.append(
+            [
+                row.name,
+                *([str(row.value)] if over else []),
+                row.defense,
+                "-" if row.epsilon is None else f"{row.epsilon:.3g} per {row.unit}",
+                _number(row.held_out_loss),
+                f"{row.auroc:.3f} ({row.auroc_low:.3f} to {row.auroc_high:.3f})",
+                "-" if row.difference is None else "{:+.3f} ({:+.3f} to {:+.3f})".format(*row.difference),
+                *(_number(tprs.get(f)) for f in fprs),
+                _number(row.ceiling),
+                row.answer,
+                row.verdict or "-",
+            ]
+        )
+    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join([*lines, *(f"note: {note}" for note in compared.notes)])
+
+
+def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
+    primary, training = record.primary(), record.training
+    last = training.curve[-1] if training and training.curve else None
+    several = len({v.population for v in record.judgement.verdicts}) > 1
+    verdicts = [
+        f"{f'{v.population}: ' if several else ''}{v.outcome} ({v.standing})"
+        for v in record.judgement.verdicts
+        if v.claim != NO_CLAIM
+    ]
+    return Row(
+        name=folder.name,
+        value=None if over is None else _value(folder, record, over),
+        defense=_defense(training),
+        unit=training.unit if training else "none",
+        epsilon=training.epsilon if training else None,
+        delta=training.delta if training else None,
+        noise_multiplier=training.noise_multiplier if training else math.nan,
+        held_in_loss=last.held_in_loss if last else None,
+        held_out_loss=last.held_out_loss if last else None,
+        auroc=primary.auroc.value,
+        auroc_low=primary.auroc.lower,
+        auroc_high=primary.auroc.upper,
+        difference=_difference(first.primary().auroc, primary.auroc),
+        tpr_at=tuple((t.fpr, t.estimate.value if t.estimate else None) for t in record.curve().tpr_at),
+        ceiling=training.ceiling.auroc if training and training.ceiling else None,
+        answer=record.decision.decision.answer.value,
+        verdict=", ".join(verdicts) or None,
+    )
+
+
+def _value(folder: Path, record: Record, over: str) -> Any:
+    match over:
+        case "parameters":
+            return record.target.parameters
+        case "users":
+            return record.split.held_in
+        case "records":
+            return record.training.records if record.training else 0
+    value: Any = record.config
+    for part in over.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise InputError(
+                f"--over {over}: the config of '{folder}' has no such key; name one such as finetune.learning_rate, or"
+                " parameters, users or records"
+            )
+        value = value[part]
+    if isinstance(value, dict | list):
+        raise InputError(f"--over {over} is a section or a list of the config of '{folder}': name one value of it")
+    return value
+
+
+def _difference(first: Estimate, other: Estimate) -> tuple[float, float, float]:
+    one, two = ((e.value, e.lower, e.upper) for e in (first, other))
+    return independent_difference(one, two)
+
+
+def _defense(training: TrainingFacts | None) -> str:
+    """What protected the run: the data side's steps by name, then the training's."""
+    if training is None:
+        return "not trained here"
+    parts = [removal.name for removal in training.removals]
+    parts += [training.defense] if training.defense != "none" else []
+    return " + ".join(parts) or "none"
+
+
+def _notes(records: Sequence[Record]) -> list[str]:
+    """Coins are each run's own, so that held-in users differ; all else should be the same."""
+    notes = []
+    same = (
+        ("corpora", {r.corpus.fingerprint for r in records}),
+        ("reference models", {r.reference.fingerprint for r in records}),
+        ("leading attacks", {f"{r.primary_attack} {r.primary().aggregation}" for r in records}),
+        ("false-positive rates", {tuple(t.fpr for t in r.curve().tpr_at) for r in records}),
+        ("documents under attack (fresh ones, or those of training)", {r.documents.kind for r in records}),
+        ("scoring rules", {r.scoring_rule for r in records}),
+    )
+    notes += [
+        f"the runs have different {what}: their numbers do not compare" for what, values in same if len(values) > 1
+    ]
+    chosen = {r.training.selection for r in records if r.training}
+    if len(chosen) > 1:
+        notes.append("some runs keep the best checkpoint and some the last; losses are those after the last step")
+    if len({r.corpus.fingerprint for r in records if r.kind == "audit"}) < sum(r.kind == "audit" for r in records):
+        notes.append("some audits are of the same users: their differences are better known than the intervals say")
+    if any(r.kind != "audit" for r in records):
+        notes.append("every run drew its own coins: rows differ by chance too, as their intervals say")
+    return notes
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,94 @@
+"""Texts that stand on two sides, by exact match: what was looked at is counted, what nobody looked at is not known."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from heldin.corpus.statistics import text_digest
+from heldin.record.document import Count
+
+MOST_HELD_OUT_TRAINED_ON = (
+    0.05  # of held-out users by name, or of their texts, before a comparison with the held-in ones is void
+)
+LEAST_HELD_IN_TRAINED_ON = 0.5  # of held-in users by name
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What of some users' texts stands among training records.
+
+    Attributes:
+        own: texts that stand there under the same user.
+        others: texts that stand there under another user.
+        anywhere: texts that stand there at all.
+        users: those of the users who stand there by name.
+    """
+
+    own: int
+    others: int
+    anywhere: int
+    users: frozenset[str]
+
+
+def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tuple[str, str]]) -> Seen:
+    """Look for users and their texts among training records, in memory that grows with the texts looked for alone.
+
+    Args:
+        texts: looked for, by user.
+        training: (user, text) of every training record.
+    """
+    wanted: dict[bytes, set[str]] = {}
+    for user, its in texts.items():
+        for text in its:
+            wanted.setdefault(text_digest(text), set()).add(user)
+    own: set[tuple[str, bytes]] = set()
+    others: set[tuple[str, bytes]] = set()
+    named: set[str] = set()
+    for user, text in training:
+        if user in texts:
+            named.add(user)
+        digest = text_digest(text)
+        for writer in wanted.get(digest, ()):
+            (own if writer == user else others).add((writer, digest))
+    found = [(user, text_digest(text)) for user, its in texts.items() for text in its]
+    return Seen(
+        own=sum(pair in own for pair in found),
+        others=sum(pair in others for pair in found),
+        anywhere=sum(pair in own or pair in others for pair in found),
+        users=frozenset(named),
+    )
+
+
+def texts_in(texts: Iterable[str], among: Iterable[str]) -> int:
+    """How many of the texts stand among others."""
+    there = {text_digest(text) for text in among}
+    return sum(text_digest(text) in there for text in texts)
+
+
+def measured(count: int) -> Count:
+    """A number that was counted here."""
+    return Count(count=count, known_by="measured")
+
+
+NOT_KNOWN = Count(count=None, known_by="not known")
+
+
+def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_out_texts: int) -> list[str]:
+    """Why a comparison of held-in with held-out users is void, given who and what stands in the training file.
+
+    Args:
+        member: user to whether held in.
+        seen: of held-in and of held-out users, by name, and of their scored texts under any name.
+        held_out_texts: scored ones.
+    """
+    trained_on = seen[True].users | seen[False].users
+    sides = {side: [user for user, its in member.items() if its is side] for side in (True, False)}
+    wrong = [user for user in sides[False] if user in trained_on]
+    absent = [user for user in sides[True] if user not in trained_on]
+    flaws = []
+    if len(wrong) > MOST_HELD_OUT_TRAINED_ON * len(sides[False]):
+        flaws.append(f"{len(wrong)} of {len(sides[False])} held-out users stand in the training file")
+    if seen[False].anywhere > MOST_HELD_OUT_TRAINED_ON * held_out_texts:
+        flaws.append(f"{seen[False].anywhere} of {held_out_texts} held-out texts stand in the training file")
+    if len(absent) > (1 - LEAST_HELD_IN_TRAINED_ON) * len(sides[True]):
+        flaws.append(f"{len(absent)} of {len(sides[True])} held-in users do not stand in the training file")
+    return flaws

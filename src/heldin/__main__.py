@@ -1,0 +1,5 @@
+"""`python -m heldin`."""
+
+from heldin.commands.cli import main
+
+main()

@@ -1,0 +1,110 @@
+"""When Asi & Liu's filtered descent adds less noise than user-wise DP-SGD (Chua et al. 2024, Figures 3 and 7).
+
+Both noises are standard deviations per coordinate of the averaged gradient. User-wise DP-SGD's is proportional to its
+clip norm C, Algorithm 3's to its concentration threshold tau, so that their ratio is a line in tau / C and crosses 1
+once. The records per user k of the figures enter neither, but through the number of steps.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.defenses.asi_liu import break_even_concentration, filter_noise
+
+USERS = (1_024, 18_195, 342_477)
+COHORTS = (16, 64, 256, 1_024)
+STEPS = (100, 1_000, 4_000)
+EPSILONS = (1.0, 3.0, 8.0)
+DELTA = 1e-5
+PAPERS_LIMIT = 0.1  # "only if tau / C < 0.1"
+PAPERS_MEASURED = 1.0  # "in the evaluated datasets, tau / C is around 1"
+
+
+@dataclass(frozen=True)
+class NoiseRow:
+    """One setting of both algorithms.
+
+    uls_noise: s_U / n, of user-wise DP-SGD in units of C. filter_noise: of Algorithm 3 in units of tau. break_even:
+    tau / C below which Algorithm 3 adds less, uls_noise / filter_noise (accounting.md section 5).
+    """
+
+    users: int
+    cohort: int
+    steps: int
+    epsilon: float
+    delta: float
+    uls_noise: float
+    filter_noise: float
+    break_even: float
+
+
+def effective_noise(
+    users: Sequence[int] = USERS,
+    cohorts: Sequence[int] = COHORTS,
+    steps: Sequence[int] = STEPS,
+    epsilons: Sequence[float] = EPSILONS,
+    delta: float = DELTA,
+    *,
+    cache_dir: Path | None = None,
+) -> list[NoiseRow]:
+    """A row for every combination whose cohort is at most the users, sorted by epsilon, steps, users, cohort.
+
+    Not compute-matched: Algorithm 3 spends a gradient of every user in every step, user-wise DP-SGD of a cohort.
+    Raises InputError where no cohort fits.
+    """
+    rows = [
+        _row(population, cohort, t, epsilon, delta, cache_dir)
+        for epsilon, t, population, cohort in itertools.product(
+            sorted(epsilons), sorted(steps), sorted(users), sorted(cohorts)
+        )
+        if cohort <= population
+    ]
+    if not rows:
+        raise InputError("every cohort is larger than the users it is drawn from: give smaller cohorts or more users")
+    return rows
+
+
+def as_dict(rows: Sequence[NoiseRow]) -> dict[str, Any]:
+    """Every number of table and figure."""
+    return {"papers_limit": PAPERS_LIMIT, "rows": [dataclasses.asdict(row) for row in rows]}
+
+
+def table(rows: Sequence[NoiseRow]) -> str:
+    """Break-even tau / C as plain text: a line for each users and cohort, a column for each epsilon and steps."""
+    columns = list(dict.fromkeys((row.epsilon, row.steps) for row in rows))
+    at = {(row.users, row.cohort, row.epsilon, row.steps): row.break_even for row in rows}
+    lines = [
+        f"tau / C below which Asi & Liu's filter adds less noise than user-wise DP-SGD; delta {rows[0].delta:g}",
+        f"{'epsilon':>27}" + "".join(f"{epsilon:>8g}" for epsilon, _ in columns),
+        f"{'users':>9}{'cohort':>8}{'steps':>10}" + "".join(f"{steps:>8}" for _, steps in columns),
+    ]
+    for users, cohort in dict.fromkeys((row.users, row.cohort) for row in rows):
+        values = "".join(f"{at[users, cohort, *column]:>8.3g}" for column in columns)
+        lines.append(f"{users:>9}{cohort:>8}{'':>10}{values}")
+    return "\n".join([*lines, "", *summary(rows)]) + "\n"
+
+
+def summary(rows: Sequence[NoiseRow]) -> list[str]:
+    """What the rows say of "lower only if tau / C < 0.1" (Chua et al., section 5.3), in two sentences."""
+    beyond = [row for row in rows if row.break_even >= PAPERS_LIMIT]
+    worthwhile = [row for row in rows if row.break_even > PAPERS_MEASURED]
+    said = [f"tau / C must be below {PAPERS_LIMIT:g} in {len(rows) - len(beyond)} of {len(rows)} settings"]
+    if beyond:
+        said[0] += f"; in the others the sampling rate is at most {max(r.cohort / r.users for r in beyond):.2g}"
+    said.append(
+        f"at tau / C = {PAPERS_MEASURED:g}, as the paper measures it, Algorithm 3 adds less noise in {len(worthwhile)}"
+        " settings" + (", where it spends at least " if worthwhile else "")
+    )
+    if worthwhile:
+        said[1] += f"{min(r.users / r.cohort for r in worthwhile):,.0f} times the gradients a step"
+    return [f"{sentence}." for sentence in said]
+
+
+def _row(users: int, cohort: int, steps: int, epsilon: float, delta: float, cache_dir: Path | None) -> NoiseRow:
+    ratio = break_even_concentration(users, cohort, steps, epsilon, delta, cache_dir=cache_dir)
+    per_tau = filter_noise(users, steps, epsilon, delta).deviation_per_tau
+    return NoiseRow(users, cohort, steps, epsilon, delta, ratio * per_tau, per_tau, ratio)

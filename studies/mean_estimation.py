@@ -1,0 +1,281 @@
+"""Mean estimation under user-level DP: ELS against ULS at one compute budget (Charles et al. 2024, section 4).
+
+A population mean mu ~ N(0, I_d); user means ~ N(mu, between^2 I_d); a user's examples ~ N(user mean, within^2 I_d). The
+loss of an example x is ||theta - x||^2 / 2, its gradient theta - x; theta starts at 0, and what is measured is
+||theta_T - mu||^2 after T steps. The rounds are Charles et al., Algorithms 1 and 2, with Poisson cohorts and a constant
+divisor: the mechanism that the trainer runs (finetune/private.py; tests/studies/test_mean_estimation.py runs both with
+the same coins and noise). Where the paper tunes and reports on the same trials, trials of their own tune here.
+
+Axes: R trials, N users, K examples of a user, m units of a cohort, H pairs of learning rate and clip norm, d.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldin.base.errors import InputError
+from heldin.defenses.accounting.events import PoissonGaussian
+from heldin.defenses.accounting.guarantees import calibrate
+from heldin.defenses.accounting.heuristics import els_rate
+
+Array = NDArray[np.float64]
+Method = Literal["ELS", "ULS"]
+Stage = Literal["tuning", "measuring"]
+
+LEARNING_RATES = tuple(2.0**k for k in range(-9, 1))
+CLIP_NORMS = tuple(2.0**k for k in range(-1, 7))
+TUNING_TRIALS = 32
+_BLOCK = 32  # trials drawn and run together
+_SMALLEST_SQUARE = 1e-150
+
+
+@dataclass(frozen=True)
+class Task:
+    """What stays the same in all sweeps: N users with K examples each, in d dimensions, T rounds, delta, sigma_1."""
+
+    users: int = 256
+    examples: int = 16
+    dimension: int = 32
+    rounds: int = 256
+    delta: float = 1e-6
+    between: float = 1.0
+
+    def floor(self, within: float) -> float:
+        """Expected squared error of the mean over all examples, without privacy: d (between^2 + within^2 / K) / N."""
+        return self.dimension * (self.between**2 + within**2 / self.examples) / self.users
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the sweeps vary: epsilon, expected gradients a round B, and sigma_2, the deviation within a user."""
+
+    epsilon: float = 1.0
+    budget: int = 64
+    within: float = 1.0
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to spend the budget. ELS: G = K, expected batch B. ULS: G examples of each of M = B / G expected users.
+
+    units: how many the sampler draws from; expected: of them per round, the public divisor.
+    """
+
+    method: Method
+    group_size: int
+    expected: int
+    units: int
+
+    @property
+    def rate(self) -> float:
+        """Poisson rate of a unit."""
+        return self.expected / self.units
+
+    @property
+    def event(self) -> PoissonGaussian:
+        """One round for one user (Charles et al., Theorems 1 and 2); its noise multiplier is to be calibrated."""
+        return PoissonGaussian(1.0, self.rate, self.group_size if self.method == "ELS" else 1)
+
+    def noise_multiplier(self, task: Task, epsilon: float, cache_dir: Path | None) -> float:
+        """The least with which all rounds are (epsilon, task.delta)-DP for a user, by the trainer's own accountant."""
+        return calibrate(self.event, task.rounds, task.delta, epsilon, cache_dir=cache_dir)
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Learning rates and clip norms that run side by side on the same data, coins and noise; both (H,)."""
+
+    learning_rate: Array
+    clip_norm: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """mean (R, d) and examples (R, N, K, d)."""
+
+    mean: Array
+    examples: Array
+    user_means: Array = field(init=False)  # (R, N, d)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "user_means", self.examples.mean(2))
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """An arm at its best learning rate and clip norm.
+
+    tuning_error: mean squared error of the trials that chose them; errors: (R,), of other trials. on_edge: the best
+    pair lies at an end of the grid, so that a wider grid might do better.
+    """
+
+    arm: Arm
+    noise_multiplier: float
+    learning_rate: float
+    clip_norm: float
+    tuning_error: float
+    errors: Array
+
+    @property
+    def on_edge(self) -> bool:
+        """Whether the pair lies at an end of the grid."""
+        ends = (LEARNING_RATES[0], LEARNING_RATES[-1]), (CLIP_NORMS[0], CLIP_NORMS[-1])
+        return self.learning_rate in ends[0] or self.clip_norm in ends[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """ELS and ULS with every group size at one setting; errors of one trial stand on the same data and noise."""
+
+    setting: Setting
+    els: Outcome
+    every_uls: tuple[Outcome, ...]
+
+    @property
+    def uls(self) -> Outcome:
+        """ULS with the group size that was best on the tuning trials."""
+        return min(self.every_uls, key=lambda outcome: outcome.tuning_error)
+
+
+def arms_of(task: Task, budget: int) -> list[Arm]:
+    """ELS with G = K, then ULS with G = 1, 2, 4, ... up to K wherever M = B / G is a whole number from 1 to N.
+
+    Raises InputError where the budget exceeds all examples, or no power of two splits it.
+    """
+    els_rate(budget, task.examples, task.users)
+    groups = [2**k for k in range(task.examples.bit_length())]
+    splits = [(g, budget // g) for g in groups if budget % g == 0 and 1 <= budget // g <= task.users]
+    if not splits:
+        raise InputError(f"budget {budget} has no split into a power of two and at most {task.users} users: change it")
+    els = Arm("ELS", task.examples, budget, task.users * task.examples)
+    return [els, *(Arm("ULS", g, m, task.users) for g, m in splits)]
+
+
+def draw_data(task: Task, within: float, trials: int, rng: np.random.Generator) -> Data:
+    """New populations, users and examples for R = ``trials``."""
+    mean = rng.standard_normal((trials, task.dimension))
+    users = rng.standard_normal((trials, task.users, task.dimension))
+    examples = rng.standard_normal((trials, task.users, task.examples, task.dimension))
+    users = mean[:, None] + task.between * users
+    return Data(mean, users[:, :, None] + within * examples)
+
+
+def draw_points(arm: Arm, data: Data, rng: np.random.Generator) -> tuple[Array, NDArray[np.bool_]]:
+    """A Poisson cohort of every trial: points (R, m, d), the mean of each unit's chosen examples, and present (R, m).
+
+    ULS chooses G of a user's K examples anew every round, without replacement; m is the largest cohort's size.
+    """
+    trials, users, examples, d = data.examples.shape
+    drawn = rng.random((trials, arm.units)) < arm.rate
+    counts = drawn.sum(1)
+    trial, unit = np.nonzero(drawn)
+    index = np.zeros((trials, max(1, int(counts.max()))), dtype=np.int64)
+    index[trial, np.arange(len(trial)) - np.repeat(np.cumsum(counts) - counts, counts)] = unit
+    present = np.arange(index.shape[1]) < counts[:, None]
+    rows = np.arange(trials)[:, None]
+    if arm.method == "ULS" and arm.group_size == examples:
+        return data.user_means[rows, index], present
+    flat = data.examples.reshape(trials, users * examples, d)
+    if arm.method == "ELS":
+        return flat[rows, index], present
+    if arm.group_size == 1:
+        return flat[rows, index * examples + rng.integers(examples, size=index.shape)], present
+    order = rng.random((*index.shape, examples))
+    chosen = np.argpartition(order, arm.group_size, axis=-1)[..., : arm.group_size]  # (R, m, G)
+    return flat[rows[..., None], index[..., None] * examples + chosen].mean(2), present
+
+
+def step(theta: Array, points: Array, present: NDArray[np.bool_], noise: Array, pairs: Pairs, divisor: float) -> Array:
+    """theta after one round: theta - eta (sum_u clip(theta - points_u, C) + C noise) / divisor.
+
+    Charles et al., Algorithm 2 (of ELS, Algorithm 1, the units are examples). An empty cohort still steps, with noise.
+
+    Args:
+        theta: (R, H, d).
+        points: (R, m, d), the mean of each drawn unit's chosen examples.
+        present: (R, m), which points are drawn.
+        noise: (R, d), normal with the noise multiplier as deviation; the same for all pairs.
+        pairs: eta and C, (H,) each.
+        divisor: expected number of units, a public constant.
+    """
+    squares = (theta * theta).sum(-1)[..., None] + (points * points).sum(-1)[:, None]
+    squares -= 2.0 * (theta @ points.swapaxes(1, 2))  # (R, H, m)
+    norms = np.sqrt(np.maximum(squares, _SMALLEST_SQUARE, out=squares), out=squares)
+    factors = np.minimum(1.0, pairs.clip_norm[:, None] / norms) * present[:, None]
+    total = theta * factors.sum(-1)[..., None] - factors @ points  # (R, H, d)
+    noised = total + pairs.clip_norm[:, None] * noise[:, None]
+    moved: Array = theta - pairs.learning_rate[:, None] * noised / divisor
+    return moved
+
+
+def run_arm(
+    task: Task,
+    arm: Arm,
+    noise_multiplier: float,
+    pairs: Pairs,
+    data: Data,
+    coins: np.random.Generator,
+    noises: np.random.Generator,
+) -> Array:
+    """||theta_T - mu||^2 of every trial and pair, (R, H)."""
+    theta = np.zeros((len(data.mean), len(pairs.clip_norm), task.dimension))
+    for _ in range(task.rounds):
+        points, present = draw_points(arm, data, coins)
+        noise = noise_multiplier * noises.standard_normal(data.mean.shape)
+        theta = step(theta, points, present, noise, pairs, arm.expected)
+    errors: Array = ((theta - data.mean[:, None]) ** 2).sum(-1)
+    return errors
+
+
+def measure_point(task: Task, setting: Setting, trials: int, seed: int, *, cache_dir: Path | None = None) -> Point:
+    """Tune every arm over the same grid, then measure each at its best pair on ``trials`` trials that tuned nothing.
+
+    Raises InputError for less than two trials, a budget without a split, or a setting that no noise meets.
+    """
+    if trials < 2:
+        raise InputError(f"{trials} trials give no interval: take at least 2")
+    if not setting.within > 0.0:
+        raise InputError(f"within-user deviation {setting.within} is not a number above 0")
+    arms = arms_of(task, setting.budget)
+    noise = [arm.noise_multiplier(task, setting.epsilon, cache_dir) for arm in arms]
+    grid = np.array(list(itertools.product(LEARNING_RATES, CLIP_NORMS)))
+    everywhere = [Pairs(grid[:, 0], grid[:, 1])] * len(arms)
+    tuned = [e.mean(0) for e in _errors(task, setting, arms, noise, everywhere, TUNING_TRIALS, seed, "tuning")]
+    best = [grid[int(mean.argmin())] for mean in tuned]
+    at_best = [Pairs(pair[:1], pair[1:]) for pair in best]
+    errors = _errors(task, setting, arms, noise, at_best, trials, seed, "measuring")
+    found = [
+        Outcome(arm, z, float(pair[0]), float(pair[1]), float(mean.min()), its[:, 0])
+        for arm, z, pair, mean, its in zip(arms, noise, best, tuned, errors, strict=True)
+    ]
+    return Point(setting, found[0], tuple(found[1:]))
+
+
+def _errors(
+    task: Task,
+    setting: Setting,
+    arms: Sequence[Arm],
+    noise: Sequence[float],
+    pairs: Sequence[Pairs],
+    trials: int,
+    seed: int,
+    stage: Stage,
+) -> list[Array]:
+    """(trials, H) for each arm.
+
+    All arms and settings see the same standard-normal draws of data and noise, which makes their differences sharper;
+    coins are an arm's own.
+    """
+    found: list[list[Array]] = [[] for _ in arms]
+    for block, start in enumerate(range(0, trials, _BLOCK)):
+        root = [seed, int(stage == "measuring"), block]
+        data = draw_data(task, setting.within, min(_BLOCK, trials - start), np.random.default_rng([*root, 0]))
+        for i, arm in enumerate(arms):
+            coins, noises = np.random.default_rng([*root, 2 + i]), np.random.default_rng([*root, 1])
+            found[i].append(run_arm(task, arm, noise[i], pairs[i], data, coins, noises))
+    return [np.concatenate(blocks) for blocks in found]

@@ -1,0 +1,294 @@
+"""Proposition 1 of Kandpal et al. ("User Inference Attacks on Large Language Models") where every probability is known.
+
+With r = D_u(x) / D_-u(x), the statistic of the exact mixture (equation 5) is T = E log(1 + alpha_u (r - 1)), x ~ D_u.
+The proposition says log(alpha_u) + KL <= T <= alpha_u chi2, of D_u against D_-u. Jensen's inequality gives more,
+log(1 + alpha_u (e^KL - 1)) <= T <= log(1 + alpha_u chi2): log(1 + alpha (e^s - 1)) is convex in s = log r, the
+logarithm concave. T is concave in alpha_u with slopes chi2 >= 0 at 0 and 1 - E[1 / r] = 0 at 1, hence grows with it.
+
+P and Q are mixtures of the same users' chains, which also serves Proposition 2. Where there are at most a million
+sequences every one is summed over. Above, KL and T are means over draws of P with Student intervals. chi2 + 1, the mean
+of r over P, is not: sequences too rare to be drawn hold most of it, and a sample without them shows a narrow interval
+far too low, with weights that look even. It comes from `FILTERS` independent particle filters (`log_second_moment`),
+and its interval is refused where `PILOTS` others spread too far; what is left then is what is proved.
+
+Axes: n chains, V words, L tokens, B sequences.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.special import logsumexp
+
+from heldin.base.errors import InputError
+from heldin.corpus.made_up.markov import Chain, MarkovCorpus, chain_of, draw, log_probability, user_weights
+from heldin.studies.mean_estimation_sweeps import ALPHA, Interval
+
+Array = NDArray[np.float64]
+
+LARGEST_ENUMERATION = 1_000_000
+FILTERS = 32  # that share the draws
+PILOTS = 16  # besides, which decide whether the filters are trusted: what they estimate is not selected by it
+LARGEST_SPREAD = 0.25  # of the pilots, their standard deviation over their mean
+_BLOCK = 2048  # draws worked on together
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two laws of sequences of `length` tokens, P and Q: weights (n,) over the same chains, each summing to one.
+
+    No chance in a chain is 0, so that neither law rules out what the other can write.
+    """
+
+    chains: tuple[Chain, ...]
+    p: Array
+    q: Array
+    length: int
+
+    @property
+    def sequences(self) -> int:
+        """V^L, how many sequences there are."""
+        return int(self.chains[0].initial.size ** self.length)
+
+    @property
+    def enumerable(self) -> bool:
+        """Whether they are at most a million."""
+        return self.sequences <= LARGEST_ENUMERATION
+
+
+@dataclass(frozen=True)
+class ChiSquared:
+    """chi2(P || Q).
+
+    estimate: None where the sampled interval was refused. floor, ceiling: between which chi2 lies by proof, e^KL - 1
+    (with KL's lower limit where KL is sampled) and the exact chi2 averaged over the components of P and Q.
+    spread: the pilots' standard deviation over their mean; None if enumerated.
+    """
+
+    estimate: Interval | None
+    floor: float
+    ceiling: float
+    spread: float | None
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Lower and upper limit: of the interval where there is one, else the proved ones."""
+        return (self.estimate.low, self.estimate.high) if self.estimate else (self.floor, self.ceiling)
+
+
+@dataclass(frozen=True)
+class Point:
+    """T at one alpha_u, and its distance in nats from each bound: positive where the bound holds.
+
+    over_lower: T - log(alpha_u) - KL. over_jensen: T - log(1 + alpha_u (e^KL - 1)). under_upper: alpha_u chi2 - T.
+    under_jensen: log(1 + alpha_u chi2) - T. Where chi2 was refused, the last two take its proved floor for its value.
+    """
+
+    alpha: float
+    statistic: Interval
+    over_lower: Interval
+    over_jensen: Interval
+    under_upper: Interval
+    under_jensen: Interval
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Everything about one pair. growth: T at each alpha_u less T at the one before. draws: None if enumerated.
+
+    Intervals have 95 % confidence each; an enumerated value is its own two limits.
+    """
+
+    kl: Interval
+    chi_squared: ChiSquared
+    points: tuple[Point, ...]
+    growth: tuple[Interval, ...]
+    draws: int | None
+
+
+def user_against_rest(spec: MarkovCorpus, user: int = 0) -> Pair:
+    """D_u against D_-u, the mixture of all others by their weights. Raises InputError if there are no others."""
+    if spec.users < 2:
+        raise InputError("markov corpus: users is 1, and the user has no others to be told from; set it to 2 or more")
+    chains = tuple(chain_of(spec, each) for each in range(spec.users))
+    of_user = np.eye(spec.users)[user]
+    others = user_weights(spec) * (1.0 - of_user)
+    return Pair(chains, of_user, others / others.sum(), spec.length)
+
+
+def mixed(pair: Pair, kept_p: float, kept_q: float) -> Pair:
+    """P' = lambda P + (1 - lambda) Q and Q' = mu Q + (1 - mu) P, the mislabelled users of Proposition 2."""
+    return replace(pair, p=kept_p * pair.p + (1.0 - kept_p) * pair.q, q=kept_q * pair.q + (1.0 - kept_q) * pair.p)
+
+
+def mixing_bound(kept_p: float, kept_q: float, forwards: float, backwards: float) -> float:
+    """The largest that KL(P' || Q') can be, given KL(P || Q) and KL(Q || P).
+
+    Proposition 2 says KL(P || Q), for all lambda, mu in [0, 1]; at lambda = mu = 0 that is KL(Q || P) <= KL(P || Q),
+    which need not be. Its proof gives lambda mu KL(P || Q) + (1 - lambda)(1 - mu) KL(Q || P). There is better: KL is
+    jointly convex, (P', Q') with lambda + mu >= 1 is lambda + mu - 1 parts (P, Q), 1 - mu parts (P, P) and 1 - lambda
+    parts (Q, Q), and the KL of the last two is 0. With lambda + mu < 1 likewise, from (Q, P). All of it holds for chi2
+    and T too, which are f-divergences.
+    """
+    kept = kept_p + kept_q - 1.0
+    return kept * forwards if kept >= 0 else -kept * backwards
+
+
+def measure(pair: Pair, alphas: Sequence[float], *, draws: int = 100_000, seed: int = 0) -> Measured:
+    """By enumeration while there are at most a million sequences, by Monte Carlo above. Raises InputError as both."""
+    if pair.enumerable:
+        return by_enumeration(pair, alphas)
+    return by_sampling(pair, alphas, draws, np.random.default_rng(seed))
+
+
+def by_enumeration(pair: Pair, alphas: Sequence[float]) -> Measured:
+    """The values themselves, summed over all V^L sequences.
+
+    Raises:
+        InputError: there are more than a million sequences, or an alpha_u is outside (0, 1).
+    """
+    if not pair.enumerable:
+        raise InputError(
+            f"{pair.sequences:,} sequences are too many to enumerate; lower vocabulary or length until vocabulary **"
+            f" length is at most {LARGEST_ENUMERATION:,}, or sample"
+        )
+    p, q = np.zeros(pair.sequences), np.zeros(pair.sequences)
+    for chain, of_p, of_q in zip(pair.chains, pair.p, pair.q, strict=True):
+        each = _every_probability(chain, pair.length)
+        p += of_p * each
+        q += of_q * each
+    log_ratio = np.log(p) - np.log(q)
+    kl, chi = _mean(log_ratio, p), _mean(np.expm1(log_ratio), p)
+    return _measured(log_ratio, p, kl, ChiSquared(chi, math.expm1(kl.low), chi_squared_ceiling(pair), None), alphas)
+
+
+def by_sampling(pair: Pair, alphas: Sequence[float], draws: int, rng: np.random.Generator) -> Measured:
+    """Estimates from `draws` sequences of P for KL and T, as many particles for chi2, and half as many for pilots.
+
+    Raises:
+        InputError: fewer than two draws, or an alpha_u outside (0, 1).
+    """
+    if draws < 2:
+        raise InputError(f"draws is {draws}, too few for an interval; set it to 2 or more")
+    log_ratio = np.concatenate(
+        [
+            log_ratios(pair, draw(chain, min(_BLOCK, count - start), pair.length, rng))
+            for chain, count in zip(pair.chains, rng.multinomial(draws, pair.p), strict=True)
+            for start in range(0, count, _BLOCK)
+        ]
+    )
+    kl = _mean(log_ratio, None)
+    moments = np.array([log_second_moment(pair, math.ceil(draws / FILTERS), rng) for _ in range(PILOTS + FILTERS)])
+    return _measured(log_ratio, None, kl, _chi_squared(pair, kl, moments), alphas)
+
+
+def log_ratios(pair: Pair, tokens: NDArray[np.int64]) -> Array:
+    """log P(x) - log Q(x) of each sequence; tokens (B, L) gives (B,)."""
+    each = np.array([log_probability(chain, tokens) for chain in pair.chains])  # (n, B)
+    of_p, of_q = (logsumexp(each, axis=0, b=weights[:, None]) for weights in (pair.p, pair.q))
+    return np.asarray(of_p - of_q, dtype=np.float64)
+
+
+def log_second_moment(pair: Pair, particles: int, rng: np.random.Generator) -> float:
+    """The logarithm of an unbiased estimate of chi2 + 1 = sum_x P(x)^2 / Q(x), by a particle filter.
+
+    Token by token, x_t is drawn in proportion to P(x_t | x_<t)^2 / Q(x_t | x_<t), and beginnings are drawn again in
+    proportion to what these sum to, so that no few of them come to hold all the weight; the estimate is the product of
+    the sums' means (Del Moral 2004, section 2.4). Given x_<t, P and Q are mixtures of the chains' rows by the chains'
+    posterior weights.
+    """
+    transitions = np.stack([chain.transitions for chain in pair.chains], axis=1)  # (V, n, V)
+    rows = np.tile(np.array([chain.initial for chain in pair.chains]), (particles, 1, 1))  # (B, n, V)
+    posterior = np.tile(np.array([pair.p, pair.q]), (particles, 1, 1))  # (B, 2, n)
+    total, places = 0.0, np.arange(particles)
+    for t in range(pair.length):
+        following = posterior @ rows  # (B, 2, V)
+        ends = np.cumsum(following[:, 0] ** 2 / following[:, 1], axis=1)
+        shares = np.cumsum(ends[:, -1])
+        total += math.log(shares[-1] / particles)
+        if t + 1 == pair.length:
+            break
+        kept = np.searchsorted(shares, (places + rng.random()) * shares[-1] / particles, side="right")
+        kept = np.minimum(kept, particles - 1)
+        ends = ends[kept]
+        tokens = np.minimum((ends <= rng.random(particles)[:, None] * ends[:, -1:]).sum(axis=1), ends.shape[1] - 1)
+        posterior = posterior[kept] * rows[kept, :, tokens][:, None]
+        posterior /= posterior.sum(axis=2, keepdims=True)
+        rows = transitions[tokens]
+    return total
+
+
+def chi_squared_ceiling(pair: Pair) -> float:
+    """What chi2(P || Q) is at most: the mean over components u of P and v of Q of chi2(D_u || D_v), by convexity.
+
+    Of two chains it is exact: sum_x D_u(x)^2 / D_v(x) is a product of matrices with the entries a^2 / b.
+    """
+    total = 0.0
+    for u, v in ((u, v) for u in np.flatnonzero(pair.p) for v in np.flatnonzero(pair.q)):
+        one, other = pair.chains[u], pair.chains[v]
+        step = one.transitions**2 / other.transitions
+        ends = np.linalg.matrix_power(step, pair.length - 1).sum(axis=1)
+        total += float(pair.p[u] * pair.q[v] * ((one.initial**2 / other.initial) @ ends))
+    return total - 1.0
+
+
+def _every_probability(chain: Chain, length: int) -> Array:
+    """Probabilities of all sequences, (V^L,), in the order of their tokens: prefixes grown by a token at a time."""
+    size, found = chain.initial.size, chain.initial
+    for _ in range(length - 1):
+        found = (found.reshape(-1, size, 1) * chain.transitions).ravel()  # last token, next token
+    return found
+
+
+def _chi_squared(pair: Pair, kl: Interval, logs: Array) -> ChiSquared:
+    top = float(logs.max())
+    pilots, moments = np.split(np.exp(logs - top), [PILOTS])
+    spread = float(pilots.std(ddof=1) / pilots.mean())
+    estimate = None
+    if spread <= LARGEST_SPREAD:
+        its = _mean(moments, None)
+        estimate = Interval(*(math.exp(top) * end - 1.0 for end in (its.value, its.low, its.high)))
+    return ChiSquared(estimate, math.expm1(kl.low), chi_squared_ceiling(pair), spread)
+
+
+def _mean(values: Array, probabilities: Array | None) -> Interval:
+    """The expectation of `values`: exact under `probabilities`, else with the Student interval of a sample."""
+    if probabilities is not None:
+        exact = float(probabilities @ values)
+        return Interval(exact, exact, exact)
+    centre, size = float(values.mean()), values.size
+    width = float(stats.t.ppf(1.0 - ALPHA / 2.0, size - 1) * values.std(ddof=1)) / math.sqrt(size)
+    return Interval(centre, centre - width, centre + width)
+
+
+def _measured(
+    log_ratio: Array, probabilities: Array | None, kl: Interval, chi: ChiSquared, alphas: Sequence[float]
+) -> Measured:
+    points, growth, before = [], [], None
+    for alpha in alphas:
+        if not 0.0 < alpha < 1.0:
+            raise InputError(f"alpha_u is {alpha:g}, outside (0, 1): give the user some of the data, and not all")
+        terms = np.logaddexp(math.log(alpha) + log_ratio, math.log1p(-alpha))
+        statistic = _mean(terms, probabilities)
+        below = _mean(terms - log_ratio - math.log(alpha), probabilities)  # paired: on the same draws
+        jensen = math.log1p(alpha * math.expm1(kl.value))
+        slope = alpha * math.exp(kl.value - jensen)  # of Jensen's bound in KL: delta method, paired
+        tighter = _mean(terms - jensen - slope * (log_ratio - kl.value), probabilities)
+        points.append(Point(alpha, statistic, below, tighter, *_under(alpha, statistic, chi)))
+        if before is not None:
+            growth.append(_mean(terms - before, probabilities))
+        before = terms
+    return Measured(kl, chi, tuple(points), tuple(growth), None if probabilities is not None else log_ratio.size)
+
+
+def _under(alpha: float, statistic: Interval, chi: ChiSquared) -> tuple[Interval, Interval]:
+    """alpha chi2 - T and log(1 + alpha chi2) - T; both have draws of their own and both intervals are paid for."""
+    low, high = chi.limits
+    value = chi.estimate.value if chi.estimate else low
+    bounds = [(alpha * its, math.log1p(alpha * its)) for its in (value, low, high)]
+    ends = (statistic.value, statistic.high, statistic.low)
+    paper, jensen = zip(*[(a - t, b - t) for (a, b), t in zip(bounds, ends, strict=True)], strict=True)
+    return Interval(*paper), Interval(*jensen)

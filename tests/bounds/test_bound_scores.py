@@ -1,0 +1,284 @@
+"""Scores of any tool: what is computed, what is refused and why, and one clear line for every mistake."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from heldin.base.errors import InputError
+from heldin.bounds import catalogue as engine
+from heldin.bounds.catalogue import BoundResult, bound_scores, mechanism_claim, parse_claim, plan_claim, read_scores
+from heldin.bounds.verdict import Outcome, Standing
+from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.plan_file import write_plan
+
+ONE_RUN = {"one-run", "one-run f-DP"}
+TRIALS = {"Clopper-Pearson, split", "ROC band", "DKW band", "AUROC"}
+
+
+def write(path, mu=1.5, m=1000, seed=0, sign=1, member=None):
+    rng = np.random.default_rng(seed)
+    member = rng.random(m) < 0.5 if member is None else member
+    scores = sign * (rng.standard_normal(m) + mu * member)
+    rows = [f"u{i:05d},{float(s)!r},{int(b)}" for i, (s, b) in enumerate(zip(scores, member, strict=True))]
+    path.write_text("\n".join(["user,score,member", *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def scores(tmp_path):
+    return write(tmp_path / "scores.csv")
+
+
+def mechanism(**changed):
+    fields = {
+        "unit": "user",
+        "sampled": "user",
+        "sampler": PoissonSampler(rate=16 / 1024),
+        "clip": FlatClip(norm=1.0),
+        "noise_multiplier": 0.92826,
+        "steps": 1000,
+        "delta": 1e-6,
+        "divisor": ConstantDivisor(value=16),
+    }
+    return Mechanism(**{**fields, **changed})
+
+
+def by_name(result: BoundResult):
+    return {b.name: b for b in result.bounds}, {r.name: r.reason for r in result.refused}
+
+
+def test_coins_support_one_run_bounds_and_nothing_else(scores):
+    result = bound_scores(scores, assignment="coin", delta=1e-5)
+    found, refused = by_name(result)
+    assert set(found) == ONE_RUN
+    assert all(b.standing is Standing.CERTIFIED and b.level == 0.95 for b in found.values())
+    assert found["one-run"].epsilon_lower > 1.0
+    assert set(refused) >= TRIALS
+    assert "needs independent trials" in refused["ROC band"]
+    assert "trade-off curve is Gaussian, which nobody states" in refused["one-run Gaussian"]
+    gaussian, _ = by_name(bound_scores(scores, assignment="coin", delta=1e-5, gaussian=True))
+    assert gaussian["one-run Gaussian"].epsilon_lower > found["one-run"].epsilon_lower
+
+
+def test_independent_trials_support_the_others(scores):
+    result = bound_scores(scores, assignment="fixed", independent_trials=True, delta=1e-5)
+    found, refused = by_name(result)
+    assert set(found) == TRIALS
+    assert "fair coins; the split was fixed" in refused["one-run"]
+    assert "a threshold that was fixed before looking" in refused["Clopper-Pearson, fixed"]
+    both, _ = by_name(bound_scores(scores, assignment="coin", independent_trials=True, delta=1e-5, thresholds=[1.0]))
+    assert set(both) == TRIALS | ONE_RUN | {"Clopper-Pearson, fixed", "Bayesian interval"}
+    assert both["Bayesian interval"].standing is Standing.ESTIMATE
+    assert both["Clopper-Pearson, fixed"].epsilon_lower > 0.5
+
+
+def test_nothing_is_certified_of_a_fixed_or_unknown_split(scores):
+    fixed = bound_scores(scores, assignment="fixed", claims=[parse_claim("epsilon=0.1,delta=1e-5")])
+    assert fixed.bounds == ()
+    assert (fixed.verdict.outcome, fixed.verdict.standing, fixed.exit_code) == (
+        Outcome.VIOLATED,
+        Standing.INDICATIVE,
+        4,
+    )
+    assert fixed.verdict.reason.startswith("the split was fixed")
+    unknown, _ = by_name(bound_scores(scores, delta=1e-5))
+    assert {b.standing for b in unknown.values()} == {Standing.INDICATIVE}
+
+
+def test_json_has_exactly_these_keys(scores):
+    result = bound_scores(scores, assignment="coin", claims=[parse_claim("epsilon=4,delta=1e-6")])
+    found = json.loads(json.dumps(result.as_dict()))
+    assert list(found) == ["bounds", "refused", "verdict"]
+    assert list(found["bounds"][0]) == ["name", "epsilon_lower", "level", "standing", "coverage"]
+    assert list(found["refused"][0]) == ["name", "reason"]
+    assert list(found["verdict"]) == ["outcome", "standing", "reason", "max_certifiable_epsilon"]
+    assert (found["verdict"]["outcome"], found["verdict"]["standing"]) == ("consistent", "certified")
+
+
+def test_every_gated_bound_names_its_measured_coverage(scores):
+    result = bound_scores(scores, assignment="coin", independent_trials=True, delta=1e-5, thresholds=[1.0])
+    assert all(b.coverage is not None and b.coverage >= 0.93 for b in result.bounds if b.name != "Bayesian interval")
+
+
+def test_orientation(tmp_path, scores):
+    turned = write(tmp_path / "loss.csv", sign=-1)
+    right = bound_scores(turned, assignment="coin", higher_is="non-member", delta=1e-5)
+    assert right.bounds == bound_scores(scores, assignment="coin", delta=1e-5).bounds
+    wrong = bound_scores(turned, assignment="coin", delta=1e-5)
+    assert max(b.epsilon_lower for b in wrong.bounds) == 0.0
+    own = {"assignment": "fixed", "independent_trials": True, "delta": 1e-5}
+    assert (
+        bound_scores(turned, higher_is="non-member", thresholds=[-1.0], **own).bounds
+        == bound_scores(scores, thresholds=[1.0], **own).bounds
+    )
+
+
+def test_the_order_of_rows_changes_nothing(tmp_path, scores):
+    head, *rows = scores.read_text().splitlines()
+    rng = np.random.default_rng(1)
+    shuffled = tmp_path / "shuffled.csv"
+    shuffled.write_text("\n".join([head, *rng.permutation(rows)]))
+    for own in ({"assignment": "coin"}, {"assignment": "fixed", "independent_trials": True}):
+        assert bound_scores(shuffled, delta=1e-5, **own).as_dict() == bound_scores(scores, delta=1e-5, **own).as_dict()
+
+
+def test_claims_are_paid_for_and_the_gravest_decides(scores):
+    low, high = parse_claim("epsilon=0.5,delta=1e-5"), parse_claim("epsilon=20,delta=1e-5")
+    result = bound_scores(scores, assignment="coin", claims=[high, low])
+    assert [v.outcome for v in result.verdicts] == [Outcome.INCONCLUSIVE, Outcome.VIOLATED]
+    assert (result.verdict.outcome, result.exit_code) == (Outcome.VIOLATED, 3)
+    assert result.verdicts[0].alpha == 0.025
+
+
+def test_a_plan_is_a_claim(tmp_path):
+    write_plan(mechanism(), tmp_path / "plan.json")
+    claim = plan_claim(tmp_path / "plan.json")
+    assert claim.epsilon == pytest.approx(4.0, abs=0.01)
+    strong = write(tmp_path / "strong.csv", mu=2.2)
+    result = bound_scores(strong, assignment="coin", claims=[claim])
+    assert (result.verdict.outcome, result.delta) == (Outcome.VIOLATED, 1e-6)
+    weak = write(tmp_path / "weak.csv", mu=0.7)
+    assert bound_scores(weak, assignment="coin", claims=[claim]).verdict.outcome is Outcome.CONSISTENT
+
+
+def test_a_plan_bounds_epsilon_if_the_trainer_differs_in_its_noise_alone(tmp_path):
+    """Conditional, higher than what is certified of any mechanism, and no ground for a verdict."""
+    claim = mechanism_claim(mechanism())
+    for mu, least, code in ((0.0, 0.0, 0), (1.0, 2.5, 0), (2.2, 6.0, 3)):
+        result = bound_scores(write(tmp_path / f"{mu}.csv", mu=mu), assignment="coin", claims=[claim])
+        found, _ = by_name(result)
+        its = found[engine.PLAN_FAMILY]
+        assert its.standing is Standing.CONDITIONAL
+        assert its.epsilon_lower >= least
+        assert its.epsilon_lower >= found["one-run"].epsilon_lower
+        assert result.exit_code == code
+        # the bound is on the far side of the claim exactly where the claim is rejected
+        assert (its.epsilon_lower > claim.epsilon * 1.01) == (result.verdict.outcome is Outcome.VIOLATED)
+    assert "if the trainer differs from the plan in its noise alone" in engine.table(result)
+    unknown, _ = by_name(bound_scores(tmp_path / "2.2.csv", claims=[claim]))
+    assert unknown[engine.PLAN_FAMILY].standing is Standing.CONDITIONAL
+    _, refused = by_name(bound_scores(tmp_path / "2.2.csv", assignment="fixed", claims=[claim]))
+    assert "the split was fixed" in refused[engine.PLAN_FAMILY]
+    stated, others = by_name(bound_scores(tmp_path / "2.2.csv", assignment="coin", delta=1e-6))
+    assert engine.PLAN_FAMILY not in {*stated, *others}
+
+
+def test_a_plan_without_a_promise_to_users_is_refused():
+    shuffled = mechanism(sampler=ShuffledSampler(population=1024, cohort=16), adjacency="zero_out")
+    with pytest.raises(InputError, match="plan: not a DP guarantee: cohorts are shuffled.*state an epsilon"):
+        mechanism_claim(shuffled)
+    with pytest.raises(InputError, match="plan: protects single examples, which promises nothing finite about a user"):
+        mechanism_claim(mechanism(unit="example", sampled="example"))
+
+
+def test_table(scores):
+    text = engine.table(bound_scores(scores, assignment="coin", claims=[parse_claim("epsilon=4,delta=1e-6")]))
+    assert text.startswith("CONSISTENT (certified): epsilon 4 at delta 1e-06 is not rejected")
+    assert "epsilon lower bounds at delta 1e-06, 1000 users" in text
+    assert "refused: ROC band: needs independent trials" in text
+    none = engine.table(bound_scores(scores, assignment="fixed", delta=1e-5))
+    assert none.startswith("INCONCLUSIVE (indicative): the split was fixed")
+    assert "(none is valid for this design)" in none
+
+
+def test_a_user_named_nan_is_warned_of(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text(
+        "user,score,member\nnan,1,1\n" + "".join(f"u{i},{i},{i % 2}\n" for i in range(2, 12)), encoding="utf-8"
+    )
+    said = bound_scores(path, assignment="coin", delta=1e-5).verdict.warnings
+    assert "1 user named 'nan': rows without a user may stand under that name as one person; mend the rows" in " ".join(
+        " ".join(said).split()
+    )
+
+
+BAD = {
+    "user,score\nal,1\n": "no column 'member'",
+    "user,score,member\nal,nan,1\nbo,1,0\n": "row 2: the score of user 'al' is nan; no user may be dropped",
+    "user,score,member\nal,inf,1\nbo,1,0\n": "row 2: the score of user 'al' is inf",
+    "user,score,member\nal,x,1\n": "row 2: score 'x' of user 'al' is not a number",
+    "user,score,member\nal,1,1\nal,1,0\n": "row 3: user 'al' is in both groups",
+    "user,score,member\nal,1,1\nal,2,1\n": "row 3: user 'al' has two scores",
+    "user,score,member\nal,1,\n": "row 2: user 'al' has a score but no membership",
+    "user,score,member\nal,,1\n": "row 2: user 'al' has membership but no score",
+    "user,score,member\nal,1,maybe\n": "row 2: membership 'maybe' of user 'al'",
+    "user,score,member\n,1,1\n": "row 2: no user name",
+    "user,score,member\nal,1,1\nbo,1,0\n": "all 2 scores are 1",
+    "user,score,member\nal,1,1\nbo,2,1\n": "all 2 users are members",
+    "user,score,member\n": "no rows",
+    "": "no column 'user' (columns: none)",
+    "user,score,score,member\nal,1,2,1\nbo,3,4,0\n": "the column 'score' stands twice: rename one",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_files(tmp_path, text):
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_scores(path)
+    assert BAD[text] in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_unreadable_files(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_scores(tmp_path / "absent.csv")
+    binary = tmp_path / "scores.csv"
+    binary.write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(InputError, match="not UTF-8 text"):
+        read_scores(binary)
+
+
+def test_spellings_of_a_good_file(tmp_path):
+    path = tmp_path / "ok.csv"
+    path.write_text("\ufeffid, Score,score , user,member\n1,9,0.5, al ,TRUE\n2,9,-1e3,bo,out\n", encoding="utf-8")
+    found = read_scores(path)
+    assert (found.users, found.scores.tolist(), found.member.tolist()) == (("al", "bo"), [0.5, -1000.0], [True, False])
+
+
+def test_bad_arguments(scores, tmp_path):
+    for changed, message in [
+        ({}, "delta is missing"),
+        ({"delta": 0.0}, r"delta 0.0 is outside \(0, 1\)"),
+        ({"delta": 1e-5, "higher_is": "better"}, "higher-is 'better': choose member or non-member"),
+        ({"delta": 1e-5, "assignment": "time"}, "assignment 'time': choose coin, fixed, unknown"),
+        ({"delta": 1e-5, "assignment": "coin", "guesses": 2000}, "2000 guesses registered on 1000 users"),
+        ({"delta": 1e-5, "independent_trials": True, "thresholds": [float("nan")]}, "must be a finite number"),
+        ({"delta": 1e-5, "alpha": 0.0}, r"error level 0.0 is outside \(0, 1\)"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            bound_scores(scores, **changed)
+    tiny = write(tmp_path / "tiny.csv", member=np.array([True, False, True, False]), m=4)
+    with pytest.raises(InputError, match="4 users cannot support any statement"):
+        bound_scores(tiny, assignment="coin", delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epsilon=4", "is not of the form epsilon=4,delta=1e-6"),
+        ("epsilon=4,delta=1e-6,epsilon=5", "is not of the form"),
+        ("4,1e-6", "is not of the form"),
+        ("epsilon=four,delta=1e-6", "epsilon and delta must be numbers"),
+        ("epsilon=4,delta=0", r"claimed delta 0.0 is outside \(0, 1\)"),
+        ("epsilon=nan,delta=0.1", "claimed epsilon nan is not a number >= 0"),
+    ],
+)
+def test_bad_claims(text, message):
+    with pytest.raises(InputError, match=message):
+        parse_claim(text)
+    assert parse_claim(" delta = 1e-6 , epsilon = 4 ").label == "epsilon 4 at delta 1e-06"
+
+
+def test_torch_stays_out():
+    code = (
+        "import sys; from heldin.bounds import bands, catalogue, estimates, one_run, power, thresholds, verdict; "
+        "sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'matplotlib')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,112 @@
+"""The numbers of `heldin account`, one function per method."""
+
+import json
+import math
+
+import pytest
+
+from heldin.base.errors import InputError
+from heldin.defenses.accounting.account import account_els, account_example, account_group, account_plan, account_uls
+from heldin.defenses.choices import NoClip, ShuffledSampler
+from tests.made_facts import private_plan
+
+COMMON = {"steps": 1000, "delta": 1e-6}
+
+
+@pytest.fixture(autouse=True)
+def _private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path))
+
+
+def test_uls_example_of_the_issue():
+    row = account_uls(users=1024, cohort=16, target_epsilon=4.0, **COMMON)
+    assert row.unit == "user"
+    assert row.noise_multiplier == pytest.approx(0.92826, rel=1e-3)
+    assert row.epsilon == pytest.approx(4.0, rel=1e-3)
+    assert row.epsilon <= 4.0
+    assert row.epsilon_black_box == row.epsilon
+    assert row.auroc_bound == pytest.approx(0.6908, abs=1e-3)
+    assert row.tpr_at_1pct_fpr_bound == pytest.approx(0.0575, abs=1e-3)
+    keys = ("unit", "noise_multiplier", "epsilon", "delta", "epsilon_black_box", "auroc_bound", "tpr_at_1pct_fpr_bound")
+    assert set(keys) <= set(json.loads(json.dumps(row.as_dict())))
+
+
+def test_els_example_of_the_issue():
+    row = account_els(group_size=8, sampling_rate=0.01, steps=2000, delta=1e-6, noise_multiplier=2.0)
+    assert row.epsilon == pytest.approx(10.715937, rel=1e-3)
+    assert row.epsilon_black_box == pytest.approx(12.412964, rel=2e-3)
+    assert row.epsilon_rdp is not None
+    assert row.epsilon_rdp > row.epsilon
+    assert 0.9 < row.auroc_bound < 1
+    group = account_group(group_size=8, sampling_rate=0.01, steps=2000, delta=1e-6, noise_multiplier=2.0)
+    assert group.method == "group"
+    assert group.epsilon == row.epsilon
+    assert (
+        account_els(group_size=16, examples=100, batch=1, noise_multiplier=1.0, **COMMON).epsilon_black_box == math.inf
+    )
+
+
+def test_example_says_nothing_about_a_user_without_a_group():
+    row = account_example(examples=1024, batch=16, noise_multiplier=0.92826, **COMMON)
+    assert (row.unit, row.auroc_bound, row.tpr_at_1pct_fpr_bound) == ("example", None, None)
+    assert row.epsilon == pytest.approx(4.0, rel=1e-3)
+    grouped = account_example(examples=1024, batch=16, noise_multiplier=0.92826, group_size=4, **COMMON)
+    assert grouped.epsilon == row.epsilon
+    assert grouped.auroc_bound > account_uls(users=1024, cohort=16, noise_multiplier=0.92826, **COMMON).auroc_bound
+
+
+def test_cap_and_warning():
+    row = account_uls(users=1024, cohort=16, cap=32, noise_multiplier=0.9283, **COMMON)
+    assert row.epsilon == pytest.approx(5.67, rel=2e-3)
+    assert row.epsilon_rdp is None
+    (warning,) = account_uls(users=100, cohort=1, noise_multiplier=5.0, steps=10, delta=0.05).warnings
+    assert "above 1/100" in warning
+    of_examples = account_els(group_size=4, examples=100, batch=10, noise_multiplier=5.0, steps=10, delta=0.05)
+    assert "above 1/25" in of_examples.warnings[0]
+    silent = account_uls(sampling_rate=0.1, noise_multiplier=0.0, **COMMON)
+    assert silent.epsilon == math.inf
+    assert silent.warnings == ("noise multiplier 0 adds no noise: epsilon is infinite, nothing is promised",)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: account_uls(users=10, cohort=11, noise_multiplier=1.0, **COMMON),
+            "cohort 11 is larger than the 10 users",
+        ),
+        (lambda: account_uls(users=10, noise_multiplier=1.0, **COMMON), "both users and cohort"),
+        (lambda: account_uls(users=10, cohort=1, sampling_rate=0.1, noise_multiplier=1.0, **COMMON), "not both"),
+        (lambda: account_uls(users=10, cohort=1, **COMMON), "exactly one of noise multiplier and target epsilon"),
+        (lambda: account_uls(sampling_rate=0.1, cap=5, noise_multiplier=1.0, **COMMON), "needs the public number"),
+        (lambda: account_els(group_size=0, sampling_rate=0.1, noise_multiplier=1.0, **COMMON), "group size 0"),
+        (lambda: account_example(sampling_rate=0.1, group_size=0, noise_multiplier=1.0, **COMMON), "group size 0"),
+        (lambda: account_uls(sampling_rate=0.1, noise_multiplier=-1.0, **COMMON), "noise multiplier -1.0"),
+        (lambda: account_uls(sampling_rate=0.1, noise_multiplier=1.0, steps=10, delta=1e-13), "below 1e-11"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_plan_rows():
+    direct = account_uls(users=1024, cohort=16, noise_multiplier=0.92826, **COMMON)
+    row = account_plan(private_plan())
+    assert (row.epsilon, row.auroc_bound, row.method) == (direct.epsilon, direct.auroc_bound, "uls")
+    assert row.label.startswith("epsilon 4")
+    assert account_plan(private_plan(sampled="example", group_size=4)).method == "els"
+    example = account_plan(private_plan(unit="example", sampled="example"))
+    assert (example.method, example.auroc_bound) == ("example", None)
+
+
+def test_plan_rows_without_a_guarantee():
+    shuffled = account_plan(private_plan(sampler=ShuffledSampler(population=1024, cohort=16), adjacency="zero_out"))
+    assert shuffled.epsilon == math.inf
+    assert shuffled.label.startswith("not a DP guarantee: cohorts are shuffled")
+    assert shuffled.assumed_epsilon == pytest.approx(4.0, rel=1e-3)
+    assert shuffled.auroc_bound == pytest.approx(0.9988, abs=1e-3)
+    void = account_plan(private_plan(clip=NoClip()))
+    assert (void.epsilon, void.auroc_bound, void.tpr_at_1pct_fpr_bound) == (math.inf, 1.0, 1.0)
+    none = account_plan(private_plan(unit="none", delta=None))
+    assert (none.method, none.delta, none.epsilon) == ("none", None, math.inf)

@@ -1,0 +1,47 @@
+"""Spending a compute budget: calibrated rows, equal compute, and Estimate-and-Double by hand."""
+
+import pytest
+
+from heldin.base.errors import InputError
+from heldin.defenses.accounting.choose import choose, table
+from heldin.defenses.accounting.events import PoissonGaussian
+from heldin.defenses.accounting.guarantees import epsilon
+
+
+def _choose(**changes):
+    return choose(**{"users": 512, "budget": 64, "steps": 100, "target_epsilon": 4.0, "delta": 1e-4, **changes})
+
+
+def test_every_option_spends_the_target_and_the_whole_budget():
+    found = _choose(els_group_size=8)
+    assert [(o.group_size, o.cohort) for o in found.options if o.method == "uls"] == [
+        (2**i, 64 // 2**i) for i in range(7)
+    ]
+    for o in found.options:
+        event = PoissonGaussian(o.noise_multiplier, o.cohort / 512)
+        if o.method == "els":
+            event = PoissonGaussian(o.noise_multiplier, 64 / (8 * 512), 8)
+        assert epsilon(event, 100, 1e-4) == pytest.approx(4.0, rel=2e-3)
+        assert o.deviation == pytest.approx(o.noise_multiplier / o.cohort)
+    assert found.least.cohort == 64
+
+
+def test_small_clip_norms_for_large_groups_move_the_choice():
+    flat, steep = _choose(clip_norm=lambda g: 1.0), _choose(clip_norm=lambda g: 1.0 / g)
+    assert [o.cohort for o in flat.options if o.chosen] == [64]
+    chosen = next(o for o in steep.options if o.chosen)
+    assert chosen.group_size > 1
+    assert steep.least.group_size >= chosen.group_size
+    assert sum(o.passed for o in steep.options) == 2  # from (1, 32) once doubled
+
+
+def test_cohorts_never_exceed_the_population():
+    found = _choose(users=16, budget=64, clip_norm=lambda g: 1.0)
+    assert max(o.cohort for o in found.options) <= 16
+    with pytest.raises(InputError, match="budget 0 is below one gradient a step"):
+        _choose(budget=0)
+
+
+def test_delta_follows_from_the_public_number_of_users():
+    assert _choose(delta=None).delta == pytest.approx(512**-1.1)
+    assert "least noise: uls" in table(_choose())

@@ -1,0 +1,217 @@
+"""The configuration: everything shipped loads, every error at once, the nearest key suggested."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from heldin.base.errors import InputError
+from heldin.corpus.presets.catalogue import PRESETS
+from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.open import Markov, Synthetic
+from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
+from heldin.finetune.recipe import Optimizer
+from heldin.jobs.config import load_config, parse_config
+from heldin.jobs.demo import demo_config
+
+ROOT = Path(__file__).resolve().parents[2]
+MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
+
+
+def _with(**sections):
+    return parse_config({**MINIMAL, **sections}, "test")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda p: p.stem)
+def test_every_shipped_config_loads(path, monkeypatch):
+    monkeypatch.setenv("HELDIN_DATA_DIR", "/data")
+    assert load_config(path).name == path.stem
+
+
+def test_every_figure_and_table_of_the_paper_has_its_configs_or_is_declined():
+    folder = ROOT / "configs" / "paper"
+    said = (folder / "README.md").read_text(encoding="utf-8")
+    named = set(
+        re.findall(r"`([a-z0-9.-]+)`", said.replace("`-8`, `-32`", "`enron-example-dp-8`, `enron-example-dp-32`"))
+    )
+    files = {path.stem for path in folder.glob("*.yaml")}
+    rates = {name for name in files if "-rate-" in name}  # named by a pattern
+    assert files - rates <= named
+    assert rates
+    for what, count in (("Figure", 14), ("Table", 7)):
+        listed = set(map(int, re.findall(rf"{what}s? (\d+)", said)))
+        listed |= {int(b) for _, b in re.findall(rf"{what}s (\d+) and (\d+)", said)}
+        assert listed == set(range(1, count + 1)), what
+
+
+def test_the_papers_configs_have_the_papers_hyperparameters(monkeypatch):
+    monkeypatch.setenv("HELDIN_DATA_DIR", "/data")
+    for path in (ROOT / "configs" / "paper").glob("*.yaml"):
+        config = load_config(path)
+        recipe = config.finetune
+        assert (recipe.epochs, recipe.batch_size, recipe.warmup_steps) == (10, 8, 200)
+        assert recipe.optimizer is Optimizer.ADAM
+        assert config.model.base in ("EleutherAI/gpt-neo-125m", "EleutherAI/gpt-neo-1.3B")
+        assert config.corpus.users == PRESETS[config.corpus.source.name].users
+        if config.defense.kind == "example":
+            stated = config.defense
+            assert (stated.cohort, stated.delta, stated.clip_norm) == (1024, 1e-6, 1.0)
+        else:
+            assert recipe.learning_rate == 5e-5
+        if config.canaries and config.name.startswith(("cc-news", "reddit")):
+            assert sum(spec.asked_for() for spec in config.canaries) == 180
+
+
+def test_the_demo_loads_and_the_defaults_are_the_papers():
+    demo_config()
+    config = parse_config(MINIMAL, "test")
+    assert (config.finetune.epochs, config.finetune.batch_size, config.finetune.learning_rate) == (10, 8, 5e-5)
+    assert (config.split.attacker_fraction, config.split.evaluation_fraction) == (0.1, 0.1)
+    assert config.audit.fprs == (0.001, 0.005, 0.01, 0.05, 0.1)
+    assert config.audit.resamples == 2000
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ({"kind": "jsonl", "path": "m.jsonl", "columns": {"user": "who"}}, JsonLines),
+        ({"kind": "csv", "path": "m.csv"}, Csv),
+        ({"kind": "parquet", "path": "m.parquet"}, Parquet),
+        ({"kind": "huggingface", "name": "org/data", "split": "train"}, HuggingFace),
+        ({"kind": "synthetic", "parameters": {"users": 5}}, Synthetic),
+        ({"kind": "markov", "parameters": {"users": 5, "vocabulary": 8}}, Markov),
+    ],
+)
+def test_every_kind_of_corpus_is_configured(source, kind):
+    assert isinstance(_with(corpus={"source": source}).corpus.source.source(), kind)
+
+
+def test_all_errors_are_said_at_once_with_the_nearest_key():
+    with pytest.raises(InputError) as caught:
+        _with(
+            finetune={"epochs": 2, "learning_rte": 1e-3, "batch_size": "many"},
+            splitt={},
+            corpus={"source": {"kind": "jsonl", "path": "x", "columns": {"usr": "a"}}, "users": {"min_record": 9}},
+            audit={"resamples": 5},
+        )
+    text = str(caught.value)
+    assert text.startswith("test: 6 errors\n")
+    for line in (
+        "finetune.learning_rte: unknown key; did you mean 'learning_rate'?",
+        "splitt: unknown key; did you mean 'split'?",
+        "corpus.source.columns.usr: unknown key; did you mean 'user'?",
+        "corpus.users.min_record: unknown key; did you mean 'min_records'?",
+        "audit.resamples: Input should be greater than or equal to 100 (found 5)",
+        "finetune.batch_size: ",
+    ):
+        assert line in text
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"model": {}}, "model: give exactly one of 'base' .* and 'pretrain'"),
+        ({"finetune": {"epochs": 0}}, "finetune.epochs is 0.*: it must be positive"),
+        ({"corpus": {"source": {"kind": "synthetic"}, "users": {"min_records": 3}}}, "it must be at least 4"),
+        ({"corpus": {"source": {"kind": "synthetic", "parameters": {"users": 0}}}}, "users is 0, which is too small"),
+        ({"corpus": {"source": {"kind": "xml"}}}, "'xml'"),
+        (
+            {"corpus": {"source": {"kind": "jsonl", "path": "${NO_SUCH_VAR}/m"}}},
+            r": 1 error\n  corpus.source.path: '\${NO_SUCH_VAR}/m' names an environment variable that is not set: .*$",
+        ),
+        (
+            {"corpus": {"source": {"kind": "jsonl", "path": ["a", "$NO_SUCH_VAR"]}}},
+            r": 1 error\n  corpus.source.path.1: '\$NO_SUCH_VAR' names an environment variable that is not set: .*$",
+        ),
+        (
+            {"data_defenses": [{"kind": "cap", "records": 3, "selection": "all"}]},
+            r": 1 error\n  data_defenses.0: Cap: selection: input should be 'random', .*, got 'all'$",
+        ),
+        ({"attack": {"names": ["magic"]}}, "unknown attack 'magic': choose from"),
+        ({"attack": {"primary": "loss", "names": ["zlib"]}}, "primary attack 'loss' is not among names"),
+        ({"attack": {"aggregations": ["median"]}}, "unknown aggregation 'median'"),
+        (
+            {"model": {"pretrain": {"shape": {"context": 64}}}},
+            "a sequence_length is above model.pretrain.shape.context = 64",
+        ),
+        ({"model": {"pretrain": {"recipe": {"select": "best"}}}}, "recipe.select must be 'last'"),
+        ({"name": "a/b"}, "name: String should match pattern"),
+    ],
+)
+def test_values_that_cannot_be(sections, message):
+    with pytest.raises(InputError, match=message):
+        _with(**sections)
+
+
+def test_overrides_reach_any_depth_and_their_mistakes_are_told(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("name: x\ncorpus: {source: {kind: synthetic}}\nmodel: {base: gpt2}\n", encoding="utf-8")
+    config = load_config(
+        path, ["finetune.epochs=3", "corpus.source.parameters.users=7", "attack.names=[likelihood-ratio]"]
+    )
+    assert config.finetune.epochs == 3
+    assert config.corpus.source.parameters.users == 7
+    assert config.attack.names == ("likelihood-ratio",)
+    with pytest.raises(InputError, match="--set epochs: expected key.key=value"):
+        load_config(path, ["epochs"])
+    with pytest.raises(InputError, match="--set name.x=1: 'name' is not a section"):
+        load_config(path, ["name.x=1"])
+    with pytest.raises(InputError, match="finetune.epoch: unknown key; did you mean 'epochs'"):
+        load_config(path, ["finetune.epoch=3"])
+    with pytest.raises(InputError, match="--set finetune=.*: the value is line 1: 'epochs' stands twice"):
+        load_config(path, ["finetune={epochs: 1, epochs: 2}"])
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("lr", "learning_rate"), ("num_epochs", "epochs"), ("max_length", "sequence_length"), ("batchsize", "batch_size")],
+)
+def test_a_key_of_another_tool_is_told_its_name_here(key, meant):
+    with pytest.raises(InputError, match=f"finetune.{key}: unknown key; did you mean '{meant}'?"):
+        _with(finetune={key: 1})
+
+
+def test_what_a_recipe_of_pre_training_leaves_out_is_pre_training_s_own():
+    short = {"sequence_length": 64}
+    recipe = _with(finetune=short, model={"pretrain": {"recipe": {"epochs": 2}}}).model.pretrain.recipe
+    assert (recipe.select, recipe.epochs, recipe.learning_rate, recipe.sequence_length) == ("last", 2, 2e-3, 128)
+    with pytest.raises(InputError, match="recipe.select must be 'last'"):
+        _with(finetune=short, model={"pretrain": {"recipe": {"epochs": 2, "select": "best"}}})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: [", "broken YAML"),
+        ("- a", "a mapping of sections was expected, found list"),
+        ("name: x\nseed: 1\nname: y\n", "c.yaml: line 3: 'name' stands twice: say it once"),
+        ("finetune:\n  epochs: 1\n  epochs: 2\n", "line 3: 'epochs' stands twice"),
+    ],
+)
+def test_files_that_are_no_config(tmp_path, content, message):
+    path = tmp_path / "c.yaml"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        load_config(path)
+    with pytest.raises(InputError, match="no such config: '.*gone.yaml'"):
+        load_config(tmp_path / "gone.yaml")
+
+
+def test_a_config_extends_another_section_by_section(small_config, tmp_path):
+    (tmp_path / "base.yaml").write_text(small_config.read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "over.yaml").write_text(
+        "extends: base.yaml\nname: over\nfinetune: {learning_rate: 0.5}\n", encoding="utf-8"
+    )
+    base, over = load_config(tmp_path / "base.yaml"), load_config(tmp_path / "over.yaml", ["seed=7"])
+    assert (over.name, over.seed, over.finetune.learning_rate) == ("over", 7, 0.5)
+    assert over.finetune.sequence_length == base.finetune.sequence_length == 48
+    assert over.corpus == base.corpus
+
+
+def test_extending_nothing_or_itself_is_one_clear_line(tmp_path):
+    (tmp_path / "a.yaml").write_text("extends: b.yaml\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"no such config: '.*b.yaml', which '.*a.yaml' extends"):
+        load_config(tmp_path / "a.yaml")
+    (tmp_path / "b.yaml").write_text("extends: a.yaml\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"a.yaml' extends itself, by way of .*a.yaml, .*b.yaml"):
+        load_config(tmp_path / "a.yaml")

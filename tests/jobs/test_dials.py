@@ -1,0 +1,304 @@
+"""The attacker's dials: what leads, what stands beside, and that a whole run with every dial turned holds together."""
+
+import contextlib
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from heldin.attacks.config import AttackConfig
+from heldin.attacks.statistics import compares_tokens, get_attack, per_text
+from heldin.attacks.table import TextStatistic, dial_of, turned
+from heldin.audit.assessment import results_of
+from heldin.audit.attack_results import dial_settings
+from heldin.audit.canary_groups import COINS
+from heldin.audit.config import AuditConfig
+from heldin.audit.decision import DecisionConfig
+from heldin.audit.family import family_of
+from heldin.audit.scored_users import scored_users
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter
+from heldin.corpus.split import Part, Role
+from heldin.corpus.store import texts_of
+from heldin.jobs.config import load_config, parse_config
+from heldin.jobs.run.data import prepare_data, read_corpus
+from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.run.pipeline import run
+from heldin.jobs.run.references import reference_model
+from heldin.jobs.run.scoring import score_users_texts
+from heldin.jobs.run.shadows import _included, _shadow_run
+from heldin.jobs.verify import verify
+from heldin.models.loading import LanguageModel
+from heldin.record.document import read_record
+from heldin.record.masking import masked
+from tests.conftest import SMALL
+
+QUIET = LineReporter(lambda line: None)
+
+
+def test_a_turned_dial_is_read_back_from_the_attacks_name_and_from_no_other():
+    name = turned("likelihood-ratio", "reference", "org/gpt: [v2]")
+    assert dial_of("likelihood-ratio", name) == ("reference", "org/gpt: [v2]")
+    assert dial_of("likelihood-ratio-per-token", name) is None
+    assert dial_of("likelihood-ratio", "likelihood-ratio") is None
+
+
+def _statistics(gaps, users=400, texts=3):
+    """Per named attack statistics of one world, members better by the attack's own gap."""
+    rng = np.random.default_rng(0)
+    member = {f"u{i}": bool(i % 2) for i in range(users)}
+    common = rng.normal(0, 1, (users, texts))
+    return [
+        TextStatistic(user, t, name, float(common[i, t] + gap * its))
+        for name, gap in gaps.items()
+        for i, (user, its) in enumerate(member.items())
+        for t in range(texts)
+    ], member
+
+
+def _dials(statistics, member, attack):
+    table = scored_users(statistics, member)
+    family = family_of(
+        table,
+        attack,
+        sides=COINS,
+        audit=AuditConfig(resamples=200),
+        decision=DecisionConfig(redraws=199),
+        lengths=None,
+        seed=0,
+    )
+    return dial_settings(family, attack)
+
+
+def test_settings_stand_beside_the_leading_one_with_their_difference():
+    better = turned("loss", "reference", "other")
+    statistics, member = _statistics({"loss": 0.2, better: 0.6})
+    attack = AttackConfig(names=("loss",), primary="loss", aggregations=("mean", "max"), reference="mine")
+    rows = _dials(statistics, member, attack)
+    assert [(r.dial, r.setting) for r in rows] == [
+        ("aggregation", "mean"),
+        ("aggregation", "max"),
+        ("reference", "mine"),
+        ("reference", "other"),
+    ]
+    assert [r.leads for r in rows] == [True, False, True, False]
+    assert rows[0].difference is None
+    assert rows[2].difference is None
+    assert rows[3].difference.lower > 0.05
+    assert rows[3].auroc.value - rows[2].auroc.value == pytest.approx(rows[3].difference.value)
+    only = AttackConfig(names=("loss",), primary="loss", aggregations=("mean",))
+    assert _dials(_statistics({"loss": 0.2})[0], member, only) == []
+    assert rows[3].adjusted_p <= 0.01 < 1
+
+
+def test_every_user_is_in_half_of_the_shadow_models_and_pairs_are_not_tied():
+    included = _included([f"u{i}" for i in range(500)], 8, seed=1)
+    assert (included.sum(axis=0) == 4).all()
+    together = (included[0] & included[1]).mean()  # 1/2 x 3/7 under independent halves
+    assert abs(together - 3 / 14) < 5 * np.sqrt(3 / 14 * 11 / 14 / 500)
+
+
+@pytest.mark.parametrize(
+    ("attack", "said"),
+    [
+        ({"references": ["gpt2", "gpt2"]}, "references names 'gpt2' twice"),
+        ({"documents": ["fresh", "fresh"]}, "documents names 'fresh' twice"),
+        ({"documents": ["old"]}, "attack.documents.0"),
+        ({"names": ["loss"], "primary": "loss", "references": ["gpt2"]}, "which 'loss' has not"),
+        ({"shadow_models": 2}, "shadow_models is 2"),
+        ({"shadow_models": 5}, "an even number"),
+        ({"references": [{"kind": "pretrained", "seed": 7}]}, "has the seed of the base model"),
+        ({"references": [{"kind": "publik"}]}, "attack.references.0"),
+        ({"references": [{"kind": "public", "user": {}}]}, "did you mean 'users'"),
+    ],
+)
+def test_dials_that_cannot_be_turned_so_are_one_line(attack, said):
+    with pytest.raises(InputError, match=said):
+        parse_config({**SMALL, "model": _seeded(7), "attack": attack}, "x.yaml")
+
+
+def _seeded(seed):
+    pretrain = SMALL["model"]["pretrain"]
+    return {"pretrain": {**pretrain, "recipe": {**pretrain["recipe"], "seed": seed}}}
+
+
+def test_models_of_the_run_are_needed_where_they_are_trained_again():
+    with pytest.raises(InputError, match="there is none"):
+        parse_config(
+            {**SMALL, "model": {"base": "gpt2"}, "attack": {"references": [{"kind": "pretrained", "seed": 1}]}}, "x"
+        )
+    guarded = {"kind": "filter", "population": 9, "steps": 2, "delta": 1e-5, "target_epsilon": 8.0, "tau": 1.0}
+    with pytest.raises(InputError, match="a filter may halt"):
+        parse_config({**SMALL, "defense": guarded, "attack": {"shadow_models": 4}}, "x")
+
+
+def test_another_tokenizer_is_compared_per_text(make_lm, tmp_path, english):
+    from dataclasses import replace
+
+    from heldin.attacks.scoring import AttackTexts
+    from heldin.models.tiny import train_tokenizer
+
+    target, reference = make_lm(0), make_lm(1)
+    texts = AttackTexts({"a": english[:2], "b": english[2:4]})
+    other = replace(reference, tokenizer=train_tokenizer(english, 300), fingerprint="other")
+    names = {s.attack for s in score_users_texts(AttackConfig(), texts, target, reference, QUIET)}
+    assert "likelihood-ratio-per-token" in names
+    left = {s.attack for s in score_users_texts(AttackConfig(), texts, target, other, QUIET)}
+    assert names - left == {"likelihood-ratio-per-token"}
+    with pytest.raises(InputError, match="another tokenizer"):
+        score_users_texts(AttackConfig(primary="likelihood-ratio-per-token"), texts, target, other, QUIET)
+    assert not compares_tokens(per_text(get_attack("likelihood-ratio-per-token")))
+    assert per_text(get_attack("likelihood-ratio")) == get_attack("likelihood-ratio")
+
+
+def test_user_name_patterns_of_references_stay_out_of_the_record():
+    config = parse_config(
+        {**SMALL, "attack": {"references": [{"kind": "public", "users": {"include": ["ann@x"]}}]}}, "x"
+    )
+    assert "ann@x" not in json.dumps(masked(config.model_dump(mode="json")))
+
+
+@pytest.fixture(scope="module")
+def turned_run(tmp_path_factory):
+    """A finished small run with every dial turned. Read only."""
+    folder = tmp_path_factory.mktemp("dials")
+    attack = {
+        "max_characters": 200,
+        "documents": ["fresh", "training"],
+        "training_documents": 5,
+        "references": [{"kind": "pretrained", "seed": 1}, {"kind": "public", "max_records_per_user": 3}],
+        "shadow_models": 4,
+    }
+    (folder / "c.yaml").write_text(yaml.safe_dump({**SMALL, "attack": attack}), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+        run(load_config(folder / "c.yaml"), folder / "run", QUIET, command="heldin run c.yaml")
+    return folder / "run"
+
+
+def test_a_run_with_every_dial_turned_says_so_and_is_verified(turned_run):
+    rows = read_record(turned_run / "record.json").dials
+    assert [(r.dial, r.setting) for r in rows] == [
+        ("aggregation", "mean"),
+        ("aggregation", "min"),
+        ("aggregation", "max"),
+        ("documents", "fresh"),
+        ("documents", "training"),
+        ("reference", "the base model"),
+        ("reference", "pre-trained anew, seed 1"),
+        ("reference", "fine-tuned on public users"),
+        ("shadow models", "no shadow model"),
+        ("shadow models", "4"),
+    ]
+    assert len({r.auroc.value for r in rows}) > 5
+    assert not verify(turned_run, QUIET).differences
+
+
+def test_what_is_judged_is_the_same_whatever_stands_beside_it(turned_run, finished):
+    """The bounds and results of the leading attack, once more from its own statistics alone."""
+    record, config = read_record(turned_run / "record.json"), load_config(turned_run / "config.yaml")
+    assert {a.attack for a in record.attacks} == {a.attack for a in read_record(finished / "record.json").attacks}
+    table = pq.read_table(turned_run / "scores.parquet").to_pylist()
+    alone = [TextStatistic(*row.values()) for row in table if "[" not in row["attack"]]
+    assert len(alone) < len(table)
+    ledger = load_ledger(turned_run / "ledger")
+    member = {user: ledger.roles[user] is Role.HELD_IN for user in ledger.scored_users()}
+    plain = config.attack.model_copy(update={"references": (), "documents": ("fresh",), "shadow_models": 0})
+    again = results_of(
+        scored_users(alone, member),
+        {user: ["a", "b"] for user in member},
+        sides=COINS,
+        attack=plain,
+        audit=config.audit,
+        decision=config.decision,
+        claims=(),
+        seed=config.seed,
+    )
+    assert [a.auroc for a in again.attacks] == [a.auroc for a in record.attacks]
+    assert again.attacks[0].curve.histogram == record.curve().histogram
+    assert again.judgement.bounds == record.judgement.bounds
+    # the answer pays for every setting that was tried
+    turned_dials = {(d.dial, d.setting) for d in record.dials if not d.leads and d.dial != "aggregation"}
+    assert record.decision.scores == again.decision.scores + len(turned_dials)
+
+
+def test_a_shadow_model_has_a_key_of_its_own_and_coins_that_are_not_the_runs(turned_run):
+    """Two models under one noise stream would differ by un-noised data."""
+    seen = []
+    ledger = load_ledger(turned_run / "ledger")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELDIN_CACHE_DIR", str(turned_run.parents[1] / "cache"))
+        config = load_config(turned_run / "config.yaml")
+        data = prepare_data(config, turned_run, QUIET)
+    users = data.ledger.scored_users()
+    for number, members in enumerate(_included(users, 4, config.seed)):
+        shadow = _shadow_run(config, data, "unused", users, members, number)
+        seen.append(shadow.ledger)
+        held_in = {user for user, its in zip(users, members, strict=True) if its}
+        trained = {shadow.store.record(row).user for row in shadow.training_rows}
+        assert trained == held_in | set(ledger.users(Role.ALWAYS_IN))
+    assert len({its.key for its in seen} | {ledger.key}) == 5
+    assert len({tuple(sorted(its.roles.items())) for its in seen} | {tuple(sorted(ledger.roles.items()))}) == 5
+
+
+def test_no_audited_user_is_read_by_a_reference_that_is_trained_here(turned_run, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        "heldin.jobs.run.references.encode", lambda tokenizer, texts, length: read.extend(texts) or [[1, 2]]
+    )
+    monkeypatch.setattr("heldin.jobs.run.references.train_once", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "heldin.jobs.run.references.load_language_model", lambda *_, **__: LanguageModel(None, None, "", "")
+    )
+    config = load_config(turned_run / "config.yaml")
+    corpus = read_corpus(config, QUIET)
+    reference_model(config.attack.references[1], config, corpus, "unused", QUIET)
+    audited = {text for user in corpus.audited.users for text in texts_of(corpus.store, corpus.store.rows(user))}
+    assert len(read) > 50
+    assert not audited & set(read)
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("/nowhere/model", "no such model folder: '/nowhere/model'"),
+        ({"kind": "public", "users": {"include": ["x"]}}, "admits no user"),
+    ],
+)
+def test_a_reference_that_is_not_there_ends_a_run_before_it_trains(tmp_path, reference, said):
+    config = parse_config({**SMALL, "attack": {"references": [reference]}}, "x")
+    with pytest.raises(InputError, match=said):
+        run(config, tmp_path / "run", QUIET, command="heldin run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_one_user_on_a_side_leaves_a_record_that_can_be_read(tmp_path):
+    """Three users: a difference has no error to estimate, and says so in place of a number."""
+    for attempt in range(9):  # until the coins leave somebody on both sides
+        config = parse_config(
+            {**SMALL, "corpus": {**SMALL["corpus"], "users": {"min_records": 8, "max_users": 3}}}, "x"
+        )
+        with contextlib.suppress(InputError):
+            run(config, tmp_path / f"{attempt}", QUIET, command="heldin run")
+            break
+    rows = read_record(tmp_path / f"{attempt}" / "record.json").dials
+    assert [r.leads for r in rows] == [True, False, False]
+    assert all(r.difference is None for r in rows)
+
+
+def test_shadow_models_leave_scores_and_no_model(turned_run):
+    assert sorted(p.name for p in (turned_run / "shadow").iterdir()) == [f"{i:03}.parquet" for i in range(4)]
+
+
+def test_known_documents_are_training_records_of_both_sides_by_a_rule_that_knows_no_coin(turned_run):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELDIN_CACHE_DIR", str(turned_run.parents[1] / "cache"))
+        data = prepare_data(load_config(turned_run / "config.yaml"), turned_run, QUIET)
+    ledger = load_ledger(turned_run / "ledger")
+    known = data.training_documents(ledger.scored_users(), 5, 0)
+    for role in (Role.HELD_IN, Role.HELD_OUT):
+        for user in ledger.users(role):
+            assert len(known[user]) == min(5, len(ledger.parts[user][Part.TRAIN]))
+            assert set(known[user]) <= {data.store.record(row).text for row in ledger.parts[user][Part.TRAIN]}

@@ -1,0 +1,132 @@
+"""The ledger: disjoint sides, owner-only files, the same after a restart, refused for another corpus or split."""
+
+import contextlib
+import json
+import stat
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from heldin.base.coins import fair_coin, new_key
+from heldin.base.errors import InputError
+from heldin.corpus.build import build_store
+from heldin.corpus.sources.rows import Columns
+from heldin.corpus.sources.text_files import JsonLines
+from heldin.corpus.split import Assignment, Part, Role
+from heldin.jobs.run.ledger import draw_ledger, ledger_of_run, load_ledger, save_ledger
+
+
+def _store(folder, sizes):
+    path = folder / "m.jsonl"
+    rows = [
+        {"user": f"u{u}", "text": f"{u} writes {i}", "id": f"{u}-{i}"} for u, n in enumerate(sizes) for i in range(n)
+    ]
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    return build_store(JsonLines(path, Columns(id="id")), folder)
+
+
+def _draw(store, **changes):
+    options = {
+        "assignment": Assignment.COIN,
+        "audit_pool": None,
+        "attacker_fraction": 0.1,
+        "evaluation_fraction": 0.1,
+        "seed": 0,
+        "key": new_key(),
+        **changes,
+    }
+    return draw_ledger(store, tuple(store.users), **options)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.integers(4, 30), min_size=8, max_size=25),
+    assignment=st.sampled_from(Assignment),
+    pool=st.integers(4, 8) | st.none(),
+    fraction=st.floats(0.05, 0.6),
+    seed=st.integers(0, 99),
+)
+def test_no_record_of_a_held_out_user_and_no_set_aside_record_is_ever_trained_on(
+    sizes, assignment, pool, fraction, seed, tmp_path_factory
+):
+    store = _store(tmp_path_factory.mktemp("ledger"), sizes)
+    key = bytes([seed]) * 32
+    with contextlib.suppress(InputError):  # a small pool's coins may all fall on one side
+        ledger = _draw(store, assignment=assignment, audit_pool=pool, attacker_fraction=fraction, seed=seed, key=key)
+    assume("ledger" in locals())
+    trained = ledger.training_rows()
+    trained_ids = {store.id(row) for row in trained}
+    assert len(trained_ids) == len(trained)
+    forbidden = {
+        store.id(row)
+        for user, parts in ledger.parts.items()
+        for part, rows in parts.items()
+        for row in rows
+        if part is not Part.TRAIN or ledger.roles[user] is Role.HELD_OUT
+    }
+    assert not trained_ids & forbidden
+    assert len(trained_ids | forbidden) == len(store)
+    attacked = {row for rows in ledger.rows(ledger.scored_users(), Part.ATTACKER).values() for row in rows}
+    assert not attacked & set(trained)
+    assert {store.record(row).user for row in trained} == {u for u, r in ledger.roles.items() if r is not Role.HELD_OUT}
+
+
+def test_set_asides_do_not_depend_on_the_coins(tmp_path):
+    store = _store(tmp_path, [20] * 10)
+    one, two = _draw(store, key=b"1" * 32), _draw(store, key=b"2" * 32)
+    assert one.parts == two.parts
+    assert one.roles != two.roles
+
+
+def test_every_draw_has_its_own_key_and_only_commitments_are_public(tmp_path):
+    store = _store(tmp_path, [10] * 10)
+    one, two = _draw(store), _draw(store)
+    assert len(one.key) == 32
+    assert one.key != two.key
+    assert one.key_commitment() != two.key_commitment()
+    assert one.key.hex() not in one.key_commitment() + one.commitment()
+    assert one.roles["u3"] is (Role.HELD_IN if fair_coin(one.key, "membership", "u3") else Role.HELD_OUT)
+
+
+def test_the_ledger_survives_a_restart_in_owner_only_files(tmp_path):
+    store = _store(tmp_path, [10] * 10)
+    folder = tmp_path / "ledger"
+    drawn = ledger_of_run(folder, lambda key: _draw(store, audit_pool=6, key=key))
+    assert load_ledger(folder) == drawn
+    assert ledger_of_run(folder, lambda key: _draw(store, audit_pool=6, key=key)) == drawn
+    assert ledger_of_run(tmp_path / "other", lambda key: _draw(store, audit_pool=6, key=key)).key != drawn.key
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {0o600}
+
+
+def test_a_ledger_that_was_not_finished_is_none(tmp_path):
+    save_ledger(_draw(_store(tmp_path, [10] * 10)), tmp_path / "ledger")
+    (tmp_path / "ledger" / "ledger.json").unlink()
+    assert load_ledger(tmp_path / "ledger") is None
+
+
+@pytest.mark.parametrize("name", ["ledger.json", "users.parquet", "records.parquet"])
+def test_a_damaged_ledger_is_one_line(tmp_path, name):
+    save_ledger(_draw(_store(tmp_path, [10] * 10)), tmp_path / "ledger")
+    path = tmp_path / "ledger" / name
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(InputError, match="the ledger '.*ledger' is damaged: its run cannot go on"):
+        load_ledger(tmp_path / "ledger")
+
+
+def test_a_run_folder_of_another_corpus_split_or_membership_is_refused(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    one, two = _store(tmp_path / "one", [10] * 10), _store(tmp_path / "two", [11] * 10)
+    folder = tmp_path / "ledger"
+    kept = ledger_of_run(folder, lambda key: _draw(one, key=key))
+    with pytest.raises(InputError, match=r"is the ledger of another run \(corpus, parts differ from this one's\)"):
+        ledger_of_run(folder, lambda key: _draw(two, key=key))
+    with pytest.raises(InputError, match=r"is the ledger of another run \(split, parts differ from this one's\)"):
+        ledger_of_run(folder, lambda key: _draw(one, seed=1, key=key))
+    flipped = {u: Role.HELD_OUT if r is Role.HELD_IN else Role.HELD_IN for u, r in kept.roles.items()}
+    save_ledger(replace(kept, roles=flipped), folder)
+    with pytest.raises(InputError, match=r"is the ledger of another run \(roles differ from this one's\)"):
+        ledger_of_run(folder, lambda key: _draw(one, key=key))

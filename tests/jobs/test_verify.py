@@ -1,0 +1,114 @@
+"""A record is verified from its files; whatever was changed in it is found, and nothing else."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter
+from heldin.jobs.verify import table, verify
+from heldin.record.document import read_record, write_record
+
+QUIET = LineReporter(lambda line: None)
+
+
+@pytest.fixture
+def run(finished, tmp_path, monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def _changed(run, change):
+    path = run / "record.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_an_untouched_record_is_recomputed_to_the_last_number(run):
+    found = verify(run, QUIET)
+    assert found.differences == ()
+    assert found.compared > 500
+    assert "values compared, 0 differ" in table(found)
+
+
+def test_every_changed_number_is_named(run):
+    def change(content):
+        content["attacks"][0]["auroc"]["value"] += 1e-6
+        content["training"]["curve"][-1]["held_out_loss"] = 0.5
+        content["split"]["held_in"] += 1
+        content["per_text"] = True
+        content["exposure"]["groups"][0]["reference_divergence"] += 1e-6
+        content["judgement"]["bounds"][0]["epsilon_lower"] = 3.0
+        content["training"]["guarantee"] = "epsilon 1"
+        content["target"]["fingerprint"] = content["target"]["fingerprint"]
+
+    _changed(run, change)
+    found = verify(run, QUIET)
+    assert {d.where for d in found.differences} == {
+        "attacks[0].auroc.value",
+        "per_text",
+        "exposure.groups[0].reference_divergence",
+        f"training.curve[{len(read_record(run / 'record.json').training.curve) - 1}].held_out_loss",
+        "split.held_in",
+        "judgement.bounds[0].epsilon_lower",
+        "training.guarantee",
+    }
+
+
+def test_scores_of_another_model_are_refused(run):
+    _changed(run, lambda content: content["target"].update(fingerprint="another"))
+    with pytest.raises(InputError, match="missing, damaged, or of other models or texts than the record names"):
+        verify(run, QUIET)
+
+
+def test_another_config_or_no_ledger_is_said(run):
+    path = run / "config.yaml"
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["audit"]["resamples"] = 300
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    found = verify(run, QUIET)
+    assert {"config.audit.resamples", "resamples"} <= {d.where for d in found.differences}
+    (run / "ledger" / "ledger.json").unlink()
+    with pytest.raises(InputError, match="has no ledger, so that nobody can say again who was held in"):
+        verify(run, QUIET)
+
+
+def test_the_command_exits_with_two_where_something_differs(call, run):
+    code, out, err = call("verify", run)
+    assert (code, err.count("error")) == (0, 0)
+    assert "0 differ" in out
+    _changed(run, lambda content: content.update(attacker_texts=1))
+    code, out, _ = call("verify", run, "--json")
+    assert code == 2
+    assert json.loads(out)["differences"][0]["where"] == "attacker_texts"
+
+
+def test_an_audit_is_verified_too(call, run, tmp_path):
+    files = {}
+    for side in ("in", "out"):
+        rows = [
+            {"user": f"{side}{u}", "text": f"word{u} said {side} number {i} again and again"}
+            for u in range(6)
+            for i in range(3)
+        ]
+        files[side] = tmp_path / f"{side}.jsonl"
+        files[side].write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    base, reference = run / "checkpoints" / "final", _bases()[0]
+    out = tmp_path / "audit"
+    arguments = ["--model", base, "--reference", reference, "--held-in", files["in"], "--held-out", files["out"]]
+    code, _, err = call("audit", *arguments, "--out", out, "--claim", "epsilon=4,delta=1e-5")
+    assert code in (0, 4), err
+    assert verify(out, QUIET).differences == ()
+    record = read_record(out / "record.json")
+    write_record(record.model_copy(update={"attacker_texts": 7}), out / "record.json")
+    assert [d.where for d in verify(out, QUIET).differences] == ["attacker_texts"]
+
+
+def _bases():
+    from heldin.base.files import cache_directory
+
+    return sorted(p.parent for p in cache_directory().rglob("config.json"))

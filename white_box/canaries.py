@@ -1,0 +1,84 @@
+"""Gradient canaries: users of the auditor with chosen gradients, sampled, clipped and summed like any other."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heldin.finetune.units import Gradients
+
+Directions = Literal["coordinate", "random"]
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+POSITIONS = "transformer.wpe.weight"  # of GPT-Neo
+OVERSIZE = 10.0  # norm of a canary's gradient in clip norms: it is the clip that bounds it
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """m canary users with gradients of norm `norm` along unit directions; a public function of (seed, number).
+
+    Attributes:
+        count: m.
+        norm: of a canary's gradient before clipping.
+        shapes: of every trainable tensor, in the model's order; together d coordinates.
+        coordinates: the own coordinate of each canary, shape (m,), as a place among the d; None for random directions.
+        quiet: places that no canary may touch, shape (p,), where only noise is left.
+        seed: public, of random directions.
+    """
+
+    count: int
+    norm: float
+    shapes: Mapping[str, torch.Size]
+    coordinates: Index | None
+    quiet: Index
+    seed: int = 0
+
+    def of_norm(self, clip_norm: float) -> "Canaries":
+        """The same canaries, as much larger than this clip norm as they are than the stated one."""
+        return replace(self, norm=OVERSIZE * clip_norm)
+
+    @functools.cached_property
+    def offsets(self) -> dict[str, int]:
+        """Where each tensor begins among the d coordinates."""
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        return dict(zip(self.shapes, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of trainable parameters."""
+        return sum(shape.numel() for shape in self.shapes.values())
+
+    def direction(self, number: int) -> NDArray[np.float32]:
+        """Random unit vector of canary `number`, (d,), zero in the quiet places; made on demand, never stored."""
+        philox = np.random.Philox(key=np.array([self.seed, number], dtype=np.uint64))
+        values = np.random.Generator(philox).standard_normal(self.dimension, dtype=np.float32)
+        values[self.quiet] = 0.0
+        return np.asarray(values / np.linalg.norm(values.astype(np.float64)), dtype=np.float32)
+
+    def gradient(self, number: int) -> Gradients:
+        """The full gradient of canary `number` before clipping; tensors that it does not touch are left out."""
+        if self.coordinates is None:
+            whole = torch.from_numpy(self.direction(number) * np.float32(self.norm))
+            return {
+                name: whole[self.offsets[name] :][: shape.numel()].view(shape) for name, shape in self.shapes.items()
+            }
+        own = torch.zeros(self.shapes[POSITIONS])
+        own.view(-1)[int(self.coordinates[number]) - self.offsets[POSITIONS]] = self.norm
+        return {POSITIONS: own}
+
+    @property
+    def watched(self) -> Index:
+        """Places that an observer must keep of each step to project on the canaries, shape (k,)."""
+        return np.arange(self.dimension) if self.coordinates is None else self.coordinates
+
+    def projections(self, stream: NDArray[np.float32]) -> Array:
+        """Steps at the watched places, shape (T, k), to their projections on each canary's direction, (T, m)."""
+        if self.coordinates is not None:
+            return stream.astype(np.float64)
+        return np.stack([stream @ self.direction(j) for j in range(self.count)], axis=1).astype(np.float64)

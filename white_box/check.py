@@ -1,0 +1,75 @@
+"""One comparison of what was seen with what was stated, what it would have seen, and the levels of all of them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from heldin.white_box.laws import Found
+
+Subject = Literal["canaries", "keys", "rates", "texts", "coordinates", "state", "unlike units", "processes"]
+SUBJECTS: tuple[Subject, ...] = get_args(Subject)
+
+TOTAL_LEVEL = 0.01  # chance that a correct trainer raises any alarm, at most
+LEVEL = 1e-4  # of each check in which something is random; nothing is in the others, whose level is 0
+ROUNDING = 1e-3  # of a float32 sum of units, relative to the sensitivity
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison.
+
+    Attributes:
+        name: of the check.
+        subject: the class of mistakes that it is for.
+        p_value: under "the trainer does what the mechanism states"; 0 or 1 where nothing is random.
+        measured, expected: what was seen, and what is stated.
+        smallest: the deviation that would have been seen with probability 0.99, in the unit that `detects` says; NaN
+            where none would.
+        detects: that deviation in words.
+        level: the probability of an alarm under a correct trainer, at most; 0 where nothing is random.
+        untested: why the check says nothing; empty where it does.
+    """
+
+    name: str
+    subject: Subject
+    p_value: float
+    measured: float
+    expected: float
+    smallest: float
+    detects: str
+    level: float = LEVEL
+    untested: str = ""
+
+    @property
+    def alarm(self) -> bool:
+        """Whether it rejects."""
+        return self.p_value <= self.level
+
+    def line(self) -> str:
+        """One line for the terminal."""
+        return f"{self.name:<56}{self.measured:>10.4g}{self.expected:>9.4g}{self.p_value:>10.2g}"
+
+
+def tested(name: str, subject: Subject, found: Found, expected: float, detects: str) -> Check:
+    """A check at LEVEL, by what `white_box.laws` found."""
+    return Check(name, subject, found.p_value, found.measured, expected, found.smallest, detects)
+
+
+def exact(
+    name: str, subject: Subject, measured: float, expected: float, detects: str, *, tolerance: float = ROUNDING
+) -> Check:
+    """Nothing is random: right to rounding, or an alarm. A deviation of more than `tolerance` is always seen."""
+    right = math.isfinite(measured) and abs(measured - expected) <= tolerance
+    return Check(name, subject, float(right), measured, expected, tolerance, detects, 0.0)
+
+
+def silent(name: str, subject: Subject, why: str) -> Check:
+    """A check that cannot be made here."""
+    return Check(name, subject, 1.0, math.nan, math.nan, math.nan, "", 0.0, why)
+
+
+def alarms(checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Those that reject. The levels of `checks` together are what a correct trainer risks: at most TOTAL_LEVEL."""
+    assert math.fsum(check.level for check in checks) <= TOTAL_LEVEL
+    return tuple(check for check in checks if check.alarm)

@@ -1,0 +1,204 @@
+"""Whole trainings under the stated noise: who is in by coin, and what an observer of every step makes of it.
+
+Gradient canaries are scored by the likelihood ratio of their own coordinates or directions. Text canaries go the whole
+way that texts go: they are scored by the row of the embedding of the one token that each of them uses, along the
+gradient of that row at the weights of the step. Nobody else uses the token; others touch its row through the head
+alone, by as little as the model expects it of them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+
+from heldin.base.errors import InputError
+from heldin.bounds.roc import auroc
+from heldin.bounds.scores import LabelledScores
+from heldin.models.loading import LanguageModel
+from heldin.white_box import laws
+from heldin.white_box.canaries import Array
+from heldin.white_box.check import LEVEL, Check, silent, tested
+from heldin.white_box.oracle import contribution
+from heldin.white_box.stage import EMBEDDING, Stage, own_rows
+from heldin.white_box.trainers import Trainer, loop_trainer, watched
+
+_SAMPLE = 5  # text canaries whose share of the gradient in their own row is taken for all
+_LOOKS = 250  # at the gradients of the text canaries, in a training
+_FEWEST = 10  # of each side, for an AUROC
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """One watched training.
+
+    Attributes:
+        scores: log likelihood ratio of each gradient canary, (m,).
+        sums: its projections added up, (m,).
+        member: the coins, (m,).
+        noise: the quiet coordinates over the stated deviation, (T, P).
+        text_scores, text_member: of the text canaries, (texts,).
+        moved: how far training moved the gradient canaries' own coordinates, (m,); empty for random directions.
+    """
+
+    scores: Array
+    sums: Array
+    member: NDArray[np.bool_]
+    noise: NDArray[np.float32]
+    text_scores: Array
+    text_member: NDArray[np.bool_]
+    moved: Array
+
+
+def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observation:
+    """Train once under `key` with the canaries that its coins include, watching every step."""
+    mechanism, canaries = stage.mechanism, stage.canaries
+    member, text_member = stage.coins(key), stage.text_coins(key)
+    base = stage.model()
+    places = np.concatenate([canaries.watched, canaries.quiet])
+    rows = _OwnRows(stage, base)
+    stream = np.zeros((mechanism.steps, places.size), dtype=np.float32)
+    of_texts = np.zeros((mechanism.steps, text_member.size))
+
+    every = -(-mechanism.steps // _LOOKS)
+
+    def see(step: int, released: NDArray[np.float32]) -> None:
+        if not np.isfinite(released).all():
+            raise InputError(f"the trainer released a gradient that is not finite at step {step}: it cannot be audited")
+        stream[step] = released[places]
+        if step % every == 0:
+            rows.look()
+        of_texts[step] = rows.read(released)
+
+    before = flat(base)
+    watched(trainer, base, stage.training(key, member, text_member), stage.sequences, see)
+    moved = (flat(base) - before)[canaries.coordinates] if canaries.coordinates is not None else np.zeros(0)
+    seen = canaries.projections(stream[:, : canaries.watched.size])
+    noise, rate = mechanism.noise_multiplier, mechanism.sampler.rate
+    return Observation(
+        scores=log_likelihood_ratios(seen, noise, rate, mechanism.members),
+        sums=seen.sum(axis=0),
+        member=member,
+        noise=stream[:, canaries.watched.size :] / np.float32(noise),
+        text_scores=log_likelihood_ratios(of_texts, noise, rate, mechanism.members, size=rows.size),
+        text_member=text_member,
+        moved=moved,
+    )
+
+
+def log_likelihood_ratios(
+    projections: Array, noise_multiplier: float, rate: float, group_size: int = 1, size: float = 1.0
+) -> Array:
+    """ln of P(all steps | in) / P(all steps | out) of each canary, shape (T, m) to (m,).
+
+    One step is N(a Binom(G, q), s^2) against N(0, s^2) in units of the sensitivity (Charles et al. 2024, Theorem 1,
+    where a = 1): ln sum_k Binom(k; G, q) exp((k a x - k^2 a^2 / 2) / s^2). Steps are independent given membership, so
+    that by Neyman and Pearson no test of these projections has a higher ROC; for a = 1 its own is the accountant's
+    ceiling.
+    """
+    total = np.zeros(projections.shape[1])
+    counts = np.arange(group_size + 1)
+    weights = stats.binom.logpmf(counts, group_size, rate)
+    for row in projections:
+        each = np.full(row.size, -np.inf)
+        for k, weight in zip(size * counts[np.isfinite(weights)], weights[np.isfinite(weights)], strict=True):
+            each = np.logaddexp(each, weight + (k * row - 0.5 * k * k) / noise_multiplier**2)
+        total += each
+    return total
+
+
+def auroc_with_error(held_in: Array, held_out: Array) -> tuple[float, float]:
+    """AUROC and its standard error (DeLong, DeLong, Clarke-Pearson 1988) for independent scores."""
+    ordered_in, ordered_out = np.sort(held_in), np.sort(held_out)
+
+    def below(values: Array, others: Array) -> Array:
+        strictly, or_equal = (np.searchsorted(others, values, side) for side in ("left", "right"))
+        return np.asarray(0.5 * (strictly + or_equal) / others.size)
+
+    of_in, of_out = below(held_in, ordered_out), below(held_out, ordered_in)
+    variance = of_in.var(ddof=1) / of_in.size + of_out.var(ddof=1) / of_out.size
+    return auroc(held_in, held_out), math.sqrt(float(variance))
+
+
+def pooled(seen: Sequence[Observation]) -> LabelledScores:
+    """Scores of all trainings' gradient canaries."""
+    return LabelledScores(np.concatenate([s.scores for s in seen]), np.concatenate([s.member for s in seen]))
+
+
+def coin_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
+    """AUROCs that the accountant's ceiling bounds for every attacker, also one that sees the last weights only.
+
+    Two of those: a canary's coordinate moves against its gradient, or it moves less than others, as under an optimizer
+    that divides by what it saw before the noise.
+    """
+    texts = np.concatenate([s.text_scores for s in seen]), np.concatenate([s.text_member for s in seen])
+    found = [
+        _area("AUROC of canaries, at most", "gradient canaries", *_joined(pooled(seen)), ceiling),
+        _area("AUROC of text canaries, at most", "text canaries", *texts, ceiling),
+    ]
+    moved = np.concatenate([s.moved for s in seen])
+    if not moved.size:
+        return [*found, silent("AUROC by weights", "canaries", "the weights, where directions are random")]
+    member = np.concatenate([s.member for s in seen])
+    against, less = "gradient canaries by where the weights went", "gradient canaries by how far the weights went"
+    return [
+        *found,
+        _area("AUROC by where the weights went, at most", against, -moved, member, ceiling),
+        _area("AUROC by how far the weights went, at most", less, -np.abs(moved), member, ceiling),
+    ]
+
+
+def flat(base: LanguageModel) -> Array:
+    """All trainable parameters, (d,)."""
+    parts = [p.detach().reshape(-1).cpu().double() for p in base.model.parameters() if p.requires_grad]
+    return np.asarray(torch.cat(parts).numpy())
+
+
+def _joined(scores: LabelledScores) -> tuple[Array, NDArray[np.bool_]]:
+    return scores.scores, scores.member
+
+
+def _area(name: str, kind: str, scores: Array, member: NDArray[np.bool_], ceiling: float) -> Check:
+    """Is the AUROC of canaries above the accountant's ceiling? Below it is no fault."""
+    number = int(min(member.sum(), (~member).sum()))
+    if number < _FEWEST:
+        return silent(name, "canaries", f"the AUROC of {kind}, of which one side has {number}")
+    area, error = auroc_with_error(scores[member], scores[~member])
+    found = laws.areas(area, error, ceiling, number, LEVEL)
+    if math.isnan(found.smallest):
+        return silent(name, "canaries", f"the AUROC of {kind}: {number} on a side cannot lie above {ceiling:.3f}")
+    told = f"an AUROC of {found.smallest:.3f} of {kind} in whole trainings (allowed {ceiling:.3f})"
+    return tested(name, "canaries", found, ceiling, told)
+
+
+class _OwnRows:
+    """Reads the text canaries' rows of the embedding along the gradient that each has there.
+
+    size: norm of a contribution's part in its own row, before training, in units of the sensitivity.
+    """
+
+    def __init__(self, stage: Stage, base: LanguageModel) -> None:
+        texts = [person.records[0] for person in stage.people.canaries]
+        self._table = dict(base.model.named_parameters())[EMBEDDING]
+        self._base, self._ids = base, torch.tensor([list(text) for text in texts])
+        self._tokens, self._places = list(stage.people.own_tokens), own_rows(stage)
+        some = range(0, len(texts), max(1, len(texts) // _SAMPLE))
+        parts = [contribution(base, (texts[i],), stage.clip_norm)[self._places[i]] for i in some]
+        self._along: Array = np.zeros(self._places.shape)
+        self.size = float(np.mean([np.linalg.norm(part) for part in parts]))
+
+    def look(self) -> None:
+        """Take the directions anew, at the weights of now. All texts in one pass: their tokens do not meet."""
+        with torch.enable_grad():
+            loss = self._base.model(input_ids=self._ids, labels=self._ids, use_cache=False).loss
+            (whole,) = torch.autograd.grad(loss, [self._table])
+        along = whole[self._tokens].double().numpy()
+        along /= np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-300)
+        self._along = along
+
+    def read(self, released: NDArray[np.float32]) -> Array:
+        """(texts,), in units of the sensitivity."""
+        return np.asarray((released[self._places] * self._along).sum(axis=1))

@@ -1,0 +1,309 @@
+"""Who takes part: every unit's own rate, independence between units and between steps, and between two keys.
+
+Read off steps without noise, of units with texts and of gradient canaries alike, under two keys.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from heldin.base.coins import keyed_digest
+from heldin.white_box import laws
+from heldin.white_box.canaries import Array
+from heldin.white_box.check import LEVEL, Check, exact, silent, tested
+from heldin.white_box.laws import Found
+from heldin.white_box.runs import Draws, Run, changed, draws, readings
+from heldin.white_box.stage import Stage
+from heldin.white_box.step_checks import furthest
+from heldin.white_box.trainers import Trainer
+
+DRAWN_CANARIES = 100  # most gradient canaries that are drawn
+_PER_UNIT = 8  # times that a unit is expected to be drawn under each key, in a short audit
+_FEWEST, _MOST = 40, 3_000  # steps under each key
+_AGAIN, _MOST_AGAIN = 8, 200  # times that a unit is expected to be drawn in a run that is done again; steps of it
+_MISREAD = 1e-2
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Who took part, of one kind of unit.
+
+    Attributes:
+        kind: "texts" or "canaries".
+        times: how often, (keys, steps, columns).
+        copies: units that a column holds.
+        rate: stated, of one unit.
+    """
+
+    kind: str
+    times: Array
+    copies: int
+    rate: float
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Whether any unit of the column took part, (keys, steps, columns)."""
+        return self.times > 0
+
+    @property
+    def chance(self) -> float:
+        """Stated, that any does."""
+        return 1.0 - (1.0 - self.rate) ** self.copies
+
+
+def draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, effort: int = 1) -> tuple[Check, ...]:
+    """Who takes part, under two keys; under full participation only that nobody is left out.
+
+    Args:
+        stage: of the audit.
+        trainer: that is audited.
+        key: of these runs.
+        low: a clip norm below which every unit's gradient is clipped.
+        effort: how many times the steps of a short audit.
+    """
+    runs = [drawing(stage, keyed_digest(key, "white-box draws", str(i)), low, effort) for i in range(2)]
+    return tuple(checks_of_draws([draws(there, trainer, run) for there, run in runs], stage))
+
+
+def odd_draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, high: float) -> tuple[Check, ...]:
+    """Draws of unlike sets of units: a crowd, one unit alone, the same names with other texts.
+
+    low, high: clip norms below and above every unit's gradient.
+    """
+    crowd, others = _of_a_crowd(stage, trainer, key, low), _whatever_the_texts(stage, trainer, key, low, high)
+    if stage.mechanism.sampler.rate == 1.0:
+        return (crowd, others)
+    return (crowd, _of_one_alone(stage, trainer, key, low), others)
+
+
+def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: int | None = None) -> tuple[Stage, Run]:
+    """A run without noise of units with texts and gradient canaries with a coordinate each, and its stage."""
+    rate = stage.mechanism.sampler.rate
+    enough = math.ceil(min(_MOST, max(_FEWEST, effort * _PER_UNIT / rate))) if rate < 1.0 else 4
+    there = stage.with_places(DRAWN_CANARIES)
+    planned = there.planned(key, stage.names_of_writers)
+    training = replace(
+        planned,
+        units=(*planned.units, *there.gradient_units(range(there.canaries.count))),
+        mechanism=changed(stage.all_records, clip_norm=clip_norm, noise_multiplier=0.0, steps=steps or enough),
+        canaries=there.canaries.of_norm(clip_norm),
+    )
+    return there, Run(training)
+
+
+def steps_to_see_one_coin(rate: float, units: int) -> int:
+    """So many steps that two of so many units with one coin are seen with probability 0.99."""
+    steps = _FEWEST
+    while steps < _MOST and rate < 1.0:
+        found = laws.counts(np.zeros(units * (units - 1) // 2), steps, rate**2, LEVEL)
+        if stats.binom.sf(found.from_count - 1, steps, rate) >= laws.SEEN:
+            break
+        steps += _FEWEST
+    return steps
+
+
+def checks_of_draws(seen: Sequence[Draws], stage: Stage) -> list[Check]:
+    """Of runs under one key or under two."""
+    rate, members = stage.mechanism.sampler.rate, stage.mechanism.members
+    odd = max(each.odd for each in seen)
+    told = f"a unit that takes part with a part of its contribution, {_MISREAD:g} of it"
+    found = [exact("sampling: furthest from whole units", "rates", odd, 0.0, told, tolerance=_MISREAD)]
+    beyond = max(_beyond(each, members) for each in seen)
+    twice = "a unit that takes part twice in a step, or less than not at all"
+    found.append(exact("sampling: more than once in a step", "rates", beyond, 0.0, twice))
+    texts, twins, canaries = _kinds(seen, rate, members)
+    if rate == 1.0:
+        least = min(float(its.times.min() / its.copies) for its in (texts, twins, canaries) if its.times.size)
+        return [*found, exact("sampling: least drawn of all", "rates", least, 1.0, "a unit that is left out of a step")]
+    found.append(_whole_cohorts(seen, rate, members))
+    for its in (texts, canaries):
+        found += [*_rates(its), *_spreads(its), *_over_steps(its), *_between_units(its), *_between_keys(its)]
+    return [*found, *_twins(twins)]
+
+
+def _kinds(seen: Sequence[Draws], rate: float, members: int) -> tuple[Drawn, Drawn, Drawn]:
+    """Units with texts of their own, units whose texts another has as well (in pairs), and gradient canaries."""
+    names = seen[0].names
+    texts = np.stack([each.texts for each in seen])
+    lone = [j for j, its in enumerate(names) if len(its) == 1]
+    pairs = [j for j, its in enumerate(names) if len(its) == 2]
+    canaries = np.stack([each.canaries for each in seen])
+    return (
+        Drawn("texts", texts[:, :, lone].clip(0, 1), 1, rate),
+        Drawn("texts", texts[:, :, pairs].clip(0, 2), 2, rate),
+        Drawn("canaries", canaries.clip(0, members), members, rate),
+    )
+
+
+def _whole_cohorts(seen: Sequence[Draws], rate: float, members: int) -> Check:
+    """Sizes of cohorts, all kinds of units together: one size for all, a cap, or a common coin show here."""
+    units = sum(len(its) for its in seen[0].names) + members * seen[0].canaries.shape[1]
+    sizes = np.concatenate([its.texts.sum(axis=1) + its.canaries.sum(axis=1) for its in seen])
+    found = laws.squares(sizes.clip(0, units), units, rate, LEVEL)
+    told = f"whole cohorts, of {units} units, of {found.times} the variance"
+    return tested("sampling: spread of whole cohorts", "rates", found, 1.0, told)
+
+
+def _beyond(seen: Draws, members: int) -> float:
+    """By how much a column was found more often than it holds units, or below zero."""
+    copies = np.array([len(its) for its in seen.names])
+    excess = (seen.texts - copies, -seen.texts, seen.canaries - members, -seen.canaries)
+    return max(float(each.max(initial=0.0)) for each in excess)
+
+
+def _rates(drawn: Drawn) -> list[Check]:
+    keys, steps, columns = drawn.times.shape
+    times, kind, rate = drawn.times, drawn.kind, drawn.rate
+    of_all = laws.counts(times.sum(), times.size * drawn.copies, rate, LEVEL)
+    of_one = laws.counts(times.sum(axis=(0, 1)), keys * steps * drawn.copies, rate, LEVEL)
+    where = f"in {keys * steps} steps (stated {rate:.3g})"
+    return [
+        tested(f"sampling: rate of {kind}", "rates", of_all, rate, f"all of {columns} {kind} {_at(of_all)} {where}"),
+        tested(f"sampling: rate of each of {kind}", "rates", of_one, rate, f"one of {kind} {_at(of_one)} {where}"),
+    ]
+
+
+def _spreads(drawn: Drawn) -> list[Check]:
+    keys, steps, columns = drawn.times.shape
+    times, kind, rate, copies = drawn.times, drawn.kind, drawn.rate, drawn.copies
+    totals = laws.squares(times.sum(axis=(0, 1)), keys * steps * copies, rate, LEVEL)
+    cohorts = laws.squares(times.sum(axis=2), columns * copies, rate, LEVEL)
+    one = laws.counts(times.sum(axis=2), columns * copies, rate, LEVEL)
+    of_totals, of_cohorts = (f"of {kind} of {its.times} the variance" for its in (totals, cohorts))
+    of_one = f"one step, such as the first, that draws {kind} {_at(one)}"
+    return [
+        tested(f"sampling: spread of totals of {kind}", "rates", totals, 1.0, f"totals {of_totals}"),
+        tested(f"sampling: spread of cohorts of {kind}", "state", cohorts, 1.0, f"cohorts {of_cohorts}"),
+        tested(f"sampling: most deviant cohort of {kind}", "state", one, rate, of_one),
+    ]
+
+
+def _over_steps(drawn: Drawn) -> list[Check]:
+    """Who took part in a step and again k steps later, for every k.
+
+    Pairs of steps that share none are independent: for each k they are counted in two sets of such pairs.
+    """
+    present = drawn.present
+    steps = present.shape[1]
+    both, trials = [], []
+    for lag in range(1, steps):
+        for offset in (0, lag):
+            starts = range(offset, steps - lag, 2 * lag)
+            spans = [(start, min(start + lag, steps - lag)) for start in starts]
+            if spans:
+                both.append(sum(int((present[:, a:b] & present[:, a + lag : b + lag]).sum()) for a, b in spans))
+                trials.append(sum(b - a for a, b in spans) * present.shape[0] * present.shape[2])
+    found = laws.counts(np.array(both), np.array(trials), drawn.chance**2, LEVEL)
+    name = f"sampling: the same {drawn.kind} some steps later"
+    told = f"{_alike(found, drawn, max(trials))} of {drawn.kind} from a step to the next"
+    return [tested(name, "state", found, drawn.chance**2, told)]
+
+
+def _between_units(drawn: Drawn) -> list[Check]:
+    """How often two units took part together, for every two."""
+    flat = drawn.present.reshape(-1, drawn.present.shape[2]).astype(np.float64)
+    if flat.shape[1] < 2:
+        return []
+    together = (flat.T @ flat)[np.triu_indices(flat.shape[1], 1)]
+    found = laws.counts(together, flat.shape[0], drawn.chance**2, LEVEL)
+    told = f"{_alike(found, drawn, flat.shape[0])} of two of {drawn.kind}"
+    return [tested(f"sampling: two of {drawn.kind} together", "rates", found, drawn.chance**2, told)]
+
+
+def _between_keys(drawn: Drawn) -> list[Check]:
+    """How often a unit took part in the same step under both keys."""
+    if drawn.present.shape[0] < 2:
+        return []
+    both = (drawn.present[0] & drawn.present[1]).sum(axis=0)
+    steps, columns = drawn.present.shape[1:]
+    of_all = laws.counts(both.sum(), steps * columns, drawn.chance**2, LEVEL)
+    of_one = laws.counts(both, steps, drawn.chance**2, LEVEL)
+    all_told = f"{_alike(of_all, drawn, steps * columns)} of all {drawn.kind} under two keys"
+    one_told = f"{_alike(of_one, drawn, steps)} of one of {drawn.kind} under two keys"
+    return [
+        tested(f"keys: {drawn.kind} drawn under both", "keys", of_all, drawn.chance**2, all_told),
+        tested(f"keys: each of {drawn.kind} drawn under both", "keys", of_one, drawn.chance**2, one_told),
+    ]
+
+
+def _twins(drawn: Drawn) -> list[Check]:
+    """Two units with the same texts: as often both as independent coins have it."""
+    if not drawn.times.shape[2]:
+        return []
+    trials, rate = drawn.times.shape[0] * drawn.times.shape[1], drawn.rate
+    both = laws.counts((drawn.times >= 2).sum(axis=(0, 1)), trials, rate**2, LEVEL)
+    totals = laws.counts(drawn.times.sum(axis=(0, 1)), 2 * trials, rate, LEVEL)
+    told = f"{_alike(both, replace(drawn, copies=1), trials)} of units with the same texts"
+    at = f"units with the same texts {_at(totals)}"
+    return [
+        tested("sampling: two of the same texts together", "unlike units", both, rate**2, told),
+        tested("sampling: rate of the same texts", "unlike units", totals, rate, at),
+    ]
+
+
+def _of_a_crowd(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
+    """One step of rate 1 with everybody: writers, text canaries, gradient canaries."""
+    there, run = drawing(stage, key, low, steps=1)
+    people = stage.planned(key, [person.name for person in (*stage.people.writers, *stage.people.canaries)])
+    canaries = [unit for unit in run.training.units if unit.canary is not None]
+    units = (*people.units, *canaries)
+    mechanism = changed(run.training.mechanism, rate=1.0)
+    found = readings(there, trainer, Run(replace(run.training, units=units, mechanism=mechanism)))
+    told = f"a cohort of {len(units)} that is cut or thinned out, at rate 1"
+    return exact("sampling: everybody of a crowd", "rates", furthest(found), 0.0, told)
+
+
+def _of_one_alone(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
+    """The rate of a unit that is the only one: where cohorts must not be empty, it is always drawn."""
+    there, run = drawing(stage, keyed_digest(key, "white-box draws", "alone"), low)
+    rate, steps = stage.mechanism.sampler.rate, run.training.mechanism.steps
+    found = draws(there, trainer, Run(replace(run.training, units=run.training.units[:1])))
+    count = laws.counts(found.texts.clip(0, 1).sum(), steps, rate, LEVEL)
+    told = f"a unit that is alone {_at(count)} in {steps} steps (stated {rate:.3g})"
+    return tested("sampling: rate of a unit that is alone", "unlike units", count, rate, told)
+
+
+def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, high: float) -> Check:
+    """The same key and names with other texts, at another clip norm: the same units take part.
+
+    Where the trainer does not draw alike twice under one key, that cannot be compared.
+    """
+    name, rate = "sampling: changed by what units write", stage.mechanism.sampler.rate
+    if rate == 1.0:
+        return silent(name, "state", "coins that depend on texts, since everybody takes part")
+    steps = min(_MOST_AGAIN, math.ceil(_AGAIN / rate))
+    there, whole = drawing(stage, keyed_digest(key, "white-box draws", "again"), low, steps=steps)
+    texts = tuple(unit for unit in whole.training.units if unit.canary is None)
+    training = replace(whole.training, units=texts)
+    swapped = [replace(unit, rows=other.rows) for unit, other in zip(texts, [*texts[1:], texts[0]], strict=True)]
+    changed_texts = replace(training, units=tuple(swapped), mechanism=changed(training.mechanism, clip_norm=high))
+    first, other = (draws(there, trainer, Run(its)) for its in (training, changed_texts))
+    alike = _same(first, other)
+    if not alike and not _same(first, draws(there, trainer, Run(training))):
+        return silent(name, "state", "coins that depend on texts, since the trainer draws anew under one key")
+    told = f"a unit that is drawn or not in one of {steps} steps, and otherwise when texts or clip norm are others"
+    return exact(name, "state", float(not alike), 0.0, told)
+
+
+def _same(a: Draws, b: Draws) -> bool:
+    """Whether the units took part in the same steps, but for those whose texts another has as well."""
+    of_a, of_b = ({its[0]: d.texts[:, j] for j, its in enumerate(d.names) if len(its) == 1} for d in (a, b))
+    return all(np.array_equal(of_a[name], of_b[name]) for name in of_a.keys() & of_b.keys())
+
+
+def _alike(found: Found, drawn: Drawn, trials: int) -> str:
+    """The correlation of two coins that would have been seen, or how likely equal coins would have been seen at all."""
+    rate = drawn.chance
+    correlation = (found.smallest - rate**2) / (rate * (1.0 - rate))
+    if correlation <= 1.0:
+        return f"a correlation of {correlation:.2g} between coins"
+    return f"(with probability {float(stats.binom.sf(found.from_count - 1, trials, rate)):.2g} only) equal coins"
+
+
+def _at(found: Found) -> str:
+    below = "" if math.isnan(found.below) else f" or {found.below:.2g}"
+    return f"at a rate of {found.smallest:.2g}{below}"

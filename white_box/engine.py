@@ -1,0 +1,243 @@
+"""White-box audit of a training implementation: canary users by coin, every noised step watched, the step taken apart.
+
+The strongest attacker of the privacy definition: it knows everything but whether the canary user is in, and sees each
+step. Each canary user is included by an independent fair coin under a fresh key and rides along a real training of a
+tiny model. What is certified rests on the coins alone (bounds/one_run.py). Several trainings, each with its own
+canaries, coins and key, are one mechanism in which a canary touches one training only: they are judged as one pool.
+Beside that, short runs, in which little or nothing is random, ask whether the step is the stated one.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heldin.base.coins import keyed_digest
+from heldin.base.errors import InputError
+from heldin.bounds.catalogue import BoundResult, evaluate
+from heldin.bounds.estimates import EpsilonEstimate, andrew_estimate
+from heldin.bounds.verdict import Outcome, Standing, Verdict
+from heldin.defenses.mechanism import Mechanism
+from heldin.white_box.canaries import Directions
+from heldin.white_box.check import Check, alarms, silent
+from heldin.white_box.coins import Observation, auroc_with_error, coin_checks, observe, pooled
+from heldin.white_box.findings import closing_lines, tested_lines, untested_lines
+from heldin.white_box.noise_checks import noise_checks
+from heldin.white_box.power import TrainerPower, claim_of, coin_design, quiet_places, trainer_power
+from heldin.white_box.process_checks import process_checks
+from heldin.white_box.sections import SECTIONS, clip_norms
+from heldin.white_box.stage import Stage, set_stage
+from heldin.white_box.trainers import Trainer, loop_trainer
+
+
+@dataclass(frozen=True)
+class TrainerAudit:
+    """What was found.
+
+    Attributes:
+        power: stated before the run.
+        estimate: Andrew et al. 2024, pooled variance, over all trainings' canaries; None for sampled runs, which are
+            not Gaussian. An estimate, not a bound.
+        estimates: the same of each training.
+        auroc, auroc_error: of the likelihood-ratio statistic over all gradient canaries, with its standard error.
+        result: certified bounds and the verdict on the accountant's curve.
+        checks: of what is stated, each with what it would have seen.
+        alarms: those of `checks` that reject.
+    """
+
+    mechanism: Mechanism
+    trainings: int
+    directions: Directions
+    power: TrainerPower
+    estimate: EpsilonEstimate | None
+    estimates: tuple[float, ...]
+    auroc: float
+    auroc_error: float
+    result: BoundResult
+    checks: tuple[Check, ...]
+    alarms: tuple[Check, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """On the accountant's curve; where that stands and a check rejects, on the claim to run the mechanism at all.
+
+        A check's level is exact but it speaks of the mechanism, not of epsilon: more noise than stated breaks it too.
+        """
+        of_curve = self.result.verdict
+        if of_curve.exit_code:
+            return of_curve
+        if not self.alarms:
+            made = sum(not check.untested for check in self.checks)
+            reason = f"as to the coins of gradient canaries, {of_curve.reason}; beside that no alarm of {made} checks"
+            return dataclasses.replace(of_curve, reason=f"{reason}, which speak of what is listed as tested only")
+        what = "; ".join(f"{a.name} {a.measured:.4g}, stated {a.expected:.4g}" for a in self.alarms)
+        return dataclasses.replace(
+            of_curve,
+            claim="the stated mechanism",
+            outcome=Outcome.VIOLATED,
+            standing=Standing.INDICATIVE,
+            reason=f"the trainer does not run the stated mechanism ({what}); as to its coins, {of_curve.reason}",
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """3 certified violation of the accountant's curve; 4 an alarm: not the stated mechanism; 0 otherwise."""
+        return self.verdict.exit_code
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every number, nested, with the fields of BoundResult.as_dict."""
+        return {
+            "mechanism": self.mechanism.model_dump(mode="json"),
+            "trainings": self.trainings,
+            "directions": self.directions,
+            "power": dataclasses.asdict(self.power),
+            "estimate": None if self.estimate is None else dataclasses.asdict(self.estimate),
+            "estimates": list(self.estimates),
+            "auroc": self.auroc,
+            "auroc_error": self.auroc_error,
+            **self.result.as_dict(),
+            "verdict": self.verdict.as_dict(),
+            "checks": [dataclasses.asdict(check) for check in self.checks],
+            "alarms": [check.name for check in self.alarms],
+            "tested": tested_lines(self.checks),
+            "not_tested": untested_lines(self.checks),
+        }
+
+
+def audit_trainer(
+    mechanism: Mechanism,
+    keys: Sequence[bytes],
+    *,
+    canaries: int = 2000,
+    directions: Directions = "coordinate",
+    trainer: Trainer = loop_trainer,
+    effort: int = 4,
+    processes: bool = False,
+    seed: int = 0,
+    alpha: float = 0.05,
+    advance: Callable[[int], object] | None = None,
+) -> TrainerAudit:
+    """Audit whoever trains under `mechanism`.
+
+    Args:
+        mechanism: Poisson-sampled and with a guarantee (see `set_stage`).
+        keys: a fresh secret key for each training, never used before.
+        canaries: m of each training, all flipped.
+        directions: "coordinate": tight against the accountant; "random": over all parameters.
+        trainer: heldin's own loop, or `stepwise(step)` for a foreign step function.
+        effort: how many times the steps of a short audit are watched for who takes part and for what is carried over.
+        processes: run it in two processes too, which a trainer must be importable for; takes about 20 seconds.
+        seed: public.
+        alpha: error probability of bounds and verdict.
+        advance: called with 1 after every part; there are `parts` of them.
+
+    Raises:
+        InputError: no keys, one used twice, a mechanism that is not tested here, too few or too many canaries.
+    """
+    if not keys or len(set(keys)) != len(keys):
+        raise InputError("a white-box audit needs at least one training, and a key of its own for each")
+    claim, _ = claim_of(mechanism)
+    power = trainer_power(mechanism, canaries * len(keys), alpha=alpha)
+    quiet = quiet_places(mechanism.steps, len(keys))
+    stage = set_stage(mechanism, canaries, directions=directions, quiet=quiet, seed=seed)
+    done = advance or (lambda _: None)
+    seen = []
+    for key in keys:
+        seen.append(observe(stage, key, trainer))
+        done(1)
+    scores = pooled(seen)
+    full = mechanism.sampler.rate == 1.0
+    result = evaluate(scores, coin_design(alpha), delta=claim.delta, claims=(claim,), gaussian=full)
+    area, error = auroc_with_error(scores.held_in, scores.held_out)
+    checks = [*training_checks(seen, power.auroc_ceiling)]
+    for name, section in SECTIONS.items():
+        checks += section(stage, trainer, _section_key(keys[0], name), effort)
+        done(1)
+    if processes:
+        key = _section_key(keys[0], "processes")
+        checks += process_checks(stage, trainer, key, clip_norms(stage, key)[0])
+        done(1)
+    else:
+        checks.append(silent("two processes", "processes", "several processes: not asked for"))
+    found = [_estimate(stage, [s]) for s in seen] if full else []
+    return TrainerAudit(
+        mechanism=mechanism,
+        trainings=len(keys),
+        directions=directions,
+        power=power,
+        estimate=_estimate(stage, seen) if full else None,
+        estimates=tuple(its.epsilon for its in found),
+        auroc=area,
+        auroc_error=error,
+        result=result,
+        checks=tuple(checks),
+        alarms=alarms(checks),
+    )
+
+
+def training_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
+    """Of whole trainings: AUROCs against the accountant's ceiling, and noise."""
+    return [*coin_checks(seen, ceiling), *noise_checks(np.concatenate([s.noise for s in seen]), len(seen))]
+
+
+def parts(trainings: int, *, processes: bool) -> int:
+    """How often `advance` of `audit_trainer` is called."""
+    return trainings + len(SECTIONS) + processes
+
+
+def directions_of(text: str) -> Directions:
+    """Raises InputError for anything but "coordinate" and "random"."""
+    match text:
+        case "coordinate" | "random":
+            return text
+        case _:
+            raise InputError(f"--directions {text}: choose coordinate or random")
+
+
+def table(found: TrainerAudit) -> str:
+    """The findings as plain text: estimate, bounds, AUROC against the ceiling, checks, and the verdict."""
+    lines = []
+    if found.estimate is not None:
+        its = found.estimate
+        lines += [
+            f"estimate (not a bound): epsilon {its.epsilon:.3f}, {100 * its.confidence:g} % bootstrap interval "
+            f"{its.lower:.3f} to {its.upper:.3f}; of single trainings {_spread(found.estimates)}"
+        ]
+        lines += [f"  note: {its.warning}"] if its.warning else []
+    for b in found.result.bounds:
+        condition = ", if the trade-off curve is Gaussian" if "Gaussian" in b.name else ""
+        lines += [f"{b.standing.value}: epsilon >= {b.epsilon_lower:.3f} ({b.name}, level {b.level:g}{condition})"]
+    lines += [
+        f"likelihood-ratio statistic: AUROC {found.auroc:.4f} +- {found.auroc_error:.4f}, ceiling "
+        f"{found.power.auroc_ceiling:.4f}",
+        "",
+        f"{'check':<56}{'measured':>10}{'stated':>9}{'p-value':>10}",
+        *(check.line() for check in found.checks if not check.untested),
+        "",
+        *closing_lines(found.checks),
+        "",
+    ]
+    lines += [f"ALARM: {a.name}: {a.measured:.4g}, stated {a.expected:.4g} (p = {a.p_value:.1g})" for a in found.alarms]
+    verdict = found.verdict
+    lines += [f"{verdict.outcome.value.upper()} ({verdict.standing.value}): {verdict.reason}"]
+    return "\n".join(lines)
+
+
+def _section_key(key: bytes, name: str) -> bytes:
+    return keyed_digest(key, "white-box section", name)
+
+
+def _estimate(stage: Stage, seen: Sequence[Observation]) -> EpsilonEstimate:
+    sums, member = np.concatenate([s.sums for s in seen]), np.concatenate([s.member for s in seen])
+    delta = stage.mechanism.delta
+    assert delta is not None
+    # canaries of other trainings disturb nobody here
+    dimension = stage.canaries.dimension * len(seen) if stage.canaries.coordinates is None else None
+    return andrew_estimate(sums[member], delta, unobserved=sums[~member], dimension=dimension)
+
+
+def _spread(values: Sequence[float]) -> str:
+    low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
+    return f"median {middle:.3f} (5 % to 95 %: {low:.3f} to {high:.3f})"

@@ -1,0 +1,124 @@
+"""What a unit should contribute, by one backward pass of plain autograd per unit, and who took part in a step by it.
+
+Slow and obviously right: no engine of heldin's, no batch, no padding. Units' contributions at the weights of a step
+are linearly independent but for units of equal texts, so that a step without noise says which of them it summed, and
+whatever it holds besides.
+"""
+
+import functools
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from heldin.finetune.units import PrivateTraining, SampledUnit
+from heldin.models.loading import LanguageModel
+from heldin.white_box.canaries import Array
+
+Texts = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """One step, read off.
+
+    Attributes:
+        taken: how often each column's contribution was found, unrounded, (columns,).
+        off: distance of the step from the nearest whole numbers of contributions, over the largest contribution.
+    """
+
+    taken: Array
+    off: float
+
+    @property
+    def odd(self) -> float:
+        """How far the furthest column is from a whole number."""
+        return float(np.abs(self.taken - np.rint(self.taken)).max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """A model, the same as another if its weights are."""
+
+    digest: bytes
+    base: LanguageModel = field(compare=False)
+
+
+def gradient(base: LanguageModel, texts: Texts) -> Array:
+    """The gradient of the mean over records of the record's mean loss over its own tokens, (d,); zero without records.
+
+    Charles et al. 2024, Algorithm 2. Computed once for the same weights and records; not to be written to.
+    """
+    weights = hashlib.sha256()
+    for parameter in base.model.parameters():
+        weights.update(parameter.detach().cpu().numpy().tobytes())
+    return _gradient(_Weights(weights.digest(), base), texts)
+
+
+@functools.lru_cache(maxsize=128)
+def _gradient(weights: _Weights, texts: Texts) -> Array:
+    base = weights.base
+    parameters = [p for p in base.model.parameters() if p.requires_grad]
+    total = np.zeros(sum(p.numel() for p in parameters))
+    with torch.enable_grad():
+        for text in texts:
+            ids = torch.tensor([list(text)])
+            loss = base.model(input_ids=ids, labels=ids, use_cache=False).loss / len(texts)
+            found = torch.autograd.grad(loss, parameters, materialize_grads=True)
+            total += torch.cat([part.reshape(-1) for part in found]).double().numpy()
+    return total
+
+
+def contribution(base: LanguageModel, texts: Texts, clip_norm: float) -> Array:
+    """The clipped gradient of a unit with these records over the clip norm, (d,); zero where it is not finite."""
+    whole = gradient(base, texts)
+    norm = math.sqrt(float(whole @ whole))
+    return whole / max(norm, clip_norm) if math.isfinite(norm) else np.zeros_like(whole)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The contributions that a step can be made of.
+
+    Attributes:
+        names: of the units of each column; more than one where their texts are equal.
+        matrix: of the contributions, (columns, d).
+    """
+
+    names: tuple[tuple[str, ...], ...]
+    matrix: Array
+
+    @functools.cached_property
+    def _inverse(self) -> Array:
+        """(d, columns); of a column of zeros, zeros."""
+        return np.asarray(np.linalg.pinv(self.matrix), dtype=np.float64)
+
+    def read(self, released: Array) -> Reading:
+        """Least squares; released: (d,)."""
+        taken = released @ self._inverse
+        return Reading(taken, self.off(released, np.rint(taken)))
+
+    def off(self, released: Array, taken: Array) -> float:
+        """Distance of a step from these numbers of contributions, over the largest of them (over 1 if all are zero)."""
+        largest = float(np.linalg.norm(self.matrix, axis=1).max(initial=0.0))
+        return float(np.linalg.norm(released - taken @ self.matrix)) / (largest or 1.0)
+
+
+def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_norm: float) -> Columns:
+    """The columns of units by what they contribute (`alike_in`), at the weights that `base` has now."""
+    parts = [contribution(base, texts, clip_norm) for texts in alike]
+    return Columns(tuple(tuple(names) for names in alike.values()), np.stack(parts))
+
+
+def alike_in(
+    training: PrivateTraining, units: Sequence[SampledUnit], step: int, sequences: Sequence[Sequence[int]]
+) -> dict[Texts, list[str]]:
+    """Names of the units with texts, by the token sequences that they contribute to the step."""
+    found: dict[Texts, list[str]] = {}
+    for unit in units:
+        texts = tuple(tuple(text) for text in training.contribution(unit, step, sequences))
+        found.setdefault(texts, []).append(unit.name)
+    return found

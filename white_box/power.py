@@ -1,0 +1,200 @@
+"""What a white-box audit of a trainer could say, before it runs, and the mechanism that it is run under."""
+
+import bisect
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from heldin.base.errors import InputError
+from heldin.bounds import one_run
+from heldin.bounds.one_run import Guesses
+from heldin.bounds.power import attack_mu, simulated_rights
+from heldin.bounds.verdict import Assignment, Claim, Design, curve_claim, max_certifiable_epsilon
+from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.events import PoissonGaussian, with_noise
+from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.defenses.plan_file import read_plan
+from heldin.white_box import laws
+from heldin.white_box.check import LEVEL
+from heldin.white_box.stage import check_auditable
+
+KINDS = ("uls", "els", "example")
+WEAKER = (2 / 3, 1 / 2, 1 / 4, 1 / 10)  # of the stated noise: trainers that the power is stated for
+_QUIET = 2000  # coordinates of the noise test, at most
+_NOISE_VALUES = 4_000_000
+
+
+@dataclass(frozen=True)
+class WeakerTrainer:
+    """How often the one-run test rejects a trainer with this share of the stated noise, which allows this AUROC."""
+
+    noise: float
+    auroc: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class TrainerPower:
+    """What the audit could say, before it runs.
+
+    max_certifiable_epsilon: by perfect guessing; noise_error: relative error of the noise deviation that the noise test
+    sees with probability 0.99.
+    """
+
+    canaries: int
+    epsilon: float
+    delta: float
+    auroc_ceiling: float
+    max_certifiable_epsilon: float
+    weaker: tuple[WeakerTrainer, ...]
+    noise_error: float
+
+
+def chosen_mechanism(
+    plan: Path | None,
+    *,
+    kind: str | None = None,
+    population: int | None = None,
+    cohort: float | None = None,
+    sampling_rate: float | None = None,
+    group_size: int = 1,
+    steps: int | None = None,
+    delta: float | None = None,
+    noise_multiplier: float | None = None,
+    target_epsilon: float | None = None,
+) -> Mechanism:
+    """The mechanism of a plan file, or of the options of `trainer_mechanism`. Raises InputError, also for both."""
+    given = (kind, population, cohort, sampling_rate, steps, delta, noise_multiplier, target_epsilon)
+    if plan is not None:
+        if any(value is not None for value in given):
+            raise InputError("--plan states the whole mechanism: leave --kind and the numbers out")
+        return read_plan(plan)
+    if kind is None or steps is None or delta is None:
+        raise InputError("give --plan, or --kind with --steps, --delta and a sampling rate")
+    if (sampling_rate is None) == (population is None or cohort is None):
+        raise InputError("give either --sampling-rate, or both --population and --cohort")
+    if sampling_rate is not None:
+        sampler = PoissonSampler(rate=sampling_rate, population=population)
+    else:
+        assert population is not None
+        assert cohort is not None
+        sampler = PoissonSampler.of(population, cohort)
+    return trainer_mechanism(
+        kind,
+        sampler,
+        steps=steps,
+        delta=delta,
+        group_size=group_size,
+        noise_multiplier=noise_multiplier,
+        target_epsilon=target_epsilon,
+    )
+
+
+def trainer_mechanism(
+    kind: str,
+    sampler: PoissonSampler,
+    *,
+    steps: int,
+    delta: float,
+    group_size: int = 1,
+    noise_multiplier: float | None = None,
+    target_epsilon: float | None = None,
+) -> Mechanism:
+    """The mechanism of `heldin audit-trainer` without a plan: clip norm 0.1, divided by the expected cohort.
+
+    Args:
+        kind: "uls" (users sampled), "els" (examples sampled, at most `group_size` of a user), "example".
+        sampler: of users, or of examples.
+        steps: T.
+        delta: of the guarantee.
+        group_size: G; of ULS, the records that a user gives to a step, which cost nothing.
+        noise_multiplier: or
+        target_epsilon: that the noise is calibrated to; exactly one of the two.
+
+    Raises InputError for another kind, and for what Mechanism refuses.
+    """
+    if kind not in KINDS:
+        raise InputError(f"--kind {kind}: choose {', '.join(KINDS)}")
+    if (noise_multiplier is None) == (target_epsilon is None):
+        raise InputError("give exactly one of noise multiplier and target epsilon")
+    mechanism = Mechanism(
+        unit="example" if kind == "example" else "user",
+        sampled="user" if kind == "uls" else "example",
+        sampler=sampler,
+        group_size=group_size,
+        clip=FlatClip(norm=0.1),
+        noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
+        steps=steps,
+        delta=delta,
+        divisor=ConstantDivisor(value=max(1.0, sampler.rate * (sampler.population or 100))),
+    )
+    return mechanism if target_epsilon is None else mechanism.calibrated(target_epsilon)
+
+
+def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -> TrainerPower:
+    """What an audit with so many canary users, over all its trainings, could certify or falsify.
+
+    The attacker of a trainer with less noise is the accountant's own for that noise, taken as Gaussian of its AUROC.
+    Raises InputError for too few canaries, and for a mechanism without a guarantee.
+    """
+    claim, event = claim_of(mechanism)
+    reach = max_certifiable_epsilon(canaries - canaries // 2, canaries // 2, claim.delta, coin_design(alpha))
+    tries, level = one_run.tries_and_level(canaries, alpha=alpha)
+
+    def least(made: int) -> int:
+        """Right guesses from which the test rejects; made + 1 where none do."""
+        return bisect.bisect_left(
+            range(made + 1), True, key=lambda v: claim.rejected_by(Guesses(canaries, made, v), level)
+        )
+
+    needed = np.array([least(made) for made in tries])
+    weaker = []
+    for share in WEAKER:
+        noise = event.noise_multiplier * share
+        area = ceiling_of(with_noise(event, noise), mechanism.steps, claim.delta).auroc
+        right = simulated_rights(canaries, attack_mu(min(area, 1.0 - 1e-9)), tries, seed=0)
+        weaker.append(WeakerTrainer(share, area, float((right >= needed).any(axis=1).mean())))
+    values = mechanism.steps * quiet_places(mechanism.steps, 1)
+    seen = laws.deviations(np.array([float(values)]), values, LEVEL)
+    error = max(seen.smallest - 1.0, 1.0 - seen.below)
+    return TrainerPower(canaries, claim.epsilon, claim.delta, claim.ceiling.auroc, reach, tuple(weaker), error)
+
+
+def power_table(power: TrainerPower) -> str:
+    """The power as plain text, to be printed before the run."""
+    lines = [
+        f"claim: epsilon {power.epsilon:.4g} at delta {power.delta:g}; no attacker's AUROC is above "
+        f"{power.auroc_ceiling:.4f}",
+        f"power: {power.canaries} canary users by fair coin; perfect guessing certifies epsilon "
+        f"{power.max_certifiable_epsilon:.3g}",
+    ]
+    lines += [
+        f"  noise {weak.noise:.2g} times the stated (AUROC up to {weak.auroc:.3f}): the one-run test rejects it in "
+        f"{100.0 * weak.probability:.0f} % of audits"
+        for weak in power.weaker
+    ]
+    lines += [f"  noise off by {100.0 * power.noise_error:.2g} % either way: the noise test sees it in 99 % of audits"]
+    return "\n".join(lines)
+
+
+def claim_of(mechanism: Mechanism) -> tuple[Claim, PoissonGaussian]:
+    """The accountant's curve of the mechanism as a claim, and one step's event. Raises InputError without either."""
+    check_auditable(mechanism)
+    promise, event = mechanism.guarantee(), mechanism.assumed_event
+    if not isinstance(promise, Guarantee):
+        raise InputError(f"the white-box audit needs a guarantee to test: {promise.label}")
+    assert isinstance(event, PoissonGaussian)
+    ceiling = ceiling_of(event, mechanism.steps, promise.delta)
+    return curve_claim(ceiling, promise.epsilon, promise.delta), event
+
+
+def coin_design(alpha: float) -> Design:
+    """Independent fair coins, drawn and witnessed here."""
+    return Design(Assignment.COIN, alpha=alpha)
+
+
+def quiet_places(steps: int, trainings: int) -> int:
+    """Coordinates kept for the noise test: as many as keep its numbers within memory."""
+    return max(50, min(_QUIET, _NOISE_VALUES // (steps * trainings)))

@@ -1,0 +1,69 @@
+"""The stated step in two processes that train together: noise once, whole units clipped, coins of all, one release."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from heldin.white_box.check import ROUNDING, Check, exact, silent
+from heldin.white_box.coordinate_checks import checks_of_empty_steps, empty_runs, over_stated
+from heldin.white_box.draw_checks import DRAWN_CANARIES, checks_of_draws, drawing, steps_to_see_one_coin
+from heldin.white_box.processes import PROCESSES, Job, NotRun, together
+from heldin.white_box.stage import Stage
+from heldin.white_box.step_checks import followed, furthest
+from heldin.white_box.trainers import Trainer
+
+Part = Literal["noise", "texts", "draws"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+_STEPS = 4  # read against one backward pass for each unit
+_TOGETHER = f"{PROCESSES} processes"
+
+
+def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tuple[Check, ...]:
+    """Run the trainer in two processes and compare; or say why that cannot be done.
+
+    low: a clip norm below every unit's gradient.
+    """
+    try:
+        seen = together([job for part in PARTS for job in jobs(part, stage, trainer, key, low)])
+    except NotRun as why:
+        return (silent(_TOGETHER, "processes", f"several processes: {why}"),)
+    return (
+        *checks_of("noise", stage, seen[:2]),
+        *checks_of("texts", stage, seen[2:4]),
+        *checks_of("draws", stage, seen[4:]),
+    )
+
+
+def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> list[Job]:
+    """What the processes do: empty steps under two keys; steps of texts, all units and some; draws."""
+    match part:
+        case "noise":
+            return [Job("releases", run, stage, trainer) for run in empty_runs(stage, key)]
+        case "texts":
+            runs = followed(stage, key, low, rate=1.0, steps=1), followed(stage, key, low, rate=0.5, steps=_STEPS)
+            return [Job("readings", run, stage, trainer) for run in runs]
+        case "draws":
+            steps = steps_to_see_one_coin(stage.mechanism.sampler.rate, DRAWN_CANARIES)
+            there, run = drawing(stage, key, low, steps=steps)
+            return [Job("draws", run, there, trainer)]
+
+
+def checks_of(part: Part, stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[Check, ...]:
+    """Of what the processes saw of the part's jobs, (jobs, processes)."""
+    percent = f"{100 * ROUNDING:g} %"
+    match part:
+        case "noise":
+            apart = max(float(np.abs(other - its[0]).max()) for its in seen for other in its[1:])
+            told = f"releases of two processes that differ by {percent} of the sensitivity"
+            found = [exact("releases, apart", "processes", apart, 0.0, told)]
+            found += checks_of_empty_steps(over_stated(stage, [its[0] for its in seen]))
+        case "texts":
+            off = max(furthest(of_one) for its in seen for of_one in its)
+            told = f"what a unit with texts adds, {percent} of the largest contribution off"
+            found = [exact("texts", "processes", off, 0.0, told)]
+        case "draws":
+            found = checks_of_draws([seen[0][0]], stage)
+    return tuple(replace(check, name=f"{_TOGETHER}: {check.name}", subject="processes") for check in found)

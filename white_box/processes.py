@@ -1,0 +1,117 @@
+"""Runs of a trainer in several processes that train together, as `torchrun` would start them, here on one machine.
+
+Each process is a new interpreter with torch.distributed's default group (gloo, found through a file, so that no port
+is needed), and does every run alike. The trainer gets there by pickle, so that it must be importable: a function or a
+dataclass of a module, not a function made by another.
+"""
+
+import contextlib
+import datetime
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from heldin.white_box.runs import Run, draws, readings, releases
+from heldin.white_box.stage import Stage
+from heldin.white_box.trainers import Trainer
+
+PROCESSES = 2
+_PATIENCE = 300.0  # seconds
+_JOINING = datetime.timedelta(seconds=120)
+
+How = Literal["releases", "readings", "draws"]
+_HOW: Mapping[How, Callable[[Stage, Trainer, Run], Any]] = {"releases": releases, "readings": readings, "draws": draws}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, and what is to be seen of it: a function of `white_box.runs`."""
+
+    how: How
+    run: Run
+    stage: Stage
+    trainer: Trainer
+
+
+class NotRun(Exception):
+    """Why nothing could be run in several processes, in one line."""
+
+
+def together(jobs: Sequence[Job]) -> list[tuple[Any, ...]]:
+    """What was seen of each job, by each process.
+
+    Raises NotRun where a trainer cannot be handed over, or a process fails or takes too long.
+    """
+    if not dist.is_available() or dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise NotRun("the audit itself runs in several processes, or torch.distributed is missing")
+    try:
+        work = pickle.dumps(tuple(jobs))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise NotRun(f"the trainer cannot be handed to another process ({error})") from error
+    with tempfile.TemporaryDirectory(prefix="heldin-processes-") as name:
+        folder = Path(name)
+        (folder / "work").write_bytes(work)
+        started = [_start(folder, rank) for rank in range(PROCESSES)]
+        try:
+            _wait(started, folder)
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+        seen = [pickle.loads((folder / f"seen {rank}").read_bytes()) for rank in range(PROCESSES)]
+    return list(zip(*seen, strict=True))
+
+
+def _start(folder: Path, rank: int) -> "subprocess.Popen[bytes]":
+    environment: dict[str, str] = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    if sys.platform == "linux":
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's name need not lead back to it
+    command = [sys.executable, "-W", "ignore", "-m", __name__, str(folder), str(rank)]
+    with (folder / f"errors {rank}").open("wb") as errors:
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+
+
+def _wait(started: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
+    until = time.monotonic() + _PATIENCE
+    while any(process.poll() is None for process in started):
+        if time.monotonic() > until:
+            raise NotRun(f"{PROCESSES} processes were not done after {_PATIENCE:.0f} s")
+        if any(process.poll() for process in started):
+            break
+        time.sleep(0.02)
+    for rank, process in enumerate(started):
+        if process.poll():
+            said = (folder / f"errors {rank}").read_text("utf-8", errors="replace").strip().splitlines()
+            last = said[-1].removeprefix(f"[rank{rank}]: ") if said else "without a word"
+            raise NotRun(f"process {rank} of {PROCESSES} stopped: {last}")
+
+
+def _take_part(folder: Path, rank: int) -> None:
+    """What one process does."""
+    torch.set_num_threads(1)
+    store = f"file://{folder / 'meeting'}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES, timeout=_JOINING)
+    try:
+        jobs: tuple[Job, ...] = pickle.loads((folder / "work").read_bytes())
+        seen = [_HOW[job.how](job.stage, job.trainer, job.run) for job in jobs]
+        (folder / f"seen {rank}").write_bytes(pickle.dumps(seen))
+        dist.barrier()
+    finally:
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    _take_part(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,190 @@
+"""Runs of a trainer that an audit watches, and what is seen of them: releases, or who took part."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heldin.base.errors import InputError
+from heldin.defenses.choices import FlatClip, NormalisedClip, PoissonSampler
+from heldin.defenses.mechanism import Mechanism
+from heldin.finetune.units import PrivateTraining
+from heldin.models.loading import LanguageModel
+from heldin.white_box.canaries import Array, Canaries, Index
+from heldin.white_box.oracle import Columns, Reading, Texts, alike_in, columns_of
+from heldin.white_box.stage import Stage
+from heldin.white_box.trainers import Trainer, watched
+
+_READABLE = 0.25  # of a contribution: so near to whole numbers, a step is read by contributions of about its weights
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: a training, without its watch, under a model that is well or not (`Stage.model`)."""
+
+    training: PrivateTraining
+    sick: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Who took part in the steps of one run.
+
+    Attributes:
+        texts: how often each column of texts was found, (T, columns).
+        names: units of each column.
+        canaries: the same of gradient canaries with a coordinate of their own, (T, canaries).
+        odd: how far the furthest number of these was from a whole one.
+    """
+
+    texts: Array
+    names: tuple[tuple[str, ...], ...]
+    canaries: Array
+    odd: float
+
+
+def changed(
+    mechanism: Mechanism, *, clip_norm: float | None = None, rate: float | None = None, **other: Any
+) -> Mechanism:
+    """The mechanism with another clip norm, rate, or field."""
+    if clip_norm is not None:
+        assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
+        other["clip"] = type(mechanism.clip)(norm=clip_norm)
+    if rate is not None:
+        other["sampler"] = PoissonSampler(rate=rate)
+    return Mechanism(**{**dict(mechanism), **other})
+
+
+def releases(stage: Stage, trainer: Trainer, run: Run, places: Index | None = None) -> NDArray[np.float32]:
+    """What each step released at `places`, or everywhere, in units of the sensitivity, (T, k).
+
+    Raises InputError where that is not finite.
+    """
+    rows: dict[int, NDArray[np.float32]] = {}
+
+    def see(step: int, released: NDArray[np.float32]) -> None:
+        rows[step] = released if places is None else released[places]
+
+    watched(trainer, stage.model(sick=run.sick), run.training, stage.sequences, see)
+    stream = np.stack([rows[step] for step in range(run.training.mechanism.steps)])
+    bad = np.flatnonzero(~np.isfinite(stream).all(axis=1))
+    if bad.size:
+        raise InputError(f"the trainer released a gradient that is not finite at step {bad[0]}: it cannot be audited")
+    return stream
+
+
+def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
+    """Each step without noise against the contributions at the weights of that step.
+
+    Where everybody takes part (rate 1) every unit must be there once, else in whole numbers; so must gradient canaries,
+    which are read off their own coordinates.
+    """
+    base, training = stage.model(sick=run.sick), run.training
+    units = [unit for unit in training.units if unit.canary is None]
+    everybody = training.mechanism.sampler.rate == 1.0
+    places, copies = _places(training), training.mechanism.members
+    found: dict[int, Reading] = {}
+
+    def see(step: int, released: NDArray[np.float32]) -> None:
+        if not np.isfinite(released).all():
+            found[step] = Reading(np.full(1, np.inf), np.inf)
+            return
+        columns = columns_of(base, alike_in(training, units, step, stage.sequences), clip_norm_of(training.mechanism))
+        rest = released.astype(np.float64)
+        of_canaries = rest[places]
+        rest[places] = 0.0
+        if everybody:
+            taken = np.array([float(len(names)) for names in columns.names])
+            lost = float(np.abs(of_canaries - copies).max(initial=0.0))
+            found[step] = Reading(taken, max(columns.off(rest, taken), lost))
+        else:
+            reading = columns.read(rest)
+            found[step] = Reading(np.concatenate([reading.taken, of_canaries]), reading.off)
+
+    watched(trainer, base, training, stage.sequences, see)
+    return [found[step] for step in range(training.mechanism.steps)]
+
+
+def draws(stage: Stage, trainer: Trainer, run: Run) -> Draws:
+    """Who took part in each step of a run without noise.
+
+    The weights are put back after each step, so that contributions stay nearly what they were: they are computed once,
+    and anew where units contribute something else, or where a step cannot be read by the old ones. Raises InputError
+    where a step released something that is not finite.
+    """
+    base, training = stage.model(), run.training
+    places, reader = _places(training), _Reader(base, training, stage.sequences)
+    steps = training.mechanism.steps
+    texts: list[Array] = [np.zeros(0)] * steps
+    canaries: list[Array] = [np.zeros(0)] * steps
+
+    def see(step: int, released: NDArray[np.float32]) -> None:
+        if not np.isfinite(released).all():
+            raise InputError(f"the trainer released a gradient that is not finite at step {step}: it cannot be audited")
+        rest = released.astype(np.float64)
+        canaries[step] = rest[places]
+        rest[places] = 0.0
+        texts[step] = reader.read(step, rest)
+
+    watched(trainer, base, training, stage.sequences, see)
+    drawn = np.stack(canaries)
+    odd = max(reader.odd, float(np.abs(drawn - np.rint(drawn)).max(initial=0.0)))
+    return Draws(np.stack(texts), reader.names, np.rint(drawn), odd)
+
+
+def clip_norm_of(mechanism: Mechanism) -> float:
+    """C."""
+    assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
+    return mechanism.clip.norm
+
+
+class _Reader:
+    """Reads who took part off steps whose weights it puts back.
+
+    names: of the units with the same texts, together; odd: how far a number of contributions was from a whole one.
+    """
+
+    def __init__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]]) -> None:
+        self._base, self._training, self._sequences = base, training, sequences
+        self._units = [unit for unit in training.units if unit.canary is None]
+        groups: dict[tuple[tuple[int, ...], ...], list[str]] = {}
+        for unit in self._units:
+            groups.setdefault(tuple(tuple(sequences[row]) for row in unit.rows), []).append(unit.name)
+        self.names = tuple(tuple(names) for names in groups.values())
+        self.odd = 0.0
+        self._group = {name: i for i, names in enumerate(self.names) for name in names}
+        self._weights: list[torch.Tensor] = []
+        self._known: tuple[Mapping[Texts, Sequence[str]], Columns] | None = None
+
+    def read(self, step: int, released: Array) -> Array:
+        """How many of each group took part, (groups,)."""
+        alike = alike_in(self._training, self._units, step, self._sequences)
+        if not self._weights:
+            self._weights = [p.detach().clone() for p in self._base.model.parameters()]
+        if self._known is None or self._known[0] != alike:
+            self._known = alike, columns_of(self._base, alike, clip_norm_of(self._training.mechanism))
+        columns = self._known[1]
+        reading = columns.read(released)
+        if reading.odd > _READABLE or reading.off > 2.0 * _READABLE:
+            columns = columns_of(self._base, alike, clip_norm_of(self._training.mechanism))
+            reading = columns.read(released)
+            self.odd = max(self.odd, reading.odd)
+        with torch.no_grad():
+            for parameter, kept in zip(self._base.model.parameters(), self._weights, strict=True):
+                parameter.copy_(kept)
+        taken = np.zeros(len(self.names))
+        np.add.at(taken, [self._group[names[0]] for names in columns.names], np.rint(reading.taken))
+        return taken
+
+
+def _places(training: PrivateTraining) -> Index:
+    """Coordinates of the gradient canaries that take part."""
+    canaries = training.canaries
+    assert isinstance(canaries, Canaries)
+    if not any(unit.canary is not None for unit in training.units):
+        return np.zeros(0, dtype=np.int64)
+    assert canaries.coordinates is not None
+    return canaries.coordinates

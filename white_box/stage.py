@@ -1,0 +1,207 @@
+"""The stage of a white-box audit: a tiny model, people who write, and canaries of two kinds.
+
+What makes the audit tight. A sequence of n tokens has positions 0 .. n - 1, so that the rows of the position embedding
+above the longest sequence have gradient exactly zero for every real user: whatever moves in those coordinates is a
+canary or noise. A canary along one such coordinate sees, in units of the sensitivity, N(Binom(G, q), s^2) in each step
+if it is in and N(0, s^2) if it is out: the dominating pair of Charles et al. (2024), Theorem 1, itself, with no other
+user and no other canary in the way. Nothing has to be subtracted. The rows are ordinary parameters to the trainer:
+clipped, noised and updated by the same code as every other tensor. Random directions over all parameters (Andrew et
+al. 2024) are disturbed by real users and by each other, which costs tightness and never validity.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heldin.base.coins import fair_coin, keyed_digest
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256
+from heldin.defenses.choices import FlatClip, NoiseGenerator, NormalisedClip, PoissonSampler
+from heldin.defenses.mechanism import Mechanism
+from heldin.finetune.units import PrivateRecords, PrivateTraining, SampledUnit, plan_private_training
+from heldin.models.loading import LanguageModel
+from heldin.models.shape import TinyModel
+from heldin.models.tiny import new_tiny_model
+from heldin.white_box.canaries import OVERSIZE, POSITIONS, Canaries, Directions, Index
+from heldin.white_box.people import LONGEST, SICK, VOCABULARY, People, gather
+
+TEXT_CANARIES = 100  # of each training, at most
+EMBEDDING = "transformer.wte.weight"  # of GPT-Neo
+_HIDDEN, _HEADS, _LAYERS = 16, 2, 1
+_ROOM = 50  # coordinates for each random direction, half of which are in: k / d = 0.01 (accounting.md section 4f)
+_LARGEST_CONTEXT = 8_192  # GPT-Neo keeps a mask of context x context
+_PRIOR, _SHIFT = 10.0, 1.0  # a rare token's logit is lower by their product
+_OVERFLOWING = 3e38  # finite in float32, and its sum over a row is not
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Everything of an audit that is public: the mechanism, the people and their records, the canaries, the model.
+
+    sequences, records: of everybody, row by row; a unit's rows are numbers in both.
+    """
+
+    mechanism: Mechanism
+    people: People
+    sequences: list[list[int]]
+    records: PrivateRecords
+    canaries: Canaries
+    shape: TinyModel
+
+    @property
+    def clip_norm(self) -> float:
+        """C."""
+        return _clip_norm(self.mechanism)
+
+    @property
+    def names_of_writers(self) -> tuple[str, ...]:
+        """Who is always in."""
+        return tuple(person.name for person in self.people.writers)
+
+    @property
+    def all_records(self) -> Mechanism:
+        """The mechanism with room for every record of a sampled user, so that what a user adds is always the same."""
+        if self.mechanism.sampled != "user":
+            return self.mechanism
+        most = max(len(person.records) for person in self.people.everybody)
+        return Mechanism(**{**dict(self.mechanism), "group_size": max(most, self.mechanism.group_size)})
+
+    def model(self, *, sick: bool = False) -> LanguageModel:
+        """The model before training, the same every time. Rare words are rare to it: e^-10 as likely as others.
+
+        sick: with a head of its own and a row of the embedding that overflows, so that the sick one's text alone has
+        a gradient that is not finite.
+        """
+        model = new_tiny_model(self.shape, self.people.tokenizer, seed=0)
+        along = torch.zeros(self.shape.hidden)
+        along[0] = 1.0
+        with torch.no_grad():
+            model.transformer.ln_f.bias += _PRIOR * along
+            model.transformer.wte.weight[list(self.people.rare)] -= _SHIFT * along
+            if sick:
+                model.config.tie_word_embeddings = False
+                model.lm_head.weight = torch.nn.Parameter(model.transformer.wte.weight.clone())
+                model.transformer.wte.weight[self.people.sick_token] = _OVERFLOWING
+        name = f"white-box audit{' (sick)' if sick else ''}"
+        return LanguageModel(model, self.people.tokenizer, name, text_sha256(name, repr(self.shape)))
+
+    def coins(self, key: bytes) -> NDArray[np.bool_]:
+        """Who is in: an independent fair coin for each gradient canary under the secret `key`, shape (m,)."""
+        return np.array([fair_coin(key, "white-box coin", f"canary {j}") for j in range(self.canaries.count)])
+
+    def text_coins(self, key: bytes) -> NDArray[np.bool_]:
+        """The same for the text canaries."""
+        return np.array([fair_coin(key, "white-box coin", person.name) for person in self.people.canaries])
+
+    def training(
+        self, key: bytes, included: NDArray[np.bool_], text_included: NDArray[np.bool_] | None = None
+    ) -> PrivateTraining:
+        """The run with the writers and the included canaries, each G units if examples are sampled for users.
+
+        Args:
+            key: secret; the run's own key is derived from it, so that coins and noise share nothing.
+            included: gradient canaries, shape (m,).
+            text_included: text canaries; none where not given.
+        """
+        nobody = np.zeros(len(self.people.canaries), dtype=np.bool_)
+        taking_part = nobody if text_included is None else text_included
+        names = list(self.names_of_writers)
+        names += [p.name for p, is_in in zip(self.people.canaries, taking_part, strict=True) if is_in]
+        planned = self.planned(keyed_digest(key, "white-box run", ""), names)
+        return replace(planned, units=(*planned.units, *self.gradient_units(np.flatnonzero(included).tolist())))
+
+    def planned(self, run_key: bytes, names: Collection[str]) -> PrivateTraining:
+        """The run of the people of these names under its own key, without gradient canaries."""
+        chunk = LONGEST if self.mechanism.record_selection == "random_chunk" else None
+        planned = plan_private_training(self.mechanism, run_key, self.records, NoiseGenerator.PHILOX, chunk=chunk)
+        wanted = set(names)
+        units = tuple(unit for unit in planned.units if self.records.users[unit.rows[0]] in wanted)
+        return replace(planned, units=units, canaries=self.canaries)
+
+    def gradient_units(self, numbers: Sequence[int]) -> list[SampledUnit]:
+        """The units of gradient canaries: one each, or G."""
+        members = range(self.mechanism.members)
+        return [SampledUnit(f"canary {j} example {i}", (), canary=int(j)) for j in numbers for i in members]
+
+    def with_places(self, number: int) -> "Stage":
+        """The same stage with at most `number` gradient canaries, each on one of the quiet coordinates."""
+        places = self.canaries.quiet[:number]
+        return replace(self, canaries=replace(self.canaries, coordinates=places, count=places.size))
+
+    def sick_unit(self) -> SampledUnit:
+        """The unit whose gradient is not finite under the sick model."""
+        return SampledUnit(SICK, (self.records.users.index(SICK),))
+
+
+def set_stage(
+    mechanism: Mechanism, canaries: int, *, directions: Directions = "coordinate", quiet: int = 2000, seed: int = 0
+) -> Stage:
+    """Lay out an audit of `mechanism`: a model with room for the canaries, writers, text canaries.
+
+    Args:
+        mechanism: Poisson-sampled, with noise, with a guarantee.
+        canaries: m, users whose coins are flipped; at least two.
+        directions: each canary its own coordinate (tight), or a random direction over all parameters.
+        quiet: coordinates kept free of canaries for the noise test.
+        seed: public, of texts and of random directions.
+
+    Raises:
+        InputError: a mechanism that is not tested here, or more canaries than the tiny model has room for.
+    """
+    check_auditable(mechanism)
+    if canaries < 2:
+        raise InputError(f"{canaries} canaries: a white-box audit needs at least two")
+    own = canaries if directions == "coordinate" else 0
+    context = _context(canaries, own, quiet)
+    people = gather(min(canaries, TEXT_CANARIES), mechanism.members, seed)
+    rows = [(person.name, i, text) for person in people.everybody for i, text in enumerate(person.records)]
+    records = PrivateRecords(
+        [f"{name} record {i}" for name, i, _ in rows],
+        [name for name, _, _ in rows],
+        [len(text) for _, _, text in rows],
+        [0.0] * len(rows),
+    )
+    shape = TinyModel(VOCABULARY, context, _HIDDEN, _LAYERS, _HEADS, LONGEST)
+    model = new_tiny_model(shape, people.tokenizer, seed=0)
+    shapes = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
+    first = sum(p.numel() for p in list(model.parameters())[: list(shapes).index(POSITIONS)])
+    read = max(records.lengths)
+    free = first + read * _HIDDEN + np.arange((context - read) * _HIDDEN)
+    norm = OVERSIZE * _clip_norm(mechanism)
+    canary = Canaries(canaries, norm, shapes, free[:own] if own else None, free[own : own + quiet], seed)
+    return Stage(mechanism, people, [list(text) for _, _, text in rows], records, canary, shape)
+
+
+def check_auditable(mechanism: Mechanism) -> None:
+    """Raises InputError unless the mechanism is Poisson-sampled, clips every unit and has a guarantee to test."""
+    if not isinstance(mechanism.sampler, PoissonSampler):
+        raise InputError(
+            f"the white-box audit follows Poisson sampling; this plan's sampler is {mechanism.sampler.kind}: its canary"
+            " users would crowd the others out"
+        )
+    if mechanism.unit == "none" or mechanism.reasons():
+        raise InputError(f"the white-box audit needs a guarantee to test: {mechanism.guarantee().label}")
+
+
+def own_rows(stage: Stage) -> Index:
+    """Places of the text canaries' rows of the embedding among all trainable parameters, shape (texts, hidden)."""
+    tokens = np.array(stage.people.own_tokens, dtype=np.int64)
+    return stage.canaries.offsets[EMBEDDING] + tokens[:, None] * _HIDDEN + np.arange(_HIDDEN)
+
+
+def _context(canaries: int, own: int, quiet: int) -> int:
+    """Positions of the model: those that are read, and room for canaries and quiet places."""
+    room = own or _ROOM * canaries  # random directions disturb each other by included canaries / d of their variance
+    context = LONGEST + 1 + -(-(room + quiet) // _HIDDEN)
+    if context > _LARGEST_CONTEXT:
+        most = ((_LARGEST_CONTEXT - LONGEST - 1) * _HIDDEN - quiet) // (1 if own else _ROOM)
+        raise InputError(f"{canaries} canaries do not fit: at most {most} in one training; use more seeds instead")
+    return context
+
+
+def _clip_norm(mechanism: Mechanism) -> float:
+    assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
+    return mechanism.clip.norm

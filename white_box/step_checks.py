@@ -1,0 +1,164 @@
+"""Single steps without noise: what a gradient canary adds, and what units with texts add, at several clip norms.
+
+Nothing is random here but who takes part, which is read off; a step is right to rounding or it is not.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from heldin.base.coins import keyed_digest
+from heldin.finetune.units import PrivateTraining, SampledUnit
+from heldin.white_box.canaries import Array
+from heldin.white_box.check import ROUNDING, Check, exact
+from heldin.white_box.oracle import Reading, gradient
+from heldin.white_box.runs import Run, changed, readings, releases
+from heldin.white_box.stage import Stage
+from heldin.white_box.trainers import Trainer
+
+HUGE, HALF = 1000.0, 0.5  # norms of the canary, in clip norms
+FOLLOWED = 5  # steps of a short audit in which some units take part, read against the weights of each
+_LEFT_OUT = 4  # units whose influence is measured at the stated clip norm
+_CROWD = 8  # gradient canaries
+_ALL, _SOME = 64, 4  # records of a pass, at most
+_PERCENT = f"{100 * ROUNDING:g} %"
+
+
+def norms_of_units(stage: Stage, key: bytes) -> Array:
+    """Norms of the sampled units' gradients before training, all their records taken, increasing, (units,)."""
+    base = stage.model()
+    units = stage.planned(key, stage.names_of_writers).units
+    texts = {tuple(tuple(stage.sequences[row]) for row in unit.rows) for unit in units}
+    return np.array(sorted(float(np.linalg.norm(gradient(base, its))) for its in texts))
+
+
+def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
+    """Single steps with everybody drawn, in units of the sensitivity.
+
+    | check       | what is compared                                              | must be   |
+    |-------------|---------------------------------------------------------------|-----------|
+    | clip        | all units with texts, with and without a canary of norm 1000 C | 1         |
+    | small       | the same with a canary of norm C / 2: nothing is scaled up    | 1 / 2     |
+    | divisor     | a canary alone, and among units with texts and other canaries | 1, both   |
+    | sensitivity | all units with texts, with and without one of them            | at most 1 |
+    """
+    everyone = _alone(stage, key)
+    whole, canary = replace(stage.canaries, coordinates=None), (SampledUnit("canary", (), canary=0),)
+
+    def moved(training: PrivateTraining) -> Array:
+        return np.asarray(releases(stage, trainer, Run(training))[0], dtype=np.float64)
+
+    def of(size: float) -> float:
+        added = replace(everyone, units=(*everyone.units, *canary), canaries=replace(whole, norm=size))
+        return float(np.linalg.norm(moved(added) - base))
+
+    base = moved(everyone)
+    own = stage.with_places(_CROWD)
+    crowd, place = tuple(own.gradient_units(range(own.canaries.count))), int(stage.canaries.quiet[0])
+    alone = moved(replace(everyone, units=crowd[:1], canaries=own.canaries))[place]
+    among = moved(replace(everyone, units=(*everyone.units, *crowd[:: stage.mechanism.members]), canaries=own.canaries))
+    furthest = max((float(alone), float(among[place])), key=lambda value: abs(value - 1.0))
+    left_out = range(0, len(everyone.units), max(1, len(everyone.units) // _LEFT_OUT))
+    fewer = [tuple(u for j, u in enumerate(everyone.units) if j != i) for i in left_out]
+    sensitivity = max(float(np.linalg.norm(base - moved(replace(everyone, units=units)))) for units in fewer)
+    adds = f"what a gradient canary adds, {_PERCENT} of the clip norm off"
+    return (
+        exact("clip: what norm 1000 C adds", "canaries", of(HUGE * stage.clip_norm), 1.0, f"{adds} (norm 1000 C)"),
+        exact("clip: what norm C / 2 adds", "canaries", of(HALF * stage.clip_norm), 0.5, f"{adds} (norm C / 2)"),
+        exact("divisor: what a canary adds", "canaries", furthest, 1.0, f"{adds} (alone, and among others)"),
+        _at_most("sensitivity: what a writer adds, at most", sensitivity),
+    )
+
+
+def text_checks(
+    stage: Stage, trainer: Trainer, key: bytes, norms: Array, low: float, high: float, effort: int = 1
+) -> tuple[Check, ...]:
+    """Steps of units with texts against one backward pass for each unit, at the weights of the step.
+
+    At clip norms far below every unit's gradient, between them, far above, and as stated: everybody, in one pass or in
+    a pass for each record, and then half of them by coins over several steps, in passes of four.
+
+    Args:
+        stage: of the audit.
+        trainer: that is audited.
+        key: of these runs.
+        norms: of the units' gradients, increasing.
+        low: a clip norm below all of them.
+        high: one above all.
+        effort: how many times the steps of a short audit.
+    """
+    middle = float(np.median(norms))
+    spread = f"gradients of {float(norms[0]) / stage.clip_norm:.2g} to {float(norms[-1]) / stage.clip_norm:.2g} C"
+    many, few = FOLLOWED * effort, 2 * effort
+    rows = [("far below the gradients", low, many), ("between the gradients", middle, many)]
+    rows += [("far above the gradients", high, few), ("as stated", stage.clip_norm, 1)]
+    found, carried = [], []
+    for name, norm, steps in rows:
+        told = f"what a unit with texts adds, {_PERCENT} of the largest off, at a clip norm {name} ({spread})"
+        at_once = 1 if norm == low else _ALL
+        everyone = readings(stage, trainer, followed(stage, key, norm, rate=1.0, steps=1, most=at_once))
+        some = readings(stage, trainer, followed(stage, key, norm, rate=0.5, steps=steps))
+        found.append(exact(f"texts: clip norm {name}", "texts", furthest([*everyone, *some[:1]]), 0.0, told))
+        carried += some[1:]
+    told = f"anything besides the cohort's contributions, {_PERCENT} of the largest, in {many} steps"
+    return (*found, exact("texts: what earlier steps leave", "state", furthest(carried), 0.0, told))
+
+
+def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tuple[Check, ...]:
+    """Units that are not as the others are: not finite, and without a record. A trainer that stops has told of them.
+
+    low: a clip norm below every unit's gradient.
+    """
+    alone = _alone(stage, key)
+    base = replace(alone, mechanism=changed(stage.all_records, rate=1.0, steps=1, noise_multiplier=0.0, clip_norm=low))
+    sick = Run(replace(base, units=(*base.units, stage.sick_unit())), sick=True)
+    empty = Run(replace(base, units=(*base.units, SampledUnit("nobody's records", ()))))
+    told = f"what a step holds, {_PERCENT} of the largest contribution off, beside a unit"
+    cases = (("that is not finite", sick), ("without records", empty))
+    return tuple(
+        exact(f"unlike: beside a unit {what}", "unlike units", _survived(stage, trainer, run), 0.0, f"{told} {what}")
+        for what, run in cases
+    )
+
+
+def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, most: int = _SOME) -> Run:
+    """Units with texts and some gradient canaries, without noise, in passes of at most so many records."""
+    there = stage.with_places(_CROWD)
+    training = stage.planned(keyed_digest(key, "white-box texts", f"{norm} {rate} {steps}"), stage.names_of_writers)
+    training = replace(
+        training,
+        mechanism=changed(stage.mechanism, clip_norm=norm, rate=rate, steps=steps, noise_multiplier=0.0),
+        micro_records=most,
+        units=(*training.units, *there.gradient_units(range(there.canaries.count))),
+        canaries=there.canaries.of_norm(norm),
+    )
+    return Run(training)
+
+
+def furthest(found: Sequence[Reading]) -> float:
+    """From what the steps should hold, over the largest contribution; infinite where a step holds what is no number."""
+    apart = [distance for each in found for distance in (each.off, each.odd)]
+    return max((math.inf if math.isnan(distance) else distance for distance in apart), default=math.inf)
+
+
+def _alone(stage: Stage, key: bytes) -> PrivateTraining:
+    """One step without noise, all units with texts."""
+    training = stage.planned(keyed_digest(key, "white-box step", ""), stage.names_of_writers)
+    return replace(training, mechanism=changed(stage.mechanism, rate=1.0, steps=1, noise_multiplier=0.0))
+
+
+def _survived(stage: Stage, trainer: Trainer, run: Run) -> float:
+    """How far the steps are from what they should hold; NaN where the trainer stopped."""
+    try:
+        with np.errstate(all="ignore"):  # what is no number is a finding here
+            return furthest(readings(stage, trainer, run))
+    except Exception:  # whatever a trainer raises over one unit's data, it stops for it
+        return math.nan
+
+
+def _at_most(name: str, measured: float) -> Check:
+    right = measured <= 1.0 + ROUNDING
+    told = f"what one of {_LEFT_OUT} units with texts adds at the stated clip norm, {_PERCENT} above it"
+    return Check(name, "texts", float(right), measured, 1.0, ROUNDING, told, 0.0)
