@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,6 +55,7 @@ def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, c
     out = tmp_path / "run"
     code, printed, err = call("run", config(), "--out", out)
     assert code == 0, err
+    assert re.search(r"statistics: (\d+)/\1 parts in", printed + err)  # the stage says how far it is
     record = read_record(out / "record.json")
     assert record.training.guarantee.startswith("epsilon 6, delta 0.001 per user (add/remove)") or (
         record.training.guarantee.startswith("epsilon 5.99")
