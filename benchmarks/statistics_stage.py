@@ -1,6 +1,6 @@
 """The statistics stage of a large run, by parts, without any model: how its time grows with users.
 
-    PYTHONPATH=. .venv/bin/python benchmarks/statistics.py [--users 1250 2500 5000]
+    PYTHONPATH=. .venv/bin/python benchmarks/statistics_stage.py [--users 1250 2500 5000]
 
 Scores are made up; texts are those of the synthetic corpus, some nine of each user scored and some 75 trained on, as
 in a run whose attacker has a tenth of each user's records.
