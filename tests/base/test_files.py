@@ -26,7 +26,7 @@ def test_a_folder_that_its_last_holder_removes_meanwhile_is_made_again(tmp_path,
     def removed_first(path, *arguments, **options):
         opened.append(path)
         if len(opened) == 1:
-            os.rmdir(path)
+            path.rmdir()
         return real(path, *arguments, **options)
 
     monkeypatch.setattr(os, "open", removed_first)
