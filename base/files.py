@@ -11,9 +11,14 @@ from pathlib import Path
 from heldin.base.errors import InputError
 
 
+def cache_root() -> Path:
+    """Where work is kept that can be redone, ``$HELDIN_CACHE_DIR`` or ``~/.cache/heldin``; it holds people's text."""
+    return Path(os.environ.get("HELDIN_CACHE_DIR") or Path.home() / ".cache" / "heldin")
+
+
 def cache_directory() -> Path:
-    """Folder for work that can be redone, ``$HELDIN_CACHE_DIR`` or ``~/.cache/heldin``; it holds people's text."""
-    return private_directory(Path(os.environ.get("HELDIN_CACHE_DIR") or Path.home() / ".cache" / "heldin"))
+    """``cache_root``, made for its owner only. Raises InputError where it cannot be."""
+    return private_directory(cache_root())
 
 
 def private_directory(path: Path) -> Path:

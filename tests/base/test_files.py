@@ -5,7 +5,7 @@ import os
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.base.files import one_process_at_a_time, private_directory
+from heldin.base.files import cache_root, one_process_at_a_time, private_directory
 
 
 def test_a_folder_that_another_process_makes_meanwhile_is_used(tmp_path, monkeypatch):
@@ -39,3 +39,10 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
     (tmp_path / "work").write_text("a file", encoding="utf-8")
     with pytest.raises(InputError, match=r"cannot use folder '.*work' \(File exists\): name another one"):
         private_directory(tmp_path / "work")
+
+
+def test_work_that_can_be_redone_is_kept_where_the_environment_says_or_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path))
+    assert cache_root() == tmp_path
+    monkeypatch.delenv("HELDIN_CACHE_DIR")
+    assert cache_root().parts[-2:] == (".cache", "heldin")
