@@ -1,4 +1,4 @@
-"""The statistics of texts as a table: what scoring leaves, and names of attacks whose dials were turned. No models."""
+"""The statistics of texts as a table: what scoring leaves. No models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,32 +12,41 @@ NO_ATTACKS = (REFERENCE_ALONE, REFERENCE_DIVERGENCE)
 
 
 @dataclass(frozen=True)
+class Dial:
+    """One of the attacker's choices and how it was made, the others left as the leading attack has them.
+
+    Attributes:
+        name: what is chosen, such as the reference.
+        setting: how.
+    """
+
+    name: str
+    setting: str
+
+
+@dataclass(frozen=True)
 class TextStatistic:
-    """One attack's statistic of one text of one user."""
+    """One attack's statistic of one text of one user.
+
+    Attributes:
+        user: whose text.
+        text: its number among the user's.
+        attack: by name.
+        value: higher speaks more for held in.
+        dial: the one that was turned; None if none was.
+    """
 
     user: str
     text: int
     attack: str
     value: float
-
-
-def turned(attack: str, dial: str, setting: str) -> str:
-    """What an attack is called once one of its dials is turned, the others left as they are."""
-    return f"{attack} [{dial}: {setting}]"
-
-
-def dial_of(attack: str, name: str) -> tuple[str, str] | None:
-    """Dial and setting of a name made by ``turned`` of this attack, or None."""
-    if not (name.startswith(f"{attack} [") and name.endswith("]")):
-        return None
-    dial, colon, setting = name.removeprefix(f"{attack} [")[:-1].partition(": ")
-    return (dial, setting) if colon else None
+    dial: Dial | None = None
 
 
 def user_scores(statistics: Sequence[TextStatistic], attack: str, aggregation: str = "mean") -> UserScores:
-    """Lift one attack's statistics to users."""
+    """Lift one attack's statistics, no dial turned, to users."""
     by_user: dict[str, list[float]] = {}
     for s in statistics:
-        if s.attack == attack:
+        if s.attack == attack and s.dial is None:
             by_user.setdefault(s.user, []).append(s.value)
     return lift_to_users(attack, by_user, aggregation)

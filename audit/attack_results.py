@@ -4,15 +4,103 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from heldin.attacks.config import AttackConfig
-from heldin.audit.bootstrap import Interval
+from heldin.audit.bootstrap import Estimate, Interval
 from heldin.audit.coarse import brief
 from heldin.audit.decision import RateEvidence
 from heldin.audit.family import Family, FamilyScore
-from heldin.audit.paired import auroc_difference
-from heldin.audit.results import AttackResult, Curve, DialSetting, Difference, Estimate, Histogram, TprAt
+from heldin.audit.paired import Difference, auroc_difference
+from heldin.base.facts import Facts
 from heldin.bounds.roc import Scores
 
 LEADING_REFERENCE = "the base model"
+
+
+class TprAt(Facts):
+    """True-positive rate at a false-positive rate.
+
+    Attributes:
+        fpr: the false-positive rate.
+        estimate: null where too few held-out users can resolve it.
+        adjusted_p: by the randomisation test; null where the rate takes no part in it.
+    """
+
+    fpr: float
+    estimate: Estimate | None
+    adjusted_p: float | None = None
+
+
+class Histogram(Facts):
+    """Users by score; the outer bins hold all beyond them, and no bin holds fewer than ten.
+
+    Attributes:
+        edges: k + 1 of them, ascending.
+        held_in: k counts.
+        held_out: k counts.
+    """
+
+    edges: list[float]
+    held_in: list[int]
+    held_out: list[int]
+
+
+class Curve(Facts):
+    """One grouping of the users by one score, ten or more in each group (``audit.coarse``).
+
+    Attributes:
+        fpr: of the ROC curve at the ends of the groups.
+        tpr: likewise.
+        histogram: of the groups.
+        tpr_at: true-positive rates read off the curve.
+    """
+
+    fpr: list[float]
+    tpr: list[float]
+    histogram: Histogram
+    tpr_at: list[TprAt]
+
+
+class AttackResult(Facts):
+    """One attack under one aggregation.
+
+    Attributes:
+        attack: by name.
+        aggregation: how a user's texts make one score.
+        auroc: over users.
+        simultaneous: interval of the AUROC that holds for the whole family at once; null where none was tested.
+        adjusted_p: of the AUROC by the randomisation test; null where none was made.
+        length_correlation: rank correlation of the score with the mean length of the user's texts.
+        curve: of the leading attack and of the one that the headline names; null for the others, since curves of many
+            scores would tell together who was held in.
+    """
+
+    attack: str
+    aggregation: str
+    auroc: Estimate
+    simultaneous: tuple[float, float] | None
+    adjusted_p: float | None
+    length_correlation: float | None
+    curve: Curve | None
+
+
+class DialSetting(Facts):
+    """The primary attack with one of the attacker's dials at a setting.
+
+    Attributes:
+        dial: what the attacker chooses.
+        setting: how it is chosen here.
+        leads: whether this is the setting of the leading attack.
+        auroc: over users.
+        difference: to the leading setting; null where this one leads, and where no error can be estimated: too few
+            users, the same scores, or a setting that tells all apart.
+        adjusted_p: of the AUROC by the randomisation test.
+    """
+
+    dial: str
+    setting: str
+    leads: bool
+    auroc: Estimate
+    difference: Difference | None
+    adjusted_p: float | None = None
 
 
 def attack_results(family: Family, fprs: tuple[float, ...], shown: Collection[int]) -> list[AttackResult]:
@@ -27,7 +115,7 @@ def attack_results(family: Family, fprs: tuple[float, ...], shown: Collection[in
         AttackResult(
             attack=score.variant.attack,
             aggregation=score.variant.aggregation,
-            auroc=estimate_of(score.intervals.auroc),
+            auroc=Estimate.of(score.intervals.auroc),
             simultaneous=(brief(score.evidence.lower), brief(score.evidence.upper)),
             adjusted_p=score.evidence.adjusted_p,
             length_correlation=score.length_correlation,
@@ -55,7 +143,7 @@ def _rate(fpr: float, interval: Interval | None, evidence: RateEvidence | None) 
     if interval is None or evidence is None:
         return TprAt(fpr=fpr, estimate=None)
     its = replace(interval, value=evidence.value, lower=evidence.lower, upper=evidence.upper)
-    return TprAt(fpr=fpr, estimate=estimate_of(its), adjusted_p=evidence.adjusted_p)
+    return TprAt(fpr=fpr, estimate=Estimate.of(its), adjusted_p=evidence.adjusted_p)
 
 
 def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:
@@ -78,8 +166,8 @@ def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:
             dial=dial,
             setting=setting,
             leads=score is leading,
-            auroc=estimate_of(score.intervals.auroc),
-            difference=None if difference is None else _difference(difference),
+            auroc=Estimate.of(score.intervals.auroc),
+            difference=None if difference is None else difference.brief(),
             adjusted_p=score.evidence.adjusted_p,
         )
 
@@ -89,27 +177,11 @@ def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:
         rows += [row("aggregation", family.scores[i].variant.aggregation, i) for i in of_primary]
     leads = {"documents": attack.documents[0], "reference": attack.reference or LEADING_REFERENCE}
     turned = [(i, dial) for i, score in enumerate(family.scores) if (dial := score.variant.dial) is not None]
-    for name in dict.fromkeys(dial for _, (dial, _) in turned):
+    for name in dict.fromkeys(dial.name for _, dial in turned):
         rows.append(row(name, leads.get(name, "no shadow model"), 0))
-        rows += [row(name, setting, i) for i, (dial, setting) in turned if dial == name]
+        rows += [row(name, dial.setting, i) for i, dial in turned if dial.name == name]
     return rows
-
-
-def estimate_of(interval: Interval) -> Estimate:
-    """The interval for the record, labelled an estimate."""
-    return Estimate(
-        value=brief(interval.value),
-        mean=brief(interval.mean),
-        deviation=brief(interval.deviation),
-        lower=brief(interval.lower),
-        upper=brief(interval.upper),
-        method=interval.method.value,
-    )
 
 
 def _is(score: FamilyScore, attack: str) -> bool:
     return score.variant.attack == attack and score.variant.dial is None
-
-
-def _difference(of: tuple[float, float, float]) -> Difference:
-    return Difference(value=brief(of[0]), lower=brief(of[1]), upper=brief(of[2]))

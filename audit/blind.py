@@ -5,34 +5,52 @@ Under independent fair coins a blind score cannot tell held-in from held-out use
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from heldin.attacks.table import REFERENCE_ALONE
+from heldin.audit.coarse import brief, significant
+from heldin.audit.scored_users import ScoredUsers
+from heldin.audit.sides import Sides
+from heldin.base.facts import Facts
 from heldin.bounds.roc import auroc, separation_p_value
+from heldin.bounds.verdict import BLIND_OTHERWISE, BLIND_UNDER_COINS
 
 MAX_FEATURES = 5000
 MIN_USERS_PER_SIDE = 4
 
 
-@dataclass(frozen=True)
-class BlindResult:
-    """How well a blind score separates the groups; ``p_value`` is of "not at all"."""
+class Blind(Facts):
+    """How well a blind score separates the groups.
+
+    Attributes:
+        name: of the baseline.
+        auroc: over users.
+        p_value: of "not at all".
+        level: of the alarm.
+        separates: whether the p-value is below the level.
+    """
 
     name: str
     auroc: float
     p_value: float
+    level: float
+    separates: bool
 
 
-def reference_alone(held_in: NDArray[np.float64], held_out: NDArray[np.float64]) -> BlindResult:
-    """The reference model's own score of users, without the audited model."""
-    return BlindResult("reference model alone", auroc(held_in, held_out), separation_p_value(held_in, held_out))
+def reference_alone(
+    held_in: NDArray[np.float64], held_out: NDArray[np.float64], *, level: float = BLIND_OTHERWISE
+) -> Blind:
+    """The reference model's own score of users, without the audited model; alarm at ``level``."""
+    return _blind("reference model alone", auroc(held_in, held_out), separation_p_value(held_in, held_out), level)
 
 
-def bag_of_words(texts: Mapping[str, Sequence[str]], member: Mapping[str, bool], *, seed: int) -> BlindResult | None:
+def bag_of_words(
+    texts: Mapping[str, Sequence[str]], member: Mapping[str, bool], *, level: float = BLIND_OTHERWISE, seed: int
+) -> Blind | None:
     """A linear classifier on users' words, fitted on one half of the users and tested on the other, both ways.
 
     The two tests are each valid given the half that was fitted on; the p-value is twice the smaller one. None where a
@@ -41,6 +59,7 @@ def bag_of_words(texts: Mapping[str, Sequence[str]], member: Mapping[str, bool],
     Args:
         texts: the attacker's texts by user.
         member: whether each user is held in.
+        level: of the alarm.
         seed: of the halving.
     """
     users = sorted(texts)
@@ -57,7 +76,38 @@ def bag_of_words(texts: Mapping[str, Sequence[str]], member: Mapping[str, bool],
     documents = np.array(["\n".join(texts[user]) for user in users], dtype=object)
     results = [_fit_and_test(documents, labels, fit) for fit in (first, ~first)]
     area = float(np.mean([r[0] for r in results]))
-    return BlindResult("bag of words", area, min(1.0, 2 * min(r[1] for r in results)))
+    return _blind("bag of words", area, min(1.0, 2 * min(r[1] for r in results)), level)
+
+
+def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], sides: Sides, *, seed: int) -> list[Blind]:
+    """The reference model alone and the bag of words; alarm at 1e-4 where heldin drew the sides, else at 0.01."""
+    level = BLIND_UNDER_COINS if sides.witnessed else BLIND_OTHERWISE
+    member = dict(zip(table.users, table.member.tolist(), strict=True))
+    found = [reference_alone(*table.sides(REFERENCE_ALONE), level=level)] if table.has(REFERENCE_ALONE) else []
+    words = bag_of_words(texts, member, level=level, seed=seed)
+    return found if words is None else [*found, words]
+
+
+def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[str]:
+    """Where the sides are asserted, groups that differ by themselves say nothing of the model."""
+    return [
+        f"the two groups differ even without the audited model ({b.name}: AUROC {b.auroc:.2f}, p = {b.p_value:.1g})"
+        for b in blind
+        if b.separates and not sides.witnessed
+    ]
+
+
+def blind_by_chance(blind: Blind) -> str:
+    """Where heldin drew the sides, a blind baseline that separates them is chance, or the coins leaked."""
+    return (
+        f"The blind baseline '{blind.name}' separates the groups without the audited model (AUROC {blind.auroc:.2f}, p"
+        f" = {blind.p_value:.1g}). heldin drew the sides, so that this is chance, once in ten thousand audits, or the"
+        " draw has leaked: keep the answer, and look who could see the ledger."
+    )
+
+
+def _blind(name: str, area: float, p_value: float, level: float) -> Blind:
+    return Blind(name=name, auroc=brief(area), p_value=significant(p_value), level=level, separates=p_value < level)
 
 
 def _fit_and_test(

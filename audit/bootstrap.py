@@ -3,10 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heldin.audit.coarse import brief
+from heldin.base.facts import Facts
 from heldin.bounds.roc import Scores, auroc, fpr_is_resolved, tpr_at_fpr
 
 CELLS_PER_BLOCK = 4_000_000
@@ -33,6 +36,40 @@ class Interval:
     upper: float
     at_most: float
     method: Method
+
+
+class Estimate(Facts):
+    """A number with its 95 % interval, as a record keeps it: in few digits.
+
+    Attributes:
+        value: of the scores in hand.
+        mean: over the resamples.
+        deviation: standard deviation over the resamples.
+        lower: end of the interval.
+        upper: end of the interval.
+        method: how the interval was made.
+        label: what kind of statement it is.
+    """
+
+    value: float
+    mean: float
+    deviation: float
+    lower: float
+    upper: float
+    method: str
+    label: Literal["estimate"] = "estimate"
+
+    @staticmethod
+    def of(interval: Interval) -> "Estimate":
+        """Of the whole interval."""
+        return Estimate(
+            value=brief(interval.value),
+            mean=brief(interval.mean),
+            deviation=brief(interval.deviation),
+            lower=brief(interval.lower),
+            upper=brief(interval.upper),
+            method=interval.method.value,
+        )
 
 
 @dataclass(frozen=True)

@@ -6,28 +6,78 @@ Scores of different groups are made comparable by taking them from their group's
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.config import AttackConfig
-from heldin.audit.assessment import blind_baselines, decision_facts
-from heldin.audit.attack_results import estimate_of
-from heldin.audit.bootstrap import bootstrap
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
+from heldin.audit.answer import DecisionFacts, decision_facts
+from heldin.audit.blind import Blind, blind_baselines
+from heldin.audit.bootstrap import Estimate, bootstrap
 from heldin.audit.family import evaluate_family, variants_of
 from heldin.audit.headline import CANARIES
 from heldin.audit.judge import judge
-from heldin.audit.results import CanaryFacts, CanaryGroup, DecisionFacts, Judgement
+from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import ScoredUsers
 from heldin.audit.sides import Sides
-from heldin.bounds.verdict import Assignment, Claim
+from heldin.base.facts import Facts
+from heldin.bounds.judgement import Judgement, joined
+from heldin.bounds.verdict import Assignment
 from heldin.canaries.kinds import Canary, Kind
 
 Array = NDArray[np.float64]
 
 LEAST_PER_SIDE = 2
+
+
+class CanaryGroup(Facts):
+    """Canary users of one kind, substring length and number of training documents.
+
+    Attributes:
+        kind: how they were made.
+        length: of the substring in tokens; null for other kinds.
+        documents: for training; null: all that they have.
+        held_in: users.
+        held_out: users.
+        auroc: of the leading attack; null where the coins left fewer than two users on a side.
+    """
+
+    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "substring"]
+    length: int | None
+    documents: int | None
+    held_in: int
+    held_out: int
+    auroc: Estimate | None
+
+
+class CanaryFacts(Facts):
+    """Canary users, and how well the leading attack did on each group.
+
+    Attributes:
+        users: canary users.
+        held_in: of them.
+        held_out: of them.
+        replaced: real users whose place they took.
+        training_texts: of those held in, before any defense on the data side.
+        trained_on: what such a defense left of them.
+        attacker_texts: scored.
+        groups: by kind, length and number of documents.
+        blind: baselines that never saw the audited model.
+        decision: of all canary users together, scores taken from their group's median; null with an empty side.
+    """
+
+    users: int
+    held_in: int
+    held_out: int
+    replaced: int
+    training_texts: int
+    trained_on: int
+    attacker_texts: int
+    groups: list[CanaryGroup]
+    blind: list[Blind]
+    decision: DecisionFacts | None
+
+
 COINS = Sides(Assignment.COIN, witnessed=True)  # each canary user has its own, whatever the real users have
 
 
@@ -35,15 +85,10 @@ def canary_results(
     table: ScoredUsers,
     texts: Mapping[str, Sequence[str]],
     canaries: Mapping[str, Canary],
+    fixed: Preregistration,
     *,
     training_texts: int,
     trained_on: int,
-    attack: AttackConfig,
-    audit: AuditConfig,
-    decision: DecisionConfig,
-    claims: Sequence[Claim],
-    populations: int,
-    seed: int,
 ) -> tuple[CanaryFacts, list[Judgement]]:
     """Groups of canary users, the answer for all of them together, and what those of each kind certify.
 
@@ -51,18 +96,13 @@ def canary_results(
         table: scores of the canary users, held in by an independent fair coin each; the reference alone among them.
         texts: the attacker's texts by canary user.
         canaries: canary user to how it was made.
+        fixed: before any score was seen.
         training_texts: of canary users that are held in, before any defense on the data side.
         trained_on: those of them that were trained on.
-        attack: which attack and aggregation lead.
-        audit: false-positive rates, resamples, delta.
-        decision: by what the answer is decided.
-        claims: to test.
-        populations: among which the claims are tested; each pays for all.
-        seed: of bootstrap, redraws and bag of words; public.
     """
-    scores = table.scores(attack.primary, attack.aggregations[0])
+    scores = table.scores(fixed.attack.primary, fixed.attack.aggregations[0])
     both_sides = 0 < int(table.member.sum()) < len(table.users)
-    blind = blind_baselines(table, texts, COINS, seed=seed) if both_sides else []
+    blind = blind_baselines(table, texts, COINS, seed=fixed.seed) if both_sides else []
     groups = _groups(table, canaries)
     facts = CanaryFacts(
         users=len(canaries),
@@ -72,9 +112,7 @@ def canary_results(
         training_texts=training_texts,
         trained_on=trained_on,
         attacker_texts=sum(map(len, texts.values())),
-        groups=[
-            _group(canaries[table.users[rows[0]]], scores[rows], table.member[rows], audit, seed) for rows in groups
-        ],
+        groups=[_group(canaries[table.users[rows[0]]], scores[rows], table.member[rows], fixed) for rows in groups],
         blind=blind,
         decision=None,
     )
@@ -87,33 +125,19 @@ def canary_results(
             judge(
                 {user: centred[user] for user in users},
                 {user: member[user] for user in users},
+                fixed,
                 sides=COINS,
                 blind=blind,
-                claims=claims,
-                delta=audit.delta,
-                population=f"{kind.replace('_', '-')} canary users",
-                populations=populations,
+                subjects=f"{kind.replace('_', '-')} canary users",
             )
         )
-    answer = _decision(
-        table, groups, attack=attack, audit=audit, decision=decision, claims=claims, judgements=judgements, seed=seed
-    )
+    answer = _decision(table, groups, fixed, judgements)
     return facts.model_copy(update={"decision": answer}), judgements
 
 
 def kinds_of(canaries: Mapping[str, Canary]) -> list[Kind]:
-    """The kinds that there are, each a population of its own."""
+    """The kinds that there are, each judged by itself."""
     return sorted({canary.kind for canary in canaries.values()})
-
-
-def joined(judgements: Sequence[Judgement]) -> Judgement:
-    """Bounds and verdicts of several populations, each labelled with its own."""
-    return Judgement(
-        delta=judgements[0].delta,
-        bounds=[bound for j in judgements for bound in j.bounds],
-        refused=[refused for j in judgements for refused in j.refused],
-        verdicts=[verdict for j in judgements for verdict in j.verdicts],
-    )
 
 
 def _groups(table: ScoredUsers, canaries: Mapping[str, Canary]) -> list[NDArray[np.intp]]:
@@ -136,13 +160,8 @@ def _centred(scores: Array, groups: Sequence[NDArray[np.intp]]) -> Array:
 def _decision(
     table: ScoredUsers,
     groups: Sequence[NDArray[np.intp]],
-    *,
-    attack: AttackConfig,
-    audit: AuditConfig,
-    decision: DecisionConfig,
-    claims: Sequence[Claim],
+    fixed: Preregistration,
     judgements: Sequence[Judgement],
-    seed: int,
 ) -> DecisionFacts | None:
     """The answer for all canary users, whose scores are taken from their group's median; None with too few on a side.
 
@@ -150,20 +169,18 @@ def _decision(
     """
     if min(int(table.member.sum()), int((~table.member).sum())) < LEAST_PER_SIDE:
         return None
-    variants = variants_of(table.attacks, attack)
-    values = [_centred(table.scores(v.attack, v.aggregation), groups) for v in variants]
-    family = evaluate_family(
-        variants, values, table.member, sides=COINS, audit=audit, decision=decision, lengths=None, seed=seed
-    )
+    variants = variants_of(table.attacks, fixed.attack)
+    values = [_centred(table.scores(v.attack, v.aggregation, v.dial), groups) for v in variants]
+    family = evaluate_family(variants, values, table.member, fixed, sides=COINS)
     together = [joined(judgements)] if judgements else []
-    return decision_facts(family, decision, sides=COINS, claims=claims, judgements=together, what=CANARIES)
+    return decision_facts(family, fixed, sides=COINS, judgements=together, what=CANARIES)
 
 
-def _group(example: Canary, scores: Array, member: NDArray[np.bool_], audit: AuditConfig, seed: int) -> CanaryGroup:
-    held_in, held_out = scores[member], scores[~member]
+def _group(example: Canary, scores: Array, member: NDArray[np.bool_], fixed: Preregistration) -> CanaryGroup:
+    held_in, held_out, audit = scores[member], scores[~member], fixed.audit
     area = None
     if min(held_in.size, held_out.size) >= LEAST_PER_SIDE:
-        area = estimate_of(bootstrap(held_in, held_out, audit.fprs, resamples=audit.resamples, seed=seed).auroc)
+        area = Estimate.of(bootstrap(held_in, held_out, audit.fprs, resamples=audit.resamples, seed=fixed.seed).auroc)
     return CanaryGroup(
         kind=example.kind.value,
         length=example.length,

@@ -17,9 +17,9 @@ from scipy import stats
 
 from heldin.attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, significant
-from heldin.audit.results import Correlation, ExposureGroup
 from heldin.audit.scored_users import ScoredUsers
 from heldin.base.errors import InputError
+from heldin.base.facts import Facts
 from heldin.base.files import whole_file
 from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses, by_user
 
@@ -61,6 +61,48 @@ class Exposed:
     near_duplicates: int
 
 
+@dataclass(frozen=True)
+class ExposureGroup:
+    """Means over the ``users`` of a group of neighbours by score; those of ``Exposed`` but for name and score."""
+
+    users: int
+    above: float
+    share: float
+    reference_loss: float
+    reference_divergence: float | None
+    word_divergence: float
+    near_duplicates: float
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's correlation of a property with the score over held-in users.
+
+    Attributes:
+        name: of the property.
+        rho: null where the property does not vary.
+        p_value: of no correlation; null likewise.
+    """
+
+    name: str
+    rho: float | None
+    p_value: float | None
+
+
+class ExposureFacts(Facts):
+    """What goes with exposure over all held-in users.
+
+    Attributes:
+        users: held in.
+        groups: of ten or more, most exposed first.
+        correlations: of the properties with the score.
+    """
+
+    users: int
+    groups: list[ExposureGroup]
+    correlations: list[Correlation]
+
+
 def exposed_users(
     table: ScoredUsers, training: Sequence[TrainingRecord], *, attack: str, aggregation: str
 ) -> list[Exposed]:
@@ -75,7 +117,7 @@ def exposed_users(
     scores = table.scores(attack, aggregation)
     losses = -table.scores(REFERENCE_ALONE)
     distances = np.full(scores.size, np.nan)
-    if REFERENCE_DIVERGENCE in table.texts:
+    if table.has(REFERENCE_DIVERGENCE):
         distances = table.lifted(REFERENCE_DIVERGENCE)
     held_out = np.sort(scores[~table.member])
     above = np.searchsorted(held_out, scores, "left") / max(1, held_out.size)

@@ -12,12 +12,12 @@ from scipy import stats
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.protocol import AGGREGATIONS
-from heldin.attacks.table import NO_ATTACKS, dial_of
+from heldin.attacks.table import NO_ATTACKS, Dial
 from heldin.audit.bootstrap import BootstrapResult, bootstrap_each
 from heldin.audit.coarse import LEAST_IN_GROUP, Groups, brief, grouped
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import NAMED_AT, DecisionConfig, RateEvidence, ScoreEvidence
+from heldin.audit.decision import NAMED_AT, RateEvidence, ScoreEvidence
 from heldin.audit.limits import AurocLimits, auroc_limits, tpr_at_most
+from heldin.audit.preregistration import Preregistration
 from heldin.audit.randomisation import FamilyTest, randomisation_test
 from heldin.audit.scored_users import ScoredUsers
 from heldin.audit.sides import Sides
@@ -28,19 +28,17 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Variant:
-    """An attack under one aggregation; ``dial`` names the dial that was turned and its setting, None if none was."""
+    """An attack under one aggregation, and the dial that was turned, if one was."""
 
     attack: str
     aggregation: str
-    dial: tuple[str, str] | None = None
+    dial: Dial | None = None
 
     @property
     def label(self) -> str:
         """What a reader calls it."""
-        if self.dial is None:
-            return f"{self.attack} ({self.aggregation} over a user's texts)"
-        turned = self.attack[: self.attack.index(" [")]
-        return f"{turned} ({self.aggregation} over a user's texts; {self.dial[0]}: {self.dial[1]})"
+        turned = "" if self.dial is None else f"; {self.dial.name}: {self.dial.setting}"
+        return f"{self.attack} ({self.aggregation} over a user's texts{turned})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,23 +65,23 @@ class Family:
     member: NDArray[np.bool_]
 
 
-def variants_of(attacks: Sequence[str], config: AttackConfig) -> list[Variant]:
+def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig) -> list[Variant]:
     """Which scores make the family, the leading one first.
 
     Args:
-        attacks: names of the statistics that there are.
+        attacks: the statistics that there are, by attack and dial.
         config: which attack and aggregation lead, and the aggregations.
     """
     unknown = set(config.aggregations) - set(AGGREGATIONS)
     if unknown:
         raise InputError(f"unknown aggregation '{unknown.pop()}': choose from {', '.join(AGGREGATIONS)}")
-    turned = {name: dial for name in attacks if (dial := dial_of(config.primary, name))}
-    plain = [name for name in attacks if name not in NO_ATTACKS and name not in turned and name != config.primary]
+    turned = [dial for name, dial in attacks if name == config.primary and dial is not None]
+    plain = [name for name, dial in attacks if dial is None and name not in (*NO_ATTACKS, config.primary)]
     first = config.aggregations[0]
     return [
         *(Variant(config.primary, aggregation) for aggregation in config.aggregations),
         *(Variant(name, aggregation) for name in plain for aggregation in config.aggregations),
-        *(Variant(name, first, dial) for name, dial in turned.items()),
+        *(Variant(config.primary, first, dial) for dial in turned),
     ]
 
 
@@ -91,12 +89,10 @@ def evaluate_family(
     variants: Sequence[Variant],
     values: Sequence[Array],
     member: NDArray[np.bool_],
+    fixed: Preregistration,
     *,
     sides: Sides,
-    audit: AuditConfig,
-    decision: DecisionConfig,
-    lengths: Array | None,
-    seed: int,
+    lengths: Array | None = None,
     least: int = LEAST_IN_GROUP,
     advance: Callable[[int], object] | None = None,
 ) -> Family:
@@ -106,26 +102,24 @@ def evaluate_family(
         variants: the scores' names, K of them.
         values: K arrays of shape (n,).
         member: shape (n,).
+        fixed: false-positive rates, resamples and redraws, and the seed of both.
         sides: how membership came about.
-        audit: false-positive rates, resamples.
-        decision: its rate and the number of redraws.
         lengths: mean characters of a user's texts, shape (n,), or None.
-        seed: of bootstrap and redraws; public.
         least: users in a group of a curve.
         advance: called with 1 after every score, and with 1 after the test.
 
     Raises:
         InputError: nobody on one side.
     """
-    step = advance or (lambda _: None)
+    step, audit, decision = advance or (lambda _: None), fixed.audit, fixed.decision
     table = np.array(values, dtype=np.float64)
     low = sorted({*(f for f in audit.fprs if f <= max(NAMED_AT)), decision.fpr})
-    test = randomisation_test(table, member, law=sides.law, fprs=low, redraws=decision.redraws, seed=seed)
+    test = randomisation_test(table, member, law=sides.law, fprs=low, redraws=decision.redraws, seed=fixed.seed)
     step(1)
     limits = auroc_limits(table[:, member], table[:, ~member])
     rates = sorted({*audit.fprs, *low, *NAMED_AT})
     intervals = bootstrap_each(
-        table[:, member], table[:, ~member], rates, resamples=audit.resamples, seed=seed, advance=advance
+        table[:, member], table[:, ~member], rates, resamples=audit.resamples, seed=fixed.seed, advance=advance
     )
     scores = []
     for k, (variant, row, its) in enumerate(zip(variants, table, intervals, strict=True)):
@@ -137,29 +131,16 @@ def evaluate_family(
 
 def family_of(
     table: ScoredUsers,
-    config: AttackConfig,
+    fixed: Preregistration,
     *,
     sides: Sides,
-    audit: AuditConfig,
-    decision: DecisionConfig,
-    lengths: Array | None,
-    seed: int,
+    lengths: Array | None = None,
     advance: Callable[[int], object] | None = None,
 ) -> Family:
     """The family of a table's scores; arguments of ``evaluate_family``."""
-    variants = variants_of(table.attacks, config)
-    values = [table.scores(variant.attack, variant.aggregation) for variant in variants]
-    return evaluate_family(
-        variants,
-        values,
-        table.member,
-        sides=sides,
-        audit=audit,
-        decision=decision,
-        lengths=lengths,
-        seed=seed,
-        advance=advance,
-    )
+    variants = variants_of(table.attacks, fixed.attack)
+    values = [table.scores(variant.attack, variant.aggregation, variant.dial) for variant in variants]
+    return evaluate_family(variants, values, table.member, fixed, sides=sides, lengths=lengths, advance=advance)
 
 
 def _evidence(

@@ -3,15 +3,37 @@
 From cached statistics; no model is run. numpy only.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.audit.coarse import brief
-from heldin.audit.results import Knowledge
 from heldin.audit.scored_users import ScoredUsers
 from heldin.bounds.roc import auroc
 
 DRAWS = 100
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """AUROC of attackers with at most ``texts`` random texts of every user: mean, deviation and quantiles over draws.
+
+    Not an interval for the AUROC: users stay the same, only the attacker's texts are drawn.
+
+    Attributes:
+        texts: known of each user at most.
+        mean: over the draws.
+        deviation: standard deviation over the draws.
+        low: 2.5 % quantile.
+        high: 97.5 % quantile.
+    """
+
+    texts: int
+    mean: float
+    deviation: float
+    low: float
+    high: float
 
 
 def attacker_knowledge(
@@ -31,7 +53,7 @@ def attacker_knowledge(
         draws: random choices of texts; the choices of one draw are nested over m.
         seed: of the choices; public.
     """
-    of_user, values = table.texts[attack]
+    of_user, values = table.texts[attack, None]
     counts = np.bincount(of_user, minlength=len(table.users))
     most = int(counts.max())
     known = sorted({*(2**i for i in range(most.bit_length()) if 2**i < most), most})

@@ -1,16 +1,39 @@
 """Whether one AUROC is above another: of two attacks on the same users, or of two runs. numpy only."""
 
 import math
+from typing import Literal
 
 import numpy as np
 
+from heldin.audit.coarse import brief
+from heldin.base.facts import Facts
 from heldin.bounds.roc import Scores, placements
 
 Z95 = 1.959963984540054
 LEAST_PER_SIDE = 2
 
 
-def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]) -> tuple[float, float, float] | None:
+class Difference(Facts):
+    """Of two AUROCs, with a 95 % interval.
+
+    Attributes:
+        value: the second less the first.
+        lower: end of the interval.
+        upper: end of the interval.
+        label: what kind of statement it is.
+    """
+
+    value: float
+    lower: float
+    upper: float
+    label: Literal["estimate"] = "estimate"
+
+    def brief(self) -> "Difference":
+        """In few digits, as a record keeps it."""
+        return Difference(value=brief(self.value), lower=brief(self.lower), upper=brief(self.upper))
+
+
+def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]) -> Difference | None:
     """AUROC of ``second`` less that of ``first`` with a 95 % interval (DeLong, DeLong and Clarke-Pearson 1988).
 
     An estimate: it holds for many independent users, and scores of one model are not quite independent.
@@ -20,7 +43,7 @@ def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]
         second: other scores of the same users in the same order.
 
     Returns:
-        Difference, lower and upper limit; None with one user on a side, and where an attack separates completely or the
+        The difference; None with one user on a side, and where an attack separates completely or the
         scores are the same, since they leave no spread to estimate an error from.
     """
     (in_first, out_first), (in_second, out_second) = placements(*first), placements(*second)
@@ -33,7 +56,7 @@ def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]
     if not sum(variances):
         return None
     reach = Z95 * float(np.sqrt(sum(variances)))
-    return difference, difference - reach, difference + reach
+    return Difference(value=difference, lower=difference - reach, upper=difference + reach)
 
 
 def independent_difference(

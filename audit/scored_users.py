@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldin.attacks.protocol import AGGREGATIONS
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.table import Dial, TextStatistic
 from heldin.base.errors import InputError
 
 Array = NDArray[np.float64]
@@ -20,30 +20,35 @@ class ScoredUsers:
     Attributes:
         users: names, in one order for all arrays.
         member: shape (n,), True for held in.
-        texts: attack to (user's number, statistic) of its texts, shapes (t,), ordered by user.
+        texts: attack, and the dial that was turned, to (user's number, statistic) of its texts, shapes (t,), ordered
+            by user.
     """
 
     users: tuple[str, ...]
     member: NDArray[np.bool_]
-    texts: Mapping[str, tuple[NDArray[np.intp], Array]]
+    texts: Mapping[tuple[str, Dial | None], tuple[NDArray[np.intp], Array]]
 
     @property
-    def attacks(self) -> tuple[str, ...]:
-        """Names of the attacks, in the order in which they were scored."""
+    def attacks(self) -> tuple[tuple[str, Dial | None], ...]:
+        """The attacks and the dial that was turned, in the order in which they were scored."""
         return tuple(self.texts)
 
-    def scores(self, attack: str, aggregation: str = "mean") -> Array:
+    def has(self, attack: str) -> bool:
+        """Whether the attack was scored, no dial turned."""
+        return (attack, None) in self.texts
+
+    def scores(self, attack: str, aggregation: str = "mean", dial: Dial | None = None) -> Array:
         """The score of every user, shape (n,); higher means more likely held in.
 
         Raises InputError for an attack that was not scored, an unknown aggregation, a user without a text, and a score
         that is not finite (names the user).
         """
-        found = self.lifted(attack, aggregation)
+        found = self.lifted(attack, aggregation, dial)
         bad = np.flatnonzero(~np.isfinite(found))
         if not bad.size:
             return found
         user = self.users[bad[0]]
-        if (self.texts[attack][0] == bad[0]).any():
+        if (self.texts[attack, dial][0] == bad[0]).any():
             raise InputError(
                 f"attack '{attack}': the score of user '{user}' is {found[bad[0]]}; no user may be dropped"
             )
@@ -57,13 +62,13 @@ class ScoredUsers:
         """Any values of the users, shape (n,), by side."""
         return values[self.member], values[~self.member]
 
-    def lifted(self, attack: str, aggregation: str = "mean") -> Array:
+    def lifted(self, attack: str, aggregation: str = "mean", dial: Dial | None = None) -> Array:
         """As ``scores``, NaN for users without a text."""
         if aggregation not in AGGREGATIONS:
             raise InputError(f"unknown aggregation '{aggregation}': choose from {', '.join(AGGREGATIONS)}")
-        if attack not in self.texts:
+        if (attack, dial) not in self.texts:
             raise InputError(f"attack '{attack}': no score of user '{self.users[0]}' ({len(self.users)} missing)")
-        of_user, values = self.texts[attack]
+        of_user, values = self.texts[attack, dial]
         found = np.full(len(self.users), np.nan)
         starts = np.flatnonzero(np.diff(of_user, prepend=-1))
         if not starts.size:
@@ -80,11 +85,11 @@ def scored_users(statistics: Sequence[TextStatistic], member: Mapping[str, bool]
         member: user to whether held in; its order is the table's.
     """
     number = {user: i for i, user in enumerate(member)}
-    rows: dict[str, tuple[list[int], list[float]]] = {}
+    rows: dict[tuple[str, Dial | None], tuple[list[int], list[float]]] = {}
     for s in statistics:
         at = number.get(s.user)
         if at is not None:
-            of_user, values = rows.setdefault(s.attack, ([], []))
+            of_user, values = rows.setdefault((s.attack, s.dial), ([], []))
             of_user.append(at)
             values.append(s.value)
     texts = {}

@@ -8,5 +8,13 @@ class InputError(ValueError):
     """
 
 
+class TooFewUsers(InputError):
+    """There are too few users, or trainings, of a side for any statement: a finding where nothing else is wrong."""
+
+
+class ConstantScores(InputError):
+    """All scores are the same and say nothing about membership: a finding where nothing else is wrong."""
+
+
 class ResumableError(Exception):
     """A run that failed but can be resumed with the same command (exit code 5)."""

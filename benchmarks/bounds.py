@@ -11,7 +11,7 @@ import numpy as np
 
 from heldin.bounds import bands, estimates, one_run, power, verdict
 from heldin.bounds import thresholds as bounds
-from heldin.bounds.catalogue import evaluate
+from heldin.bounds.judgement import evaluate
 from heldin.bounds.noise_family import family_bound
 from heldin.bounds.one_run import Guesses
 from heldin.bounds.scores import LabelledScores, labelled
@@ -44,7 +44,7 @@ def main() -> None:
     v = one_run.guess(run, 10_000).correct
     full = Guesses(10_000, 10_000, v)
     coin = verdict.Design(verdict.Assignment.COIN)
-    apart = verdict.Design(verdict.Assignment.FIXED, independent_trials=True, thresholds=(1.0,))
+    apart = verdict.Design(verdict.Assignment.FIXED, independent_trainings=True, thresholds=(1.0,))
     mu = one_run.fdp_mu(full)
     row(
         "f-DP recursion, one test near the limit, r = m",

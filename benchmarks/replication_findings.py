@@ -19,8 +19,9 @@ from pathlib import Path
 
 from scipy import stats
 
+from heldin.audit.attack_results import DialSetting
+from heldin.audit.bootstrap import Estimate
 from heldin.audit.paired import independent_difference
-from heldin.audit.results import DialSetting, Estimate
 from heldin.base.errors import InputError
 from heldin.record.document import Record, read_record
 

@@ -20,6 +20,7 @@ from heldin.audit.canary_groups import COINS
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.exposure import correlations, exposed_users, exposure_groups
+from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.defenses.texts.data_side import TrainingRecord
@@ -64,12 +65,8 @@ def _seconds(users: int, texts: list[str]) -> dict[str, float]:
     results_of(
         table,
         scored,
+        Preregistration(AttackConfig(), AuditConfig(), DecisionConfig()),
         sides=COINS,
-        attack=AttackConfig(),
-        audit=AuditConfig(),
-        decision=DecisionConfig(),
-        claims=(),
-        seed=0,
     )
     found["attacks, test, bounds"] = time.process_time() - started
     started = time.process_time()

@@ -1,4 +1,4 @@
-"""Simultaneous ROC bands and the test whether an ROC violates a ceiling, from independent trials.
+"""Simultaneous ROC bands and the test whether an ROC violates a ceiling, from independent trainings.
 
 Condition of everything here (accounting.md sections 4g, 4h): INDEPENDENT TRIALS, one training per score; scores may be
 tied. In one run the users' scores share a model and these are indicative at best: use bounds/one_run.py.
@@ -21,7 +21,7 @@ from heldin.defenses.accounting.ceiling import RocCeiling
 Array = NDArray[np.float64]
 
 _DEVIATIONS = 9.0  # of the order statistics that the crossing probability follows; the rest counts as crossing
-LARGEST = 50_000  # trials of one group, above which local levels would take minutes
+LARGEST = 50_000  # trainings of one group, above which local levels would take minutes
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ def violates(scores: LabelledScores, ceiling: RocCeiling, *, alpha: float = 0.05
 def both_bands(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> tuple[RocBand | None, RocBand]:
     """(equal local levels, DKW), each at alpha / 2: with confidence 1 - alpha both hold.
 
-    The first is None, and its half unspent, above LARGEST trials of one group.
+    The first is None, and its half unspent, above LARGEST trainings of one group.
     """
     level = check_alpha(alpha, attacks) / 2.0
     small = max(scores.held_in.size, scores.held_out.size) <= LARGEST
@@ -126,11 +126,11 @@ def auroc_epsilon(least: float, delta: float) -> float:
 def local_level(trials: int, alpha: float) -> float:
     """eta such that n uniform order statistics all stay above their eta-quantiles with probability 1 - alpha.
 
-    To 0.1 % relative, rounded down. Raises InputError above 50,000 trials of one group.
+    To 0.1 % relative, rounded down. Raises InputError above 50,000 trainings of one group.
     """
     check_alpha(alpha)
     if trials > LARGEST:
-        raise InputError(f"{trials} trials of one group are too many for the exact ROC band: use the DKW band")
+        raise InputError(f"{trials} trainings of one group are too many for the exact ROC band: use the DKW band")
 
     def excess(log_eta: float) -> float:
         return math.log(crossing_probability(trials, math.exp(log_eta)) / alpha)

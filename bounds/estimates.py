@@ -108,7 +108,7 @@ def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, 
     FPR and FNR of one attack at a threshold fixed beforehand have independent Beta posteriors under a Beta(prior,
     prior) prior (1/2: Jeffreys). P(epsilon <= e) is the posterior mass of the region that (e, delta)-DP allows:
     e^e FPR + FNR >= 1 - delta, FPR + e^e FNR >= 1 - delta, and the same for the reversed attack. A credible interval
-    on the attack's own (FPR, FNR): it needs independent trials, and its coverage is measured, not proved.
+    on the attack's own (FPR, FNR): it needs independent trainings, and its coverage is measured, not proved.
     """
     check_alpha(1.0 - confidence)
     check_delta(delta, 1)

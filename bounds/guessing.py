@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, TooFewUsers
 from heldin.bounds.scores import LabelledScores, check_alpha
 
 Array = NDArray[np.float64]
@@ -71,7 +71,7 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     most = users if made is None else made
     if 0.5**most > level:
         needed = int(np.ceil(-np.log2(level)))
-        raise InputError(
+        raise TooFewUsers(
             f"{most} {'users' if made is None else 'guesses'} cannot support any statement at level {level:g}: even "
             f"all guesses right say nothing; at least {needed} are needed"
         )

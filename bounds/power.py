@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, TooFewUsers
 from heldin.bounds import one_run
 from heldin.bounds.guessing import Guesses, Try, guessed_out
 from heldin.bounds.scores import check_alpha
@@ -148,7 +148,7 @@ def reach(users: int, delta: float, *, alpha: float = 0.05) -> Reach:
     )
 
 
-def trials_reach(members: int, non_members: int, delta: float = 0.0, *, alpha: float = 0.05) -> float:
+def trainings_reach(members: int, non_members: int, delta: float = 0.0, *, alpha: float = 0.05) -> float:
     """Largest epsilon that independent trainings certify if all are told apart: Clopper-Pearson at one threshold.
 
     100 + 100: 3.28 at delta 0 (accounting.md section 7).
@@ -183,7 +183,7 @@ def forecast(users: int, delta: float, claims: Sequence[Claim] = (), *, alpha: f
     design, members = Design(_COIN, alpha=alpha), users - users // 2
     try:
         most = max_certifiable_epsilon(members, users // 2, delta, design)
-    except InputError as error:
+    except TooFewUsers as error:
         return [f"power: {users} users by coin can certify nothing ({error})"]
     lines = [f"power: {users} users by coin can certify at most epsilon {most:.3g} per user, if every guess is right"]
     for claim in claims:

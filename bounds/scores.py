@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.base.errors import InputError
+from heldin.base.errors import ConstantScores, InputError, TooFewUsers
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,8 +19,9 @@ class LabelledScores:
         users: names for messages, shape (m,); row numbers where not given.
 
     Raises:
-        InputError: different lengths, a NaN or infinite score (names the user), a user twice, one class only, or
-            constant scores.
+        InputError: different lengths, a NaN or infinite score (names the user), or a user twice.
+        TooFewUsers: one group only.
+        ConstantScores: all scores are the same.
     """
 
     scores: NDArray[np.float64]
@@ -41,9 +42,11 @@ class LabelledScores:
             raise InputError(f"the score of {who} is {self.scores[bad[0]]}; no user may be dropped: score it again")
         if self.member.all() or not self.member.any():
             side = "members" if self.member.any() else "non-members"
-            raise InputError(f"all {self.member.size} users are {side}: a bound needs users of both groups")
+            raise TooFewUsers(f"all {self.member.size} users are {side}: a bound needs users of both groups")
         if self.scores.min() == self.scores.max():
-            raise InputError(f"all {self.scores.size} scores are {self.scores[0]:g}: they say nothing about membership")
+            raise ConstantScores(
+                f"all {self.scores.size} scores are {self.scores[0]:g}: they say nothing about membership"
+            )
 
     @property
     def held_in(self) -> NDArray[np.float64]:

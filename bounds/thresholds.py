@@ -1,8 +1,8 @@
-"""Lower bounds on epsilon from independent trials: Clopper-Pearson at thresholds, and its Gaussian conversion.
+"""Lower bounds on epsilon from independent trainings: Clopper-Pearson at thresholds, and its Gaussian conversion.
 
 Condition of everything here (accounting.md sections 4b, 4c, 4h): INDEPENDENT TRIALS. Each score comes from its own
 training, held in or out, and trainings share no randomness. Scores of many users under one model are not independent,
-and these bounds are then refused (bounds/catalogue.py) in favour of bounds/one_run.py. Thresholds are fixed before
+and these bounds are then refused (bounds/rules.py) in favour of bounds/one_run.py. Thresholds are fixed before
 looking, or chosen on one half of the trials and used on the other; several are paid for. Taking the best threshold
 afterwards is wrong in up to 14.5 % of audits at a nominal 5 % (tests/coverage).
 """
@@ -22,7 +22,7 @@ from heldin.defenses.accounting.guarantees import gaussian_epsilon
 
 Array = NDArray[np.float64]
 
-NEEDS = "independent trials: one training per score"
+NEEDS = "independent trainings: one training per score"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class TrialBound:
+class ThresholdBound:
     """An epsilon (and mu) lower bound at confidence 1 - alpha, with the threshold that gave it."""
 
     epsilon: float
@@ -78,7 +78,7 @@ def clopper_pearson(counts: Counts, delta: float, *, alpha: float = 0.05, pairs:
     """epsilon lower bound of one threshold fixed beforehand (Jagielski, Ullman, Oprea 2020, section 4; 4b).
 
     Args:
-        counts: of independent trials at that threshold.
+        counts: of independent trainings at that threshold.
         delta: in [0, 1).
         alpha: total error probability; each of the two rates of each pair gets alpha / (2 pairs).
         pairs: number K of pre-registered (threshold, direction) pairs; with 1 only "in" if score >= threshold,
@@ -119,10 +119,10 @@ def counts_at(scores: LabelledScores, threshold: float) -> Counts:
 
 def threshold_bound(
     scores: LabelledScores, thresholds: Sequence[float], delta: float, *, alpha: float = 0.05, attacks: int = 1
-) -> TrialBound:
+) -> ThresholdBound:
     """The best Clopper-Pearson bound of thresholds fixed beforehand; K = 2 len(thresholds) pairs are paid for.
 
-    attacks: how many attacks the best is taken of; alpha is divided by it. Condition: independent trials.
+    attacks: how many attacks the best is taken of; alpha is divided by it. Condition: independent trainings.
     """
     level = check_alpha(alpha, attacks)
     if not len(thresholds):
@@ -130,12 +130,12 @@ def threshold_bound(
     tries = [(t, counts_at(scores, t)) for t in thresholds]
     bounds = [(clopper_pearson(c, delta, alpha=level, pairs=2 * len(tries)), t, c) for t, c in tries]
     epsilon, threshold, counts = max(bounds, key=lambda bound: bound[0])
-    return TrialBound(epsilon, alpha, threshold, counts)
+    return ThresholdBound(epsilon, alpha, threshold, counts)
 
 
 def threshold_gaussian_bound(
     scores: LabelledScores, thresholds: Sequence[float], delta: float, *, alpha: float = 0.05, attacks: int = 1
-) -> TrialBound:
+) -> ThresholdBound:
     """The best Gaussian conversion of thresholds fixed beforehand. Conditions of gaussian_conversion."""
     level = check_alpha(alpha, attacks)
     if not len(thresholds):
@@ -143,15 +143,15 @@ def threshold_gaussian_bound(
     tries = [(t, counts_at(scores, t)) for t in thresholds]
     bounds = [(gaussian_conversion(c, delta, alpha=level, thresholds=len(tries)), t, c) for t, c in tries]
     (epsilon, mu), threshold, counts = max(bounds, key=lambda bound: bound[0])
-    return TrialBound(epsilon, alpha, threshold, counts, mu)
+    return ThresholdBound(epsilon, alpha, threshold, counts, mu)
 
 
 def split_bound(
     scores: LabelledScores, delta: float, *, alpha: float = 0.05, attacks: int = 1, seed: int = 0
-) -> TrialBound:
+) -> ThresholdBound:
     """Clopper-Pearson at the (threshold, direction) that is best on one half, evaluated on the other half, K = 1.
 
-    The halves are drawn at random within each group, by `seed`, before looking. Condition: independent trials.
+    The halves are drawn at random within each group, by `seed`, before looking. Condition: independent trainings.
     """
     check_bound_delta(delta)
     level = check_alpha(alpha, attacks)
@@ -160,12 +160,12 @@ def split_bound(
     counts = counts_at(test, threshold)
     tpr, fpr = limits(counts, level / 2)
     ratio = (1.0 - fpr - delta) / (1.0 - tpr) if mirrored else (tpr - delta) / fpr
-    return TrialBound(math.log(max(1.0, ratio)), alpha, threshold, counts)
+    return ThresholdBound(math.log(max(1.0, ratio)), alpha, threshold, counts)
 
 
 def split_gaussian_bound(
     scores: LabelledScores, delta: float, *, alpha: float = 0.05, attacks: int = 1, seed: int = 0
-) -> TrialBound:
+) -> ThresholdBound:
     """The Gaussian conversion at the threshold chosen on the other half. Conditions of gaussian_conversion."""
     level = check_alpha(alpha, attacks)
     choose, test = halves(scores, seed)
@@ -175,7 +175,7 @@ def split_gaussian_bound(
     threshold = float(levels[int(np.argmax(mu))])
     counts = counts_at(test, threshold)
     epsilon, bound = gaussian_conversion(counts, delta, alpha=level)
-    return TrialBound(epsilon, alpha, threshold, counts, bound)
+    return ThresholdBound(epsilon, alpha, threshold, counts, bound)
 
 
 def thresholds_violate(

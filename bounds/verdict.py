@@ -1,18 +1,19 @@
 """From evidence to verdict: outcome (violated, consistent, inconclusive) and standing (certified, indicative).
 
 One test per claim, chosen by the design and not by its result: the theorems of bounds/one_run.py for one run, the ROC
-bands or the thresholds fixed beforehand for independent trials. It pays for attacks, numbers of guesses, thresholds.
+bands or the thresholds fixed beforehand for independent trainings. It pays for attacks, numbers of guesses, thresholds.
 """
 
 import functools
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import ConfigDict
 from scipy import stats
 
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, TooFewUsers
 from heldin.bounds import bands, one_run
 from heldin.bounds import thresholds as bounds
 from heldin.bounds.noise_family import NoiseFamily
@@ -22,6 +23,7 @@ from heldin.defenses.accounting.ceiling import RocCeiling, epsilon_delta_ceiling
 
 BLIND_UNDER_COINS = 1e-4  # a blind baseline below this is a warning where membership was drawn by coins
 BLIND_OTHERWISE = 1e-2  # and below this takes a certificate back elsewhere
+REAL_USERS = "real users"
 NO_CLAIM = "none"  # label of the verdict where nobody claims anything
 SELDOM_EVEN = 0.05  # a split that fair coins make so even more seldom than this is remarked on
 _IMPLAUSIBLE = 1e-6
@@ -33,6 +35,13 @@ class Assignment(StrEnum):
     COIN = "coin"  # independent fair coins, drawn after the pool was fixed
     FIXED = "fixed"  # by hand, by time, an exact half: anything else that is known
     UNKNOWN = "unknown"
+
+
+def assignment_named(text: str) -> Assignment:
+    """As a person writes it. Raises InputError for any other word."""
+    if text not in tuple(Assignment):
+        raise InputError(f"assignment '{text}': choose {', '.join(Assignment)}")
+    return Assignment(text)
 
 
 class Outcome(StrEnum):
@@ -99,20 +108,22 @@ class Design:
 
     Attributes:
         assignment: how membership was decided.
-        independent_trials: each score comes from its own training, alike but for the user's presence.
+        independent_trainings: each score comes from its own training, alike but for the user's presence.
         coins_witnessed: False for a checkpoint of others, whose coins are only asserted.
         coins_stated: True where the coins are taken at the user's word, though certified on it.
         reference_on_one_side: the reference model was trained on the held-out (or held-in) users, or on a split that
             goes with theirs.
         blind_p_value: of a baseline that never saw the audited model, separating the groups; None if not run.
         guesses: r of the one-run test, registered before looking; None pays for several (one_run.paid_tries).
-        thresholds: of independent trials, fixed before looking; none uses simultaneous bands.
+        thresholds: of independent trainings, fixed before looking; none uses simultaneous bands.
         attacks: how many attacks the best is taken of.
         alpha: total error probability.
+        gaussian: the mechanism's trade-off curve is known to be Gaussian (no sampling).
+        subjects: whose scores these are.
     """
 
     assignment: Assignment
-    independent_trials: bool = False
+    independent_trainings: bool = False
     coins_witnessed: bool = True
     coins_stated: bool = False
     reference_on_one_side: bool = False
@@ -121,6 +132,8 @@ class Design:
     thresholds: tuple[float, ...] = ()
     attacks: int = 1
     alpha: float = 0.05
+    gaussian: bool = False
+    subjects: str = REAL_USERS
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha, self.attacks)
@@ -137,7 +150,7 @@ class Design:
                 f"the groups differ without the model (blind baseline, p = {blind or 0.0:.1g})",
             ),
             (
-                self.assignment is Assignment.FIXED and not self.independent_trials,
+                self.assignment is Assignment.FIXED and not self.independent_trainings,
                 "the split was fixed, not drawn by independent fair coins",
             ),
             (self.assignment is Assignment.UNKNOWN, "nobody says how membership was assigned"),
@@ -179,19 +192,28 @@ def evenness(members: int, users: int) -> float | None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Outcome and standing of one claim, the reason (why it is only indicative comes first), and what was in reach.
+    """What the audit says of one claim.
 
-    max_certifiable_epsilon: what perfect guessing in this design would have certified at the claim's delta; where the
-    standing is indicative, what it would have certified if the design had met the conditions.
+    Attributes:
+        claim: label of what was promised; ``NO_CLAIM`` where nothing was.
+        outcome: of the test.
+        standing: what the verdict is worth.
+        reason: why; what makes it only indicative comes first.
+        max_certifiable_epsilon: what perfect guessing in this design would have certified at the claim's delta; where
+            the standing is indicative, what it would have certified if the design had met the conditions.
+        warnings: to be printed beside it.
+        subjects: whom it speaks of.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     claim: str
     outcome: Outcome
     standing: Standing
     reason: str
     max_certifiable_epsilon: float
-    alpha: float
     warnings: tuple[str, ...] = ()
+    subjects: str = REAL_USERS
 
     @property
     def exit_code(self) -> int:
@@ -219,7 +241,7 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
     | no           | yes                                | consistent   |
     | no           | no                                 | inconclusive |
 
-    Raises InputError where there are too few users for any statement.
+    Raises TooFewUsers where nothing could be said.
     """
     n1, n0 = scores.held_in.size, scores.held_out.size
     reach = max_certifiable_epsilon(n1, n0, claim.delta, design)
@@ -237,7 +259,7 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
         what = f"{'; '.join(flaws)}: as if the conditions held, {what}"
     else:
         what = f"{what} ({_condition(design)}, confidence {1.0 - design.alpha:g})"
-    return Verdict(claim.label, outcome, standing, what, reach, design.alpha, design.warnings(n1, n1 + n0))
+    return Verdict(claim.label, outcome, standing, what, reach, design.warnings(n1, n1 + n0), design.subjects)
 
 
 def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
@@ -248,7 +270,8 @@ def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
     standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
     what = f"no claim was stated; {n1 + n0} users could certify at most epsilon = {reach:.3g}"
     reason = "; ".join([*flaws, what])
-    return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, reason, reach, design.alpha, design.warnings(n1, n1 + n0))
+    warnings = design.warnings(n1, n1 + n0)
+    return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, reason, reach, warnings, design.subjects)
 
 
 def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
@@ -260,7 +283,7 @@ def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
 def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
     """Whether the design's one test rejects the claim at level alpha / attacks."""
     alpha, attacks = design.alpha, design.attacks
-    if not design.independent_trials:
+    if not design.independent_trainings:
         tries = one_run.paid_tries(scores.scores.size, design.guesses, alpha, attacks)
         return any(claim.rejected_by(one_run.guess(scores, its.made), its.level) for its in tries)
     if design.thresholds:
@@ -270,7 +293,7 @@ def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
 
 def could_reject(members: int, non_members: int, claim: Claim, design: Design) -> bool:
     """Whether `rejects` would be true if every guess were right (perfect separation)."""
-    if not design.independent_trials:
+    if not design.independent_trainings:
         users = members + non_members
         tries = one_run.paid_tries(users, design.guesses, design.alpha, design.attacks)
         return any(claim.rejected_by(Guesses(users, its.made, its.made), its.level) for its in tries)
@@ -280,10 +303,10 @@ def could_reject(members: int, non_members: int, claim: Claim, design: Design) -
 def max_certifiable_epsilon(members: int, non_members: int, delta: float, design: Design) -> float:
     """The largest epsilon at this delta whose (epsilon, delta)-DP the design's test could reject.
 
-    Raises InputError where it is none: too few users.
+    Raises TooFewUsers where it is none.
     """
     alpha, attacks = design.alpha, design.attacks
-    if not design.independent_trials:
+    if not design.independent_trainings:
         users = members + non_members
         tries = one_run.paid_tries(users, design.guesses, alpha, attacks)
         theorems = (one_run.one_run_epsilon, one_run.fdp_epsilon)
@@ -300,7 +323,7 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
             both = bands.both_bands(perfect, alpha=alpha, attacks=attacks)
             reach = max(band.epsilon(delta) for band in both if band is not None)
     if reach <= 0.0:
-        raise InputError(
+        raise TooFewUsers(
             f"{members} members and {non_members} non-members cannot support any statement at level {alpha:g}: "
             "even perfect separation says nothing; give more users"
         )
@@ -316,7 +339,7 @@ def _at_half(design: Design) -> Design:
     thresholds = (0.5,) * len(design.thresholds)
     return Design(
         design.assignment,
-        design.independent_trials,
+        design.independent_trainings,
         thresholds=thresholds,
         attacks=design.attacks,
         alpha=design.alpha,
@@ -324,10 +347,10 @@ def _at_half(design: Design) -> Design:
 
 
 def _test(design: Design) -> str:
-    if not design.independent_trials:
+    if not design.independent_trainings:
         return "the one-run test"
     return "Clopper-Pearson at thresholds fixed beforehand" if design.thresholds else "the ROC bands"
 
 
 def _condition(design: Design) -> str:
-    return "independent trials" if design.independent_trials else "independent fair coins"
+    return "independent trainings" if design.independent_trainings else "independent fair coins"

@@ -140,7 +140,7 @@ def audit(
 
     from heldin.attacks.config import AttackConfig
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.bounds.catalogue import parse_claim, plan_claim
+    from heldin.bounds.claims import parse_claim, plan_claim
     from heldin.bounds.verdict import Assignment
     from heldin.corpus.sources.rows import Columns
     from heldin.jobs.checkpoint.audit import CheckpointAudit, audit_checkpoint
@@ -225,14 +225,14 @@ def _audit_trials(
 ) -> NoReturn:
     """The second form of ``heldin audit``."""
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.bounds.catalogue import parse_claim
+    from heldin.bounds.claims import parse_claim
     from heldin.jobs.config import load_config
-    from heldin.jobs.retraining.engine import audit_trials
-    from heldin.jobs.retraining.job import TrialsAudit, target_of
+    from heldin.jobs.retraining.engine import audit_trainings
+    from heldin.jobs.retraining.job import TrainingsAudit, target_of
 
     config = load_config(path, [*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
     stated = [parse_claim(text) for text in claims or []]
-    job = TrialsAudit(
+    job = TrainingsAudit(
         config=config,
         runs=runs,
         target=target_of(target),
@@ -242,5 +242,5 @@ def _audit_trials(
     )
     folder = out or Path("runs") / config.name
     with interruptible():
-        record = audit_trials(job, folder, reporter_for_this_terminal(), command=command_line(), processes=processes)
+        record = audit_trainings(job, folder, reporter_for_this_terminal(), command=command_line(), processes=processes)
         finish(record, folder)

@@ -168,8 +168,8 @@ def bound(
             " half, not one of each pair, not by hand or by time. fixed: any of these. unknown."
         ),
     ] = "unknown",
-    independent_trials: Annotated[
-        bool, typer.Option("--independent-trials", help="Every row comes from a training of its own.")
+    independent_trainings: Annotated[
+        bool, typer.Option("--independent-trainings", help="Every row comes from a training of its own.")
     ] = False,
     delta: Annotated[float | None, typer.Option(help="delta of the bounds; the first claim's if not given.")] = None,
     claim: Annotated[list[str] | None, typer.Option(help="epsilon=4,delta=1e-6. Repeatable.")] = None,
@@ -183,22 +183,23 @@ def bound(
 
     Exit codes: 3 certified violation of a claim, 4 indicative violation.
     """
-    from heldin.bounds import catalogue as engine
+    from heldin.bounds import judgement as engine
+    from heldin.bounds.claims import parse_claim, plan_claim
+    from heldin.bounds.csv_scores import bound_scores, read_scores
+    from heldin.bounds.verdict import Design, assignment_named
 
-    claims = [engine.parse_claim(text) for text in claim or []] + ([engine.plan_claim(plan)] if plan else [])
-    result = engine.bound_scores(
-        scores,
-        higher_is=higher_is,
-        assignment=assignment,
-        independent_trials=independent_trials,
-        delta=delta,
-        claims=claims,
+    claims = [parse_claim(text) for text in claim or []] + ([plan_claim(plan)] if plan else [])
+    design = Design(
+        assignment_named(assignment),
+        independent_trainings,
+        coins_stated=True,
         guesses=guesses,
-        thresholds=threshold or (),
+        thresholds=tuple(threshold or ()),
         attacks=attacks,
     )
+    result = bound_scores(read_scores(scores), design, higher_is=higher_is, delta=delta, claims=claims)
     typer.echo(json_text(result.as_dict()) if json else engine.table(result))
-    raise typer.Exit(result.verdict.exit_code)
+    raise typer.Exit(result.exit_code)
 
 
 @app.command()
@@ -214,10 +215,10 @@ def power(
 ) -> None:
     """What an audit could certify, falsify or exclude, before it is paid for."""
     from heldin.audit.exclusion import exclusion, lines
-    from heldin.bounds import catalogue as engine
     from heldin.bounds import power as planning
+    from heldin.bounds.claims import parse_claim
 
-    claims = tuple(engine.parse_claim(text) for text in claim or [])
+    claims = tuple(parse_claim(text) for text in claim or [])
     found = planning.power(users, auroc, delta, claims=claims)
     excluded = exclusion(users, thresholds(exclude_auroc, exclude_tpr), scores=scores)
     if json:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from heldin.record.document import Environment
+from heldin.record.facts import Environment
 
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "scipy", "scikit-learn", "pyarrow")
 

@@ -13,12 +13,13 @@ from heldin.base.files import file_sha256, private_directory, whole_directory
 from heldin.base.wording import counted
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import EXPORTED, covers, plan_document, read_plan
-from heldin.jobs.run.pipeline import model_facts
+from heldin.jobs.run.body import model_facts
 from heldin.jobs.run.plan import configured_mechanism, read_run_config
 from heldin.jobs.run.training import finished_training, promise_facts, require_trained_under
 from heldin.models.loading import fingerprinted_files, load_language_model
 from heldin.record.differences import compared
-from heldin.record.document import Record, TrainingFacts, read_record
+from heldin.record.document import Record, read_record
+from heldin.record.facts import TrainingFacts
 
 # Of the files that the fingerprint covers, so that none leaves that was not there when the model was audited. Not
 # generation_config.json: no fingerprint covers it, and transformers makes it of config.json where it is absent.

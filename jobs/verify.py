@@ -14,33 +14,33 @@ from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
-from heldin.bounds.catalogue import plan_claim
+from heldin.bounds.claims import plan_claim
 from heldin.bounds.verdict import Assignment, Claim, stated_claim
 from heldin.corpus.sources.rows import Columns
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
-from heldin.jobs.checkpoint.audit import CheckpointAudit, audit_facts, audit_results, audit_scores_name, read_groups
+from heldin.jobs.checkpoint.audit import CheckpointAudit, audit_body, audit_results, audit_scores_name, read_groups
 from heldin.jobs.checkpoint.endpoint import remote_of
-from heldin.jobs.config import RunConfig
-from heldin.jobs.retraining.engine import record_again
-from heldin.jobs.run.data import corpus_facts, needs_base, prepare_data, read_corpus, split_facts
-from heldin.jobs.run.outcome import outcome_of, scores_name, texts_under_attack
-from heldin.jobs.run.pipeline import base_model, model_facts
+from heldin.jobs.retraining.engine import body_again
+from heldin.jobs.run.body import Models, run_body
+from heldin.jobs.run.data import needs_base, prepare_data, read_corpus
+from heldin.jobs.run.pipeline import base_model
 from heldin.jobs.run.plan import claims_of, configured_mechanism, read_run_config
 from heldin.jobs.run.score_file import read_scores
-from heldin.jobs.run.scoring import scoring_rule
-from heldin.jobs.run.training import finished_training, require_trained_under, training_facts
-from heldin.models.loading import LanguageModel, load_language_model, same_tokens
+from heldin.jobs.run.statistics import run_results
+from heldin.jobs.run.texts import scores_name, texts_under_attack
+from heldin.jobs.run.training import finished_training, require_trained_under
+from heldin.models.loading import load_language_model
 from heldin.record.differences import Difference, compared
-from heldin.record.document import DocumentsFacts, ModelFacts, Record, read_record
-from heldin.record.masking import masked
+from heldin.record.document import Body, Record, read_record
 
 NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
 ALSO_NOT_RECOMPUTED = {
     "run": ("the loss curves, held against the checkpoint's log", "gradient norms of canary users' records"),
     "audit": ("what is said of the models",),
-    "trials": (),
+    "trainings": (),
 }
+_TAKEN_AS_THEY_ARE = {"run": (), "audit": ("target", "reference", "per_text"), "trainings": ()}
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,10 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
             again = _run_again(folder, record, reporter)
         case "audit":
             again = _audit_again(folder, record, reporter)
-        case "trials":
-            again = record_again(folder, reporter)
-    parts = [compared(name, getattr(record, name), part) for name, part in again.items()]
+        case "trainings":
+            again = body_again(folder, reporter)
+    names = [name for name in Body.model_fields if name not in _TAKEN_AS_THEY_ARE[record.kind]]
+    parts = [compared(name, getattr(record, name), getattr(again, name)) for name in names]
     differing = tuple(difference for _, found in parts for difference in found)
     count = sum(count for count, _ in parts)
     return Verification(count, differing, (*NOT_RECOMPUTED, *ALSO_NOT_RECOMPUTED[record.kind]))
@@ -87,13 +88,13 @@ def table(found: Verification) -> str:
     return "\n".join([*lines, *(f"not recomputed: {what}" for what in found.not_recomputed)])
 
 
-def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, Any]:
+def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     config = read_run_config(folder)
     if not (folder / "ledger" / "ledger.json").is_file():
         raise InputError(f"'{folder}' has no ledger, so that nobody can say again who was held in")
     corpus = read_corpus(config, reporter)
-    base = base_model(config, corpus, reporter)[1] if needs_base(config) else None
-    data = prepare_data(config, folder, reporter, corpus, base)
+    named = base_model(config, corpus, reporter) if needs_base(config) else None
+    data = prepare_data(config, folder, reporter, corpus, named[1] if named else None)
     plan = read_plan(folder / "plan.json")
     mechanism = configured_mechanism(config, plan, config.finetune.steps(len(data.training_rows)))
     if plan != mechanism:
@@ -104,56 +105,22 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, An
     texts = texts_under_attack(config, data)
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     require_trained_under(folder, plan)
-    outcome = outcome_of(config, data, _scores(folder, of), claims_of(plan), reporter)
-    results = outcome.results
+    found = run_results(config, data, _scores(folder, of), claims_of(plan), reporter)
     target = load_language_model(str(folder / "checkpoints" / "final"))
-    reference, per_text = _reference(config, target, reporter)
-    return {
-        "config": masked(config.model_dump(mode="json")),
-        "corpus": corpus_facts(data.corpus),
-        "split": split_facts(data),
-        "target": model_facts(target, record.target.name),
-        "reference": reference,
-        "per_text": per_text,
-        "training": training_facts(config, data, plan, finished_training(folder, config)),
-        "primary_attack": config.attack.primary,
-        "attacker_texts": outcome.attacker_texts,
-        "documents": DocumentsFacts(kind=config.attack.documents[0], known_by="measured"),
-        "scoring_rule": scoring_rule(config.attack.max_characters),
-        "resamples": config.audit.resamples,
-        "decision": results.decision,
-        "attacks": results.attacks,
-        "blind": results.blind,
-        "judgement": outcome.judgement,
-        "canaries": outcome.canaries,
-        "knowledge": results.knowledge,
-        "dials": results.dials,
-        "exposure": outcome.exposure,
-    }
+    name, reference = named or base_model(config, corpus, reporter)
+    if config.attack.reference:
+        reference = load_language_model(config.attack.reference)
+    models = Models(target, reference, name)
+    return run_body(config, data, plan, finished_training(folder, config), models, found)
 
 
-def _reference(config: RunConfig, target: LanguageModel, reporter: Reporter) -> tuple[ModelFacts, bool]:
-    """Facts of the reference model, loaded again (the base model where no other is configured), and ``per_text``."""
-    named = config.attack.reference
-    lm = load_language_model(named) if named else base_model(config, read_corpus(config, reporter), reporter)[1]
-    facts = model_facts(lm, named or config.model.base or "the base model, pre-trained here")
-    return facts, not same_tokens(target.tokenizer, lm.tokenizer)
-
-
-def _audit_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, Any]:
+def _audit_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     job = _audit_job(folder, record)
     groups = read_groups(job)
     of = audit_scores_name(record.target.fingerprint, record.reference.fingerprint, job.others, job.attack)
-    results = audit_results(job, _scores(folder, of), groups, [record.target, record.reference], reporter)
-    return {
-        **audit_facts(job, groups),
-        "decision": results.decision,
-        "attacks": results.attacks,
-        "blind": results.blind,
-        "judgement": results.judgement,
-        "knowledge": results.knowledge,
-        "dials": results.dials,
-    }
+    models = (record.target, record.reference)
+    results = audit_results(job, _scores(folder, of), groups, models, reporter)
+    return audit_body(job, groups, models, results, per_text=record.per_text)
 
 
 def _audit_job(folder: Path, record: Record) -> CheckpointAudit:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heldin.audit.bootstrap import Estimate
 from heldin.audit.paired import independent_difference
-from heldin.audit.results import Estimate
 from heldin.base.errors import InputError
 from heldin.bounds.verdict import NO_CLAIM
-from heldin.record.document import Record, TrainingFacts, read_record
+from heldin.record.document import Record, read_record
+from heldin.record.facts import TrainingFacts
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,9 @@ def table(compared: Comparison) -> str:
 def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
     primary, training = record.primary(), record.training
     last = training.curve[-1] if training and training.curve else None
-    several = len({v.population for v in record.judgement.verdicts}) > 1
+    several = len({v.subjects for v in record.judgement.verdicts}) > 1
     verdicts = [
-        f"{f'{v.population}: ' if several else ''}{v.outcome} ({v.standing})"
+        f"{f'{v.subjects}: ' if several else ''}{v.outcome} ({v.standing})"
         for v in record.judgement.verdicts
         if v.claim != NO_CLAIM
     ]

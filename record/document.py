@@ -5,204 +5,53 @@ secret, only commitments to the secrets.
 """
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from heldin.audit.results import (
-    AttackResult,
-    Blind,
-    CanaryFacts,
-    Curve,
-    DecisionFacts,
-    DialSetting,
-    ExposureFacts,
-    Facts,
-    GradientNorms,
-    Judgement,
-    Knowledge,
-    TrialsFacts,
-)
+from heldin.audit.attack_results import AttackResult, Curve
+from heldin.audit.results import Results
 from heldin.base.errors import InputError
 from heldin.base.files import write_text
+from heldin.record.facts import (
+    CorpusFacts,
+    DocumentsFacts,
+    Environment,
+    GradientNorms,
+    ModelFacts,
+    SplitFacts,
+    TrainingFacts,
+)
+from heldin.record.migrations import MIGRATED, migrated
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."
 )
 
-LARGEST_DRIFT = 1e-3  # nats a token by which a probe text's score may move before a model is said to have changed
 
+class Body(Results):
+    """What a record says that follows from its folder's files, so that ``heldin verify`` can say it again.
 
-class CorpusFacts(Facts):
-    """What the texts are."""
-
-    fingerprint: str
-    users: int
-    records: int
-    skipped_rows: int
-    records_per_audited_user: list[int]
-    dropped_by_pattern: int
-    dropped_by_minimum: int
-    dropped_by_maximum: int
-    dropped_by_sampling: int
-    public_users: int
-    public_records: int
-
-
-KnownBy = Literal["measured", "declared", "not known"]
-
-
-class Count(Facts):
-    """A number of texts or users, and who knows it; null where nobody does."""
-
-    count: int | None
-    known_by: KnownBy
-
-
-class Overlaps(Facts):
-    """Texts that stand on two sides (exact matches), counted and not removed.
-
-    ``held_out_users_in_training``: by name.
+    Attributes:
+        config: of the run, masked; or the options of an audit.
+        corpus: the texts.
+        split: who is on which side.
+        target: the audited model.
+        reference: that of the leading attack.
+        training: of the target; null where somebody else trained it.
+        primary_attack: the leading one, by name.
+        attacker_texts: number of texts scored.
+        documents: what they are to training.
+        scoring_rule: what is scored of a text, in words.
+        per_text: target and reference are not known to have the same tokenizer, so that only scores of whole texts were
+            compared.
+        resamples: of the bootstrap.
     """
 
-    scored_texts_in_same_users_training: Count
-    scored_texts_in_other_users_training: Count
-    held_out_texts_in_training: Count
-    held_out_users_in_training: Count
-    held_out_texts_in_held_in: Count
-    audited_texts_in_public: Count
-
-
-class SplitFacts(Facts):
-    """Who is on which side, how that was decided and who knows it, and commitments to the secrets behind it."""
-
-    assignment: str
-    known_by: KnownBy
-    certifiable: bool
-    standing_reason: str
-    held_in: int
-    held_out: int
-    always_in: int
-    records_by_part: dict[str, int]
-    key_commitment: str | None
-    ledger_commitment: str | None
-    overlaps: Overlaps
-
-
-class EndpointFacts(Facts):
-    """How a model behind an endpoint was reached.
-
-    ``tokenizer`` and ``window`` are null where texts were sent as they are; ``drift``: how far a probe text's score
-    moved from the first score to the last, nats a token.
-    """
-
-    url: str
-    style: str
-    tokenizer: str | None
-    window: int | None
-    drift: float
-    note: str
-
-
-class ModelFacts(Facts):
-    """A model: name or origin, size, and hash of its weights.
-
-    Behind an endpoint the size is not known, and the hash is of address, name, style and tokenizer.
-    """
-
-    name: str
-    parameters: int | None
-    fingerprint: str
-    architecture: str
-    endpoint: EndpointFacts | None = None
-
-
-class CurvePoint(Facts):
-    """What was measured after ``step`` optimizer steps; losses in nats per token."""
-
-    step: int
-    epoch: float
-    train_loss: float
-    held_in_loss: float
-    held_out_loss: float
-    auroc: float
-    public_loss: float | None = None
-
-
-class Ceiling(Facts):
-    """What no attacker's ROC curve exceeds in expectation if the guarantee holds: points, and the area under them."""
-
-    auroc: float
-    fpr: list[float]
-    tpr: list[float]
-
-
-class RemovalFacts(Facts):
-    """What a data-side defense left out of training."""
-
-    name: str
-    before: int
-    removed: int
-    users: int
-
-
-class TrainingFacts(Facts):
-    """How the target was trained here, and what that promises; ``ceiling`` only where a user is the privacy unit."""
-
-    defense: str
-    guarantee: str
-    unit: str
-    epsilon: float | None
-    delta: float | None
-    noise_multiplier: float
-    warnings: list[str]
-    ceiling: Ceiling | None
-    records: int
-    users: int
-    steps: int
-    chosen_step: int
-    selection: str
-    curve: list[CurvePoint]
-    gap_auroc_spearman: float | None
-    removals: list[RemovalFacts] = Field(default_factory=list)
-    seconds: float
-
-
-class Environment(Facts):
-    """What the run ran on."""
-
-    heldin: str
-    python: str
-    packages: dict[str, str]
-    git_revision: str | None
-    device: str
-    threads: int
-    seconds: dict[str, float]
-
-
-class DocumentsFacts(Facts):
-    """What the scored texts are to training: fresh, trained on, both, or not known; and who knows it."""
-
-    kind: Literal["fresh", "training", "mixed", "not known"]
-    known_by: KnownBy
-
-
-class Record(Facts):
-    """Everything a report prints of one run or one audit.
-
-    ``per_text``: target and reference are not known to have the same tokenizer, so that only scores of whole texts were
-    compared.
-    """
-
-    schema_version: int = SCHEMA_VERSION
-    notice: str = INTERNAL_NOTICE
-    kind: Literal["run", "audit", "trials"]
-    name: str
-    created: str
-    command: str
     config: dict[str, Any]
     corpus: CorpusFacts
     split: SplitFacts
@@ -215,16 +64,29 @@ class Record(Facts):
     scoring_rule: str
     per_text: bool
     resamples: int
-    decision: DecisionFacts
-    attacks: list[AttackResult]
-    blind: list[Blind]
-    judgement: Judgement
-    canaries: CanaryFacts | None = None
+
+
+class Record(Body):
+    """Everything a report prints of one run or one audit.
+
+    Attributes:
+        schema_version: of this document; ``record.migrations`` reads older ones.
+        notice: who may see it.
+        kind: a run, an audit of a checkpoint, or of many independent trainings.
+        name: that the person gave.
+        created: time, UTC.
+        command: how it was called, without names of people.
+        gradient_norms: of canary users' records; null where there are none.
+        environment: what it ran on.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    notice: str = INTERNAL_NOTICE
+    kind: Literal["run", "audit", "trainings"]
+    name: str
+    created: str
+    command: str
     gradient_norms: GradientNorms | None = None
-    knowledge: list[Knowledge] = Field(default_factory=list)
-    dials: list[DialSetting] = Field(default_factory=list)
-    exposure: ExposureFacts | None = None
-    trials: TrialsFacts | None = None
     environment: Environment
 
     def named(self) -> AttackResult:
@@ -245,16 +107,40 @@ class Record(Facts):
         return next(result for result in self.attacks if result.attack == self.primary_attack)
 
 
+def record_of(
+    body: Body,
+    environment: Environment,
+    *,
+    kind: Literal["run", "audit", "trainings"],
+    name: str,
+    command: str,
+    gradient_norms: GradientNorms | None = None,
+) -> Record:
+    """The record of what was just found; arguments are its fields."""
+    return Record(
+        **dict(body),
+        kind=kind,
+        name=name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        gradient_norms=gradient_norms,
+        environment=environment,
+    )
+
+
 def write_record(record: Record, path: Path) -> None:
-    """Write ``record`` whole or not at all."""
-    write_text(path, record.model_dump_json(indent=1) + "\n")
+    """Write ``record`` whole or not at all, what it is before what it found."""
+    content = json.loads(record.model_dump_json())
+    first = [name for name in Record.model_fields if name not in Body.model_fields and name != "environment"]
+    ordered = {name: content[name] for name in (*first, *(name for name in content if name not in first))}
+    write_text(path, json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_record(path: Path) -> Record:
-    """Read a record.
+    """Read a record, also one that an earlier heldin wrote (``record.migrations``).
 
     Raises:
-        InputError: no record there, another schema version, or a document that is not a record.
+        InputError: no record there, a schema that nobody can bring up to date, or a document that is not a record.
     """
     if not path.is_file():
         raise InputError(f"no record at '{path}': name the folder of a finished run or audit")
@@ -263,8 +149,12 @@ def read_record(path: Path) -> Record:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"'{path}' is not JSON ({error})") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
-    if version != SCHEMA_VERSION:
-        raise InputError(f"'{path}' has record schema {version}; this heldin reads schema {SCHEMA_VERSION}")
+    if version in MIGRATED:
+        content = migrated(content)
+    elif version != SCHEMA_VERSION:
+        raise InputError(
+            f"'{path}' has record schema {version}; this heldin reads schemas {MIGRATED[0]} to {SCHEMA_VERSION}"
+        )
     try:
         return Record.model_validate(content)
     except ValidationError as error:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from heldin.corpus.statistics import text_digest
-from heldin.record.document import Count
+from heldin.record.facts import Count
 
 MOST_HELD_OUT_TRAINED_ON = (
     0.05  # of held-out users by name, or of their texts, before a comparison with the held-in ones is void

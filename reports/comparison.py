@@ -6,7 +6,7 @@ With the runs of Kandpal et al. (2024) it is their Figures 4, 7, 11, 12 (left), 
 import numpy as np
 from matplotlib.axes import Axes
 
-from heldin.audit.results import Estimate
+from heldin.audit.bootstrap import Estimate
 from heldin.record.compare import Comparison
 from heldin.record.document import Record
 from heldin.reports.drawing import BLUE, GREY, ORANGE, figure, label

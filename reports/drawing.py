@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from heldin.audit.results import Histogram
+from heldin.audit.attack_results import Histogram
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#767676"  # Okabe and Ito (2008), of clearly different lightness
 STYLE: Any = {  # matplotlib types its several hundred keys as literals

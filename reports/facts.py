@@ -1,7 +1,8 @@
 """The facts of a record, as (what, value) rows."""
 
-from heldin.audit.results import TrialsFacts
-from heldin.record.document import Overlaps, Record
+from heldin.audit.results import TrainingsFacts
+from heldin.record.document import Record
+from heldin.record.facts import Overlaps
 from heldin.reports.findings import known
 from heldin.reports.wording import breakable
 
@@ -9,8 +10,8 @@ from heldin.reports.wording import breakable
 def facts(record: Record) -> list[list[str]]:
     """(what, value) rows of data, split, models, training and environment."""
     c, s, e = record.corpus, record.split, record.environment
-    if record.trials:
-        return _training_facts(record, record.trials)
+    if record.trainings:
+        return _training_facts(record, record.trainings)
     rows = [
         ("users in the corpus, records", f"{c.users:,}, {c.records:,} ({c.skipped_rows} unusable rows skipped)"),
         _records(c.records_per_audited_user),
@@ -67,14 +68,14 @@ def facts(record: Record) -> list[list[str]]:
     return [list(pair) for pair in rows]
 
 
-def _training_facts(record: Record, trials: TrialsFacts) -> list[list[str]]:
+def _training_facts(record: Record, trainings: TrainingsFacts) -> list[list[str]]:
     """(what, value) rows of independent trainings."""
     c, s, e, t = record.corpus, record.split, record.environment, record.training
     assert t is not None
     rows = [
-        ("trainings, with and without the user", f"{trials.runs}, {s.held_in} and {s.held_out} (by {s.assignment})"),
+        ("trainings, with and without the user", f"{trainings.runs}, {s.held_in} and {s.held_out} (by {s.assignment})"),
         ("users in every training, their records", f"{t.users:,}, {t.records:,}"),
-        ("the worst-case user's documents", f"{trials.documents}, trained on and scored"),
+        ("the worst-case user's documents", f"{trainings.documents}, trained on and scored"),
         ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
         ("what is scored", record.scoring_rule),
         ("base model and reference", f"{breakable(record.reference.name)}; {record.reference.fingerprint[:16]}"),

@@ -3,9 +3,13 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from heldin.audit.results import AttackResult, CanaryFacts, CanaryGroup, Curve, Estimate, GradientNorms, Knowledge
+from heldin.audit.attack_results import AttackResult, Curve
+from heldin.audit.bootstrap import Estimate
+from heldin.audit.canary_groups import CanaryFacts, CanaryGroup
+from heldin.audit.knowledge import Knowledge
 from heldin.base.wording import counted
 from heldin.record.document import Record
+from heldin.record.facts import GradientNorms
 from heldin.reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
 
 

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from heldin.audit.answer import DecisionFacts
 from heldin.audit.headline import PROMISES
-from heldin.audit.results import DecisionFacts, VerdictFacts
 from heldin.base.wording import counted
-from heldin.bounds.verdict import NO_CLAIM
-from heldin.record.document import Count, Record
+from heldin.bounds.verdict import NO_CLAIM, Verdict
+from heldin.record.document import Record
+from heldin.record.facts import Count
 from heldin.reports import training_findings
 from heldin.reports.next_steps import next_step
 from heldin.reports.wording import group_name, interval, percent, sentence
@@ -33,17 +34,17 @@ class Findings:
 
 def findings(record: Record) -> Findings:
     """What the record says, in sentences."""
-    trials = record.trials
+    trainings = record.trainings
     return Findings(
         headline=record.decision.headline,
         warnings=tuple(_warnings(record)),
         paragraphs=(
-            (NEXT, training_findings.meaning(record) if trials else next_step(record, record.decision)),
-            ("What was audited", training_findings.audited(record, trials) if trials else _audited(record)),
-            (HOW_WELL, training_findings.success(record, trials) if trials else _success(record)),
+            (NEXT, training_findings.meaning(record) if trainings else next_step(record, record.decision)),
+            ("What was audited", training_findings.audited(record, trainings) if trainings else _audited(record)),
+            (HOW_WELL, training_findings.success(record, trainings) if trainings else _success(record)),
             *([("Canary users", _canaries(record))] if record.canaries else []),
             (BOUNDS, _bounds(record)),
-            ("What this does not say", training_findings.limits(record) if trials else _limits(record)),
+            ("What this does not say", training_findings.limits(record) if trainings else _limits(record)),
         ),
     )
 
@@ -59,7 +60,7 @@ def _warnings(record: Record) -> list[str]:
         for b in (record.canaries.blind if record.canaries else [])
         if b.separates
     ]
-    if record.trials and record.trials.target == "none":
+    if record.trainings and record.trainings.target == "none":
         warnings.append("A control: what was trained has no defense; the config's was left out (--target none).")
     if training and training.defense != "none" and training.epsilon is None:
         warnings.append(f"The defense '{training.defense}' ran, but this is {training.guarantee}.")
@@ -67,17 +68,21 @@ def _warnings(record: Record) -> list[str]:
     if not split.certifiable:
         warnings.append(sentence(f"Indicative only: {split.standing_reason}"))
     overlaps = split.overlaps
-    if overlaps.scored_texts_in_same_users_training.count and record.documents.kind != "training" and not record.trials:
+    if (
+        overlaps.scored_texts_in_same_users_training.count
+        and record.documents.kind != "training"
+        and not record.trainings
+    ):
         warnings.append(
             f"{overlaps.scored_texts_in_same_users_training.count:,} of {record.attacker_texts:,} scored texts stand"
             " word for word in the same user's training texts: for them the attack is not on fresh text."
         )
-    if overlaps.held_out_texts_in_training.count and not record.trials:
+    if overlaps.held_out_texts_in_training.count and not record.trainings:
         warnings.append(
             f"Held-out users share {counted(overlaps.held_out_texts_in_training.count, 'text')} word for word with"
             " training: to that extent they were trained on, and what tells the sides apart reads too small."
         )
-    if overlaps.held_out_texts_in_held_in.count and not record.trials:
+    if overlaps.held_out_texts_in_held_in.count and not record.trainings:
         warnings.append(
             f"Held-out users share {counted(overlaps.held_out_texts_in_held_in.count, 'text')} word for word with"
             " held-in users."
@@ -203,8 +208,8 @@ def _canaries(record: Record) -> str:
     return f"{said} {most} {reached}. They are made to be found: they say what can leak, not what leaks of real users."
 
 
-def _of_whom(record: Record, verdict: VerdictFacts) -> str:
-    return f"{verdict.population}, " if record.canaries else ""
+def _of_whom(record: Record, verdict: Verdict) -> str:
+    return f"{verdict.subjects}, " if record.canaries else ""
 
 
 def _bounds(record: Record) -> str:
@@ -220,7 +225,7 @@ def _bounds(record: Record) -> str:
     bounds = [b for b in judgement.bounds if b.standing in ("certified", "indicative")]
     if bounds:
         best = max(bounds, key=lambda b: b.epsilon_lower)
-        of = f"on {best.population}, " if record.canaries else ""
+        of = f"on {best.subjects}, " if record.canaries else ""
         paid = "; the populations pay for each other" if record.canaries else ""
         said.append(
             f"Of the {len(bounds)} lower bounds on epsilon per user (at delta {judgement.delta:g}) that this design"

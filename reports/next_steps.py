@@ -1,7 +1,7 @@
 """What to do with an answer, and what the words of a report mean."""
 
+from heldin.audit.answer import DecisionFacts
 from heldin.audit.decision import Answer, Promise
-from heldin.audit.results import DecisionFacts
 from heldin.record.document import Record
 
 # (term, words of a report that need it: none for those that every report has, meaning)
@@ -127,7 +127,7 @@ def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
                 "The promise allows this much. If it is more than you accept, train at a smaller epsilon, or release"
                 " to fewer people."
             )
-    subject = "its models" if record.trials else "this model"
+    subject = "its models" if record.trainings else "this model"
     return (
         f"Do not give {subject} to anyone who must not learn whose texts it was trained on. User-level DP training"
         " bounds every attack; deduplication, fewer records a user and fewer epochs lower this one. Then audit again."

@@ -16,7 +16,7 @@ from heldin.reports.facts import facts
 from heldin.reports.figures import canary_caption, figures, shown_curves
 from heldin.reports.findings import findings
 from heldin.reports.next_steps import glossary
-from heldin.reports.retraining_figure import trials_histogram
+from heldin.reports.retraining_figure import trainings_histogram
 from heldin.reports.tables import (
     attack_rows,
     blind_rows,
@@ -56,7 +56,7 @@ def write_report(folder: Path) -> Path:
 
 def _drawn(record: Record) -> dict[str, str]:
     """SVG by name; the histogram of independent trainings says that each is a training, not a user."""
-    return {**figures(record), **({"histogram": trials_histogram(record)} if record.trials else {})}
+    return {**figures(record), **({"histogram": trainings_histogram(record)} if record.trainings else {})}
 
 
 def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "figures": sorted(drawn),
         "shown": shown_curves(record),
         "histogram_of": f"{record.named().attack}, {record.named().aggregation} over texts",
-        "trials": record.trials is not None,
+        "trainings": record.trainings is not None,
         "attacks": attack_rows(record),
         "fprs": [percent(t.fpr) for t in record.curve().tpr_at],
         "tprs": tpr_rows(record),

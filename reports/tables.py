@@ -1,6 +1,6 @@
 """Rows of a report's tables, as text."""
 
-from heldin.audit.results import AttackResult
+from heldin.audit.attack_results import AttackResult
 from heldin.record.document import Record
 from heldin.reports.wording import group_name, percent
 
@@ -104,7 +104,7 @@ def bound_rows(record: Record) -> list[list[str]]:
     """(bound, epsilon, level, standing, coverage) rows."""
     return [
         [
-            f"{b.name}, {b.population}" if record.canaries else b.name,
+            f"{b.name}, {b.subjects}" if record.canaries else b.name,
             f"{b.epsilon_lower:.3f}",
             percent(b.level, 0),
             b.standing,
@@ -119,7 +119,7 @@ def refused_rows(record: Record) -> list[list[str]]:
     names: dict[str, list[str]] = {}
     whole = record.canaries is not None
     for refused in record.judgement.refused:
-        name = f"{refused.name}, {refused.population}" if whole and refused.name == "all bounds" else refused.name
+        name = f"{refused.name}, {refused.subjects}" if whole and refused.name == "all bounds" else refused.name
         if name not in (its := names.setdefault(refused.reason, [])):
             its.append(name)
     return [[", ".join(its), reason] for reason, its in names.items()]

@@ -1,39 +1,39 @@
 """Independent trainings in plain words: what was trained, how well they are told apart, what follows, what does not."""
 
-from heldin.audit.results import TrialsFacts
+from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
 from heldin.reports.wording import interval
 
 
-def audited(record: Record, trials: TrialsFacts) -> str:
+def audited(record: Record, facts: TrainingsFacts) -> str:
     """What was trained, how often, and with whom."""
     t, target = record.training, record.target
     assert t is not None
     return (
-        f"A training, not a model: {trials.runs} times a {target.architecture} of {target.parameters:,} parameters was"
+        f"A training, not a model: {facts.runs} times a {target.architecture} of {target.parameters:,} parameters was"
         f" fine-tuned for {t.steps} steps on the same {t.records:,} texts of {counted(t.users, 'user')} (defense:"
-        f" {t.defense}; {t.guarantee}), {trials.with_user} times with one more user, made to be found:"
-        f" {counted(trials.documents, 'document')} in tokens that nobody else writes. How that was decided:"
+        f" {t.defense}; {t.guarantee}), {facts.with_user} times with one more user, made to be found:"
+        f" {counted(facts.documents, 'document')} in tokens that nobody else writes. How that was decided:"
         f" {record.split.standing_reason}. Each model was scored and thrown away; a training took"
-        f" {trials.seconds_each:.1f} s (median)."
+        f" {facts.seconds_each:.1f} s (median)."
     )
 
 
-def success(record: Record, trials: TrialsFacts) -> str:
+def success(record: Record, facts: TrainingsFacts) -> str:
     """How well scores tell trainings apart, and what the tested threshold called them."""
     result = record.primary()
     said = (
         f"The score of a training is the mean {result.attack} of that user's own documents under its last model and the"
         f" base model. It tells trainings with the user from those without at an AUROC of {interval(result.auroc)}."
     )
-    if trials.threshold is None or trials.members is None or trials.non_members is None:
+    if facts.threshold is None or facts.members is None or facts.non_members is None:
         return f"{said} No one threshold was tested; bands over all thresholds were."
-    how = f"picked by the first {trials.pilot} trainings" if trials.pilot else "fixed before looking"
+    how = f"picked by the first {facts.pilot} trainings" if facts.pilot else "fixed before looking"
     return (
-        f"{said} At the threshold {trials.threshold:.4g}, {how}, it called {trials.true_positives} of {trials.members}"
-        f' trainings with the user and {trials.false_positives} of {trials.non_members} without it "with".'
+        f"{said} At the threshold {facts.threshold:.4g}, {how}, it called {facts.true_positives} of {facts.members}"
+        f' trainings with the user and {facts.false_positives} of {facts.non_members} without it "with".'
     )
 
 
@@ -55,13 +55,11 @@ def meaning(record: Record) -> str:
 
 def limits(record: Record) -> str:
     """What the trainings do not say."""
-    t, trials = record.training, record.trials
+    t, facts = record.training, record.trainings
     assert t is not None
-    assert trials is not None
+    assert facts is not None
     promise = f"The accountant promises {t.guarantee}. " if t.epsilon is not None else ""
-    most = (
-        "" if trials.reach is None else f" So many trainings could have certified at most epsilon {trials.reach:.2f}."
-    )
+    most = "" if facts.reach is None else f" So many trainings could have certified at most epsilon {facts.reach:.2f}."
     return (
         f"{promise}Bounds are on epsilon per user of this training, from below: another user, a stronger attack or more"
         f" trainings may show more.{most} They speak of the training (code, config, the other users' texts) and of no"

@@ -1,6 +1,7 @@
 """How numbers and names read in a report."""
 
-from heldin.audit.results import CanaryGroup, Estimate
+from heldin.audit.bootstrap import Estimate
+from heldin.audit.canary_groups import CanaryGroup
 from heldin.base.wording import counted
 
 _BREAK = "\u200b"  # a place where a line may end

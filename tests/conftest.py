@@ -126,7 +126,7 @@ SMALL = {
 }
 
 TRIAL = {
-    "name": "trials",
+    "name": "trainings",
     "corpus": {
         "source": {"kind": "synthetic", "parameters": {"users": 14, "mean_records": 5, "min_records": 4, "seed": 3}},
         "users": {"min_records": 4, "fraction": 0.5},

@@ -1,9 +1,12 @@
 """Parts of a record that are made up, for what reads records, and evidence for what decides."""
 
+from heldin.audit.answer import DecisionFacts
+from heldin.audit.attack_results import AttackResult, Curve, Histogram, TprAt
+from heldin.audit.bootstrap import Estimate
+from heldin.audit.canary_groups import CanaryFacts
 from heldin.audit.decision import DecisionConfig, Evidence, RateEvidence, ScoreEvidence, decide
 from heldin.audit.headline import USERS, headline, notes
 from heldin.audit.randomisation import Law
-from heldin.audit.results import AttackResult, CanaryFacts, Curve, DecisionFacts, Estimate, Histogram, TprAt
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 

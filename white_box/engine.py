@@ -16,8 +16,8 @@ import numpy as np
 
 from heldin.base.coins import keyed_digest
 from heldin.base.errors import InputError
-from heldin.bounds.catalogue import BoundResult, evaluate
 from heldin.bounds.estimates import EpsilonEstimate, andrew_estimate
+from heldin.bounds.judgement import Judgement, evaluate
 from heldin.bounds.verdict import Outcome, Standing, Verdict
 from heldin.defenses.mechanism import Mechanism
 from heldin.white_box.canaries import Directions
@@ -55,7 +55,7 @@ class TrainerAudit:
     estimates: tuple[float, ...]
     auroc: float
     auroc_error: float
-    result: BoundResult
+    result: Judgement
     checks: tuple[Check, ...]
     alarms: tuple[Check, ...]
 
@@ -87,7 +87,7 @@ class TrainerAudit:
         return self.verdict.exit_code
 
     def as_dict(self) -> dict[str, Any]:
-        """Every number, nested, with the fields of BoundResult.as_dict."""
+        """Every number, nested, with the fields of Judgement.as_dict."""
         return {
             "mechanism": self.mechanism.model_dump(mode="json"),
             "trainings": self.trainings,
@@ -149,7 +149,7 @@ def audit_trainer(
         done(1)
     scores = pooled(seen)
     full = mechanism.sampler.rate == 1.0
-    result = evaluate(scores, coin_design(alpha), delta=claim.delta, claims=(claim,), gaussian=full)
+    result = evaluate(scores, coin_design(alpha, gaussian=full), delta=claim.delta, claims=(claim,))
     area, error = auroc_with_error(scores.held_in, scores.held_out)
     checks = [*training_checks(seen, power.auroc_ceiling)]
     for name, section in SECTIONS.items():

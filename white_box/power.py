@@ -190,9 +190,9 @@ def claim_of(mechanism: Mechanism) -> tuple[Claim, PoissonGaussian]:
     return curve_claim(ceiling, promise.epsilon, promise.delta), event
 
 
-def coin_design(alpha: float) -> Design:
-    """Independent fair coins, drawn and witnessed here."""
-    return Design(Assignment.COIN, alpha=alpha)
+def coin_design(alpha: float, *, gaussian: bool = False) -> Design:
+    """Independent fair coins, drawn and witnessed here; ``gaussian`` where nothing is sampled."""
+    return Design(Assignment.COIN, alpha=alpha, gaussian=gaussian)
 
 
 def quiet_places(steps: int, trainings: int) -> int:

@@ -4,18 +4,19 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.scoring import AttackTexts
 from heldin.attacks.table import TextStatistic
-from heldin.audit.assessment import Results, parts_of, results_of
+from heldin.audit.assessment import parts_of, results_of
 from heldin.audit.coarse import coarse_percentiles
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.family import variants_of
+from heldin.audit.preregistration import Preregistration
+from heldin.audit.results import Results
 from heldin.audit.scored_users import scored_users
 from heldin.audit.sides import Sides
 from heldin.base.errors import InputError
@@ -38,20 +39,12 @@ from heldin.jobs.checkpoint.endpoint import (
     rule_at_endpoint,
 )
 from heldin.jobs.environment import environment
-from heldin.jobs.run.pipeline import claim_new_folder
+from heldin.jobs.run.pipeline import take_new_folder
 from heldin.jobs.run.score_file import write_scores
 from heldin.jobs.run.scoring import beside, score_users_texts, scoring_rule
 from heldin.models.loading import require_model, same_tokens
-from heldin.record.document import (
-    CorpusFacts,
-    DocumentsFacts,
-    ModelFacts,
-    Overlaps,
-    Record,
-    SplitFacts,
-    read_record,
-    write_record,
-)
+from heldin.record.document import Body, Record, read_record, record_of, write_record
+from heldin.record.facts import CorpusFacts, DocumentsFacts, ModelFacts, Overlaps, SplitFacts
 from heldin.record.overlaps import NOT_KNOWN, Seen, measured, seen_in_training, texts_in, training_flaws
 
 
@@ -104,7 +97,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     _check_models(job)
     if job.remote is not None:
         job = replace(job, attack=attacks_at_endpoint(job.attack, reporter))
-    _claim_folder(job, out)
+    _take_folder(job, out)
     seconds: dict[str, float] = {}
     started = time.monotonic()
     groups = read_groups(job)
@@ -140,24 +133,9 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     write_scores(statistics, out / "scores.parquet", of=of)
     if job.plan is not None:
         write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))
-    record = Record(
-        kind="audit",
-        name=job.name,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=command,
-        **audit_facts(job, groups),
-        target=models[0],
-        reference=models[1],
-        per_text=not same_tokens(target.tokenizer, reference.tokenizer),
-        training=None,
-        decision=results.decision,
-        attacks=results.attacks,
-        blind=results.blind,
-        judgement=results.judgement,
-        knowledge=results.knowledge,
-        dials=results.dials,
-        environment=environment(seconds),
-    )
+    per_text = not same_tokens(target.tokenizer, reference.tokenizer)
+    body = audit_body(job, groups, (models[0], models[1]), results, per_text=per_text)
+    record = record_of(body, environment(seconds), kind="audit", name=job.name, command=command)
     write_record(record, out / "record.json")
     return record
 
@@ -240,29 +218,40 @@ def audit_results(
         return results_of(
             table,
             groups.texts,
+            Preregistration(job.attack, job.audit, job.decision, job.claims, job.seed),
             sides=Sides(job.assignment, witnessed=False),
-            attack=job.attack,
-            audit=job.audit,
-            decision=job.decision,
-            claims=job.claims,
-            seed=job.seed,
             flaws=flaws,
             advance=advance,
         )
 
 
-def audit_facts(job: CheckpointAudit, groups: Groups) -> dict[str, Any]:
-    """What the record of an audit says besides models and results, by field."""
-    return {
-        "config": _config(job),
-        "corpus": _corpus_facts(groups.stores),
-        "split": _split_facts(groups, job.assignment),
-        "primary_attack": job.attack.primary,
-        "attacker_texts": sum(map(len, groups.texts.values())),
-        "documents": _documents(job, groups),
-        "scoring_rule": scoring_rule(job.attack.max_characters) + rule_at_endpoint(job.remote),
-        "resamples": job.audit.resamples,
-    }
+def audit_body(
+    job: CheckpointAudit, groups: Groups, models: tuple[ModelFacts, ModelFacts], results: Results, *, per_text: bool
+) -> Body:
+    """Everything that an audit found.
+
+    Args:
+        job: what was audited.
+        groups: its texts.
+        models: target and reference.
+        results: of the statistics.
+        per_text: the models are not known to have the same tokenizer.
+    """
+    return Body(
+        **dict(results),
+        config=_config(job),
+        corpus=_corpus_facts(groups.stores),
+        split=_split_facts(groups, job.assignment),
+        target=models[0],
+        reference=models[1],
+        training=None,
+        primary_attack=job.attack.primary,
+        attacker_texts=sum(map(len, groups.texts.values())),
+        documents=_documents(job, groups),
+        scoring_rule=scoring_rule(job.attack.max_characters) + rule_at_endpoint(job.remote),
+        per_text=per_text,
+        resamples=job.audit.resamples,
+    )
 
 
 def audit_scores_name(target: str, reference: str, others: Sequence[str], attack: AttackConfig) -> str:
@@ -294,13 +283,13 @@ def _config(job: CheckpointAudit) -> dict[str, Any]:
     }
 
 
-def _claim_folder(job: CheckpointAudit, out: Path) -> None:
+def _take_folder(job: CheckpointAudit, out: Path) -> None:
     """Take a new folder, or one that holds this very audit."""
     if (out / "record.json").is_file() and not (out / "config.yaml").exists():
         record = read_record(out / "record.json")
         if record.kind == "audit" and record.config == json.loads(json.dumps(_config(job))):
             return
-    claim_new_folder(out, "audit")
+    take_new_folder(out, "audit")
 
 
 _STANDING = {

@@ -11,7 +11,7 @@ from heldin.attacks.statistics import get_attack
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
-from heldin.jobs.run.pipeline import model_facts
+from heldin.jobs.run.body import model_facts
 from heldin.models.endpoint import (
     BYTES_PER_TOKEN,
     EndpointModel,
@@ -24,7 +24,7 @@ from heldin.models.endpoint import (
 from heldin.models.endpoint_client import Connection, Endpoint
 from heldin.models.loading import PROBE, load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
-from heldin.record.document import LARGEST_DRIFT, EndpointFacts, ModelFacts
+from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
 
 AT_ENDPOINT = "endpoint:"  # before a reference's name: it is served where the target is
 NOTE = "its weights cannot be fingerprinted: whoever serves it may change them"

@@ -1,6 +1,6 @@
 """Independent trainings: the same small job trained many times, with a worst-case user or without, by coin.
 
-trials.json  ledger/key  plan.json  runs/00000.json ...  scores.csv  record.json
+trainings.json  ledger/key  plan.json  runs/00000.json ...  scores.csv  record.json
 
 Each training is a whole run of the config's defense by the real trainer under a key of its own, and leaves one number.
 That is what makes Clopper-Pearson valid for user inference (accounting.md section 4h), at the price of many trainings.
@@ -11,39 +11,41 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from heldin.audit.trainings import SCORE
 from heldin.base.coins import KEY_BYTES, new_key
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory, write_text
 from heldin.base.progress import Reporter
+from heldin.bounds.trainings import forecast, reach_line
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.jobs.config import parse_config
 from heldin.jobs.environment import environment
-from heldin.jobs.retraining.bounds import forecast, reach_line
-from heldin.jobs.retraining.job import TrialsAudit, trial_job
-from heldin.jobs.retraining.record import SCORE, evidence_of, scores_text, split_facts, training_facts
-from heldin.jobs.retraining.runs import Trainer, Trial, TrialJob, read_results, run_trials, train_trial
+from heldin.jobs.retraining.job import TrainingsAudit, training_job
+from heldin.jobs.retraining.record import scores_text, split_facts, training_facts, trainings_results
+from heldin.jobs.retraining.runs import Trainer, Training, TrainingJob, read_results, run_trainings, train_one
+from heldin.jobs.run.body import PRETRAINED_HERE, model_facts
 from heldin.jobs.run.data import CorpusData, corpus_facts, read_corpus
-from heldin.jobs.run.pipeline import base_model, claim_new_folder, model_facts
+from heldin.jobs.run.pipeline import base_model, take_new_folder
 from heldin.jobs.run.plan import claims_of
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.models.loading import LanguageModel
-from heldin.record.document import DocumentsFacts, ModelFacts, Record, write_record
+from heldin.record.document import Body, Record, record_of, write_record
+from heldin.record.facts import DocumentsFacts, ModelFacts
 from heldin.record.masking import masked, without_names
 
 
-def audit_trials(
-    audit: TrialsAudit,
+def audit_trainings(
+    audit: TrainingsAudit,
     out: Path,
     reporter: Reporter,
     *,
     command: str,
     processes: int | None = None,
-    trainer: Trainer = train_trial,
+    trainer: Trainer = train_one,
 ) -> Record:
     """Do whatever of the audit ``out`` does not hold yet, write ``record.json``, and return the record.
 
@@ -61,13 +63,13 @@ def audit_trials(
     """
     reporter.say(reach_line(audit.runs))
     audit.trained()
-    key = _claim_folder(audit, out)
+    key = _take_folder(audit, out)
     with one_process_at_a_time(out):
         return _stages(audit, key, out, reporter, command, processes or len(os.sched_getaffinity(0)), trainer)
 
 
 def _stages(
-    audit: TrialsAudit, key: bytes, out: Path, reporter: Reporter, command: str, processes: int, trainer: Trainer
+    audit: TrainingsAudit, key: bytes, out: Path, reporter: Reporter, command: str, processes: int, trainer: Trainer
 ) -> Record:
     seconds: dict[str, float] = {}
     started = time.monotonic()
@@ -79,54 +81,49 @@ def _stages(
     seconds["preparation"] = time.monotonic() - started
     started = time.monotonic()
     with reporter.track("independent trainings", audit.runs, "trainings") as advance:
-        trials = run_trials(ready.job, audit.runs, out, processes=processes, trainer=trainer, advance=advance)
+        trainings = run_trainings(ready.job, audit.runs, out, processes=processes, trainer=trainer, advance=advance)
     seconds["trainings"] = time.monotonic() - started
     started = time.monotonic()
     reporter.say("statistics: threshold, Clopper-Pearson, bands")
-    write_text(out / "scores.csv", scores_text(trials), private=True)
-    fields = _record_fields(audit, ready, trials)
+    write_text(out / "scores.csv", scores_text(trainings), private=True)
+    body = _body(audit, ready, trainings)
     seconds["statistics"] = time.monotonic() - started
-    record = Record(
-        kind="trials",
-        name=audit.config.name,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=without_names(command),
-        environment=environment(seconds),
-        **fields,
+    record = record_of(
+        body, environment(seconds), kind="trainings", name=audit.config.name, command=without_names(command)
     )
     write_record(record, out / "record.json")
     return record
 
 
-def record_again(out: Path, reporter: Reporter) -> dict[str, Any]:
-    """What the record of a finished audit must say, from its files: all fields but names, times and environment.
+def body_again(out: Path, reporter: Reporter) -> Body:
+    """The body that the record of a finished audit must have, from its files.
 
     Raises:
         InputError: no such audit, or a training without a result or with a damaged or strange one.
     """
     audit = read_audit(out)
-    ready = _prepare(audit, _claim_folder(audit, out), reporter)
+    ready = _prepare(audit, _take_folder(audit, out), reporter)
     if read_plan(out / "plan.json") != ready.job.mechanism:
         raise InputError(f"'{out / 'plan.json'}' is not the plan that its trainings ran")
     found = read_results(ready.job, audit.runs, out)
     missing = next((number for number in range(audit.runs) if number not in found), None)
     if missing is not None:
         raise InputError(f"'{out}' has no result of training {missing}: the audit is not finished")
-    trials = [found[number] for number in range(audit.runs)]
+    trainings = [found[number] for number in range(audit.runs)]
     scores = out / "scores.csv"
-    if not scores.is_file() or scores.read_text(encoding="utf-8") != scores_text(trials):
+    if not scores.is_file() or scores.read_text(encoding="utf-8") != scores_text(trainings):
         raise InputError(f"'{scores}' is missing or does not hold the scores of its trainings")
-    return _record_fields(audit, ready, trials)
+    return _body(audit, ready, trainings)
 
 
-def read_audit(folder: Path) -> TrialsAudit:
+def read_audit(folder: Path) -> TrainingsAudit:
     """The audit that ``folder`` holds. Raises InputError where there is none."""
-    path = folder / "trials.json"
+    path = folder / "trainings.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         options = content["options"]
         options["claims"] = tuple((epsilon, delta) for epsilon, delta in options["claims"])
-        return TrialsAudit(config=parse_config(content["config"], str(path)), **options)
+        return TrainingsAudit(config=parse_config(content["config"], str(path)), **options)
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise
@@ -139,57 +136,48 @@ class _Ready:
 
     corpus: CorpusData
     base: LanguageModel
-    job: TrialJob
+    job: TrainingJob
     claims: Sequence[Claim]
     delta: float
 
 
-def _prepare(audit: TrialsAudit, key: bytes, reporter: Reporter) -> _Ready:
+def _prepare(audit: TrainingsAudit, key: bytes, reporter: Reporter) -> _Ready:
     config = audit.trained()
     stated = [stated_claim(epsilon, delta) for epsilon, delta in audit.claims]
     corpus = read_corpus(config, reporter)
     name, base = base_model(config, corpus, reporter)
-    job = trial_job(audit, corpus, name, base, key)
+    job = training_job(audit, corpus, name, base, key)
     claims = [*claims_of(job.mechanism), *stated]
     return _Ready(corpus, base, job, claims, claims[0].delta if claims else config.audit.delta)
 
 
-def _record_fields(audit: TrialsAudit, ready: _Ready, trials: Sequence[Trial]) -> dict[str, Any]:
+def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -> Body:
     config, job = audit.trained(), ready.job
-    return {
-        "config": masked({**audit.config.model_dump(mode="json"), "trials": audit.options()}),
-        "corpus": corpus_facts(ready.corpus),
-        "split": split_facts(job, trials, ready.corpus),
-        "target": ModelFacts(
+    return Body(
+        **dict(trainings_results(audit, job, trainings, ready.claims)),
+        config=masked({**audit.config.model_dump(mode="json"), "trainings": audit.options()}),
+        corpus=corpus_facts(ready.corpus),
+        split=split_facts(job, trainings, ready.corpus),
+        target=ModelFacts(
             name=f"{audit.runs} fine-tuned models, scored and thrown away",
             parameters=ready.base.parameters(),
             fingerprint=job.identity,
             architecture=type(ready.base.model).__name__,
         ),
-        "reference": model_facts(ready.base, config.model.base or "the base model, pre-trained here"),
-        "training": training_facts(config, job, trials, ready.claims),
-        "primary_attack": SCORE,
-        "attacker_texts": len(job.documents),
-        "scoring_rule": scoring_rule(max(map(len, job.documents))),
-        "documents": DocumentsFacts(kind="training", known_by="measured"),
-        "per_text": False,
-        "resamples": config.audit.resamples,
-        "blind": [],
-        **evidence_of(
-            config,
-            trials,
-            ready.claims,
-            delta=ready.delta,
-            threshold=audit.threshold,
-            target=audit.target,
-            documents=len(job.documents),
-        ),
-    }
+        reference=model_facts(ready.base, config.model.base or PRETRAINED_HERE),
+        training=training_facts(config, job, trainings),
+        primary_attack=SCORE,
+        attacker_texts=len(job.documents),
+        documents=DocumentsFacts(kind="training", known_by="measured"),
+        scoring_rule=scoring_rule(max(map(len, job.documents))),
+        per_text=False,
+        resamples=config.audit.resamples,
+    )
 
 
-def _claim_folder(audit: TrialsAudit, out: Path) -> bytes:
+def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
     """Take a new folder, or one that holds this very audit; its key, drawn once."""
-    path, secret = out / "trials.json", out / "ledger" / "key"
+    path, secret = out / "trainings.json", out / "ledger" / "key"
     content = {"config": audit.config.model_dump(mode="json"), "options": audit.options()}
     if path.is_file():
         try:
@@ -202,7 +190,7 @@ def _claim_folder(audit: TrialsAudit, out: Path) -> bytes:
                 " give the same, or choose another --out"
             )
     else:
-        claim_new_folder(out, "audit")
+        take_new_folder(out, "audit")
         private_directory(secret.parent)
         write_text(secret, new_key().hex(), private=True)
         write_text(path, json.dumps(content, indent=1) + "\n", private=True)

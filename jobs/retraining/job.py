@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
+from heldin.bounds.trainings import WORST_CASE_USER
 from heldin.canaries.config import UnseenTokenCanaries
 from heldin.canaries.craft import rare_tokens, token_counts, unseen_token_users
 from heldin.corpus.store import texts_of
@@ -15,8 +16,7 @@ from heldin.finetune.batches import encode
 from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.units import PrivateRecords
 from heldin.jobs.config import RunConfig
-from heldin.jobs.retraining.record import WORST_CASE_USER
-from heldin.jobs.retraining.runs import TrialJob
+from heldin.jobs.retraining.runs import TrainingJob
 from heldin.jobs.run.data import CorpusData
 from heldin.jobs.run.plan import mechanism_of
 from heldin.models.loading import LanguageModel
@@ -28,7 +28,7 @@ _LEAST_TRAINED = 4  # tokens of a worst-case user's document
 
 
 @dataclass(frozen=True)
-class TrialsAudit:
+class TrainingsAudit:
     """What to do.
 
     Attributes:
@@ -105,7 +105,7 @@ def target_of(name: str) -> Target:
     raise InputError(f"--target {name}: choose defense (the config's) or none (a control without any)")
 
 
-def trial_job(audit: TrialsAudit, corpus: CorpusData, name: str, base: LanguageModel, key: bytes) -> TrialJob:
+def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: LanguageModel, key: bytes) -> TrainingJob:
     """What every training has in common: all records of the config's users, and the worst-case user's.
 
     Args:
@@ -144,7 +144,7 @@ def trial_job(audit: TrialsAudit, corpus: CorpusData, name: str, base: LanguageM
     )
     noise = defense.noise() if isinstance(defense, PrivateDefense) else None
     shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *documents)
-    return TrialJob(
+    return TrainingJob(
         base=name,
         revision=config.model.revision,
         mechanism=mechanism,
@@ -165,7 +165,7 @@ def trial_job(audit: TrialsAudit, corpus: CorpusData, name: str, base: LanguageM
     )
 
 
-def _worst_case_user(audit: TrialsAudit, base: LanguageModel, seen: Sequence[str]) -> list[tuple[str, str]]:
+def _worst_case_user(audit: TrainingsAudit, base: LanguageModel, seen: Sequence[str]) -> list[tuple[str, str]]:
     """(id, text) of each document of a user who writes in tokens that none of the texts seen has."""
     defaults = UnseenTokenCanaries(kind="unseen_token", users=1)
     counts = token_counts(base.tokenizer, seen)

@@ -42,7 +42,7 @@ from heldin.models.logprobs import score_texts
 
 
 @dataclass(frozen=True)
-class TrialJob:
+class TrainingJob:
     """What every training of an audit has in common; picklable.
 
     Attributes:
@@ -90,7 +90,7 @@ class TrialJob:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Training:
     """A finished training: its score, higher meaning more likely with the worst-case user, and seconds."""
 
     number: int
@@ -99,10 +99,10 @@ class Trial:
     seconds: float
 
 
-Trainer = Callable[[TrialJob, int, Path], Trial]
+Trainer = Callable[[TrainingJob, int, Path], Training]
 
 
-def train_trial(job: TrialJob, number: int, work: Path) -> Trial:
+def train_one(job: TrainingJob, number: int, work: Path) -> Training:
     """Train one model by the one loop under the job's mechanism, score the model that it leaves, and throw it away.
 
     The score looks at nothing but that model and public things: the mean over the worst-case user's documents of
@@ -127,18 +127,18 @@ def train_trial(job: TrialJob, number: int, work: Path) -> Trial:
     )
     scores = [score.total for score in score_texts(load_language_model(str(result.folder)), job.documents)]
     score = float(np.mean(np.subtract(scores, job.base_scores)))
-    return Trial(number, held_in, score, time.monotonic() - started)
+    return Training(number, held_in, score, time.monotonic() - started)
 
 
-def run_trials(
-    job: TrialJob,
+def run_trainings(
+    job: TrainingJob,
     runs: int,
     folder: Path,
     *,
     processes: int,
-    trainer: Trainer = train_trial,
+    trainer: Trainer = train_one,
     advance: Callable[[int], object] = lambda _: None,
-) -> list[Trial]:
+) -> list[Training]:
     """Train what ``folder`` has no result of yet, one small file for each; all results in the order of their numbers.
 
     Args:
@@ -162,22 +162,22 @@ def run_trials(
     run = _in_this_process if processes == 1 else functools.partial(_in_processes, processes=processes)
     try:
         with contextlib.closing(run(functools.partial(_attempt, trainer, job, work), todo)) as finished:
-            for trial in finished:
-                done[trial.number] = trial
-                write_result(job, trial, folder)
+            for training in finished:
+                done[training.number] = training
+                write_result(job, training, folder)
                 advance(1)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return [done[number] for number in range(runs)]
 
 
-def write_result(job: TrialJob, trial: Trial, folder: Path) -> None:
+def write_result(job: TrainingJob, training: Training, folder: Path) -> None:
     """Write the training's file, whole or not at all, with what it is the result of."""
-    content = {**asdict(trial), "of": _name(job, trial.number)}
-    write_text(_path(folder, trial.number), json.dumps(content) + "\n", private=True)
+    content = {**asdict(training), "of": _name(job, training.number)}
+    write_text(_path(folder, training.number), json.dumps(content) + "\n", private=True)
 
 
-def read_results(job: TrialJob, runs: int, folder: Path) -> dict[int, Trial]:
+def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Training]:
     """Finished trainings by number.
 
     Raises InputError for a file that is damaged, or of another audit: another key, config, corpus or base model.
@@ -190,17 +190,17 @@ def read_results(job: TrialJob, runs: int, folder: Path) -> dict[int, Trial]:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             of = content.pop("of")
-            trial = Trial(**content)
-            if not math.isfinite(trial.score + trial.seconds):
+            training = Training(**content)
+            if not math.isfinite(training.score + training.seconds):
                 raise ValueError("not a finite number")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"'{path}' is damaged: remove it, and its training is done again") from error
-        if of != _name(job, number) or (trial.number, trial.held_in) != (number, job.held_in(number)):
+        if of != _name(job, number) or (training.number, training.held_in) != (number, job.held_in(number)):
             raise InputError(
                 f"'{path}' is the result of another audit (its key, config, corpus or base model differ): use a new"
                 " folder"
             )
-        found[number] = trial
+        found[number] = training
     return found
 
 
@@ -208,12 +208,12 @@ def _path(folder: Path, number: int) -> Path:
     return folder / "runs" / f"{number:05d}.json"
 
 
-def _name(job: TrialJob, number: int) -> str:
+def _name(job: TrainingJob, number: int) -> str:
     """What a result calls itself: job, number, and a commitment to the training's key."""
     return text_sha256(job.identity, str(number), text_sha256("key", job.key_of(number).hex()))
 
 
-def _private(job: TrialJob, number: int, rows: int) -> PrivateTraining | None:
+def _private(job: TrainingJob, number: int, rows: int) -> PrivateTraining | None:
     if job.noise is None:
         return None
     r = job.records
@@ -234,7 +234,7 @@ def _base(name: str, revision: str | None) -> LanguageModel:
     return load_language_model(name, revision=revision)
 
 
-def _attempt(trainer: Trainer, job: TrialJob, work: Path, number: int) -> Trial:
+def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Training:
     """One training in a folder of its own; an error names it."""
     try:
         with tempfile.TemporaryDirectory(prefix=f"{number:05d}-", dir=work) as folder:
@@ -249,7 +249,7 @@ def _attempt(trainer: Trainer, job: TrialJob, work: Path, number: int) -> Trial:
         ) from error
 
 
-def _in_this_process(attempt: Callable[[int], Trial], todo: Sequence[int]) -> Generator[Trial, None, None]:
+def _in_this_process(attempt: Callable[[int], Training], todo: Sequence[int]) -> Generator[Training, None, None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -260,21 +260,21 @@ def _in_this_process(attempt: Callable[[int], Trial], todo: Sequence[int]) -> Ge
 
 
 def _in_processes(
-    attempt: Callable[[int], Trial], todo: Sequence[int], *, processes: int
-) -> Generator[Trial, None, None]:
+    attempt: Callable[[int], Training], todo: Sequence[int], *, processes: int
+) -> Generator[Training, None, None]:
     """At most ``processes`` at a time; those that are under way are ended if anything goes wrong here."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start_worker)
-    waiting, running = deque(todo), dict[Future[Trial], int]()
+    waiting, running = deque(todo), dict[Future[Training], int]()
     try:
         while waiting or running:
             while waiting and len(running) < processes:
                 number = waiting.popleft()
                 running[pool.submit(attempt, number)] = number
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                trial = future.result()
+                training = future.result()
                 del running[future]
-                yield trial
+                yield training
         pool.shutdown()
     except BrokenProcessPool as error:
         numbers = ", ".join(map(str, sorted(running.values())))

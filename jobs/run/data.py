@@ -25,7 +25,7 @@ from heldin.jobs.run.planting import check_enough_users, plant
 from heldin.jobs.run.validation import CurveTexts
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
-from heldin.record.document import CorpusFacts, Overlaps, SplitFacts
+from heldin.record.facts import CorpusFacts, Overlaps, SplitFacts
 from heldin.record.overlaps import measured, seen_in_training, texts_in
 
 VALIDATION_RECORDS = 20  # of each public validation user

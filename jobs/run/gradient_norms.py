@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from heldin.audit.coarse import significant
-from heldin.audit.results import GradientNorms
 from heldin.base.coins import keyed_order, seed_key
 from heldin.corpus.split import Part
 from heldin.finetune.batches import encode
@@ -13,6 +12,7 @@ from heldin.finetune.gradient_norms import gradient_norms
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
 from heldin.models.loading import LanguageModel
+from heldin.record.facts import GradientNorms
 
 RECORDS = 256  # of each group
 BINS = 24

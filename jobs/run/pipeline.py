@@ -6,7 +6,6 @@ config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,17 @@ from heldin.finetune.pretraining import pretrain, pretrained_folder
 from heldin.finetune.ranks import first_process_first, joined, rank
 from heldin.jobs.config import RunConfig
 from heldin.jobs.environment import environment
-from heldin.jobs.run.data import CorpusData, corpus_facts, prepare_data, read_corpus, split_facts
+from heldin.jobs.run.body import Models, run_body
+from heldin.jobs.run.data import CorpusData, prepare_data, read_corpus
 from heldin.jobs.run.gradient_norms import canary_gradient_norms
-from heldin.jobs.run.outcome import outcome_of
 from heldin.jobs.run.plan import claims_of, require_mechanism, settle_plan
 from heldin.jobs.run.references import check_references
-from heldin.jobs.run.scoring import score, scoring_rule
-from heldin.jobs.run.training import finetune, measured_clip_norm, training_facts
-from heldin.models.loading import LanguageModel, load_language_model, same_tokens
-from heldin.record.document import DocumentsFacts, ModelFacts, Record, write_record
-from heldin.record.masking import masked, without_names
+from heldin.jobs.run.scoring import score
+from heldin.jobs.run.statistics import run_results
+from heldin.jobs.run.training import finetune, measured_clip_norm
+from heldin.models.loading import LanguageModel, load_language_model
+from heldin.record.document import Record, record_of, write_record
+from heldin.record.masking import without_names
 
 
 def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
@@ -61,7 +61,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
     with joined():
         reporter = reporter if rank() == 0 else LineReporter(lambda _: None)
         with first_process_first():
-            _claim_folder(config, out)
+            _take_folder(config, out)
             if rank() == 0:
                 until_the_end.enter_context(one_process_at_a_time(out))
             with _timed(seconds, "corpus"):
@@ -94,56 +94,21 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         reference = load_language_model(named or base_name, revision=None if named else config.model.revision)
         statistics = score(config, data, base_name, target, reference, mechanism, out, reporter)
     with _timed(seconds, "statistics"):
-        outcome = outcome_of(config, data, statistics, claims, reporter)
-        write_people(outcome.people, out / "people.parquet")
-    results = outcome.results
-    record = Record(
+        found = run_results(config, data, statistics, claims, reporter)
+        write_people(found.people, out / "people.parquet")
+    record = record_of(
+        run_body(config, data, mechanism, result, Models(target, reference, base_name), found),
+        environment(seconds),
         kind="run",
         name=config.name,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=without_names(command),
-        config=masked(config.model_dump(mode="json")),
-        corpus=corpus_facts(data.corpus),
-        split=split_facts(data),
-        target=model_facts(
-            target, f"{base_name} fine-tuned in this run" if config.model.base else "fine-tuned in this run"
-        ),
-        reference=model_facts(
-            reference, config.attack.reference or config.model.base or "the base model, pre-trained here"
-        ),
-        training=training_facts(config, data, mechanism, result),
-        primary_attack=config.attack.primary,
-        attacker_texts=outcome.attacker_texts,
-        documents=DocumentsFacts(kind=config.attack.documents[0], known_by="measured"),
-        scoring_rule=scoring_rule(config.attack.max_characters),
-        per_text=not same_tokens(target.tokenizer, reference.tokenizer),
-        resamples=config.audit.resamples,
-        decision=results.decision,
-        attacks=results.attacks,
-        blind=results.blind,
-        judgement=outcome.judgement,
-        canaries=outcome.canaries,
         gradient_norms=norms,
-        knowledge=results.knowledge,
-        dials=results.dials,
-        exposure=outcome.exposure,
-        environment=environment(seconds),
     )
     write_record(record, out / "record.json")
     return record
 
 
-def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
-    """What the record says of a model."""
-    return ModelFacts(
-        name=name,
-        parameters=lm.parameters(),
-        fingerprint=lm.fingerprint,
-        architecture=type(lm.model).__name__,
-    )
-
-
-def _claim_folder(config: RunConfig, out: Path) -> None:
+def _take_folder(config: RunConfig, out: Path) -> None:
     """Make the run folder, or find in it an earlier run of the same config."""
     path = out / "config.yaml"
     content = config.model_dump(mode="json")
@@ -156,11 +121,11 @@ def _claim_folder(config: RunConfig, out: Path) -> None:
         if changed:
             raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out")
         return
-    claim_new_folder(out, "run")
+    take_new_folder(out, "run")
     write_text(path, yaml.safe_dump(content, sort_keys=False))
 
 
-def claim_new_folder(out: Path, what: str) -> None:
+def take_new_folder(out: Path, what: str) -> None:
     """Make ``out`` for its owner only; refuse it, unchanged, if it holds anything or is a file."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")

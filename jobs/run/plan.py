@@ -9,7 +9,7 @@ from typing import Any, Literal, assert_never
 import yaml
 
 from heldin.base.errors import InputError
-from heldin.bounds.catalogue import mechanism_claim
+from heldin.bounds.claims import mechanism_claim
 from heldin.bounds.verdict import Claim
 from heldin.canaries.config import SubstringCanaries, UnseenTokenCanaries
 from heldin.corpus.config import PresetCorpus

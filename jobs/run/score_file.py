@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from heldin.attacks.table import TextStatistic
+from heldin.attacks.table import Dial, TextStatistic
 from heldin.base.files import whole_file
 
 
@@ -17,6 +17,8 @@ def write_scores(statistics: Sequence[TextStatistic], path: Path, *, of: str) ->
         "text": [s.text for s in statistics],
         "attack": [s.attack for s in statistics],
         "statistic": [s.value for s in statistics],
+        "dial": pa.array([s.dial.name if s.dial else None for s in statistics], pa.string()),
+        "setting": pa.array([s.dial.setting if s.dial else None for s in statistics], pa.string()),
     }
     with whole_file(path, private=True) as temporary:
         pq.write_table(pa.table(columns).replace_schema_metadata({"of": of}), temporary)
@@ -33,7 +35,18 @@ def read_scores(path: Path, *, of: str) -> list[TextStatistic] | None:
     if (kept.schema.metadata or {}).get(b"of") != of.encode():
         return None
     table = kept.to_pydict()
+    rows = zip(table["user"], table["text"], table["attack"], table["statistic"], strict=True)
+    if "dial" not in table:
+        return [_older(*row) for row in rows]
+    dials = zip(table["dial"], table["setting"], strict=True)
     return [
-        TextStatistic(*row)
-        for row in zip(table["user"], table["text"], table["attack"], table["statistic"], strict=True)
+        TextStatistic(*row, None if dial is None else Dial(dial, setting))
+        for row, (dial, setting) in zip(rows, dials, strict=True)
     ]
+
+
+def _older(user: str, text: int, attack: str, value: float) -> TextStatistic:
+    """A row of a file from before dials had columns of their own: "likelihood-ratio [reference: other]"."""
+    name, bracket, rest = attack.partition(" [")
+    dial, _, setting = rest.removesuffix("]").partition(": ")
+    return TextStatistic(user, text, name, value, Dial(dial, setting) if bracket else None)

@@ -12,17 +12,17 @@ from heldin.attacks.protocol import Attack
 from heldin.attacks.reference_divergence import reference_divergences
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import Loss, compares_tokens, get_attack, per_text
-from heldin.attacks.table import REFERENCE_ALONE, TextStatistic, turned
+from heldin.attacks.table import REFERENCE_ALONE, Dial, TextStatistic
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
-from heldin.jobs.run.outcome import documents_of, scores_name, texts_under_attack
 from heldin.jobs.run.references import reference_model
 from heldin.jobs.run.score_file import read_scores, write_scores
 from heldin.jobs.run.shadows import shadow_statistics
+from heldin.jobs.run.texts import documents_of, scores_name, texts_under_attack
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.score_cache import ScoreCache, ScoredModel
 
@@ -105,8 +105,9 @@ def beside(
     """Statistics of the primary attack with one dial turned to ``setting``; the rest as in ``score_users_texts``."""
     same = same_tokens(target.tokenizer, reference.tokenizer)
     primary = get_attack(attack.primary) if same else per_text(get_attack(attack.primary))
-    name = turned(attack.primary, dial, setting if same else f"{setting}, {PER_TEXT}")
-    return [replace(s, attack=name) for s in _scored([primary], texts, target, reference, reporter)]
+    turned = Dial(dial, setting if same else f"{setting}, {PER_TEXT}")
+    scored = _scored([primary], texts, target, reference, reporter)
+    return [replace(s, attack=attack.primary, dial=turned) for s in scored]
 
 
 def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference: LanguageModel) -> list[TextStatistic]:

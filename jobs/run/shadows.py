@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.shadow import shadow_likelihood_ratio
 from heldin.attacks.statistics import get_attack
-from heldin.attacks.table import TextStatistic, turned, user_scores
+from heldin.attacks.table import Dial, TextStatistic, user_scores
 from heldin.base.coins import keyed_digest, keyed_order, seed_key
 from heldin.base.files import cache_directory, private_directory
 from heldin.base.progress import LineReporter, Reporter
@@ -75,8 +75,8 @@ def shadow_statistics(
             advance(1)
     target = user_scores(statistics, attack, aggregation).of(users)
     values = shadow_likelihood_ratio(target, np.array(scores), included)
-    name = turned(attack, DIAL, str(len(included)))
-    return [TextStatistic(user, 0, name, float(value)) for user, value in zip(users, values, strict=True)]
+    dial = Dial(DIAL, str(len(included)))
+    return [TextStatistic(user, 0, attack, float(value), dial) for user, value in zip(users, values, strict=True)]
 
 
 def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]:

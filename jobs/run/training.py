@@ -7,8 +7,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from heldin.audit.coarse import brief
 from heldin.base.errors import InputError
 from heldin.base.files import write_text
@@ -29,9 +27,7 @@ from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation, gap_auroc_correlation
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
-from heldin.record.document import Ceiling, CurvePoint, RemovalFacts, TrainingFacts
-
-CEILING_FPRS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 120)])
+from heldin.record.facts import Ceiling, CurvePoint, RemovalFacts, TrainingFacts
 
 
 def finetune(
@@ -173,6 +169,9 @@ def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
     """What the record says of the guarantee, by field: a function of the plan alone."""
     promise = mechanism.guarantee()
     holds = promise if isinstance(promise, Guarantee) else None
+    ceiling = None
+    if holds and mechanism.unit == "user":
+        ceiling = Ceiling.of(ceiling_of(mechanism.assumed_event, mechanism.steps, holds.delta))
     return {
         "guarantee": promise.label,
         "unit": mechanism.unit,
@@ -180,7 +179,7 @@ def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
         "delta": mechanism.delta,
         "noise_multiplier": mechanism.noise_multiplier,
         "warnings": list(holds.warnings) if holds else [],
-        "ceiling": _ceiling(mechanism) if holds and mechanism.unit == "user" else None,
+        "ceiling": ceiling,
     }
 
 
@@ -222,13 +221,3 @@ def _private(
                 chunk=config.finetune.sequence_length + 1,
                 exactly=defense.kind == "group",
             )
-
-
-def _ceiling(mechanism: Mechanism) -> Ceiling:
-    assert mechanism.delta is not None
-    ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, mechanism.delta)
-    return Ceiling(
-        auroc=ceiling.auroc,
-        fpr=CEILING_FPRS.tolist(),
-        tpr=[float(ceiling.tpr_at(fpr)) for fpr in CEILING_FPRS],
-    )

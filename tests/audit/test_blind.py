@@ -1,6 +1,7 @@
 """Blind baselines: silent under coins, loud where the texts tell the groups apart."""
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from heldin.audit.blind import bag_of_words, reference_alone
@@ -44,5 +45,5 @@ def test_too_few_users_to_cut_in_half_give_none():
 def test_the_reference_alone_is_the_mann_whitney_test():
     a, b = np.array([3.0, 4.0, 5.0]), np.array([1.0, 2.0, 3.5])
     found = reference_alone(a, b)
-    assert found.auroc == 8 / 9
-    assert found.p_value == stats.mannwhitneyu(a, b).pvalue
+    assert found.auroc == pytest.approx(8 / 9, abs=5e-4)
+    assert found.p_value == pytest.approx(stats.mannwhitneyu(a, b).pvalue, rel=0.05)

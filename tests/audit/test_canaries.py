@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from heldin.audit.canary_groups import COINS, canary_results, joined, kinds_of
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.judge import judge
+from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.base.coins import fair_coin
 from heldin.base.errors import InputError
@@ -182,7 +184,7 @@ def test_a_ledger_is_kept_and_refused_for_other_canaries(tmp_path):
     assert kept.count(store.canaries)[Role.HELD_IN] + kept.count(store.canaries)[Role.HELD_OUT] == 30
 
 
-def _results(shift, *claims, users=400, offset=0.0, populations=2, seed=0):
+def _results(shift, *claims, users=400, offset=0.0, judged=2, seed=0):
     """Canary users of two groups: scores of the members are shifted, one group's are all moved by ``offset``."""
     generator = np.random.default_rng(seed)
     canaries = {f"c{i:04d}": Canary(f"c{i:04d}", Kind.SUBSTRING, 1 + i % 2, None, f"u{i}", "") for i in range(users)}
@@ -196,14 +198,9 @@ def _results(shift, *claims, users=400, offset=0.0, populations=2, seed=0):
         scored_users(statistics, member),
         {user: [f"word {generator.integers(50)}"] for user in canaries},
         canaries,
+        Preregistration(AttackConfig(), AuditConfig(resamples=200), DecisionConfig(redraws=499), claims, 0, judged),
         training_texts=9,
         trained_on=7,
-        attack=AttackConfig(),
-        audit=AuditConfig(resamples=200),
-        decision=DecisionConfig(redraws=499),
-        claims=claims,
-        populations=populations,
-        seed=0,
     )
 
 
@@ -219,8 +216,8 @@ def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
     assert {b.name for b in facts.blind} == {"reference model alone", "bag of words"}
     assert not any(b.separates for b in facts.blind)
     (judgement,) = judgements
-    assert {b.population for b in judgement.bounds} == {"substring canary users"}
-    assert [(v.outcome, v.standing, v.population) for v in judgement.verdicts] == [
+    assert {b.subjects for b in judgement.bounds} == {"substring canary users"}
+    assert [(v.outcome, v.standing, v.subjects) for v in judgement.verdicts] == [
         ("violated", "certified", "substring canary users")
     ]
     assert max(b.epsilon_lower for b in judgement.bounds) > 2  # the offset between groups costs nothing
@@ -244,11 +241,14 @@ def test_what_canary_users_certify_reaches_the_answer_on_real_users():
     table = scored_users(statistics, {user: bool(rng.random() < 0.5) for user in users})
 
     def answer(beside):
-        return results_of(
-            table, texts, sides=COINS, attack=AttackConfig(names=("likelihood-ratio",)),
-            audit=AuditConfig(resamples=200), decision=DecisionConfig(redraws=499, tpr=0.2), claims=(claim,), seed=0,
-            populations=2, beside=beside,
-        ).decision  # fmt: skip
+        fixed = Preregistration(
+            AttackConfig(names=("likelihood-ratio",)),
+            AuditConfig(resamples=200),
+            DecisionConfig(redraws=499, tpr=0.2),
+            (claim,),
+            judged=2,
+        )
+        return results_of(table, texts, fixed, sides=COINS, beside=beside).decision
 
     assert answer(()).decision.answer == "no leak found"
     told = answer(judgements)
@@ -264,17 +264,17 @@ def test_canaries_without_effect_certify_nothing_and_reject_nothing():
     assert judgement.exit_code == 0
 
 
-def test_every_population_pays_for_the_others():
-    alone, shared = (_results(2.0, populations=n)[1][0] for n in (1, 5))
+def test_every_group_of_people_pays_for_the_others():
+    alone, shared = (_results(2.0, judged=n)[1][0] for n in (1, 5))
     for one, other in zip(alone.bounds, shared.bounds, strict=True):
         assert one.epsilon_lower > other.epsilon_lower > 0
     assert alone.verdicts[0].max_certifiable_epsilon > shared.verdicts[0].max_certifiable_epsilon
     generator = np.random.default_rng(1)
     member = {f"u{i}": bool(generator.integers(2)) for i in range(300)}
     scores = {user: generator.normal(2.0 * its) for user, its in member.items()}
-    options = {"sides": COINS, "blind": [], "claims": [], "delta": 1e-5}
-    one, other = judge(scores, member, **options), judge(scores, member, **options, populations=3)
-    assert one.bounds[0].population == "real users"
+    fixed = Preregistration(AttackConfig(), AuditConfig(delta=1e-5), DecisionConfig())
+    one, other = (judge(scores, member, replace(fixed, judged=n), sides=COINS, blind=[]) for n in (1, 3))
+    assert one.bounds[0].subjects == "real users"
     assert one.bounds[0].epsilon_lower > other.bounds[0].epsilon_lower > 0
 
 

@@ -30,7 +30,8 @@ def _variance_by_pairs(first, second):
 def test_value_and_limits_are_those_of_pairs_counted_one_by_one():
     first, second = _two_attacks(np.random.default_rng(0))
     first = tuple(np.round(part, 1) for part in first)  # with ties
-    value, lower, upper = auroc_difference(first, second)
+    found = auroc_difference(first, second)
+    value, lower, upper = found.value, found.lower, found.upper
     assert value == pytest.approx(auroc(*second) - auroc(*first))
     reach = 1.959963984540054 * np.sqrt(_variance_by_pairs(first, second))
     assert (lower, upper) == pytest.approx((value - reach, value + reach))
@@ -48,13 +49,13 @@ def test_without_an_error_to_estimate_there_is_no_interval():
 
 
 def test_the_interval_covers_the_truth_and_an_interval_for_unpaired_scores_is_needlessly_wide():
-    """2,000 trials; at 95 % at most 145 misses happen by chance with probability 1 - 1e-6, and not under half."""
+    """2,000 repeats; at 95 % at most 145 misses happen by chance with probability 1 - 1e-6, and not under half."""
     rng = np.random.default_rng(2)
     truth = np.mean([auroc(*b) - auroc(*a) for a, b in (_two_attacks(rng, 4000, 4000) for _ in range(30))])
-    trials = [auroc_difference(*_two_attacks(rng)) for _ in range(2000)]
-    missed = sum(not lower <= truth <= upper for _, lower, upper in trials)
+    repeats = [auroc_difference(*_two_attacks(rng)) for _ in range(2000)]
+    missed = sum(not its.lower <= truth <= its.upper for its in repeats)
     assert 55 < missed < 150
-    halved = sum(not (v + lo) / 2 <= truth <= (v + hi) / 2 for v, lo, hi in trials)
+    halved = sum(not (its.value + its.lower) / 2 <= truth <= (its.value + its.upper) / 2 for its in repeats)
     assert halved > 300
 
 

@@ -34,7 +34,7 @@ def test_verdicts(rules, change, rises, falls, stays):
 
 
 def test_canary_groups_weigh_alike_and_their_mean_has_the_limits_of_a_mean(rules, finished):
-    from heldin.audit.results import CanaryGroup
+    from heldin.audit.canary_groups import CanaryGroup
     from heldin.record.document import read_record
 
     record = read_record(finished / "record.json")

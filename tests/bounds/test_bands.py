@@ -110,5 +110,5 @@ def test_very_many_trials_use_the_dkw_band_alone(monkeypatch):
     scores, ceiling = gaussian_scores(1.0, 487), ceiling_of(UnamplifiedGaussian(2.0, 1), 1, 1e-5)
     assert bands.both_bands(scores)[0] is None
     assert bands.violates(scores, ceiling) == bands.RocTest(False, True, 0.05)
-    with pytest.raises(InputError, match="487 trials of one group are too many for the exact ROC band"):
+    with pytest.raises(InputError, match="487 trainings of one group are too many for the exact ROC band"):
         bands.equal_local_level_band(scores)

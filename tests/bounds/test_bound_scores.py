@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.bounds import catalogue as engine
-from heldin.bounds.catalogue import BoundResult, bound_scores, mechanism_claim, parse_claim, plan_claim, read_scores
-from heldin.bounds.verdict import Outcome, Standing
+from heldin.bounds import judgement as engine
+from heldin.bounds.claims import mechanism_claim, parse_claim, plan_claim
+from heldin.bounds.csv_scores import bound_scores, read_scores
+from heldin.bounds.judgement import Judgement
+from heldin.bounds.rules import PLAN_FAMILY
+from heldin.bounds.verdict import Design, Outcome, Standing, assignment_named
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import write_plan
@@ -47,37 +50,42 @@ def mechanism(**changed):
     return Mechanism(**{**fields, **changed})
 
 
-def by_name(result: BoundResult):
+def bound(path, *, assignment="unknown", higher_is="member", delta=None, claims=(), thresholds=(), **design):
+    given = Design(assignment_named(assignment), coins_stated=True, thresholds=tuple(thresholds), **design)
+    return bound_scores(read_scores(path), given, higher_is=higher_is, delta=delta, claims=claims)
+
+
+def by_name(result: Judgement):
     return {b.name: b for b in result.bounds}, {r.name: r.reason for r in result.refused}
 
 
 def test_coins_support_one_run_bounds_and_nothing_else(scores):
-    result = bound_scores(scores, assignment="coin", delta=1e-5)
+    result = bound(scores, assignment="coin", delta=1e-5)
     found, refused = by_name(result)
     assert set(found) == ONE_RUN
     assert all(b.standing is Standing.CERTIFIED and b.level == 0.95 for b in found.values())
     assert found["one-run"].epsilon_lower > 1.0
     assert set(refused) >= TRIALS
-    assert "needs independent trials" in refused["ROC band"]
+    assert "needs independent trainings" in refused["ROC band"]
     assert "trade-off curve is Gaussian, which nobody states" in refused["one-run Gaussian"]
-    gaussian, _ = by_name(bound_scores(scores, assignment="coin", delta=1e-5, gaussian=True))
+    gaussian, _ = by_name(bound(scores, assignment="coin", delta=1e-5, gaussian=True))
     assert gaussian["one-run Gaussian"].epsilon_lower > found["one-run"].epsilon_lower
 
 
-def test_independent_trials_support_the_others(scores):
-    result = bound_scores(scores, assignment="fixed", independent_trials=True, delta=1e-5)
+def test_independent_trainings_support_the_others(scores):
+    result = bound(scores, assignment="fixed", independent_trainings=True, delta=1e-5)
     found, refused = by_name(result)
     assert set(found) == TRIALS
     assert "fair coins; the split was fixed" in refused["one-run"]
     assert "a threshold that was fixed before looking" in refused["Clopper-Pearson, fixed"]
-    both, _ = by_name(bound_scores(scores, assignment="coin", independent_trials=True, delta=1e-5, thresholds=[1.0]))
+    both, _ = by_name(bound(scores, assignment="coin", independent_trainings=True, delta=1e-5, thresholds=[1.0]))
     assert set(both) == TRIALS | ONE_RUN | {"Clopper-Pearson, fixed", "Bayesian interval"}
     assert both["Bayesian interval"].standing is Standing.ESTIMATE
     assert both["Clopper-Pearson, fixed"].epsilon_lower > 0.5
 
 
 def test_nothing_is_certified_of_a_fixed_or_unknown_split(scores):
-    fixed = bound_scores(scores, assignment="fixed", claims=[parse_claim("epsilon=0.1,delta=1e-5")])
+    fixed = bound(scores, assignment="fixed", claims=[parse_claim("epsilon=0.1,delta=1e-5")])
     assert fixed.bounds == ()
     assert (fixed.verdict.outcome, fixed.verdict.standing, fixed.exit_code) == (
         Outcome.VIOLATED,
@@ -85,12 +93,12 @@ def test_nothing_is_certified_of_a_fixed_or_unknown_split(scores):
         4,
     )
     assert fixed.verdict.reason.startswith("the split was fixed")
-    unknown, _ = by_name(bound_scores(scores, delta=1e-5))
+    unknown, _ = by_name(bound(scores, delta=1e-5))
     assert {b.standing for b in unknown.values()} == {Standing.INDICATIVE}
 
 
 def test_json_has_exactly_these_keys(scores):
-    result = bound_scores(scores, assignment="coin", claims=[parse_claim("epsilon=4,delta=1e-6")])
+    result = bound(scores, assignment="coin", claims=[parse_claim("epsilon=4,delta=1e-6")])
     found = json.loads(json.dumps(result.as_dict()))
     assert list(found) == ["bounds", "refused", "verdict"]
     assert list(found["bounds"][0]) == ["name", "epsilon_lower", "level", "standing", "coverage"]
@@ -100,20 +108,20 @@ def test_json_has_exactly_these_keys(scores):
 
 
 def test_every_gated_bound_names_its_measured_coverage(scores):
-    result = bound_scores(scores, assignment="coin", independent_trials=True, delta=1e-5, thresholds=[1.0])
+    result = bound(scores, assignment="coin", independent_trainings=True, delta=1e-5, thresholds=[1.0])
     assert all(b.coverage is not None and b.coverage >= 0.93 for b in result.bounds if b.name != "Bayesian interval")
 
 
 def test_orientation(tmp_path, scores):
     turned = write(tmp_path / "loss.csv", sign=-1)
-    right = bound_scores(turned, assignment="coin", higher_is="non-member", delta=1e-5)
-    assert right.bounds == bound_scores(scores, assignment="coin", delta=1e-5).bounds
-    wrong = bound_scores(turned, assignment="coin", delta=1e-5)
+    right = bound(turned, assignment="coin", higher_is="non-member", delta=1e-5)
+    assert right.bounds == bound(scores, assignment="coin", delta=1e-5).bounds
+    wrong = bound(turned, assignment="coin", delta=1e-5)
     assert max(b.epsilon_lower for b in wrong.bounds) == 0.0
-    own = {"assignment": "fixed", "independent_trials": True, "delta": 1e-5}
+    own = {"assignment": "fixed", "independent_trainings": True, "delta": 1e-5}
     assert (
-        bound_scores(turned, higher_is="non-member", thresholds=[-1.0], **own).bounds
-        == bound_scores(scores, thresholds=[1.0], **own).bounds
+        bound(turned, higher_is="non-member", thresholds=[-1.0], **own).bounds
+        == bound(scores, thresholds=[1.0], **own).bounds
     )
 
 
@@ -122,16 +130,16 @@ def test_the_order_of_rows_changes_nothing(tmp_path, scores):
     rng = np.random.default_rng(1)
     shuffled = tmp_path / "shuffled.csv"
     shuffled.write_text("\n".join([head, *rng.permutation(rows)]))
-    for own in ({"assignment": "coin"}, {"assignment": "fixed", "independent_trials": True}):
-        assert bound_scores(shuffled, delta=1e-5, **own).as_dict() == bound_scores(scores, delta=1e-5, **own).as_dict()
+    for own in ({"assignment": "coin"}, {"assignment": "fixed", "independent_trainings": True}):
+        assert bound(shuffled, delta=1e-5, **own).as_dict() == bound(scores, delta=1e-5, **own).as_dict()
 
 
 def test_claims_are_paid_for_and_the_gravest_decides(scores):
     low, high = parse_claim("epsilon=0.5,delta=1e-5"), parse_claim("epsilon=20,delta=1e-5")
-    result = bound_scores(scores, assignment="coin", claims=[high, low])
+    result = bound(scores, assignment="coin", claims=[high, low])
     assert [v.outcome for v in result.verdicts] == [Outcome.INCONCLUSIVE, Outcome.VIOLATED]
     assert (result.verdict.outcome, result.exit_code) == (Outcome.VIOLATED, 3)
-    assert result.verdicts[0].alpha == 0.025
+    assert "rejected at level 0.025" in result.verdict.reason
 
 
 def test_a_plan_is_a_claim(tmp_path):
@@ -139,19 +147,19 @@ def test_a_plan_is_a_claim(tmp_path):
     claim = plan_claim(tmp_path / "plan.json")
     assert claim.epsilon == pytest.approx(4.0, abs=0.01)
     strong = write(tmp_path / "strong.csv", mu=2.2)
-    result = bound_scores(strong, assignment="coin", claims=[claim])
+    result = bound(strong, assignment="coin", claims=[claim])
     assert (result.verdict.outcome, result.delta) == (Outcome.VIOLATED, 1e-6)
     weak = write(tmp_path / "weak.csv", mu=0.7)
-    assert bound_scores(weak, assignment="coin", claims=[claim]).verdict.outcome is Outcome.CONSISTENT
+    assert bound(weak, assignment="coin", claims=[claim]).verdict.outcome is Outcome.CONSISTENT
 
 
 def test_a_plan_bounds_epsilon_if_the_trainer_differs_in_its_noise_alone(tmp_path):
     """Conditional, higher than what is certified of any mechanism, and no ground for a verdict."""
     claim = mechanism_claim(mechanism())
     for mu, least, code in ((0.0, 0.0, 0), (1.0, 2.5, 0), (2.2, 6.0, 3)):
-        result = bound_scores(write(tmp_path / f"{mu}.csv", mu=mu), assignment="coin", claims=[claim])
+        result = bound(write(tmp_path / f"{mu}.csv", mu=mu), assignment="coin", claims=[claim])
         found, _ = by_name(result)
-        its = found[engine.PLAN_FAMILY]
+        its = found[PLAN_FAMILY]
         assert its.standing is Standing.CONDITIONAL
         assert its.epsilon_lower >= least
         assert its.epsilon_lower >= found["one-run"].epsilon_lower
@@ -159,12 +167,12 @@ def test_a_plan_bounds_epsilon_if_the_trainer_differs_in_its_noise_alone(tmp_pat
         # the bound is on the far side of the claim exactly where the claim is rejected
         assert (its.epsilon_lower > claim.epsilon * 1.01) == (result.verdict.outcome is Outcome.VIOLATED)
     assert "if the trainer differs from the plan in its noise alone" in engine.table(result)
-    unknown, _ = by_name(bound_scores(tmp_path / "2.2.csv", claims=[claim]))
-    assert unknown[engine.PLAN_FAMILY].standing is Standing.CONDITIONAL
-    _, refused = by_name(bound_scores(tmp_path / "2.2.csv", assignment="fixed", claims=[claim]))
-    assert "the split was fixed" in refused[engine.PLAN_FAMILY]
-    stated, others = by_name(bound_scores(tmp_path / "2.2.csv", assignment="coin", delta=1e-6))
-    assert engine.PLAN_FAMILY not in {*stated, *others}
+    unknown, _ = by_name(bound(tmp_path / "2.2.csv", claims=[claim]))
+    assert unknown[PLAN_FAMILY].standing is Standing.CONDITIONAL
+    _, refused = by_name(bound(tmp_path / "2.2.csv", assignment="fixed", claims=[claim]))
+    assert "the split was fixed" in refused[PLAN_FAMILY]
+    stated, others = by_name(bound(tmp_path / "2.2.csv", assignment="coin", delta=1e-6))
+    assert PLAN_FAMILY not in {*stated, *others}
 
 
 def test_a_plan_without_a_promise_to_users_is_refused():
@@ -176,11 +184,11 @@ def test_a_plan_without_a_promise_to_users_is_refused():
 
 
 def test_table(scores):
-    text = engine.table(bound_scores(scores, assignment="coin", claims=[parse_claim("epsilon=4,delta=1e-6")]))
+    text = engine.table(bound(scores, assignment="coin", claims=[parse_claim("epsilon=4,delta=1e-6")]))
     assert text.startswith("CONSISTENT (certified): epsilon 4 at delta 1e-06 is not rejected")
     assert "epsilon lower bounds at delta 1e-06, 1000 users" in text
-    assert "refused: ROC band: needs independent trials" in text
-    none = engine.table(bound_scores(scores, assignment="fixed", delta=1e-5))
+    assert "refused: ROC band: needs independent trainings" in text
+    none = engine.table(bound(scores, assignment="fixed", delta=1e-5))
     assert none.startswith("INCONCLUSIVE (indicative): the split was fixed")
     assert "(none is valid for this design)" in none
 
@@ -190,7 +198,7 @@ def test_a_user_named_nan_is_warned_of(tmp_path):
     path.write_text(
         "user,score,member\nnan,1,1\n" + "".join(f"u{i},{i},{i % 2}\n" for i in range(2, 12)), encoding="utf-8"
     )
-    said = bound_scores(path, assignment="coin", delta=1e-5).verdict.warnings
+    said = bound(path, assignment="coin", delta=1e-5).verdict.warnings
     assert "1 user named 'nan': rows without a user may stand under that name as one person; mend the rows" in " ".join(
         " ".join(said).split()
     )
@@ -249,14 +257,14 @@ def test_bad_arguments(scores, tmp_path):
         ({"delta": 1e-5, "higher_is": "better"}, "higher-is 'better': choose member or non-member"),
         ({"delta": 1e-5, "assignment": "time"}, "assignment 'time': choose coin, fixed, unknown"),
         ({"delta": 1e-5, "assignment": "coin", "guesses": 2000}, "2000 guesses registered on 1000 users"),
-        ({"delta": 1e-5, "independent_trials": True, "thresholds": [float("nan")]}, "must be a finite number"),
+        ({"delta": 1e-5, "independent_trainings": True, "thresholds": [float("nan")]}, "must be a finite number"),
         ({"delta": 1e-5, "alpha": 0.0}, r"error level 0.0 is outside \(0, 1\)"),
     ]:
         with pytest.raises(InputError, match=message):
-            bound_scores(scores, **changed)
+            bound(scores, **changed)
     tiny = write(tmp_path / "tiny.csv", member=np.array([True, False, True, False]), m=4)
     with pytest.raises(InputError, match="4 users cannot support any statement"):
-        bound_scores(tiny, assignment="coin", delta=1e-5)
+        bound(tiny, assignment="coin", delta=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +286,7 @@ def test_bad_claims(text, message):
 
 def test_torch_stays_out():
     code = (
-        "import sys; from heldin.bounds import bands, catalogue, estimates, one_run, power, thresholds, verdict; "
+        "import sys; from heldin.bounds import bands, csv_scores, estimates, power, thresholds, trainings; "
         "sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'matplotlib')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -55,7 +55,7 @@ def test_the_price_of_choosing_r():
 
 
 def test_independent_trainings():
-    assert power.trials_reach(100, 100) == pytest.approx(3.28, abs=5e-3)
+    assert power.trainings_reach(100, 100) == pytest.approx(3.28, abs=5e-3)
 
 
 def test_typical_rights_are_those_of_simulated_runs():

@@ -14,7 +14,7 @@ from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
 
 COIN, FIXED, UNKNOWN = Design(Assignment.COIN), Design(Assignment.FIXED), Design(Assignment.UNKNOWN)
-TRIALS = Design(Assignment.FIXED, independent_trials=True)
+TRIALS = Design(Assignment.FIXED, independent_trainings=True)
 
 
 def coin_scores(mu, m=1000, seed=0):
@@ -80,7 +80,7 @@ def test_registered_numbers_and_attacks_change_the_reach():
     assert verdict.max_certifiable_epsilon(100, 100, 1e-9, one) == pytest.approx(3.28, abs=0.01)
 
 
-def test_independent_trials(uls):
+def test_independent_trainings(uls):
     claim = curve_claim(ceiling_of(UnamplifiedGaussian(2.0, 1), 1, 1e-5), 2.0, 1e-5)
     found = decide(trial_scores(1.0), claim, TRIALS)
     assert (found.outcome, found.standing) == (Outcome.VIOLATED, Standing.CERTIFIED)

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heldin.audit.assessment import decision_facts
+from heldin.attacks.config import AttackConfig
+from heldin.audit.answer import decision_facts
 from heldin.audit.bootstrap import bootstrap
 from heldin.audit.canary_groups import COINS
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import Answer, DecisionConfig
 from heldin.audit.family import Variant, evaluate_family
+from heldin.audit.preregistration import Preregistration
 
 ATTACKS = 7
 CORRELATION = 0.7
@@ -28,11 +30,10 @@ def _audit(seed, users, leaking=None, auroc=0.5):
     values = np.sqrt(CORRELATION) * common + np.sqrt(1 - CORRELATION) * own
     if leaking is not None:
         values[leaking] += np.sqrt(2) * stats.norm.ppf(auroc) * member
-    family = evaluate_family(
-        VARIANTS, list(values), member, sides=COINS, audit=AUDIT, decision=BY, lengths=None, seed=seed
-    )
+    fixed = Preregistration(AttackConfig(), AUDIT, BY, seed=seed)
+    family = evaluate_family(VARIANTS, list(values), member, fixed, sides=COINS)
     leading = bootstrap(values[0][member], values[0][~member], (), resamples=200, seed=seed)
-    return decision_facts(family, BY, sides=COINS), leading.auroc.lower > 0.5
+    return decision_facts(family, fixed, sides=COINS), leading.auroc.lower > 0.5
 
 
 def _counted(audits, **options):

@@ -186,8 +186,8 @@ def test_the_record_keeps_real_and_canary_users_apart(planted):
     assert record.training.users == record.split.held_in + found.held_in
     assert record.training.records == record.split.records_by_part["trained on"]
     assert found.trained_on < record.training.records
-    populations = {b.population for b in record.judgement.bounds} | {r.population for r in record.judgement.refused}
-    assert populations == {"real users"} | {
+    subjects = {b.subjects for b in record.judgement.bounds} | {r.subjects for r in record.judgement.refused}
+    assert subjects == {"real users"} | {
         f"{kind} canary users" for kind in ("unseen-token", "high-temperature", "rare-phrase", "substring")
     }
     assert {v.standing for v in record.judgement.verdicts} == {"certified"}
@@ -202,7 +202,7 @@ def test_unseen_token_canaries_are_told_apart_and_certify_a_leak(tmp_path, monke
     (group,) = record.canaries.groups
     assert group.auroc.value > 0.97
     assert group.auroc.lower > 0.85
-    bounds = [b for b in record.judgement.bounds if b.population == "unseen-token canary users"]
+    bounds = [b for b in record.judgement.bounds if b.subjects == "unseen-token canary users"]
     assert max(b.epsilon_lower for b in bounds) > 1
     assert {b.standing for b in bounds} == {"certified"}
     assert not any(b.separates for b in record.canaries.blind)
@@ -351,7 +351,7 @@ def test_a_coin_per_user_keeps_the_guarantee_of_a_private_run(tmp_path, monkeypa
     assert record.training.epsilon <= 6
     assert record.training.ceiling is not None
     judged = [*record.judgement.verdicts, *record.judgement.refused]
-    assert {its.population for its in judged} == {
+    assert {its.subjects for its in judged} == {
         "real users",
         "substring canary users",
         "unseen-token canary users",

@@ -179,7 +179,14 @@ def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_confi
 def test_the_attack_is_handed_users_in_an_order_that_says_nothing_of_their_side(finished):
     users = list(dict.fromkeys(pq.read_table(finished / "scores.parquet")["user"].to_pylist()))
     assert users == sorted(users)
-    assert set(pq.read_table(finished / "scores.parquet").column_names) == {"user", "text", "attack", "statistic"}
+    assert set(pq.read_table(finished / "scores.parquet").column_names) == {
+        "user",
+        "text",
+        "attack",
+        "statistic",
+        "dial",
+        "setting",
+    }
 
 
 def test_running_again_does_nothing_twice_and_another_config_is_refused(call, finished, small_config, monkeypatch):

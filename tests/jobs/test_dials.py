@@ -4,19 +4,21 @@ import contextlib
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.statistics import compares_tokens, get_attack, per_text
-from heldin.attacks.table import TextStatistic, dial_of, turned
+from heldin.attacks.table import Dial, TextStatistic
 from heldin.audit.assessment import results_of
 from heldin.audit.attack_results import dial_settings
 from heldin.audit.canary_groups import COINS
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.family import family_of
+from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
@@ -27,6 +29,7 @@ from heldin.jobs.run.data import prepare_data, read_corpus
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.pipeline import run
 from heldin.jobs.run.references import reference_model
+from heldin.jobs.run.score_file import read_scores, write_scores
 from heldin.jobs.run.scoring import score_users_texts
 from heldin.jobs.run.shadows import _included, _shadow_run
 from heldin.jobs.verify import verify
@@ -38,11 +41,29 @@ from tests.conftest import SMALL
 QUIET = LineReporter(lambda line: None)
 
 
-def test_a_turned_dial_is_read_back_from_the_attacks_name_and_from_no_other():
-    name = turned("likelihood-ratio", "reference", "org/gpt: [v2]")
-    assert dial_of("likelihood-ratio", name) == ("reference", "org/gpt: [v2]")
-    assert dial_of("likelihood-ratio-per-token", name) is None
-    assert dial_of("likelihood-ratio", "likelihood-ratio") is None
+def test_statistics_are_read_back_with_their_dials(tmp_path):
+    turned = [
+        TextStatistic("a", 0, "likelihood-ratio", 1.5),
+        TextStatistic("a", 1, "likelihood-ratio", 2.5, Dial("reference", "org/gpt: [v2]")),
+    ]
+    write_scores(turned, tmp_path / "scores.parquet", of="models")
+    assert read_scores(tmp_path / "scores.parquet", of="models") == turned
+    assert read_scores(tmp_path / "scores.parquet", of="others") is None
+
+
+def test_a_file_from_before_dials_had_columns_is_read(tmp_path):
+    columns = {
+        "user": ["a", "a", "b"],
+        "text": [0, 1, 0],
+        "attack": ["likelihood-ratio", "likelihood-ratio [reference: org/gpt: [v2]]", "reference-alone"],
+        "statistic": [1.0, 2.0, 3.0],
+    }
+    pq.write_table(pa.table(columns).replace_schema_metadata({"of": "models"}), tmp_path / "scores.parquet")
+    assert read_scores(tmp_path / "scores.parquet", of="models") == [
+        TextStatistic("a", 0, "likelihood-ratio", 1.0),
+        TextStatistic("a", 1, "likelihood-ratio", 2.0, Dial("reference", "org/gpt: [v2]")),
+        TextStatistic("b", 0, "reference-alone", 3.0),
+    ]
 
 
 def _statistics(gaps, users=400, texts=3):
@@ -51,8 +72,8 @@ def _statistics(gaps, users=400, texts=3):
     member = {f"u{i}": bool(i % 2) for i in range(users)}
     common = rng.normal(0, 1, (users, texts))
     return [
-        TextStatistic(user, t, name, float(common[i, t] + gap * its))
-        for name, gap in gaps.items()
+        TextStatistic(user, t, name, float(common[i, t] + gap * its), dial)
+        for (name, dial), gap in gaps.items()
         for i, (user, its) in enumerate(member.items())
         for t in range(texts)
     ], member
@@ -60,21 +81,13 @@ def _statistics(gaps, users=400, texts=3):
 
 def _dials(statistics, member, attack):
     table = scored_users(statistics, member)
-    family = family_of(
-        table,
-        attack,
-        sides=COINS,
-        audit=AuditConfig(resamples=200),
-        decision=DecisionConfig(redraws=199),
-        lengths=None,
-        seed=0,
-    )
-    return dial_settings(family, attack)
+    fixed = Preregistration(attack, AuditConfig(resamples=200), DecisionConfig(redraws=199))
+    return dial_settings(family_of(table, fixed, sides=COINS), attack)
 
 
 def test_settings_stand_beside_the_leading_one_with_their_difference():
-    better = turned("loss", "reference", "other")
-    statistics, member = _statistics({"loss": 0.2, better: 0.6})
+    better = ("loss", Dial("reference", "other"))
+    statistics, member = _statistics({("loss", None): 0.2, better: 0.6})
     attack = AttackConfig(names=("loss",), primary="loss", aggregations=("mean", "max"), reference="mine")
     rows = _dials(statistics, member, attack)
     assert [(r.dial, r.setting) for r in rows] == [
@@ -89,7 +102,7 @@ def test_settings_stand_beside_the_leading_one_with_their_difference():
     assert rows[3].difference.lower > 0.05
     assert rows[3].auroc.value - rows[2].auroc.value == pytest.approx(rows[3].difference.value)
     only = AttackConfig(names=("loss",), primary="loss", aggregations=("mean",))
-    assert _dials(_statistics({"loss": 0.2})[0], member, only) == []
+    assert _dials(_statistics({("loss", None): 0.2})[0], member, only) == []
     assert rows[3].adjusted_p <= 0.01 < 1
 
 
@@ -201,7 +214,9 @@ def test_what_is_judged_is_the_same_whatever_stands_beside_it(turned_run, finish
     record, config = read_record(turned_run / "record.json"), load_config(turned_run / "config.yaml")
     assert {a.attack for a in record.attacks} == {a.attack for a in read_record(finished / "record.json").attacks}
     table = pq.read_table(turned_run / "scores.parquet").to_pylist()
-    alone = [TextStatistic(*row.values()) for row in table if "[" not in row["attack"]]
+    alone = [
+        TextStatistic(row["user"], row["text"], row["attack"], row["statistic"]) for row in table if not row["dial"]
+    ]
     assert len(alone) < len(table)
     ledger = load_ledger(turned_run / "ledger")
     member = {user: ledger.roles[user] is Role.HELD_IN for user in ledger.scored_users()}
@@ -209,12 +224,8 @@ def test_what_is_judged_is_the_same_whatever_stands_beside_it(turned_run, finish
     again = results_of(
         scored_users(alone, member),
         {user: ["a", "b"] for user in member},
+        Preregistration(plain, config.audit, config.decision, seed=config.seed),
         sides=COINS,
-        attack=plain,
-        audit=config.audit,
-        decision=config.decision,
-        claims=(),
-        seed=config.seed,
     )
     assert [a.auroc for a in again.attacks] == [a.auroc for a in record.attacks]
     assert again.attacks[0].curve.histogram == record.curve().histogram

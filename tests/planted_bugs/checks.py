@@ -1,7 +1,7 @@
 """The checks that catch planted bugs: on released models, in the white-box audit, on a corpus.
 
 All give `Check`s of the white-box audit: a p-value (0 or 1 where nothing is random), what was measured, what is stated.
-A game is an audit end to end: fair coins, a real training, scores, the verdict of `bounds.catalogue`; its p-value is
+A game is an audit end to end: fair coins, a real training, scores, the verdict of `bounds.judgement`; its p-value is
 the smallest level at which that verdict still rejects the accountant's curve. Of the white-box audit the section is run
 that has the check.
 """
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from heldin.base.coins import fair_coin, keyed_digest, seed_key
-from heldin.bounds.catalogue import BoundResult, evaluate, mechanism_claim
+from heldin.bounds.claims import mechanism_claim
+from heldin.bounds.judgement import Judgement, evaluate
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Assignment, Claim, Design, Standing, rejects
 from heldin.corpus.aliases import load_aliases
@@ -82,7 +83,7 @@ class Game:
     scores: LabelledScores
     claim: Claim
 
-    def result(self) -> BoundResult:
+    def result(self) -> Judgement:
         return evaluate(self.scores, Design(Assignment.COIN), claims=(self.claim,))
 
     def p_value(self) -> float:

@@ -2,17 +2,18 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from heldin.audit.attack_results import estimate_of
-from heldin.audit.bootstrap import bootstrap
-from heldin.audit.results import VerdictFacts
+from heldin.audit.bootstrap import Estimate, bootstrap
 from heldin.base.errors import InputError
+from heldin.bounds.verdict import Outcome, Standing, Verdict
 from heldin.record.compare import _difference, compare, table
-from heldin.record.document import DocumentsFacts, RemovalFacts, read_record, write_record
+from heldin.record.document import read_record, write_record
+from heldin.record.facts import DocumentsFacts, RemovalFacts
 
 
 def test_rows_hold_the_records_numbers(finished, tmp_path):
@@ -79,7 +80,7 @@ def test_the_interval_of_two_runs_covers_the_truth():
     missed = narrow = 0
     for _ in range(1000):
         first, second = (
-            estimate_of(bootstrap(rng.normal(gap, 1, 60), rng.normal(0, 1, 60), (), resamples=200).auroc)
+            Estimate.of(bootstrap(rng.normal(gap, 1, 60), rng.normal(0, 1, 60), (), resamples=200).auroc)
             for gap in (0.4, 0.8)
         )
         truth = stats.norm.cdf(0.8 / 2**0.5) - stats.norm.cdf(0.4 / 2**0.5)
@@ -127,12 +128,15 @@ def test_defenses_of_the_data_side_and_whom_verdicts_speak_of_are_named(finished
         RemovalFacts(name=name, before=90, removed=9, users=5)
         for name in ("deduplication within users (equal texts)", "cap of 5 records a user (random)")
     ]
-    claim = {"claim": "epsilon 4 at delta 1e-05", "reason": "x", "max_certifiable_epsilon": 5.0, "warnings": []}
+    claim = {"claim": "epsilon 4 at delta 1e-05", "reason": "x", "max_certifiable_epsilon": 5.0, "warnings": ()}
     verdicts = [
-        VerdictFacts(**claim, outcome=outcome, standing="certified", exit_code=0, population=population)
-        for outcome, population in (("consistent", "real users"), ("inconclusive", "rare-phrase canary users"))
+        Verdict(**claim, outcome=outcome, standing=Standing.CERTIFIED, subjects=subjects)
+        for outcome, subjects in (
+            (Outcome.CONSISTENT, "real users"),
+            (Outcome.INCONCLUSIVE, "rare-phrase canary users"),
+        )
     ]
-    judgement = record.judgement.model_copy(update={"verdicts": verdicts})
+    judgement = replace(record.judgement, verdicts=tuple(verdicts))
     training = record.training.model_copy(update={"removals": removals})
     write_record(record.model_copy(update={"training": training, "judgement": judgement}), tmp_path / "record.json")
     row = compare([finished, tmp_path]).rows[1]

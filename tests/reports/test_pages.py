@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 
 import heldin.reports.drawing
-from heldin.audit.results import CanaryGroup, GradientNorms, TrialsFacts
-from heldin.record.document import Ceiling, Record, read_record
+from heldin.audit.canary_groups import CanaryGroup
+from heldin.audit.results import TrainingsFacts
+from heldin.record.document import Record, read_record
+from heldin.record.facts import Ceiling, GradientNorms
 from heldin.reports.figures import figures
 from heldin.reports.findings import findings
 from heldin.reports.pdf import write_report
-from heldin.reports.retraining_figure import trials_histogram
+from heldin.reports.retraining_figure import trainings_histogram
 from tests.made_facts import attack_result, canary_facts, decision_of, estimate, evidence, score
 from tests.pdf_pages import FORM, TEXT, pages
 
@@ -186,11 +188,11 @@ def test_a_density_of_users_has_no_count_on_its_axis(made, drawings):
 def test_no_legend_lies_on_what_is_drawn(made, drawings):
     figures(made)
     if made.exposure:
-        trials = TrialsFacts(
+        trainings = TrainingsFacts(
             runs=40, with_user=20, documents=2, target="defense", pilot=10, threshold=1.0, members=15,
             true_positives=9, non_members=15, false_positives=1, epsilon_lower=0.5, reach=1.0, seconds_each=1.0,
         )  # fmt: skip
-        trials_histogram(made.model_copy(update={"trials": trials}))
+        trainings_histogram(made.model_copy(update={"trainings": trainings}))
     assert len(drawings) >= 2
     for drawn in drawings:
         with mpl.rc_context(heldin.reports.drawing.STYLE):

@@ -9,9 +9,9 @@ from dataclasses import asdict
 import pytest
 import typst
 
-from heldin.audit.results import CanaryGroup
+from heldin.audit.canary_groups import CanaryGroup
 from heldin.jobs.run.training import promise_facts
-from heldin.record.document import Record, read_record
+from heldin.record.document import SCHEMA_VERSION, Record, read_record
 from heldin.reports.facts import facts
 from heldin.reports.figures import figures
 from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
@@ -103,16 +103,15 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
         "reason": "it is rejected at 95 %",
         "max_certifiable_epsilon": 5.0,
         "warnings": [],
-        "exit_code": 3,
     }
     bound = {"name": "one-run", "epsilon_lower": 2.5, "level": 0.95, "standing": "certified", "coverage": 0.97}
-    judgement = {"delta": 1e-5, "bounds": [bound], "refused": [], "verdicts": [verdict]}
+    judgement = {"users": 60, "delta": 1e-5, "bounds": [bound], "refused": [], "verdicts": [verdict]}
     said = findings(_with(record, judgement=judgement))
     certified = dict(said.paragraphs)[BOUNDS]
     assert "On epsilon 1 at delta 1e-05: violated (certified). It is rejected at 95 %." in certified
     assert "No differential-privacy guarantee was claimed" not in dict(said.paragraphs)["What this does not say"]
     assert "the highest is 2.50 (one-run, 95 %, certified); it was picked after looking" in certified
-    calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent", "exit_code": 0}]}
+    calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent"}]}
     assert "violated" not in dict(findings(_with(record, judgement=calm)).paragraphs)[BOUNDS]
     assert _with(record, judgement=judgement).judgement.exit_code == 3
     assert _with(record, judgement=calm).judgement.exit_code == 0
@@ -120,7 +119,7 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
 
 def test_a_design_that_supports_no_bound_says_why(record):
     refused = [{"name": "all bounds", "reason": "3 users are too few"}]
-    judgement = {"delta": 1e-5, "bounds": [], "refused": refused, "verdicts": []}
+    judgement = {"users": 3, "delta": 1e-5, "bounds": [], "refused": refused, "verdicts": []}
     said = dict(findings(_with(record, judgement=judgement)).paragraphs)[BOUNDS]
     assert said == "No bound on epsilon can be given: 3 users are too few."
 
@@ -183,7 +182,7 @@ def test_a_record_survives_writing_and_reading(finished, tmp_path):
     record = read_record(finished / "record.json")
     shutil.copy(finished / "record.json", tmp_path)
     assert read_record(tmp_path / "record.json") == record
-    assert json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))["schema_version"] == 3
+    assert json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))["schema_version"] == SCHEMA_VERSION
     assert asdict(findings(record))["headline"]
 
 

@@ -12,8 +12,8 @@ from scipy import stats
 from heldin.base.coins import seed_key
 from heldin.base.errors import InputError
 from heldin.bounds import one_run, power
-from heldin.bounds.catalogue import evaluate
 from heldin.bounds.estimates import andrew_estimate
+from heldin.bounds.judgement import evaluate
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.defenses.accounting.ceiling import ceiling_of
@@ -176,7 +176,7 @@ def test_a_gross_violation_is_certified_by_the_coins_alone(make):
     mechanism = _mechanism()
     claim, _ = claim_of(mechanism)
     scores = pooled([observe(set_stage(mechanism, 800), seed_key(7000), make())])
-    verdict = evaluate(scores, coin_design(0.05), delta=DELTA, claims=(claim,), gaussian=True).verdict
+    verdict = evaluate(scores, coin_design(0.05, gaussian=True), delta=DELTA, claims=(claim,)).verdict
     assert (verdict.exit_code, verdict.standing) == (3, Standing.CERTIFIED)
 
 

@@ -20,10 +20,10 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.units import PrivateRecords
 from heldin.jobs.config import parse_config
-from heldin.jobs.retraining.engine import audit_trials, record_again
-from heldin.jobs.retraining.job import TrialsAudit
-from heldin.jobs.retraining.runs import Trial, TrialJob, read_results, run_trials
-from heldin.record.document import read_record
+from heldin.jobs.retraining.engine import audit_trainings, body_again
+from heldin.jobs.retraining.job import TrainingsAudit
+from heldin.jobs.retraining.runs import Training, TrainingJob, read_results, run_trainings
+from heldin.record.document import Body, read_record
 from tests.conftest import TRIAL
 from tests.coverage.mechanisms import DELTA
 
@@ -34,7 +34,7 @@ def _config(**defense):  # full participation, so that the mechanism is Gaussian
     return parse_config({**TRIAL, "defense": {**TRIAL["defense"], **defense}}, "tiny")
 
 
-def _job(key: bytes = b"k" * 32, identity: str = "job") -> TrialJob:
+def _job(key: bytes = b"k" * 32, identity: str = "job") -> TrainingJob:
     """A job that only a fake trainer runs."""
     mechanism = Mechanism(
         unit="user",
@@ -46,7 +46,7 @@ def _job(key: bytes = b"k" * 32, identity: str = "job") -> TrialJob:
         delta=DELTA,
         divisor=ConstantDivisor(value=1),
     )
-    return TrialJob(
+    return TrainingJob(
         base="none",
         revision=None,
         mechanism=mechanism,
@@ -65,26 +65,26 @@ def _job(key: bytes = b"k" * 32, identity: str = "job") -> TrialJob:
     )
 
 
-def shifted(job: TrialJob, number: int, work: Path) -> Trial:
+def shifted(job: TrainingJob, number: int, work: Path) -> Training:
     """Draws N(3, 1) with the user and N(0, 1) without, from the training's own key: a trainer of known epsilon."""
     held_in = job.held_in(number)
     draw = np.random.default_rng(int.from_bytes(job.key_of(number), "big")).standard_normal()
-    return Trial(number, held_in, float(draw + 3.0 * held_in), 0.0)
+    return Training(number, held_in, float(draw + 3.0 * held_in), 0.0)
 
 
-def noiseless(job: TrialJob, number: int, work: Path) -> Trial:
+def noiseless(job: TrainingJob, number: int, work: Path) -> Training:
     """The noise forgotten: what is left hardly varies."""
     found = shifted(job, number, work)
     return replace(found, score=1e-3 * found.score + found.held_in)
 
 
-def dies(job: TrialJob, number: int, work: Path) -> Trial:
+def dies(job: TrainingJob, number: int, work: Path) -> Training:
     if number == 2:
         signal.raise_signal(signal.SIGKILL)
     return shifted(job, number, work)
 
 
-def fails(job: TrialJob, number: int, work: Path) -> Trial:
+def fails(job: TrainingJob, number: int, work: Path) -> Training:
     if number == 3:
         raise RuntimeError("out of luck\nand more")
     return shifted(job, number, work)
@@ -114,7 +114,7 @@ def test_a_resumed_audit_trains_nothing_twice_and_ends_the_same(tmp_path):
         return shifted(job, number, work)
 
     with pytest.raises(KeyboardInterrupt):
-        run_trials(_job(), 12, tmp_path, processes=1, trainer=counting)
+        run_trainings(_job(), 12, tmp_path, processes=1, trainer=counting)
     assert sorted(read_results(_job(), 12, tmp_path)) == trained == list(range(7))
     rest: list[int] = []
 
@@ -122,14 +122,14 @@ def test_a_resumed_audit_trains_nothing_twice_and_ends_the_same(tmp_path):
         rest.append(number)
         return shifted(job, number, work)
 
-    resumed = run_trials(_job(), 12, tmp_path, processes=1, trainer=counting_on)
+    resumed = run_trainings(_job(), 12, tmp_path, processes=1, trainer=counting_on)
     assert rest == list(range(7, 12))
-    assert resumed == run_trials(_job(), 12, tmp_path / "undisturbed", processes=1, trainer=shifted)
+    assert resumed == run_trainings(_job(), 12, tmp_path / "undisturbed", processes=1, trainer=shifted)
     assert not (tmp_path / "work").exists()
 
 
 def test_results_of_another_key_or_job_and_damaged_ones_are_refused(tmp_path):
-    run_trials(_job(), 4, tmp_path, processes=1, trainer=shifted)
+    run_trainings(_job(), 4, tmp_path, processes=1, trainer=shifted)
     for other in (_job(key=b"o" * 32), _job(identity="another config")):
         with pytest.raises(InputError, match=r"00000.json' is the result of another audit \(its key, config"):
             read_results(other, 4, tmp_path)
@@ -152,33 +152,33 @@ def test_one_failing_training_is_named_in_one_line(tmp_path):
         r"^training 3 failed \(RuntimeError: out of luck\); finished ones are kept, and the same command goes on$"
     )
     with pytest.raises(ResumableError, match=expected):
-        run_trials(_job(), 6, tmp_path, processes=1, trainer=fails)
+        run_trainings(_job(), 6, tmp_path, processes=1, trainer=fails)
     assert sorted(read_results(_job(), 6, tmp_path)) == [0, 1, 2]
 
 
 @pytest.mark.slow
 def test_processes_give_what_one_process_gives_and_their_death_is_one_line(tmp_path):
-    alone = run_trials(_job(), 9, tmp_path / "one", processes=1, trainer=shifted)
-    assert run_trials(_job(), 9, tmp_path / "two", processes=2, trainer=shifted) == alone
+    alone = run_trainings(_job(), 9, tmp_path / "one", processes=1, trainer=shifted)
+    assert run_trainings(_job(), 9, tmp_path / "two", processes=2, trainer=shifted) == alone
     with pytest.raises(ResumableError, match="training 3 failed"):
-        run_trials(_job(), 9, tmp_path / "fail", processes=2, trainer=fails)
+        run_trainings(_job(), 9, tmp_path / "fail", processes=2, trainer=fails)
     with pytest.raises(ResumableError, match=r"ended from outside during one of the trainings .*2.*fewer --processes"):
-        run_trials(_job(), 9, tmp_path / "dies", processes=2, trainer=dies)
+        run_trainings(_job(), 9, tmp_path / "dies", processes=2, trainer=dies)
 
 
 ENDLESS = """
 import signal, sys
 sys.path[:0] = [{root!r}]
 from pathlib import Path
-from heldin.jobs.retraining.runs import run_trials
+from heldin.jobs.retraining.runs import run_trainings
 from tests.jobs.test_trials import _job, sleeps
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    run_trials(_job(), 4, Path({folder!r}), processes=2, trainer=sleeps)
+    run_trainings(_job(), 4, Path({folder!r}), processes=2, trainer=sleeps)
 """
 
 
-def sleeps(job: TrialJob, number: int, work: Path) -> Trial:
+def sleeps(job: TrainingJob, number: int, work: Path) -> Training:
     (work.parent.parent / f"began-{number}").touch()
     time.sleep(600)
     return shifted(job, number, work)
@@ -219,7 +219,7 @@ def _until(done, seconds: float) -> None:
 
 
 def _audit(config=None, runs=24, **options):
-    return TrialsAudit(config or _config(), runs, **options)
+    return TrainingsAudit(config or _config(), runs, **options)
 
 
 @pytest.fixture
@@ -231,24 +231,24 @@ def fixed_key(monkeypatch):
 def test_a_trainer_of_known_epsilon_and_one_without_noise(tmp_path, fixed_key):
     true = gaussian_epsilon(3.0, 1e-5)  # of N(3, 1) against N(0, 1)
     assert true == pytest.approx(16.68, abs=0.01)
-    honest = audit_trials(
+    honest = audit_trainings(
         _audit(_config(target_epsilon=17), 200), tmp_path / "a", QUIET, command="x", processes=1, trainer=shifted
     )
     verdicts = {v.claim: v.outcome for v in honest.judgement.verdicts}
     assert set(verdicts.values()) == {"consistent"}, verdicts
-    assert 1 < honest.trials.epsilon_lower < true
-    broken = audit_trials(
+    assert 1 < honest.trainings.epsilon_lower < true
+    broken = audit_trainings(
         _audit(runs=60, claims=((1.0, 1e-5),)), tmp_path / "b", QUIET, command="x", processes=1, trainer=noiseless
     )
     assert [(v.outcome, v.standing) for v in broken.judgement.verdicts] == [("violated", "certified")] * 2
     assert broken.judgement.exit_code == 3
-    assert broken.judgement.bounds[0].epsilon_lower == broken.trials.epsilon_lower > 1
+    assert broken.judgement.bounds[0].epsilon_lower == broken.trainings.epsilon_lower > 1
 
 
 def test_a_real_audit_is_the_same_after_a_kill_and_can_be_recomputed(tmp_path, fixed_key, monkeypatch):
     from heldin.jobs.retraining import runs as trial_runs
 
-    real = trial_runs.train_trial
+    real = trial_runs.train_one
     left = [6]
 
     def mortal(job, number, work):
@@ -259,43 +259,41 @@ def test_a_real_audit_is_the_same_after_a_kill_and_can_be_recomputed(tmp_path, f
 
     job = _audit(_config(steps=2), 16, documents=3)
     with pytest.raises(KeyboardInterrupt):
-        audit_trials(job, tmp_path / "a", QUIET, command="x", processes=1, trainer=mortal)
-    resumed = audit_trials(job, tmp_path / "a", QUIET, command="x", processes=1)
-    whole = audit_trials(job, tmp_path / "b", QUIET, command="x", processes=1)
-    same = {"created", "environment", "trials", "training"}
+        audit_trainings(job, tmp_path / "a", QUIET, command="x", processes=1, trainer=mortal)
+    resumed = audit_trainings(job, tmp_path / "a", QUIET, command="x", processes=1)
+    whole = audit_trainings(job, tmp_path / "b", QUIET, command="x", processes=1)
+    same = {"created", "environment", "trainings", "training"}
     assert resumed.model_dump(exclude=same) == whole.model_dump(exclude=same)
     times = {"seconds_each"}
-    assert resumed.trials.model_dump(exclude=times) == whole.trials.model_dump(exclude=times)
-    stored = read_record(tmp_path / "a" / "record.json").model_dump()
-    for name, value in record_again(tmp_path / "a", QUIET).items():
-        again = [v.model_dump() for v in value] if isinstance(value, list) else value
-        assert (again.model_dump() if hasattr(again, "model_dump") else again) == stored[name], name
+    assert resumed.trainings.model_dump(exclude=times) == whole.trainings.model_dump(exclude=times)
+    stored, again = read_record(tmp_path / "a" / "record.json"), body_again(tmp_path / "a", QUIET)
+    assert again.model_dump() == stored.model_dump(include=set(Body.model_fields))
     assert resumed.training.epsilon <= 1
-    assert resumed.trials.documents == 3
+    assert resumed.trainings.documents == 3
     with_user = [json.loads(p.read_text(encoding="utf-8")) for p in sorted((tmp_path / "a" / "runs").iterdir())]
     assert len({result["score"] for result in with_user}) == 16  # every training drew noise of its own
     (tmp_path / "a" / "runs" / "00005.json").unlink()
     with pytest.raises(InputError, match="has no result of training 5: the audit is not finished"):
-        record_again(tmp_path / "a", QUIET)
+        body_again(tmp_path / "a", QUIET)
 
 
 def test_a_folder_of_another_audit_is_refused_with_what_differs(tmp_path, fixed_key):
     out = tmp_path / "a"
-    audit_trials(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
+    audit_trainings(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
     with pytest.raises(InputError, match=r"with other options \(options.runs differ\): give the same"):
-        audit_trials(_audit(runs=30), out, QUIET, command="x", processes=1, trainer=shifted)
+        audit_trainings(_audit(runs=30), out, QUIET, command="x", processes=1, trainer=shifted)
     with pytest.raises(InputError, match=r"\(config.defense differ\)"):
-        audit_trials(_audit(_config(target_epsilon=2)), out, QUIET, command="x", processes=1, trainer=shifted)
+        audit_trainings(_audit(_config(target_epsilon=2)), out, QUIET, command="x", processes=1, trainer=shifted)
     (out / "ledger" / "key").write_text("ab" * 32, encoding="utf-8")
     with pytest.raises(InputError, match="00000.json' is the result of another audit"):
-        audit_trials(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
+        audit_trainings(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
     (out / "ledger" / "key").unlink()
     with pytest.raises(InputError, match="is missing or damaged: this audit cannot go on"):
-        audit_trials(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
+        audit_trainings(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.txt").touch()
     with pytest.raises(InputError, match="is not empty and holds no such audit"):
-        audit_trials(_audit(), tmp_path / "b", QUIET, command="x", processes=1, trainer=shifted)
+        audit_trainings(_audit(), tmp_path / "b", QUIET, command="x", processes=1, trainer=shifted)
 
 
 @pytest.mark.parametrize(
@@ -313,21 +311,21 @@ def test_a_folder_of_another_audit_is_refused_with_what_differs(tmp_path, fixed_
 def test_configs_that_cannot_be_audited_so_are_one_line(tmp_path, change, line):
     config = parse_config({**TRIAL, **change}, "tiny")
     with pytest.raises(InputError, match=line):
-        audit_trials(_audit(config), tmp_path / "a", QUIET, command="x", processes=1, trainer=shifted)
+        audit_trainings(_audit(config), tmp_path / "a", QUIET, command="x", processes=1, trainer=shifted)
     assert not (tmp_path / "a").exists()
 
 
 def test_a_training_that_the_mechanism_refuses_is_named(tmp_path, fixed_key):
     capped = _config(population=2, cohort=1, sampler="shuffled", target_epsilon=None, noise_multiplier=1.0)
     with pytest.raises(InputError, match=r"^training 0: the corpus has \d+ units, more than the public population 2"):
-        audit_trials(_audit(capped), tmp_path / "a", QUIET, command="x", processes=1)
+        audit_trainings(_audit(capped), tmp_path / "a", QUIET, command="x", processes=1)
 
 
 @pytest.mark.slow
 def test_noise_forgotten_in_the_real_trainer_is_a_certified_violation_and_the_right_one_is_not(
     tmp_path, fixed_key, monkeypatch
 ):
-    right = audit_trials(_audit(runs=80), tmp_path / "right", QUIET, command="x", processes=1)
+    right = audit_trainings(_audit(runs=80), tmp_path / "right", QUIET, command="x", processes=1)
     assert right.judgement.exit_code == 0
     assert right.judgement.verdicts[0].outcome == "consistent"
     import torch
@@ -336,7 +334,7 @@ def test_noise_forgotten_in_the_real_trainer_is_a_certified_violation_and_the_ri
         return torch.zeros(shape, device=device)
 
     monkeypatch.setattr("heldin.finetune.private.gaussian", silent)
-    wrong = audit_trials(_audit(runs=80, claims=((1.0, 1e-5),)), tmp_path / "wrong", QUIET, command="x", processes=1)
+    wrong = audit_trainings(_audit(runs=80, claims=((1.0, 1e-5),)), tmp_path / "wrong", QUIET, command="x", processes=1)
     assert [(v.outcome, v.standing) for v in wrong.judgement.verdicts] == [("violated", "certified")] * 2
     assert wrong.judgement.exit_code == 3
-    assert wrong.trials.epsilon_lower > 1
+    assert wrong.trainings.epsilon_lower > 1

@@ -8,8 +8,7 @@ from scipy import stats
 
 from heldin.base.errors import InputError
 from heldin.bounds.thresholds import Counts, clopper_pearson
-from heldin.bounds.verdict import stated_claim
-from heldin.jobs.retraining.bounds import (
+from heldin.bounds.trainings import (
     BOUND,
     COVERAGE,
     certify,
@@ -18,6 +17,7 @@ from heldin.jobs.retraining.bounds import (
     pilot_size,
     reach_line,
 )
+from heldin.bounds.verdict import stated_claim
 from tests.coverage.measure import SLACK, most_wrong
 from tests.coverage.mechanisms import DELTA, gaussian, randomised_response, subsampled
 
@@ -74,12 +74,12 @@ def test_the_bound_stands_first_and_bounds_that_need_no_threshold_use_all_traini
     rng = np.random.default_rng(0)
     member = rng.random(120) < 0.5
     found = certify(rng.standard_normal(120) + 3 * member, member, threshold=None, delta=DELTA)
-    names = [bound.name for bound in found.result.bounds]
+    names = [bound.name for bound in found.judgement.bounds]
     assert names[0] == BOUND
     assert {"one-run", "ROC band", "AUROC"} <= set(names)
-    assert "Clopper-Pearson, fixed" not in {r.name for r in found.result.refused}
-    assert found.result.users == 120
-    assert found.result.bounds[0].epsilon_lower == found.epsilon
+    assert "Clopper-Pearson, fixed" not in {r.name for r in found.judgement.refused}
+    assert found.judgement.users == 120
+    assert found.judgement.bounds[0].epsilon_lower == found.epsilon
     # the same limits pay for both directions: never below the bound that pays for each
     assert found.epsilon >= clopper_pearson(found.counts, DELTA, pairs=2)
 
@@ -122,7 +122,7 @@ def test_the_simulation_is_of_the_code_that_certifies():
         assert c.members + c.non_members == 75
         ratio = max((low - known.delta) / high, (1 - high - known.delta) / (1 - low))
         assert found.epsilon == pytest.approx(np.log(max(1.0, ratio)))
-        assert (found.result.verdict.outcome == "violated") == (low > known.ceiling.tpr_at(high))
+        assert (found.judgement.verdict.outcome == "violated") == (low > known.ceiling.tpr_at(high))
 
 
 def test_a_true_mechanism_is_rarely_called_wrong_and_a_false_claim_often():

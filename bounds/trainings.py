@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.base.errors import InputError
+from heldin.base.errors import TooFewUsers
 from heldin.bounds import verdict
 from heldin.bounds.bands import both_bands
-from heldin.bounds.catalogue import BoundResult, NamedBound, RefusedBound, evaluate
-from heldin.bounds.power import trials_reach
+from heldin.bounds.judgement import Bound, Judgement, RefusedBound, evaluate
+from heldin.bounds.power import trainings_reach
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.thresholds import Counts, counts_at, epsilon_of_rates, limits, rate_at_least, rate_at_most
 from heldin.bounds.verdict import Assignment, Claim, Design, Standing
@@ -27,12 +27,12 @@ Array = NDArray[np.float64]
 PILOT = 0.25  # of the trainings; simulated against a half and against ROC bands in docs/independent-trainings.md
 BOUND = "Clopper-Pearson, one threshold"
 COVERAGE = 0.995  # lowest of 2,000 simulated audits a mechanism: tests/jobs/test_trial_bounds.py, -m slow
-_AT_THRESHOLD = ("Clopper-Pearson, fixed", "Bayesian interval")
+WORST_CASE_USER = "worst-case user"
 _COIN = Assignment.COIN
 
 
 @dataclass(frozen=True)
-class TrialTest:
+class ThresholdTest:
     """What was tested and found.
 
     Attributes:
@@ -42,7 +42,7 @@ class TrialTest:
         counts: of the tested trainings at the threshold.
         epsilon: certified by this test, 95 %: the bound that was chosen before looking.
         reach: what the tested trainings would have certified if all had been told apart.
-        result: every bound that the design supports, and the verdicts.
+        judgement: every bound that the design supports, and the verdicts.
     """
 
     pilot: int
@@ -50,7 +50,7 @@ class TrialTest:
     counts: Counts | None
     epsilon: float
     reach: float
-    result: BoundResult
+    judgement: Judgement
 
 
 def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
@@ -65,7 +65,7 @@ def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
 def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, claims: Sequence[Claim]) -> list[str]:
     """What these coins let the trainings say at best, a line each, to be read before they are paid for.
 
-    Raises InputError where even perfect separation would certify nothing.
+    Raises TooFewUsers where even perfect separation would certify nothing.
     """
     pilot = pilot_size(member, threshold)
     design = _design(threshold if pilot == 0 else 0.0)
@@ -74,8 +74,8 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
     try:
         most = verdict.max_certifiable_epsilon(n1, n0, delta, design)
         verdict.max_certifiable_epsilon(n1, n0, delta, paid)  # claims pay for each other
-    except InputError as error:
-        raise InputError(f"{member.size} trainings are too few ({error}): raise --runs") from error
+    except TooFewUsers as error:
+        raise TooFewUsers(f"{member.size} trainings are too few ({error}): raise --runs") from error
     how = f"the first {pilot} pick the threshold" if pilot else "all are tested"
     lines = [f"power: {how}, so that {n1} with and {n0} without the user can certify at most epsilon {most:.3g}"]
     for claim in claims:
@@ -86,7 +86,7 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
 
 def reach_line(runs: int) -> str:
     """What so many trainings can certify at best, 3.28 for 200 (accounting.md section 7): the first line printed."""
-    most = trials_reach(runs - runs // 2, runs // 2)
+    most = trainings_reach(runs - runs // 2, runs // 2)
     return (
         f"power: {runs} trainings, half of them with the worst-case user, can certify at most epsilon {most:.2f} per"
         " user, if a threshold fixed beforehand tells all of them apart"
@@ -95,7 +95,7 @@ def reach_line(runs: int) -> str:
 
 def certify(
     scores: Array, member: NDArray[np.bool_], *, threshold: float | None, delta: float, claims: Sequence[Claim] = ()
-) -> TrialTest:
+) -> ThresholdTest:
     """Bounds and verdicts from scores of independent trainings in the order of their numbers.
 
     Args:
@@ -105,25 +105,28 @@ def certify(
         delta: of the bounds.
         claims: each is tested at 5 % over their number.
 
-    Raises InputError for scores that are not finite or all the same, and too few trainings of a side.
+    Raises:
+        InputError: scores that are not finite.
+        ConstantScores: all are the same.
+        TooFewUsers: too few trainings of a side.
     """
     pilot = pilot_size(member, threshold)
     everything = LabelledScores(scores, member)
     if threshold is None and not pilot:
         result = evaluate(everything, _design(None), delta=delta, claims=claims)
         epsilon = max(band.epsilon(delta) for band in both_bands(everything) if band is not None)
-        return TrialTest(0, None, None, epsilon, result.verdict.max_certifiable_epsilon, result)
+        return ThresholdTest(0, None, None, epsilon, result.verdict.max_certifiable_epsilon, result)
     at = pick_threshold(scores[:pilot], member[:pilot], delta) if threshold is None else threshold
     tested, design = LabelledScores(scores[pilot:], member[pilot:]), _design(at)
     counts, own = counts_at(tested, at), evaluate(tested, design, delta=delta, claims=claims)
     tpr, fpr = limits(counts, design.alpha / 2)
     epsilon = float(epsilon_of_rates(np.array(tpr), np.array(fpr), delta))
-    bound = NamedBound(BOUND, epsilon, 1.0 - design.alpha, own.verdict.standing, COVERAGE)
-    others, refused = _without_threshold(everything, delta)
+    bound = Bound(BOUND, epsilon, 1.0 - design.alpha, own.verdict.standing, COVERAGE, WORST_CASE_USER)
+    others, refused = _without_threshold(everything, own)
     estimates = tuple(b for b in own.bounds if b.standing is Standing.ESTIMATE)
     both = replace(own, users=scores.size, bounds=(bound, *others, *estimates), refused=refused)
     reach = verdict.max_certifiable_epsilon(counts.members, counts.non_members, delta, design)
-    return TrialTest(pilot, at, counts, epsilon, reach, both)
+    return ThresholdTest(pilot, at, counts, epsilon, reach, both)
 
 
 def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, alpha: float = 0.05) -> float:
@@ -146,15 +149,24 @@ def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, al
 
 
 def _without_threshold(
-    everything: LabelledScores, delta: float
-) -> tuple[tuple[NamedBound, ...], tuple[RefusedBound, ...]]:
-    """The bounds that need no threshold, and so no pilot: they use all trainings, where these are enough for them."""
+    everything: LabelledScores, own: Judgement
+) -> tuple[tuple[Bound, ...], tuple[RefusedBound, ...]]:
+    """The bounds that need no threshold, and so no pilot: they use all trainings, where these are enough for them.
+
+    Those that ``own`` has at its threshold are not refused.
+    """
     try:
-        found = evaluate(everything, _design(None), delta=delta)
-    except InputError as error:
-        return (), (RefusedBound("bounds without a threshold", str(error)),)
-    return found.bounds, tuple(r for r in found.refused if r.name not in _AT_THRESHOLD)
+        found = evaluate(everything, _design(None), delta=own.delta)
+    except TooFewUsers as error:
+        return (), (RefusedBound("bounds without a threshold", str(error), WORST_CASE_USER),)
+    at_threshold = {bound.name for bound in own.bounds}
+    return found.bounds, tuple(r for r in found.refused if r.name not in at_threshold)
 
 
 def _design(threshold: float | None) -> Design:
-    return Design(_COIN, independent_trials=True, thresholds=() if threshold is None else (threshold,))
+    return Design(
+        _COIN,
+        independent_trainings=True,
+        thresholds=() if threshold is None else (threshold,),
+        subjects=WORST_CASE_USER,
+    )

@@ -43,21 +43,21 @@ def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, confi
     assert "24 independent trainings certify" in printed.splitlines()[0]
     assert printed.splitlines()[-1] == "answer: inconclusive"
     record = read_record(out / "record.json")
-    assert (record.kind, record.trials.runs, record.trials.documents) == ("trials", 24, 2)
+    assert (record.kind, record.trainings.runs, record.trainings.documents) == ("trainings", 24, 2)
     assert record.training.epsilon == pytest.approx(4, abs=0.01)
     assert [v.claim for v in record.judgement.verdicts] == [
         "the accountant's curve (epsilon 4 at delta 1e-05)",
         "epsilon 8 at delta 1e-05",
     ]
     assert {v.standing for v in record.judgement.verdicts} == {"certified"}
-    assert record.split.held_in == record.trials.with_user == 24 - record.split.held_out
+    assert record.split.held_in == record.trainings.with_user == 24 - record.split.held_out
     secret = (out / "ledger" / "key").read_text(encoding="ascii")
     assert secret not in (out / "record.json").read_text(encoding="utf-8")
     assert (out / "ledger" / "key").stat().st_mode & 0o777 == 0o600
     assert len(list((out / "runs").iterdir())) == 24
     (out / "runs" / "00004.json").unlink()
     before = {p.name: p.stat().st_mtime_ns for p in (out / "runs").iterdir()}
-    kept = record.model_dump(exclude={"created", "environment", "training", "trials"})
+    kept = record.model_dump(exclude={"created", "environment", "training", "trainings"})
     code, _, err = call(*command, "--claim", "epsilon=8,delta=1e-5")
     assert code == 0, err
     after = {p.name: p.stat().st_mtime_ns for p in (out / "runs").iterdir()}
@@ -83,7 +83,7 @@ def test_its_scores_go_into_heldin_bound(call, config, tmp_path):
     results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / "runs").iterdir())]
     assert [float(row["score"]) for row in rows] == [result["score"] for result in results]
     assert [int(row["member"]) for row in rows] == [result["held_in"] for result in results]
-    design = ["--assignment", "coin", "--independent-trials", "--plan", out / "plan.json"]
+    design = ["--assignment", "coin", "--independent-trainings", "--plan", out / "plan.json"]
     code, printed, err = call("bound", out / "scores.csv", *design, "--json")
     assert code == 0, err
     said = {b["name"]: b["epsilon_lower"] for b in json.loads(printed)["bounds"]}

@@ -1,0 +1,107 @@
+"""The answer as a record keeps it: headline, what stands before it, and the test behind it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heldin.audit.coarse import brief
+from heldin.audit.decision import Decision, DecisionConfig, Evidence, decide
+from heldin.audit.family import Family
+from heldin.audit.headline import USERS, Wording, headline, notes
+from heldin.audit.preregistration import Preregistration
+from heldin.audit.randomisation import Law
+from heldin.audit.sides import Sides
+from heldin.base.facts import Facts
+from heldin.bounds.judgement import Judgement
+
+
+class DecisionFacts(Facts):
+    """The answer and what it was decided by.
+
+    Attributes:
+        headline: the answer in a sentence or two.
+        notes: what stands before it.
+        decision: the answer and what it rests on.
+        by: the thresholds.
+        scores: how many the family has.
+        law: by which the assignment was redrawn.
+        auroc_p: of the family of AUROCs, by the randomisation test.
+        tpr_p: of the family of true-positive rates.
+        reversed_p: of scores that tell the sides apart the wrong way round.
+    """
+
+    headline: str
+    notes: list[str]
+    decision: Decision
+    by: DecisionConfig
+    scores: int
+    law: Law
+    auroc_p: float
+    tpr_p: float
+    reversed_p: float
+
+
+def decision_facts(
+    family: Family,
+    fixed: Preregistration,
+    *,
+    sides: Sides,
+    flaws: Sequence[str] = (),
+    judgements: Sequence[Judgement] = (),
+    said: Sequence[str] = (),
+    what: Wording = USERS,
+) -> DecisionFacts:
+    """The answer for the record.
+
+    Args:
+        family: evaluated and tested.
+        fixed: the thresholds, and what was promised.
+        sides: how membership came about.
+        flaws: why the comparison is not valid.
+        judgements: the verdicts on the claims, those of the scored users first.
+        said: lines that stand beneath the headline besides those that the evidence gives.
+        what: is told apart.
+    """
+    test, member, by = family.test, family.member, fixed.decision
+    margins = dict(zip(test.fprs, test.tpr_margins, strict=True))
+    rejecting = [v for j in judgements for v in j.verdicts if v.exit_code]
+    gravest = min(rejecting, key=lambda v: v.exit_code, default=None)
+    scored = judgements[0].verdicts[0].subjects if judgements and judgements[0].verdicts else None
+    ceilings = [claim.ceiling for claim in fixed.claims]
+    fprs = sorted({rate.fpr for score in family.scores for rate in score.evidence.rates})
+    evidence = Evidence(
+        users=int(member.size),
+        held_out=int((~member).sum()),
+        scores=tuple(score.evidence for score in family.scores),
+        auroc_p=test.auroc_p,
+        tpr_p=test.tpr_p,
+        reversed_p=test.reversed_p,
+        auroc_margin=test.auroc_margin,
+        tpr_margin=margins.get(by.fpr),
+        exact=sides.witnessed,
+        flaws=tuple(flaws),
+        ceiling=min((ceiling.auroc for ceiling in ceilings), default=None),
+        ceiling_rates=tuple((f, min(ceiling.tpr_at(f) for ceiling in ceilings)) for f in fprs) if ceilings else (),
+        violated=gravest.standing if gravest else None,
+        violated_by=gravest.subjects if gravest and gravest.subjects != scored else None,
+    )
+    decided = decide(evidence, by)
+    shown_tpr = None if decided.excluded_tpr is None else brief(decided.excluded_tpr)
+    decided = replace(decided, excluded_auroc=brief(decided.excluded_auroc), excluded_tpr=shown_tpr)
+    lengths = [score.length_correlation for score in family.scores]
+    return DecisionFacts(
+        headline=headline(evidence, decided, by, what),
+        notes=[*notes(evidence, by, lengths, what), *said],
+        decision=decided,
+        by=by,
+        scores=len(family.scores),
+        law=test.law,
+        auroc_p=test.auroc_p,
+        tpr_p=test.tpr_p,
+        reversed_p=test.reversed_p,
+    )
+
+
+def shown_of(facts: DecisionFacts) -> set[int]:
+    """Numbers of the scores whose curves a record may show: the leading one and the one that the headline names."""
+    strongest = facts.decision.strongest
+    return {0} if strongest is None else {0, strongest}

@@ -1,0 +1,104 @@
+"""What the scores of many independent trainings say, with a worst-case user or without: answer, bounds, verdicts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldin.attacks.statistics import LikelihoodRatio
+from heldin.audit.answer import decision_facts
+from heldin.audit.attack_results import attack_results
+from heldin.audit.canary_groups import COINS
+from heldin.audit.family import Variant, evaluate_family
+from heldin.audit.headline import TRAININGS
+from heldin.audit.preregistration import Preregistration
+from heldin.audit.results import Results, TrainingsFacts
+from heldin.base.errors import ConstantScores, TooFewUsers
+from heldin.bounds.judgement import Judgement, nothing_judged
+from heldin.bounds.trainings import WORST_CASE_USER, ThresholdTest, certify
+from heldin.bounds.verdict import NO_CLAIM
+
+SCORE = LikelihoodRatio().name
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingScores:
+    """n trainings in the order of their numbers.
+
+    Attributes:
+        scores: shape (n,); higher means more likely with the worst-case user.
+        member: shape (n,), each decided by its own fair coin.
+        seconds: that each took, shape (n,).
+        documents: of the worst-case user.
+        target: what was trained: the config's defense, or none.
+    """
+
+    scores: NDArray[np.float64]
+    member: NDArray[np.bool_]
+    seconds: Sequence[float]
+    documents: int
+    target: Literal["defense", "none"]
+
+
+def results_of_trainings(its: TrainingScores, fixed: Preregistration, *, threshold: float | None) -> Results:
+    """Test the trainings' scores, judge the claims, and decide.
+
+    Args:
+        its: what was trained and scored.
+        fixed: before any score was seen.
+        threshold: fixed before looking; None: the first quarter picks it.
+    """
+    family = evaluate_family([Variant(SCORE, "mean")], [its.scores], its.member, fixed, sides=COINS, least=1)
+    test: ThresholdTest | None = None
+    try:
+        test = certify(its.scores, its.member, threshold=threshold, delta=fixed.delta, claims=fixed.claims)
+        judgement = test.judgement
+    except (TooFewUsers, ConstantScores) as error:  # a finding, not a failure
+        judgement = nothing_judged(its.member.size, fixed.delta, str(error), WORST_CASE_USER)
+    decision = decision_facts(family, fixed, sides=COINS, judgements=[judgement], what=TRAININGS)
+    certified = _certified(its, test, judgement)
+    return Results(
+        decision=decision.model_copy(update={"headline": f"{decision.headline} {certified}"}),
+        attacks=attack_results(family, fixed.audit.fprs, shown={0}),
+        blind=[],
+        judgement=judgement,
+        trainings=_facts(its, test),
+    )
+
+
+def _facts(its: TrainingScores, test: ThresholdTest | None) -> TrainingsFacts:
+    counts = test.counts if test else None
+    return TrainingsFacts(
+        runs=its.scores.size,
+        with_user=int(its.member.sum()),
+        documents=its.documents,
+        target=its.target,
+        pilot=test.pilot if test else 0,
+        threshold=test.threshold if test else None,
+        members=counts.members if counts else None,
+        true_positives=counts.true_positives if counts else None,
+        non_members=counts.non_members if counts else None,
+        false_positives=counts.false_positives if counts else None,
+        epsilon_lower=test.epsilon if test else None,
+        reach=test.reach if test else None,
+        seconds_each=round(float(np.median(its.seconds)), 2),
+    )
+
+
+def _certified(its: TrainingScores, test: ThresholdTest | None, judgement: Judgement) -> str:
+    """The bound that was chosen before looking, which the highest of several was not, and what it says of claims."""
+    least = test.epsilon if test else 0.0
+    certify = f"certify an epsilon of at least {least:.2f}" if least > 0 else "certify no epsilon above zero"
+    outcomes = [v.outcome for v in judgement.verdicts if v.claim != NO_CLAIM]
+    if not outcomes:
+        stands = "no claim was tested"
+    elif "violated" in outcomes:
+        stands = "what is claimed is violated"
+    elif set(outcomes) == {"consistent"}:
+        stands = "consistent with what is claimed"
+    else:
+        stands = "inconclusive on what is claimed"
+    what = " without any defense" if its.target == "none" else ""
+    return f"{its.scores.size} independent trainings{what} {certify}; {stands}."

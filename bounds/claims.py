@@ -1,0 +1,44 @@
+"""What somebody promises, as people write it or as a plan states it, to be tested as a claim."""
+
+from pathlib import Path
+
+from heldin.base.errors import InputError
+from heldin.bounds import verdict
+from heldin.bounds.noise_family import noise_family
+from heldin.bounds.verdict import Claim
+from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.defenses.plan_file import read_plan
+
+
+def parse_claim(text: str) -> Claim:
+    """A claim as people write it: "epsilon=4,delta=1e-6". Raises InputError for anything else."""
+    parts = [part.split("=", 1) for part in text.split(",")]
+    fields = {pair[0].strip(): pair[1].strip() for pair in parts if len(pair) == 2}
+    if sorted(fields) != ["delta", "epsilon"] or len(parts) != 2:
+        raise InputError(f"claim '{text}' is not of the form epsilon=4,delta=1e-6")
+    try:
+        epsilon, delta = float(fields["epsilon"]), float(fields["delta"])
+    except ValueError:
+        raise InputError(f"claim '{text}': epsilon and delta must be numbers, as epsilon=4,delta=1e-6") from None
+    return verdict.stated_claim(epsilon, delta)
+
+
+def plan_claim(path: Path) -> Claim:
+    """The accountant's curve of a plan.json. Raises InputError for a plan without a guarantee, or none for users."""
+    return mechanism_claim(read_plan(path), str(path))
+
+
+def mechanism_claim(mechanism: Mechanism, name: str = "plan") -> Claim:
+    """The accountant's curve of a mechanism; errors of `plan_claim`, beginning with `name`."""
+    promise = mechanism.guarantee()
+    if not isinstance(promise, Guarantee):
+        raise InputError(f"{name}: {promise.label}: there is nothing to test; state an epsilon with --claim instead")
+    if promise.unit != "user":
+        raise InputError(
+            f"{name}: protects single examples, which promises nothing finite about a user: "
+            "state a user's epsilon with --claim instead"
+        )
+    ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, promise.delta)
+    family = noise_family(mechanism, promise.delta)
+    return verdict.curve_claim(ceiling, promise.epsilon, promise.delta, family)

@@ -1,0 +1,123 @@
+"""Scores of any tool, from a CSV file with the columns user, score, member: what `heldin bound` reads."""
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heldin.base.errors import InputError
+from heldin.bounds.judgement import Judgement, evaluate
+from heldin.bounds.scores import LabelledScores
+from heldin.bounds.verdict import Claim, Design
+from heldin.corpus.names import missing_names_line
+
+COLUMNS = ("user", "score", "member")
+ORIENTATIONS = {"member": 1.0, "non-member": -1.0}
+_YES, _NO = ("1", "true", "yes", "in", "member", "held_in"), ("0", "false", "no", "out", "non-member", "held_out")
+
+
+def bound_scores(
+    scores: LabelledScores,
+    design: Design,
+    *,
+    higher_is: str = "member",
+    delta: float | None = None,
+    claims: Sequence[Claim] = (),
+) -> Judgement:
+    """Bounds and verdicts of somebody's scores.
+
+    Args:
+        scores: as they are given.
+        design: how they came about; its thresholds are in the units of the scores.
+        higher_is: "member" or "non-member", whom a higher score speaks for.
+        delta: in (0, 1); None takes the first claim's.
+        claims: to test.
+
+    Raises:
+        InputError: another ``higher_is``, and what ``evaluate`` refuses.
+    """
+    if higher_is not in ORIENTATIONS:
+        raise InputError(f"higher-is '{higher_is}': choose member or non-member")
+    sign = ORIENTATIONS[higher_is]
+    # "score <= t" of a reversed score is "-score >= -t"
+    turned = replace(design, thresholds=tuple(sign * t for t in design.thresholds))
+    oriented = LabelledScores(sign * scores.scores, scores.member, scores.users)
+    found = evaluate(oriented, turned, delta=delta, claims=claims)
+    line = missing_names_line(scores.users or (), remedy="")
+    if line is None:
+        return found
+    said = line.removeprefix("warning: ")
+    return replace(found, verdicts=tuple(replace(its, warnings=(*its.warnings, said)) for its in found.verdicts))
+
+
+def read_scores(path: Path) -> LabelledScores:
+    """Reads user, score, member, sorted by user: the result does not depend on the order of the rows.
+
+    Raises InputError, one line with file and row, for an unreadable file, a missing column, a score without membership
+    and the reverse, a score that is no finite number (names the user), a user twice or in both groups.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, skipinitialspace=True, strict=True)
+            header = [str(name).strip() for name in reader.fieldnames or ()]
+            missing = [column for column in COLUMNS if column not in header]
+            if missing:
+                found = ", ".join(header) or "none"
+                raise InputError(f"{path}: no column '{missing[0]}' (columns: {found}): needs {', '.join(COLUMNS)}")
+            twice = next((column for column in COLUMNS if header.count(column) > 1), None)
+            if twice:
+                raise InputError(f"{path}: the column '{twice}' stands twice: rename one")
+            reader.fieldnames = header
+            rows: dict[str, tuple[float, bool]] = {}
+            for row in reader:
+                if None in row:
+                    raise InputError(f"{path}, row {reader.line_num}: more fields than the header has")
+                user, score, member = _row(path, reader.line_num, row)
+                if user in rows and rows[user][1] != member:
+                    raise InputError(f"{path}, row {reader.line_num}: user '{user}' is in both groups")
+                if user in rows:
+                    raise InputError(f"{path}, row {reader.line_num}: user '{user}' has two scores: give one per user")
+                rows[user] = (score, member)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text: give a CSV file with the columns {', '.join(COLUMNS)}") from None
+    except csv.Error as error:
+        raise InputError(f"{path}: not a CSV file ({error})") from None
+    if not rows:
+        raise InputError(f"{path}: no rows: give one per user")
+    users = tuple(sorted(rows))
+    try:
+        return LabelledScores(
+            np.array([rows[user][0] for user in users], dtype=np.float64),
+            np.array([rows[user][1] for user in users], dtype=np.bool_),
+            users,
+        )
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _row(path: Path, number: int, row: dict[str, Any]) -> tuple[str, float, bool]:
+    where = f"{path}, row {number}"
+    user, score, member = (str(row.get(column) or "").strip() for column in COLUMNS)
+    if not user:
+        raise InputError(f"{where}: no user name")
+    if "\n" in user:
+        raise InputError(f"{where}: a user name over several lines: is there a stray quotation mark before this row?")
+    if not member:
+        raise InputError(f"{where}: user '{user}' has a score but no membership: say 1 (held in) or 0")
+    if not score:
+        raise InputError(f"{where}: user '{user}' has membership but no score: score every user")
+    if member.lower() not in _YES + _NO:
+        raise InputError(f"{where}: membership '{member}' of user '{user}': say 1 (held in) or 0 (held out)")
+    try:
+        value = float(score)
+    except ValueError:
+        raise InputError(f"{where}: score '{score}' of user '{user}' is not a number") from None
+    if not math.isfinite(value):
+        raise InputError(f"{where}: the score of user '{user}' is {value}; no user may be dropped: score it again")
+    return user, value, member.lower() in _YES

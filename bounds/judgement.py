@@ -1,0 +1,172 @@
+"""What scores say of a promise: every valid bound at its own level, those refused with the reason, and the verdicts."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
+
+from heldin.base.errors import InputError
+from heldin.bounds import verdict
+from heldin.bounds.rules import RULES, plan_rule
+from heldin.bounds.scores import LabelledScores
+from heldin.bounds.verdict import Claim, Design, Standing, Verdict
+from heldin.defenses.accounting.guarantees import check_delta
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on epsilon per user.
+
+    Attributes:
+        name: of its rule (``bounds.rules``).
+        epsilon_lower: epsilon is at least this.
+        level: nominal confidence.
+        standing: what kind of statement it is.
+        coverage: the lowest measured of a nominal 0.95; None where none was.
+        subjects: whom it speaks of.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: str
+    epsilon_lower: float
+    level: float
+    standing: Standing
+    coverage: float | None
+    subjects: str = verdict.REAL_USERS
+
+
+@dataclass(frozen=True)
+class RefusedBound:
+    """A bound that the design does not support.
+
+    Attributes:
+        name: of its rule.
+        reason: why.
+        subjects: whom it would speak of.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: str
+    reason: str
+    subjects: str = verdict.REAL_USERS
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What scores say.
+
+    Attributes:
+        users: whose scores were judged, or trainings.
+        delta: of the bounds.
+        bounds: each valid at its own level.
+        refused: those that the design does not support.
+        verdicts: one for each claim, which pay for each other; one that says what was in reach where nobody claims.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    users: int
+    delta: float
+    bounds: tuple[Bound, ...]
+    refused: tuple[RefusedBound, ...]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict to act on."""
+        return verdict.gravest(self.verdicts)
+
+    @property
+    def exit_code(self) -> int:
+        """3 if a claim is violated with certainty at its level, 4 if only by indication, else 0."""
+        codes = [v.exit_code for v in self.verdicts]
+        return 3 if 3 in codes else max(codes, default=0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """bounds: [{name, epsilon_lower, level, standing, coverage}], refused: [{name, reason}], verdict: {...}."""
+        return {
+            "bounds": [_without_subjects(b) for b in self.bounds],
+            "refused": [_without_subjects(r) for r in self.refused],
+            "verdict": self.verdict.as_dict(),
+        }
+
+
+def nothing_judged(users: int, delta: float, reason: str, subjects: str = verdict.REAL_USERS) -> Judgement:
+    """Of scores that support no statement at all, for this reason."""
+    return Judgement(users, delta, (), (RefusedBound("all bounds", reason, subjects),), ())
+
+
+def evaluate(
+    scores: LabelledScores, design: Design, *, delta: float | None = None, claims: Sequence[Claim] = ()
+) -> Judgement:
+    """Every valid bound of scores, higher meaning member, and the verdict on each claim.
+
+    Args:
+        scores: joined to membership.
+        design: how they came about; its alpha is the error probability of each bound, and of all verdicts together.
+        delta: of the bounds, in (0, 1); None takes the first claim's.
+        claims: to test.
+
+    Raises:
+        InputError: a missing or invalid delta, or thresholds that are not finite.
+        TooFewUsers: even perfect separation would say nothing.
+    """
+    if delta is None:
+        if not claims:
+            raise InputError("delta is missing: give --delta, below 1 / number of users, or a claim that states it")
+        delta = claims[0].delta
+    check_delta(delta, 1)
+    if not all(math.isfinite(t) for t in design.thresholds):
+        raise InputError("a threshold fixed beforehand must be a finite number")
+    paid = replace(design, alpha=design.alpha / max(1, len(claims)))
+    verdicts = tuple(verdict.decide(scores, claim, paid) for claim in claims)
+    verdicts = verdicts or (verdict.undecided(scores, delta, design),)
+    standing = Standing.INDICATIVE if design.flaws(scores.held_in.size, scores.scores.size) else Standing.CERTIFIED
+    family = next((claim.family for claim in claims if claim.family is not None), None)
+    valid, refused = [], []
+    for rule in (*([plan_rule(family)] if family else []), *RULES):
+        reason = rule.refusal(scores, design)
+        if reason is not None:
+            refused.append(RefusedBound(rule.name, reason, design.subjects))
+            continue
+        epsilon = max(0.0, rule.compute(scores, design, delta))
+        its = rule.standing or standing
+        valid.append(Bound(rule.name, epsilon, 1.0 - design.alpha, its, rule.coverage, design.subjects))
+    return Judgement(scores.scores.size, delta, tuple(valid), tuple(refused), verdicts)
+
+
+def joined(judgements: Sequence[Judgement]) -> Judgement:
+    """Bounds and verdicts of several groups of people, each labelled with its own; delta of the first."""
+    return Judgement(
+        users=sum(j.users for j in judgements),
+        delta=judgements[0].delta,
+        bounds=tuple(bound for j in judgements for bound in j.bounds),
+        refused=tuple(refused for j in judgements for refused in j.refused),
+        verdicts=tuple(its for j in judgements for its in j.verdicts),
+    )
+
+
+def _without_subjects(of: Bound | RefusedBound) -> dict[str, Any]:
+    return {name: value for name, value in asdict(of).items() if name != "subjects"}
+
+
+def table(result: Judgement) -> str:
+    """The result as plain text, the verdict first, the reason with it."""
+    lines = []
+    for its in result.verdicts:
+        lines += [f"{its.outcome.value.upper()} ({its.standing.value}): {its.reason}"]
+        lines += [f"  warning: {text}" for text in its.warnings]
+    lines += ["", f"epsilon lower bounds at delta {result.delta:g}, {result.users} users, each at its own level"]
+    lines += [f"{'bound':<26}{'epsilon >=':>11}{'level':>8}{'standing':>13}{'coverage':>10}"]
+    for b in result.bounds:
+        coverage = "-" if b.coverage is None else f"{b.coverage:.3f}"
+        lines += [b.name] if len(b.name) > 25 else []
+        name = b.name if len(b.name) <= 25 else ""
+        lines += [f"{name:<26}{b.epsilon_lower:>11.3f}{b.level:>8.3g}{b.standing.value:>13}{coverage:>10}"]
+    lines += ["(none is valid for this design)"] if not result.bounds else []
+    lines += [""] + [f"refused: {r.name}: {r.reason}" for r in result.refused]
+    return "\n".join(lines).rstrip() + "\n"

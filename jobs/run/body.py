@@ -1,0 +1,68 @@
+"""The body of a run's record: what follows from its folder, made here by the run and again by ``heldin verify``."""
+
+from dataclasses import dataclass
+
+from heldin.defenses.mechanism import Mechanism
+from heldin.finetune.loop import TrainingResult
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.data import RunData, corpus_facts, split_facts
+from heldin.jobs.run.scoring import scoring_rule
+from heldin.jobs.run.statistics import RunResults
+from heldin.jobs.run.training import training_facts
+from heldin.models.loading import LanguageModel, same_tokens
+from heldin.record.document import Body
+from heldin.record.facts import DocumentsFacts, ModelFacts
+from heldin.record.masking import masked
+
+PRETRAINED_HERE = "the base model, pre-trained here"
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of a run: the target, the leading reference, and the name of the base model for messages."""
+
+    target: LanguageModel
+    reference: LanguageModel
+    base_name: str
+
+
+def run_body(
+    config: RunConfig, data: RunData, mechanism: Mechanism, training: TrainingResult, models: Models, found: RunResults
+) -> Body:
+    """Everything that a run found.
+
+    Args:
+        config: of the run.
+        data: its corpus and ledger.
+        mechanism: its plan.
+        training: how training ended.
+        models: target and reference.
+        found: by the statistics.
+    """
+    base = config.model.base
+    target = f"{models.base_name} fine-tuned in this run" if base else "fine-tuned in this run"
+    return Body(
+        **dict(found.results),
+        config=masked(config.model_dump(mode="json")),
+        corpus=corpus_facts(data.corpus),
+        split=split_facts(data),
+        target=model_facts(models.target, target),
+        reference=model_facts(models.reference, config.attack.reference or base or PRETRAINED_HERE),
+        training=training_facts(config, data, mechanism, training),
+        primary_attack=config.attack.primary,
+        attacker_texts=found.texts,
+        documents=DocumentsFacts(kind=config.attack.documents[0], known_by="measured"),
+        scoring_rule=scoring_rule(config.attack.max_characters),
+        per_text=not same_tokens(models.target.tokenizer, models.reference.tokenizer),
+        resamples=config.audit.resamples,
+    )
+
+
+def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
+    """What the record says of a model."""
+    return ModelFacts(
+        name=name,
+        parameters=lm.parameters(),
+        fingerprint=lm.fingerprint,
+        architecture=type(lm.model).__name__,
+    )

@@ -1,0 +1,105 @@
+"""What the scores of a run say: real users and canary users apart, each judged, and who is exposed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from heldin.attacks.table import TextStatistic
+from heldin.audit.assessment import parts_of, results_of
+from heldin.audit.canary_groups import CanaryFacts, canary_results, kinds_of
+from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposed_users, exposure_groups
+from heldin.audit.family import variants_of
+from heldin.audit.preregistration import Preregistration
+from heldin.audit.results import Results
+from heldin.audit.scored_users import ScoredUsers, scored_users
+from heldin.audit.sides import sides_of_run
+from heldin.base.progress import Reporter
+from heldin.bounds.judgement import Judgement, joined
+from heldin.bounds.verdict import Claim
+from heldin.corpus.split import Part
+from heldin.defenses.texts.data_side import TrainingRecord
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.data import RunData
+from heldin.jobs.run.texts import documents_of
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """What scores and membership of a run say together.
+
+    Attributes:
+        results: for the record.
+        texts: number of texts that were scored of real users.
+        people: every held-in user, for an owner-only file; never in the record.
+    """
+
+    results: Results
+    texts: int
+    people: list[Exposed]
+
+
+def run_results(
+    config: RunConfig,
+    data: RunData,
+    statistics: Sequence[TextStatistic],
+    claims: Sequence[Claim],
+    reporter: Reporter,
+) -> RunResults:
+    """Join scores with membership and judge.
+
+    Args:
+        config: of the run.
+        data: its store and ledger.
+        statistics: of every scored user's texts.
+        claims: to test.
+        reporter: where progress goes.
+    """
+    table = scored_users(statistics, data.membership())
+    texts = documents_of(config, data, table.users, config.attack.documents[0])
+    judged = 1 + len(kinds_of(data.canaries))
+    fixed = Preregistration(config.attack, config.audit, config.decision, claims, config.seed, judged)
+    parts = parts_of(len(variants_of(table.attacks, config.attack))) + 1 + bool(data.canaries)
+    with reporter.track("statistics", parts, "parts") as advance:
+        canaries, judgements = _canaries(config, data, statistics, fixed)
+        if data.canaries:
+            advance(1)
+        real = results_of(
+            table,
+            texts,
+            fixed,
+            sides=sides_of_run(data.ledger.assignment),
+            beside=judgements,
+            advance=advance,
+        )
+        people = _people(config, data, table)
+        advance(1)
+    exposure = ExposureFacts(users=len(people), groups=exposure_groups(people), correlations=correlations(people))
+    judgement = joined([real.judgement, *judgements]) if judgements else real.judgement
+    whole = real.model_copy(update={"judgement": judgement, "canaries": canaries, "exposure": exposure})
+    return RunResults(whole, sum(map(len, texts.values())), people)
+
+
+def _people(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Exposed]:
+    records = [data.store.record(row) for row in data.training_rows]
+    return exposed_users(
+        table,
+        [TrainingRecord(r.row, r.user, r.id, r.text) for r in records],
+        attack=config.attack.primary,
+        aggregation=config.attack.aggregations[0],
+    )
+
+
+def _canaries(
+    config: RunConfig, data: RunData, statistics: Sequence[TextStatistic], fixed: Preregistration
+) -> tuple[CanaryFacts | None, list[Judgement]]:
+    if not data.canaries:
+        return None, []
+    member: Mapping[str, bool] = data.canary_membership()
+    training = [row for user, its in member.items() if its for row in data.ledger.parts[user][Part.TRAIN]]
+    return canary_results(
+        scored_users(statistics, member),
+        documents_of(config, data, list(member), config.attack.documents[0]),
+        data.canaries,
+        fixed,
+        training_texts=len(training),
+        trained_on=len(set(training) & set(data.training_rows)),
+    )

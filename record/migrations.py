@@ -1,0 +1,49 @@
+"""Records that an earlier heldin wrote, brought up to the schema of today, one version at a time.
+
+Records of schemas 1 and 2 hold no randomisation test, which needs the scores: they cannot be brought up to date.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def migrated(content: dict[str, Any]) -> dict[str, Any]:
+    """The record's JSON in the schema of today; ``content`` stays as it is."""
+    while (step := _STEPS.get(content["schema_version"])) is not None:
+        content = step(content)
+    return content
+
+
+def _from_3(old: dict[str, Any]) -> dict[str, Any]:
+    """Trials became trainings, populations subjects; a judgement counts its users, and exit codes follow from it."""
+    new = {name: value for name, value in old.items() if name != "trials"}
+    trainings = old.get("trials")
+    new |= {"schema_version": 4, "kind": "trainings" if old.get("kind") == "trials" else old.get("kind")}
+    new["trainings"] = trainings
+    judgement = old.get("judgement")
+    if isinstance(judgement, dict):
+        new["judgement"] = {
+            **{name: [_with_subjects(its) for its in judgement.get(name, [])] for name in _LABELLED},
+            "delta": judgement.get("delta"),
+            "users": _judged(old),
+        }
+    config = old.get("config")
+    if isinstance(config, dict) and "trials" in config:
+        new["config"] = {("trainings" if name == "trials" else name): value for name, value in config.items()}
+    return new
+
+
+_LABELLED = ("bounds", "refused", "verdicts")
+_STEPS: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {3: _from_3}
+MIGRATED = tuple(sorted(_STEPS))
+
+
+def _with_subjects(old: dict[str, Any]) -> dict[str, Any]:
+    new = {name: value for name, value in old.items() if name not in ("population", "exit_code")}
+    return {**new, "subjects": old.get("population", "real users")}
+
+
+def _judged(old: dict[str, Any]) -> int:
+    """Users, or trainings, whose scores were judged: those on both sides, and canary users."""
+    split, canaries = old.get("split") or {}, old.get("canaries") or {}
+    return sum(part.get(side, 0) for part in (split, canaries) for side in ("held_in", "held_out"))

@@ -1,0 +1,95 @@
+"""A run that an earlier heldin made and judged: its record is still read, and its scores still say the same.
+
+``run`` is a run of 30 users and 12 canary users under ULS at epsilon 6, trained and judged at record schema 3, without
+its checkpoints. Another machine would train to other weights, but the statistics of these scores are the same anywhere.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from heldin.audit.results import Results
+from heldin.base.progress import LineReporter
+from heldin.defenses.plan_file import read_plan
+from heldin.jobs.run.data import prepare_data, read_corpus
+from heldin.jobs.run.plan import claims_of, read_run_config
+from heldin.jobs.run.score_file import read_scores
+from heldin.jobs.run.statistics import run_results
+from heldin.jobs.run.texts import scores_name, texts_under_attack
+from heldin.record.differences import compared
+from heldin.record.document import SCHEMA_VERSION, read_record, write_record
+
+GOLDEN = Path(__file__).parent / "run"
+QUIET = LineReporter(lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def recomputed(tmp_path_factory):
+    """What the golden run's scores say today."""
+    folder = tmp_path_factory.mktemp("golden") / "run"
+    shutil.copytree(GOLDEN, folder)
+    config, record = read_run_config(folder), read_record(folder / "record.json")
+    base = SimpleNamespace(
+        fingerprint=record.reference.fingerprint
+    )  # canary users stand in the ledger: none is crafted
+    data = prepare_data(config, folder, QUIET, read_corpus(config, QUIET), base)
+    of = scores_name(config, texts_under_attack(config, data), record.target.fingerprint, record.reference.fingerprint)
+    statistics = read_scores(folder / "scores.parquet", of=of)
+    return run_results(config, data, statistics, claims_of(read_plan(folder / "plan.json")), QUIET).results
+
+
+def test_the_statistics_of_a_golden_run_are_those_that_it_was_published_with(recomputed):
+    record = read_record(GOLDEN / "record.json")
+    count, differing = 0, []
+    for name in Results.model_fields:
+        some, found = compared(name, getattr(record, name), getattr(recomputed, name))
+        count += some
+        differing += [its for its in found if not its.where.endswith(".reason")]  # prose is free to improve
+    assert differing == []
+    assert count > 400
+
+
+def test_another_number_in_the_golden_record_would_be_seen(recomputed, tmp_path):
+    record = read_record(GOLDEN / "record.json")
+    bounds = record.judgement.as_dict()["bounds"]
+    assert compared("bounds", bounds, recomputed.judgement.as_dict()["bounds"])[1] == []
+    bounds[0]["epsilon_lower"] += 1e-6
+    assert [its.where for its in compared("bounds", bounds, recomputed.judgement.as_dict()["bounds"])[1]] == [
+        "bounds[0].epsilon_lower"
+    ]
+
+
+def test_a_record_of_schema_3_is_brought_up_to_date_and_loses_no_number(tmp_path):
+    old = json.loads((GOLDEN / "record.json").read_text(encoding="utf-8"))
+    assert old["schema_version"] == 3 != SCHEMA_VERSION
+    write_record(read_record(GOLDEN / "record.json"), tmp_path / "record.json")
+    new = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
+    assert new["schema_version"] == SCHEMA_VERSION
+    assert list(new)[:3] == ["schema_version", "notice", "kind"]
+    renamed = {"trials", "judgement", "schema_version"}
+    assert {k: v for k, v in new.items() if k in old.keys() - renamed} == {
+        k: v for k, v in old.items() if k not in renamed
+    }
+    assert [b["epsilon_lower"] for b in new["judgement"]["bounds"]] == [
+        b["epsilon_lower"] for b in old["judgement"]["bounds"]
+    ]
+    assert [v["subjects"] for v in new["judgement"]["verdicts"]] == [
+        v["population"] for v in old["judgement"]["verdicts"]
+    ]
+    assert new["judgement"]["users"] == 42
+
+
+def test_an_older_record_of_independent_trainings_is_read(tmp_path):
+    old = json.loads((GOLDEN / "record.json").read_text(encoding="utf-8"))
+    trainings = {
+        "runs": 30, "with_user": 14, "documents": 2, "target": "none", "pilot": 0, "threshold": 0.5, "members": 14,
+        "true_positives": 9, "non_members": 16, "false_positives": 1, "epsilon_lower": 0.4, "reach": 1.5,
+        "seconds_each": 0.1,
+    }  # fmt: skip
+    old |= {"kind": "trials", "trials": trainings, "config": {"trials": {"runs": 30}}}
+    (tmp_path / "record.json").write_text(json.dumps(old), encoding="utf-8")
+    record = read_record(tmp_path / "record.json")
+    assert (record.kind, record.trainings.runs, record.config) == ("trainings", 30, {"trainings": {"runs": 30}})
