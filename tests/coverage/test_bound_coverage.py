@@ -92,17 +92,17 @@ def test_choosing_the_sides_by_the_coins_fails():
 
 
 def test_one_run_bounds_fail_on_dependent_coins():
-    """Pairs of which one is in: a mechanism of replace-one epsilon 1 is rejected at 1 in most runs (4h)."""
+    """docs/theory.md#conditions-of-one-run: one of each pair is in; a mechanism of epsilon 1 is rejected at 1."""
     rng = np.random.default_rng(6)
     wrong = 0
     for _ in range(100):
         first = rng.random(100) < 0.5
-        told = np.where(rng.random(100) < 1 / (1 + np.exp(-2.0)), first, ~first)
-        # each member of a pair is told from one answer of epsilon 2: flipping one coin of the pair costs 1 each
+        # which of the pair is in; a fair coin if both or neither were: removing one changes 1 / (2 e) to 1 / 2
+        told = np.where(rng.random(100) < 1 - 1 / (2 * np.e), first, ~first)
         both = np.concatenate([told, ~told]) + 1e-3 * rng.random(200)
         scores = LabelledScores(both, np.concatenate([first, ~first]))
         wrong += one_run.steinke_bound(scores, 0.0, made=200).epsilon > 1.0
-    assert wrong > 50
+    assert 65 < wrong < 92  # 79 are to be expected
 
 
 def test_a_row_is_judged_as_it_should():
