@@ -11,16 +11,20 @@ from pathlib import Path
 from heldin.base.errors import InputError
 
 
+def cache_root() -> Path:
+    """Where work is kept that can be redone, ``$HELDIN_CACHE_DIR`` or ``~/.cache/heldin``; it holds people's text."""
+    return Path(os.environ.get("HELDIN_CACHE_DIR") or Path.home() / ".cache" / "heldin")
+
+
 def cache_directory() -> Path:
-    """Folder for work that can be redone, ``$HELDIN_CACHE_DIR`` or ``~/.cache/heldin``; it holds people's text."""
-    return private_directory(Path(os.environ.get("HELDIN_CACHE_DIR") or Path.home() / ".cache" / "heldin"))
+    """``cache_root``, made for its owner only. Raises InputError where it cannot be."""
+    return private_directory(cache_root())
 
 
 def private_directory(path: Path) -> Path:
     """Make ``path`` (and its parents), readable by its owner only; a folder that exists keeps its permissions."""
     try:
-        if not path.is_dir():
-            path.mkdir(parents=True, mode=0o700)
+        path.mkdir(parents=True, mode=0o700, exist_ok=True)
     except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise InputError(f"cannot use folder '{path}' ({error.strerror}): name another one") from error
     return path
@@ -28,12 +32,12 @@ def private_directory(path: Path) -> Path:
 
 @contextlib.contextmanager
 def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold ``folder`` for this process; the hold ends with the process, however it ends.
+    """Hold ``folder``, made if it is not there, for this process; the hold ends with the process, however it ends.
 
     Raises:
         InputError: another process holds it, unless this one is to ``wait`` for it.
     """
-    handle = os.open(folder, os.O_RDONLY)
+    handle = _open_folder(folder)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
@@ -41,6 +45,14 @@ def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]
         raise InputError(f"another process works in '{folder}': wait for it, or name another folder") from error
     finally:
         os.close(handle)
+
+
+def _open_folder(folder: Path) -> int:
+    while True:
+        try:
+            return os.open(private_directory(folder), os.O_RDONLY)
+        except FileNotFoundError:  # who held it before removed it after it was made here
+            continue
 
 
 @contextlib.contextmanager

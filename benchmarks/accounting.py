@@ -8,10 +8,10 @@ warm, and a calibration. Without the interpreter's start and the imports. One th
 import argparse
 import itertools
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import dp_accounting
@@ -61,31 +61,31 @@ def build(cases: list[tuple[float, int]]) -> None:
         print(f"{sigma:>6} {group:>4} {theirs:>16.3f} {ours:>9.4f} {theirs / ours:>7.0f}")
 
 
-def epsilons(cache: Path) -> None:
+def epsilons() -> None:
     print(f"\nepsilon, T = {STEPS}, p = {RATE}, delta = {DELTA:g} (goal: 3 s cold, 50 ms warm; ceiling 0.5 s)")
     print(f"{'sigma':>6} {'G':>4} {'epsilon':>12} {'cold s':>8} {'warm s':>9} {'disk s':>8} {'ROC ceiling s':>14}")
     for sigma in (0.5, 1.0, 2.0):
         for group in (1, 8, 32):
             event = PoissonGaussian(sigma, RATE, group)
-            cold, value = seconds(lambda e=event: epsilon(e, STEPS, DELTA, cache_dir=cache))
-            warm, _ = seconds(lambda e=event: epsilon(e, STEPS, DELTA, cache_dir=cache))
-            ceiling, _ = seconds(lambda e=event: ceiling_of(e, STEPS, DELTA, cache_dir=cache).auroc)
+            cold, value = seconds(lambda e=event: epsilon(e, STEPS, DELTA))
+            warm, _ = seconds(lambda e=event: epsilon(e, STEPS, DELTA))
+            ceiling, _ = seconds(lambda e=event: ceiling_of(e, STEPS, DELTA).auroc)
             composition.settled_pair.cache_clear()
-            disk, _ = seconds(lambda e=event: epsilon(e, STEPS, DELTA, cache_dir=cache))
+            disk, _ = seconds(lambda e=event: epsilon(e, STEPS, DELTA))
             print(f"{sigma:>6} {group:>4} {value:>12.6f} {cold:>8.3f} {warm:>9.5f} {disk:>8.3f} {ceiling:>14.3f}")
     capped = CappedPoissonGaussian(0.9283, 16 / 1024, 1024, 40)
-    cold, value = seconds(lambda: epsilon(capped, 1000, DELTA, cache_dir=cache))
+    cold, value = seconds(lambda: epsilon(capped, 1000, DELTA))
     print(f"hard cap 40 of 16 expected, T = 1000: epsilon {value:.4f} in {cold:.2f} s")
 
 
-def calibrations(cache: Path, *, everything: bool) -> None:
+def calibrations(*, everything: bool) -> None:
     print(f"\ncalibration, K = 32, N = 1024, T = 1000, delta = {DELTA:g} (goal: 10 s)")
     for name, event, target in (
         ("ELS B=64", PoissonGaussian(1.0, 64 / (32 * 1024), 32), 4.0),
         ("ELS B=512", PoissonGaussian(1.0, 512 / (32 * 1024), 32), 1.0),
         ("ULS M=16", PoissonGaussian(1.0, 16 / 1024), 4.0),
     ):
-        ours, noise = seconds(lambda e=event, t=target: calibrate(e, 1000, DELTA, t, cache_dir=cache))
+        ours, noise = seconds(lambda e=event, t=target: calibrate(e, 1000, DELTA, t))
         line = f"{name:>10} epsilon {target:>4}: sigma {noise:.5f} in {ours:.3f} s"
         if everything or event.group_size == 1:
             theirs, other = seconds(lambda e=event, t=target: library_calibration(e, 1000, t, WIDTH))
@@ -93,7 +93,7 @@ def calibrations(cache: Path, *, everything: bool) -> None:
         print(line)
 
 
-def small_deltas(cache: Path, delta: float) -> None:
+def small_deltas(delta: float) -> None:
     """epsilon over the exact contour integral's at the smallest delta; takes five minutes."""
     print(f"epsilon at delta {delta:g} above the exact value (remove direction); - where the contour needs too long")
     print(f"{'s':>5} {'G':>3} {'q':>7} {'T':>7} {'epsilon':>13} {'seconds':>8} {'above':>9}")
@@ -102,7 +102,7 @@ def small_deltas(cache: Path, delta: float) -> None:
         (0.5, 1.0, 3.0, 10.0), (1, 8), (1e-5, 1e-3, 0.05), (1_000, 10_000, 100_000)
     ):
         event = PoissonGaussian(sigma, rate, group)
-        took, found = seconds(lambda e=event, t=steps: epsilon(e, t, delta, cache_dir=cache))
+        took, found = seconds(lambda e=event, t=steps: epsilon(e, t, delta))
         if not 0.0 < found < 2000.0:
             continue
         grid = contour_accountant.binomial_gaussian(sigma, group, rate)
@@ -115,7 +115,7 @@ def small_deltas(cache: Path, delta: float) -> None:
     print(f"worst: {100 * worst:.4f} %")
 
 
-def areas(cache: Path) -> None:
+def areas() -> None:
     print(
         "\nROC ceiling of one step, sigma = 0.25, G = 8: area above the exact one; that of the grid for epsilon alone"
     )
@@ -123,8 +123,8 @@ def areas(cache: Path) -> None:
         event = PoissonGaussian(0.25, rate, 8)
         counts = np.arange(9)
         exact = float(stats.binom.pmf(counts, 8, rate) @ stats.norm.cdf(counts / (0.25 * math.sqrt(2.0))))
-        coarse = pld_ceiling(loss_distribution(event, 1, DELTA, cache_dir=cache)).auroc
-        took, area = seconds(lambda e=event: ceiling_of(e, 1, DELTA, cache_dir=cache).auroc)
+        coarse = pld_ceiling(loss_distribution(event, 1, DELTA)).auroc
+        took, area = seconds(lambda e=event: ceiling_of(e, 1, DELTA).auroc)
         print(f"  q = {rate:<7g} exact {exact:.6f}  +{area - exact:.1e} (+{coarse - exact:.1e})  {took:.3f} s")
 
 
@@ -134,15 +134,15 @@ def main() -> None:
     parser.add_argument("--small-delta", action="store_true", help="only epsilon at 1e-11 against the exact one")
     arguments = parser.parse_args()
     everything = arguments.all
-    if arguments.small_delta:
-        with tempfile.TemporaryDirectory() as folder:
-            small_deltas(Path(folder), accounting.SMALLEST_DELTA)
-        return
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["HELDIN_CACHE_DIR"] = folder
+        if arguments.small_delta:
+            small_deltas(accounting.SMALLEST_DELTA)
+            return
         build([(2.0, 1), (1.0, 8), (2.0, 32), (1.0, 32), *([(0.5, 32)] if everything else [])])
-        epsilons(Path(folder))
-        areas(Path(folder))
-        calibrations(Path(folder), everything=everything)
+        epsilons()
+        areas()
+        calibrations(everything=everything)
     assert math.isclose(epsilon(PoissonGaussian(1.0, RATE), STEPS, DELTA), 2.955246, rel_tol=2e-3)
 
 

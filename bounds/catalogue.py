@@ -237,14 +237,14 @@ def parse_claim(text: str) -> Claim:
     return verdict.stated_claim(epsilon, delta)
 
 
-def plan_claim(path: Path, *, cache_dir: Path | None = None) -> Claim:
+def plan_claim(path: Path) -> Claim:
     """The accountant's curve of a plan.json. Raises InputError for a plan without a guarantee, or none for users."""
-    return mechanism_claim(read_plan(path, cache_dir=cache_dir), str(path), cache_dir=cache_dir)
+    return mechanism_claim(read_plan(path), str(path))
 
 
-def mechanism_claim(mechanism: Mechanism, name: str = "plan", *, cache_dir: Path | None = None) -> Claim:
+def mechanism_claim(mechanism: Mechanism, name: str = "plan") -> Claim:
     """The accountant's curve of a mechanism; errors of `plan_claim`, beginning with `name`."""
-    promise = mechanism.guarantee(cache_dir=cache_dir)
+    promise = mechanism.guarantee()
     if not isinstance(promise, Guarantee):
         raise InputError(f"{name}: {promise.label}: there is nothing to test; state an epsilon with --claim instead")
     if promise.unit != "user":
@@ -252,8 +252,8 @@ def mechanism_claim(mechanism: Mechanism, name: str = "plan", *, cache_dir: Path
             f"{name}: protects single examples, which promises nothing finite about a user: "
             "state a user's epsilon with --claim instead"
         )
-    ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, promise.delta, cache_dir=cache_dir)
-    family = noise_family(mechanism, promise.delta, cache_dir=cache_dir)
+    ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, promise.delta)
+    family = noise_family(mechanism, promise.delta)
     return verdict.curve_claim(ceiling, promise.epsilon, promise.delta, family)
 
 

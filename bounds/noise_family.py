@@ -9,7 +9,6 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from heldin.bounds.one_run import Guesses, InverseRoc, OneRunBound, curve_inverse, fdp_rejects, guess, paid_tries
 from heldin.bounds.scores import LabelledScores
@@ -36,7 +35,7 @@ class NoiseFamily:
     epsilon: Callable[[float, float], float]
 
 
-def noise_family(mechanism: Mechanism, delta: float, *, cache_dir: Path | None = None) -> NoiseFamily | None:
+def noise_family(mechanism: Mechanism, delta: float) -> NoiseFamily | None:
     """The mechanism at any noise; None where a curve takes long (a hard cap) or is only (epsilon, delta) (the filter).
 
     delta: as in defenses.accounting.ceiling.ceiling_of.
@@ -48,10 +47,10 @@ def noise_family(mechanism: Mechanism, delta: float, *, cache_dir: Path | None =
     @functools.cache
     def inverse(noise: float) -> InverseRoc:
         at_noise = dataclasses.replace(event, noise_multiplier=noise)
-        return curve_inverse(ceiling_of(at_noise, steps, delta, cache_dir=cache_dir))
+        return curve_inverse(ceiling_of(at_noise, steps, delta))
 
     def epsilon(noise: float, at: float) -> float:
-        return accounting.epsilon(dataclasses.replace(event, noise_multiplier=noise), steps, at, cache_dir=cache_dir)
+        return accounting.epsilon(dataclasses.replace(event, noise_multiplier=noise), steps, at)
 
     return NoiseFamily(event.noise_multiplier, inverse, epsilon)
 

@@ -6,7 +6,6 @@ scores, half the Gaussian noise. Its adjacency is replacement inside its own pro
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from heldin.base.coins import keyed_uniform
 from heldin.base.errors import InputError
@@ -39,9 +38,7 @@ def filter_noise(users: int, steps: int, target_epsilon: float, delta: float) ->
     return FilterNoise(noise, noise * concentration / users)
 
 
-def break_even_concentration(
-    users: int, cohort: int, steps: int, target_epsilon: float, delta: float, *, cache_dir: Path | None = None
-) -> float:
+def break_even_concentration(users: int, cohort: int, steps: int, target_epsilon: float, delta: float) -> float:
     """tau / C below which Algorithm 3 adds less noise than ULS with this cohort (Chua et al., Figure 3).
 
     (s_U / n) N / (s_A sqrt(8 (eps + ln(T / delta)))), s_U calibrated for Poisson rate n / N. Not compute-matched:
@@ -52,7 +49,7 @@ def break_even_concentration(
     if cohort == users:
         uls_noise = math.sqrt(steps) / gaussian_mu(target_epsilon, delta)
     else:
-        uls_noise = calibrate(PoissonGaussian(1.0, cohort / users), steps, delta, target_epsilon, cache_dir=cache_dir)
+        uls_noise = calibrate(PoissonGaussian(1.0, cohort / users), steps, delta, target_epsilon)
     return uls_noise / cohort / filter_noise(users, steps, target_epsilon, delta).deviation_per_tau
 
 

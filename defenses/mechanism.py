@@ -8,7 +8,6 @@ that.
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeAlias, assert_never
 
 from dp_accounting import dp_event
@@ -260,34 +259,34 @@ class Mechanism(Choice):
         ]
         return tuple(reason for holds, reason in checks if holds)
 
-    def guarantee(self, *, cache_dir: Path | None = None) -> Guarantee | NoGuarantee:
+    def guarantee(self) -> Guarantee | NoGuarantee:
         """What this mechanism promises. The only source of the label that record, report and terminal print."""
         self._check()  # pydantic's model_copy and model_construct do not
         reasons = self.reasons()
         if not reasons:
-            promise = self._promise(self.assumed_event, cache_dir)
+            promise = self._promise(self.assumed_event)
             return promise if math.isfinite(promise.epsilon) else NoGuarantee(("no finite epsilon at this delta",))
         if self.unit == "none" or self.delta is None:
             return NoGuarantee(reasons)
-        assumed = accounting.epsilon(self.assumed_event, self.steps, self.delta, cache_dir=cache_dir)
+        assumed = accounting.epsilon(self.assumed_event, self.steps, self.delta)
         fallback = None
         if isinstance(self.sampler, ShuffledSampler) and len(reasons) == 1:
-            fallback = self._promise(self.fallback_event, cache_dir)
+            fallback = self._promise(self.fallback_event)
         return NoGuarantee(reasons, assumed, fallback)
 
-    def epsilon(self, *, cache_dir: Path | None = None) -> float:
+    def epsilon(self) -> float:
         """The guarantee's epsilon; inf where there is none, whatever accounting would have assumed."""
-        promise = self.guarantee(cache_dir=cache_dir)
+        promise = self.guarantee()
         return promise.epsilon if isinstance(promise, Guarantee) else math.inf
 
-    def calibrated(self, target_epsilon: float, *, cache_dir: Path | None = None) -> "Mechanism":
+    def calibrated(self, target_epsilon: float) -> "Mechanism":
         """This mechanism with the least noise whose (assumed) epsilon at delta is at most target_epsilon."""
         if self.delta is None:
             raise InputError("delta is missing, so that there is nothing to calibrate to")
-        noise = accounting.calibrate(self.assumed_event, self.steps, self.delta, target_epsilon, cache_dir=cache_dir)
+        noise = accounting.calibrate(self.assumed_event, self.steps, self.delta, target_epsilon)
         return Mechanism(**{**dict(self), "noise_multiplier": noise, "target_epsilon": target_epsilon})
 
-    def _promise(self, event: Event, cache_dir: Path | None) -> Guarantee:
+    def _promise(self, event: Event) -> Guarantee:
         assert self.delta is not None
         assert self.unit != "none"
         units, population = self.protected_units, self.sampler.population
@@ -295,7 +294,7 @@ class Mechanism(Choice):
             units = -(-population // self.members)  # at least so many users hold the population's examples
         warning = accounting.delta_warning(self.delta, units) if units is not None else None
         return Guarantee(
-            epsilon=accounting.epsilon(event, self.steps, self.delta, cache_dir=cache_dir),
+            epsilon=accounting.epsilon(event, self.steps, self.delta),
             delta=self.delta,
             unit=self.unit,
             adjacency=self.adjacency,

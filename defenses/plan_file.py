@@ -27,9 +27,9 @@ _ROUNDED = 1e-9  # relative difference that another processor may make in the ev
 _SHOWN = 100  # characters of a value in a message
 
 
-def write_plan(mechanism: Mechanism, path: Path, *, cache_dir: Path | None = None) -> None:
+def write_plan(mechanism: Mechanism, path: Path) -> None:
     """Writes the plan: to a temporary name in the same folder, flushed to disk, then renamed over `path`."""
-    document = plan_document(mechanism, cache_dir=cache_dir)
+    document = plan_document(mechanism)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
@@ -44,9 +44,9 @@ def write_plan(mechanism: Mechanism, path: Path, *, cache_dir: Path | None = Non
         raise
 
 
-def plan_document(mechanism: Mechanism, *, cache_dir: Path | None = None) -> dict[str, Any]:
+def plan_document(mechanism: Mechanism) -> dict[str, Any]:
     """What a plan file holds: the mechanism, and everything that follows from it."""
-    return _document(mechanism, mechanism.guarantee(cache_dir=cache_dir))
+    return _document(mechanism, mechanism.guarantee())
 
 
 def _document(mechanism: Mechanism, promise: Guarantee | NoGuarantee) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def covers(mechanism: Mechanism) -> str:
     return f"{_RELEASED[mechanism.checkpoint]}; not losses, gradient norms, cohort sizes or attack scores"
 
 
-def read_plan(path: Path, *, cache_dir: Path | None = None) -> Mechanism:
+def read_plan(path: Path) -> Mechanism:
     """The mechanism of a plan file. What follows from it is computed anew, and must be what the file states.
 
     Raises InputError, one line, for: no such file, not JSON, another version, unknown or missing keys, an invalid
@@ -85,7 +85,7 @@ def read_plan(path: Path, *, cache_dir: Path | None = None) -> Mechanism:
     except (InputError, TypeError) as error:
         raise InputError(f"{path}: {error}") from None
     stated = document["guarantee"]
-    promise = _with_epsilons(mechanism.guarantee(cache_dir=cache_dir), stated)
+    promise = _with_epsilons(mechanism.guarantee(), stated)
     if not isinstance(stated, dict) or stated.get("holds") is not isinstance(promise, Guarantee):
         raise InputError(f"{path}: the stated guarantee is not this mechanism's, which is: {promise.label}")
     computed = _document(mechanism, promise)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from heldin.base.errors import InputError
-from heldin.base.files import one_process_at_a_time, private_directory, text_sha256
+from heldin.base.files import one_process_at_a_time, text_sha256
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe
@@ -71,7 +71,7 @@ def train_once(
 
     Of several processes that want the same model one trains and the others wait.
     """
-    work = private_directory(folder.with_name(folder.name + ".work"))
+    work = folder.with_name(folder.name + ".work")
     with one_process_at_a_time(work, wait=True):
         if not (folder / "config.json").is_file():
             train(fresh, sequences, recipe, work, advance=advance).folder.rename(folder)

@@ -14,7 +14,7 @@ from heldin.base.wording import counted
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import EXPORTED, covers, plan_document, read_plan
 from heldin.jobs.run.pipeline import model_facts
-from heldin.jobs.run.plan import accountant_cache, configured_mechanism, read_run_config
+from heldin.jobs.run.plan import configured_mechanism, read_run_config
 from heldin.jobs.run.training import finished_training, promise_facts, require_trained_under
 from heldin.models.loading import fingerprinted_files, load_language_model
 from heldin.record.differences import compared
@@ -51,12 +51,10 @@ def export_run(run: Path, to: Path) -> list[str]:
         raise InputError(f"'{run}' holds no model trained here: only a finished `heldin run` can be exported")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InputError(f"'{to}' is not empty: name a new folder")
-    plan = read_plan(run / PLAN, cache_dir=accountant_cache())  # whole, and what it states is what it spends
+    plan = read_plan(run / PLAN)  # whole, and what it states is what it spends
     _require_trained_here(run, model, record, record.training, plan)
     private_directory(to.parent)
-    document = plan_document(
-        plan, cache_dir=accountant_cache()
-    )  # not a copy: nothing leaves that was only written there
+    document = plan_document(plan)  # not a copy: nothing leaves that was only written there
     with whole_directory(to) as temporary:
         for file in fingerprinted_files(model):
             if _leaves(file):
@@ -77,7 +75,7 @@ def verify_exported(folder: Path) -> str:
         InputError: no such folder, a plan that is damaged, was not exported or names no model, a file that is missing,
             was changed, or is not named.
     """
-    plan = read_plan(folder / PLAN, cache_dir=accountant_cache())
+    plan = read_plan(folder / PLAN)
     hashes = json.loads((folder / PLAN).read_text(encoding="utf-8")).get(EXPORTED)
     if not isinstance(hashes, dict) or not hashes:
         raise InputError(f"'{folder / PLAN}' names no files: it was not written by `heldin export`")
@@ -99,7 +97,7 @@ def verify_exported(folder: Path) -> str:
     stray = next((p.name for p in sorted(folder.iterdir()) if p.name not in {*hashes, PLAN}), None)
     if stray is not None:
         raise InputError(f"'{folder / stray}' is not named by plan.json: remove it, or fetch the folder again")
-    label = plan.guarantee(cache_dir=accountant_cache()).label
+    label = plan.guarantee().label
     return f"{counted(len(hashes), 'file')} are those that plan.json names: {label}"
 
 
@@ -142,7 +140,7 @@ A {record.target.architecture} with {record.target.parameters:,} parameters, fin
 
 ## Privacy
 
-{plan.guarantee(cache_dir=accountant_cache()).label}.
+{plan.guarantee().label}.
 
 This speaks of {covers(plan)}. The mechanism that trained this model is described in `plan.json`, with the SHA-256 of
 every file here; `heldin verify --exported FOLDER` compares them. What an audit measured about the users whose texts it

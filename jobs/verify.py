@@ -26,7 +26,7 @@ from heldin.jobs.retraining.engine import record_again
 from heldin.jobs.run.data import corpus_facts, needs_base, prepare_data, read_corpus, split_facts
 from heldin.jobs.run.outcome import outcome_of, scores_name, texts_under_attack
 from heldin.jobs.run.pipeline import base_model, model_facts
-from heldin.jobs.run.plan import accountant_cache, claims_of, configured_mechanism, read_run_config
+from heldin.jobs.run.plan import claims_of, configured_mechanism, read_run_config
 from heldin.jobs.run.score_file import read_scores
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.jobs.run.training import finished_training, require_trained_under, training_facts
@@ -94,7 +94,7 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, An
     corpus = read_corpus(config, reporter)
     base = base_model(config, corpus, reporter)[1] if needs_base(config) else None
     data = prepare_data(config, folder, reporter, corpus, base)
-    plan = read_plan(folder / "plan.json", cache_dir=accountant_cache())
+    plan = read_plan(folder / "plan.json")
     mechanism = configured_mechanism(config, plan, config.finetune.steps(len(data.training_rows)))
     if plan != mechanism:
         changed = [name for name in Mechanism.model_fields if getattr(plan, name) != getattr(mechanism, name)]

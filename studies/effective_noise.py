@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from heldin.base.errors import InputError
@@ -48,8 +47,6 @@ def effective_noise(
     steps: Sequence[int] = STEPS,
     epsilons: Sequence[float] = EPSILONS,
     delta: float = DELTA,
-    *,
-    cache_dir: Path | None = None,
 ) -> list[NoiseRow]:
     """A row for every combination whose cohort is at most the users, sorted by epsilon, steps, users, cohort.
 
@@ -57,7 +54,7 @@ def effective_noise(
     Raises InputError where no cohort fits.
     """
     rows = [
-        _row(population, cohort, t, epsilon, delta, cache_dir)
+        _row(population, cohort, t, epsilon, delta)
         for epsilon, t, population, cohort in itertools.product(
             sorted(epsilons), sorted(steps), sorted(users), sorted(cohorts)
         )
@@ -104,7 +101,7 @@ def summary(rows: Sequence[NoiseRow]) -> list[str]:
     return [f"{sentence}." for sentence in said]
 
 
-def _row(users: int, cohort: int, steps: int, epsilon: float, delta: float, cache_dir: Path | None) -> NoiseRow:
-    ratio = break_even_concentration(users, cohort, steps, epsilon, delta, cache_dir=cache_dir)
+def _row(users: int, cohort: int, steps: int, epsilon: float, delta: float) -> NoiseRow:
+    ratio = break_even_concentration(users, cohort, steps, epsilon, delta)
     per_tau = filter_noise(users, steps, epsilon, delta).deviation_per_tau
     return NoiseRow(users, cohort, steps, epsilon, delta, ratio * per_tau, per_tau, ratio)

@@ -12,7 +12,6 @@ Axes: R trials, N users, K examples of a user, m units of a cohort, H pairs of l
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -81,9 +80,9 @@ class Arm:
         """One round for one user (Charles et al., Theorems 1 and 2); its noise multiplier is to be calibrated."""
         return PoissonGaussian(1.0, self.rate, self.group_size if self.method == "ELS" else 1)
 
-    def noise_multiplier(self, task: Task, epsilon: float, cache_dir: Path | None) -> float:
+    def noise_multiplier(self, task: Task, epsilon: float) -> float:
         """The least with which all rounds are (epsilon, task.delta)-DP for a user, by the trainer's own accountant."""
-        return calibrate(self.event, task.rounds, task.delta, epsilon, cache_dir=cache_dir)
+        return calibrate(self.event, task.rounds, task.delta, epsilon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +231,7 @@ def run_arm(
     return errors
 
 
-def measure_point(task: Task, setting: Setting, trials: int, seed: int, *, cache_dir: Path | None = None) -> Point:
+def measure_point(task: Task, setting: Setting, trials: int, seed: int) -> Point:
     """Tune every arm over the same grid, then measure each at its best pair on ``trials`` trials that tuned nothing.
 
     Raises InputError for less than two trials, a budget without a split, or a setting that no noise meets.
@@ -242,7 +241,7 @@ def measure_point(task: Task, setting: Setting, trials: int, seed: int, *, cache
     if not setting.within > 0.0:
         raise InputError(f"within-user deviation {setting.within} is not a number above 0")
     arms = arms_of(task, setting.budget)
-    noise = [arm.noise_multiplier(task, setting.epsilon, cache_dir) for arm in arms]
+    noise = [arm.noise_multiplier(task, setting.epsilon) for arm in arms]
     grid = np.array(list(itertools.product(LEARNING_RATES, CLIP_NORMS)))
     everywhere = [Pairs(grid[:, 0], grid[:, 1])] * len(arms)
     tuned = [e.mean(0) for e in _errors(task, setting, arms, noise, everywhere, TUNING_TRIALS, seed, "tuning")]

@@ -9,7 +9,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -99,7 +98,6 @@ def run_study(
     *,
     task: Task | None = None,
     sweeps: Sweeps | None = None,
-    cache_dir: Path | None = None,
     advance: Callable[[int], None] = lambda done: None,
 ) -> Study:
     """Measure every setting once and judge the findings.
@@ -109,13 +107,12 @@ def run_study(
         seed: of data, coins and noise.
         task: sizes; the paper's if not given.
         sweeps: values; the defaults if not given.
-        cache_dir: of the accountant.
         advance: called with 1 after each of ``len(settings_of(sweeps))`` settings.
     """
     task, sweeps = task or Task(), sweeps or Sweeps()
     points = {}
     for setting in settings_of(sweeps):
-        points[setting] = measure_point(task, setting, trials, seed, cache_dir=cache_dir)
+        points[setting] = measure_point(task, setting, trials, seed)
         advance(1)
     found = {swept: tuple(points[setting] for setting in sweeps.settings(swept)) for swept in NAMES}
     return Study(task, trials, seed, found, judge(found))

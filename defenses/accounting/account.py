@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from heldin.base.errors import InputError
@@ -60,7 +59,6 @@ def account_uls(
     cap: int | None = None,
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
-    cache_dir: Path | None = None,
 ) -> AccountRow:
     """User-level sampling (Charles et al., Theorem 2): rate = cohort / users, or given; either noise or target epsilon.
 
@@ -72,8 +70,8 @@ def account_uls(
         if users is None:
             raise InputError("a cohort cap needs the public number of users: give --users")
         event = CappedPoissonGaussian(1.0, rate, users, cap)
-    event = _with_noise(event, steps, delta, noise_multiplier, target_epsilon, cache_dir)
-    return _row("uls", "user", event, event, steps, delta, users, cache_dir)
+    event = _with_noise(event, steps, delta, noise_multiplier, target_epsilon)
+    return _row("uls", "user", event, event, steps, delta, users)
 
 
 def account_els(
@@ -87,7 +85,6 @@ def account_els(
     users: int | None = None,
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
-    cache_dir: Path | None = None,
     method: str = "els",
 ) -> AccountRow:
     """Example-level sampling with at most group_size examples per user (Charles et al., Theorem 1), per user.
@@ -96,10 +93,10 @@ def account_els(
     """
     rate = _rate(sampling_rate, examples, batch, "examples", "batch")
     event = PoissonGaussian(1.0, rate, group_size)
-    noised = _with_noise(event, steps, delta, noise_multiplier, target_epsilon, cache_dir)
+    noised = _with_noise(event, steps, delta, noise_multiplier, target_epsilon)
     if users is None and examples is not None:
         users = -(-examples // group_size)  # at least so many
-    return _row(method, "user", noised, noised, steps, delta, users, cache_dir)
+    return _row(method, "user", noised, noised, steps, delta, users)
 
 
 def account_group(**arguments: Any) -> AccountRow:
@@ -117,24 +114,23 @@ def account_example(
     group_size: int | None = None,
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
-    cache_dir: Path | None = None,
 ) -> AccountRow:
     """Example-level DP-SGD. epsilon is per example; attacker bounds and black box are for a user of group_size."""
     rate = _rate(sampling_rate, examples, batch, "examples", "batch")
-    event = _with_noise(PoissonGaussian(1.0, rate), steps, delta, noise_multiplier, target_epsilon, cache_dir)
+    event = _with_noise(PoissonGaussian(1.0, rate), steps, delta, noise_multiplier, target_epsilon)
     user = None
     if group_size is not None:
         check_count("group size", group_size)
         user = PoissonGaussian(event.noise_multiplier, rate, group_size)
-    return _row("example", "example", event, user, steps, delta, examples, cache_dir)
+    return _row("example", "example", event, user, steps, delta, examples)
 
 
-def account_plan(mechanism: Mechanism, *, cache_dir: Path | None = None) -> AccountRow:
+def account_plan(mechanism: Mechanism) -> AccountRow:
     """A plan's numbers. Without a guarantee epsilon is inf, the label says why, and `assumed_epsilon` what was assumed.
 
     Attacker bounds then come from the fallback guarantee where there is one, and are 1 (nothing is promised) elsewhere.
     """
-    promise = mechanism.guarantee(cache_dir=cache_dir)
+    promise = mechanism.guarantee()
     event = mechanism.assumed_event
     method = "none" if mechanism.unit == "none" else "example" if mechanism.unit == "example" else "uls"
     method = "els" if mechanism.unit == "user" and mechanism.sampled == "example" else method
@@ -143,11 +139,11 @@ def account_plan(mechanism: Mechanism, *, cache_dir: Path | None = None) -> Acco
     if isinstance(promise, Guarantee):
         assert delta is not None
         user = event if mechanism.unit == "user" else None
-        row = _row(method, promise.unit, event, user, mechanism.steps, delta, None, cache_dir)
+        row = _row(method, promise.unit, event, user, mechanism.steps, delta, None)
         return dataclasses.replace(row, label=promise.label, warnings=promise.warnings)
     bounds: tuple[float | None, float | None] = (1.0, 1.0)
     if promise.fallback is not None and mechanism.unit == "user" and delta is not None:
-        bounds = _bounds(mechanism.fallback_event, 1, delta, cache_dir)
+        bounds = _bounds(mechanism.fallback_event, 1, delta)
     return AccountRow(
         method=method,
         unit=mechanism.unit,
@@ -174,7 +170,6 @@ def _row(
     steps: int,
     delta: float,
     units: int | None,
-    cache_dir: Path | None,
 ) -> AccountRow:
     """event: the protected unit's; user: a user's, from which attackers are bounded, or None."""
     match event:
@@ -182,23 +177,21 @@ def _row(
             raise InputError("an unamplified run has no sampling rate to account for: it is a fallback only")
         case PoissonGaussian(noise_multiplier=s, rate=rate):
             group = user.group_size if isinstance(user, PoissonGaussian) else event.group_size
-            black_box: float | None = black_box_epsilon(
-                PoissonGaussian(s, rate), group, steps, delta, cache_dir=cache_dir
-            )
+            black_box: float | None = black_box_epsilon(PoissonGaussian(s, rate), group, steps, delta)
             renyi: float | None = rdp_epsilon(event, steps, delta)
         case CappedPoissonGaussian(noise_multiplier=s, rate=rate):
             group, renyi = 1, None
-            black_box = accounting.epsilon(event, steps, delta, cache_dir=cache_dir)
+            black_box = accounting.epsilon(event, steps, delta)
         case FilteredGaussian(noise_multiplier=s):
             group, renyi, rate, black_box = 1, None, 1.0, None
-    auroc, tpr = _bounds(user, steps, delta, cache_dir) if user is not None else (None, None)
+    auroc, tpr = _bounds(user, steps, delta) if user is not None else (None, None)
     warnings = [accounting.delta_warning(delta, units) if units is not None else None]
     warnings += ["noise multiplier 0 adds no noise: epsilon is infinite, nothing is promised" if s == 0.0 else None]
     return AccountRow(
         method=method,
         unit=unit,
         noise_multiplier=s,
-        epsilon=accounting.epsilon(event, steps, delta, cache_dir=cache_dir),
+        epsilon=accounting.epsilon(event, steps, delta),
         delta=delta,
         epsilon_black_box=black_box,
         epsilon_rdp=renyi,
@@ -211,8 +204,8 @@ def _row(
     )
 
 
-def _bounds(user: Event, steps: int, delta: float, cache_dir: Path | None) -> tuple[float, float]:
-    ceiling = ceiling_of(user, steps, delta, cache_dir=cache_dir)
+def _bounds(user: Event, steps: int, delta: float) -> tuple[float, float]:
+    ceiling = ceiling_of(user, steps, delta)
     return ceiling.auroc, ceiling.tpr_at(0.01)
 
 
@@ -222,14 +215,13 @@ def _with_noise(
     delta: float,
     noise_multiplier: float | None,
     target_epsilon: float | None,
-    cache_dir: Path | None,
 ) -> Event:
     if (noise_multiplier is None) == (target_epsilon is None):
         raise InputError("give exactly one of noise multiplier and target epsilon")
     check_count("steps", steps)
     accounting.check_delta(delta, steps)
     if target_epsilon is not None:
-        noise_multiplier = accounting.calibrate(event, steps, delta, target_epsilon, cache_dir=cache_dir)
+        noise_multiplier = accounting.calibrate(event, steps, delta, target_epsilon)
     assert noise_multiplier is not None
     return dataclasses.replace(event, noise_multiplier=noise_multiplier)
 

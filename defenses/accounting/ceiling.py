@@ -7,7 +7,6 @@ the ROC pooled over users only where in or out was assigned at random.
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +56,7 @@ class RocCeiling:
         return float(np.trapezoid(self.tpr, self.fpr))
 
 
-def ceiling_of(event: Event, steps: int, delta: float, *, cache_dir: Path | None = None) -> RocCeiling:
+def ceiling_of(event: Event, steps: int, delta: float) -> RocCeiling:
     """The ceiling of a run: its area is at most about 5e-4 above the exact one's, never below it.
 
     delta only sets how fine the loss grid is at least. Without noise nothing is out of reach.
@@ -65,8 +64,8 @@ def ceiling_of(event: Event, steps: int, delta: float, *, cache_dir: Path | None
     if event.noise_multiplier == 0.0:
         return RocCeiling(np.array([0.0, 1.0]), np.array([1.0, 1.0]))
     if isinstance(event, FilteredGaussian):
-        return epsilon_delta_ceiling(epsilon(event, steps, delta, cache_dir=cache_dir), delta)
-    return pld_ceiling(attack_distribution(event, steps, delta, _area, cache_dir=cache_dir))
+        return epsilon_delta_ceiling(epsilon(event, steps, delta), delta)
+    return pld_ceiling(attack_distribution(event, steps, delta, _area))
 
 
 def pld_ceiling(pair: LossPair) -> RocCeiling:

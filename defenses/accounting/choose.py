@@ -8,7 +8,6 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from heldin.base.errors import InputError
@@ -69,7 +68,6 @@ def choose(
     delta: float | None = None,
     els_group_size: int | None = None,
     clip_norm: Callable[[int], float] | None = None,
-    cache_dir: Path | None = None,
 ) -> Choice:
     """Calibrate every split of the budget into group size and cohort by powers of two, and ELS at the same cost.
 
@@ -81,7 +79,6 @@ def choose(
         delta: of every option; N^-1.1 if not given.
         els_group_size: cap of ELS, such as the median number of records of public users; no ELS row without.
         clip_norm: L(G) from public users; 1 for every G if not given, which favours large cohorts.
-        cache_dir: of the accountant.
 
     Raises:
         InputError: a budget below one, or no cohort of the budget within the population.
@@ -95,7 +92,7 @@ def choose(
         if cohort > users:
             return math.inf  # there is no such cohort
         rate = cohort / users
-        return accounting.calibrate(PoissonGaussian(1.0, rate), steps, delta, target_epsilon, cache_dir=cache_dir)
+        return accounting.calibrate(PoissonGaussian(1.0, rate), steps, delta, target_epsilon)
 
     trail = _trail(budget, users, norm, noise) if clip_norm else []
     splits = [BudgetChoice(g, budget // g) for g in _powers(budget) if budget // g <= users]
@@ -112,7 +109,7 @@ def choose(
     if els_group_size is not None:
         rate = heuristics.els_rate(budget, els_group_size, users)
         event = PoissonGaussian(1.0, rate, els_group_size)
-        s = accounting.calibrate(event, steps, delta, target_epsilon, cache_dir=cache_dir)
+        s = accounting.calibrate(event, steps, delta, target_epsilon)
         deviation = heuristics.els_noise_variance(s, norm(1), budget) ** 0.5
         options.append(Option("els", els_group_size, budget, s, norm(1), deviation))
     return Choice(users, budget, steps, target_epsilon, delta, clip_norm is not None, tuple(options))

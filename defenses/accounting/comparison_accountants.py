@@ -4,7 +4,6 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from dp_accounting import rdp
@@ -27,9 +26,7 @@ from heldin.defenses.accounting.loss_pmf import Array, LossPmf, deltas_on_grid, 
 _ORDERS = np.concatenate([np.arange(1.05, 11.0, 0.05), np.arange(11.0, 64.0), [80.0, 96.0, 128.0, 192.0, 256.0]])
 
 
-def black_box_epsilon(
-    event: PoissonGaussian, group_size: int, steps: int, delta: float, *, cache_dir: Path | None = None
-) -> float:
+def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta: float) -> float:
     """Epsilon for `group_size` units from the single unit's curve alone (Vadhan 2017; Charles et al., Figure 1).
 
     eps = G e with the least e such that delta_1(e) (e^{G e} - 1) / (e^e - 1) <= delta. event: the single unit's, group
@@ -43,8 +40,8 @@ def black_box_epsilon(
             f"black-box group privacy starts from a single unit, but the event has group size {event.group_size}"
         )
     if group_size == 1 or event.noise_multiplier == 0.0:
-        return epsilon(event, steps, delta, cache_dir=cache_dir)
-    pair = loss_distribution(event, steps, max(SMALLEST_DELTA, 8.0 * rounding_mass(steps)), cache_dir=cache_dir)
+        return epsilon(event, steps, delta)
+    pair = loss_distribution(event, steps, max(SMALLEST_DELTA, 8.0 * rounding_mass(steps)))
     width = pair.width
     last = max(p.lowest + p.masses.size - 1 for p in (pair.remove, pair.add))
     index = np.arange(max(last, 0) + 1)

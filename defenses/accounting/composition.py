@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 from scipy import special
@@ -49,23 +48,23 @@ Compose: TypeAlias = Callable[[LossPair], LossPair]
 
 
 @functools.lru_cache(maxsize=8)
-def settled_pair(event: GridEvent, steps: int, delta: float, directory: Path) -> LossPair:
+def settled_pair(event: GridEvent, steps: int, delta: float) -> LossPair:
     """The composed pair, whole, on the grid that resolves epsilon at this delta."""
-    return refined(event, _whole(steps), functools.partial(_epsilon_bias, steps, delta), directory)
+    return refined(event, _whole(steps), functools.partial(_epsilon_bias, steps, delta))
 
 
-def grid_epsilon(event: GridEvent, steps: int, delta: float, directory: Path) -> float:
+def grid_epsilon(event: GridEvent, steps: int, delta: float) -> float:
     """epsilon(delta): from the whole pair where its rounding and truncation do not show, from a tilted one elsewhere.
 
     Only mixtures built here are tilted: their masses are relatively exact far into the tail, dp-accounting's are not.
     Raises InputError for a hard cohort cap where delta does not stand clear of the rounding.
     """
     if TAIL_MASS + rounding_mass(steps) <= VISIBLE * delta:
-        return pair_epsilon(settled_pair(event, steps, delta, directory), delta)
+        return pair_epsilon(settled_pair(event, steps, delta), delta)
     if isinstance(event, PoissonGaussian):
-        return _tilted_epsilon(event, steps, delta, directory)
+        return _tilted_epsilon(event, steps, delta)
     check_rounding(delta, steps)
-    return pair_epsilon(settled_pair(event, steps, delta, directory), delta)
+    return pair_epsilon(settled_pair(event, steps, delta), delta)
 
 
 def check_rounding(delta: float, steps: int) -> None:
@@ -77,18 +76,18 @@ def check_rounding(delta: float, steps: int) -> None:
         )
 
 
-def grid_delta(event: GridEvent, steps: int, epsilon: float, directory: Path) -> float:
+def grid_delta(event: GridEvent, steps: int, epsilon: float) -> float:
     """delta(epsilon) by the same choice."""
     bias = functools.partial(_delta_bias, steps, epsilon)
-    found = pair_delta(refined(event, _whole(steps), bias, directory), epsilon)
+    found = pair_delta(refined(event, _whole(steps), bias), epsilon)
     if TAIL_MASS + rounding_mass(steps) <= VISIBLE * found or not isinstance(event, PoissonGaussian):
         return found
-    step, _ = _coarsest(event, _whole(steps), directory)
+    step, _ = _coarsest(event, _whole(steps))
     orders = [order_at(pmf, steps, epsilon) for pmf in (step.remove, step.add)]
-    return min(found, pair_delta(refined(event, _tilted(steps, orders), bias, directory), epsilon))
+    return min(found, pair_delta(refined(event, _tilted(steps, orders), bias), epsilon))
 
 
-def refined(event: GridEvent, compose: Compose, bias: Bias, directory: Path) -> LossPair:
+def refined(event: GridEvent, compose: Compose, bias: Bias) -> LossPair:
     """Composes on finer grids until bias(pair) = (predicted, allowed) is in order, or the grid is at its limit.
 
     Widths are powers of two, so that runs share cached steps. A pair is a valid bound on every grid: the limit costs
@@ -98,9 +97,8 @@ def refined(event: GridEvent, compose: Compose, bias: Bias, directory: Path) -> 
         event: one step.
         compose: one step's pair to that of all steps.
         bias: of what is read off the composed pair; falls as the square of the width.
-        directory: of the cached steps.
     """
-    _, pair = _coarsest(event, compose, directory)
+    _, pair = _coarsest(event, compose)
     while True:
         predicted, allowed = bias(pair)
         if predicted <= allowed:
@@ -108,16 +106,16 @@ def refined(event: GridEvent, compose: Compose, bias: Bias, directory: Path) -> 
         ratio = max(math.sqrt(allowed / predicted), 2.0**-6)
         finer = pair.width * 2.0 ** min(-1.0, math.floor(math.log2(ratio)))
         try:
-            pair = compose(_stored_step(event, finer, directory))
+            pair = compose(_stored_step(event, finer))
         except (GridError, WindowError):
             return pair
 
 
 @functools.lru_cache(maxsize=256)
-def _tilted_epsilon(event: GridEvent, steps: int, delta: float, directory: Path) -> float:
+def _tilted_epsilon(event: GridEvent, steps: int, delta: float) -> float:
     """epsilon(delta) from the pair tilted to the loss that decides it, in each direction its own."""
     readable = max(delta, (TAIL_MASS + rounding_mass(steps)) / VISIBLE)
-    coarse, whole = _coarsest(event, _whole(steps), directory)
+    coarse, whole = _coarsest(event, _whole(steps))
     orders = []
     for step, composed in ((coarse.remove, whole.remove), (coarse.add, whole.add)):
         order, before = order_at(step, steps, epsilon_at(composed, readable)), -1.0
@@ -127,12 +125,10 @@ def _tilted_epsilon(event: GridEvent, steps: int, delta: float, directory: Path)
             order, before = order_at(step, steps, epsilon_at(_one_tilted(step, steps, order), delta)), order
         orders.append(order)
     bias = functools.partial(_epsilon_bias, steps, delta)
-    return pair_epsilon(refined(event, _tilted(steps, orders), bias, directory), delta)
+    return pair_epsilon(refined(event, _tilted(steps, orders), bias), delta)
 
 
-def area_pair(
-    event: GridEvent, steps: int, start: LossPair, area: Callable[[LossPair], float], directory: Path
-) -> LossPair:
+def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[LossPair], float]) -> LossPair:
     """A whole pair whose ROC curve has an area at most about AREA_PRECISION above the mechanism's own.
 
     A grid adds to the area in two ways. Losses that lie smoothly between its points add the information of a Gaussian
@@ -146,7 +142,6 @@ def area_pair(
         steps: T.
         start: a composed pair.
         area: under the ROC curve of a composed pair.
-        directory: of the cached steps.
     """
     floor = absence_loss(event)
     spread = 0.28 * math.sqrt(steps * start.width * min(0.25 * start.width, -floor)) * math.exp(steps * floor)
@@ -155,7 +150,7 @@ def area_pair(
     best, width, before = start, 0.25 * start.width, math.inf
     while True:
         try:
-            best = compose_pair(_stored_step(event, width, directory, floor), steps)
+            best = compose_pair(_stored_step(event, width, floor), steps)
         except (GridError, WindowError):
             return best
         found = area(best)
@@ -170,12 +165,12 @@ def _smooth_excess(area: float, steps: int, width: float) -> float:
     return area - float(special.ndtr(math.sqrt(max(0.0, mu * mu - steps * width * width / 6.0) / 2.0)))
 
 
-def _coarsest(event: GridEvent, compose: Compose, directory: Path) -> tuple[LossPair, LossPair]:
+def _coarsest(event: GridEvent, compose: Compose) -> tuple[LossPair, LossPair]:
     """One step and all steps on a first grid of 512 widths, or on the next wider one that fits."""
     width = 2.0 ** math.floor(math.log2(one_step_range(event) / 512.0))
     while True:
         try:
-            step = _stored_step(event, width, directory)
+            step = _stored_step(event, width)
             return step, compose(step)
         except (GridError, WindowError):
             width *= 2.0
@@ -216,7 +211,7 @@ def _grid_bias(steps: int, order: float, width: float) -> float:
     return steps * (order + 1.0) * width * width / 12.0
 
 
-def _stored_step(event: GridEvent, width: float, directory: Path, offset: float = 0.0) -> LossPair:
+def _stored_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
     if one_step_range(event) / width < _WORTH_STORING:
         return one_step(event, width, offset)
     parameters = {"event": type(event).__name__, "width": float(width).hex()}
@@ -224,4 +219,4 @@ def _stored_step(event: GridEvent, width: float, directory: Path, offset: float 
     for field in dataclasses.fields(event):
         value = getattr(event, field.name)
         parameters[field.name] = float(value).hex() if isinstance(value, float) else str(value)
-    return cached_pair(parameters, directory, lambda: one_step(event, width, offset))
+    return cached_pair(parameters, lambda: one_step(event, width, offset))

@@ -6,7 +6,6 @@ Every number is an upper bound on the truth: discretisation, truncation and FFT 
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from scipy import optimize, special
 
@@ -21,13 +20,12 @@ from heldin.defenses.accounting.events import (
 )
 from heldin.defenses.accounting.loss_pmf import LossPair, rounding_mass
 from heldin.defenses.accounting.mixture_pld import STEP_TAIL
-from heldin.defenses.accounting.pld_cache import default_cache_dir
 
 SMALLEST_DELTA = 1e-11
 SMALLEST_NOISE, LARGEST_NOISE = 1e-2, 1e6  # where calibration looks
 
 
-def epsilon(event: Event, steps: int, delta: float, *, cache_dir: Path | None = None) -> float:
+def epsilon(event: Event, steps: int, delta: float) -> float:
     """epsilon(delta) of `steps` steps: never below the exact value of Charles et al., eq. (2), at most 0.2 % above.
 
     Measured: 0.003 to 0.01 % above over docs/theory.md#table-of-exact-epsilons; at delta 1e-11, with noise multipliers
@@ -47,10 +45,10 @@ def epsilon(event: Event, steps: int, delta: float, *, cache_dir: Path | None = 
         return gaussian_epsilon(event.mu, delta)
     if isinstance(event, FilteredGaussian):
         return event.above_epsilon + gaussian_epsilon(math.sqrt(steps) / event.noise_multiplier, delta / 2.0)
-    return grid_epsilon(event, steps, delta, _directory(cache_dir))
+    return grid_epsilon(event, steps, delta)
 
 
-def delta_of(event: Event, steps: int, target_epsilon: float, *, cache_dir: Path | None = None) -> float:
+def delta_of(event: Event, steps: int, target_epsilon: float) -> float:
     """delta(epsilon) of `steps` steps, at most 0.2 % above the exact value, never below it nor below SMALLEST_DELTA."""
     check_count("steps", steps)
     if not target_epsilon >= 0.0:
@@ -63,17 +61,15 @@ def delta_of(event: Event, steps: int, target_epsilon: float, *, cache_dir: Path
         rest = target_epsilon - event.above_epsilon
         mu = math.sqrt(steps) / event.noise_multiplier
         return 1.0 if rest < 0.0 else min(1.0, max(2.0 * gaussian_delta(mu, rest), SMALLEST_DELTA))
-    return max(grid_delta(event, steps, target_epsilon, _directory(cache_dir)), SMALLEST_DELTA)
+    return max(grid_delta(event, steps, target_epsilon), SMALLEST_DELTA)
 
 
-def epsilon_curve(
-    event: Event, steps: Sequence[int], delta: float, *, cache_dir: Path | None = None
-) -> list[tuple[int, float]]:
+def epsilon_curve(event: Event, steps: Sequence[int], delta: float) -> list[tuple[int, float]]:
     """(T, epsilon after T steps) for each T in `steps`. A run that may stop anywhere spends the last, not its own."""
-    return [(int(t), epsilon(event, int(t), delta, cache_dir=cache_dir)) for t in steps]
+    return [(int(t), epsilon(event, int(t), delta)) for t in steps]
 
 
-def loss_distribution(event: Event, steps: int, delta: float, *, cache_dir: Path | None = None) -> LossPair:
+def loss_distribution(event: Event, steps: int, delta: float) -> LossPair:
     """The composed pair, whole, on the grid that resolves epsilon at this delta; attackers are bounded from it too.
 
     Noise must be positive. The pair dominates the run in both directions for every a > 0 (Zhu, Dong, Wang 2022). It is
@@ -86,23 +82,21 @@ def loss_distribution(event: Event, steps: int, delta: float, *, cache_dir: Path
     if isinstance(event, FilteredGaussian):
         raise InputError("the filtered mechanism has no privacy-loss distribution: its theorem gives (epsilon, delta)")
     steps = 1 if isinstance(event, UnamplifiedGaussian) else steps
-    return settled_pair(event, steps, max(delta, 4.0 * rounding_mass(steps)), _directory(cache_dir))
+    return settled_pair(event, steps, max(delta, 4.0 * rounding_mass(steps)))
 
 
-def attack_distribution(
-    event: Event, steps: int, delta: float, area: Callable[[LossPair], float], *, cache_dir: Path | None = None
-) -> LossPair:
+def attack_distribution(event: Event, steps: int, delta: float, area: Callable[[LossPair], float]) -> LossPair:
     """`loss_distribution`, refined further until attackers are bounded within composition.AREA_PRECISION of an area.
 
     area: under the ROC curve of a composed pair (defenses.accounting.ceiling).
     """
-    pair = loss_distribution(event, steps, delta, cache_dir=cache_dir)
+    pair = loss_distribution(event, steps, delta)
     assert not isinstance(event, FilteredGaussian)
     steps = 1 if isinstance(event, UnamplifiedGaussian) else steps
-    return area_pair(event, steps, pair, area, _directory(cache_dir))
+    return area_pair(event, steps, pair, area)
 
 
-def calibrate(event: Event, steps: int, delta: float, target_epsilon: float, *, cache_dir: Path | None = None) -> float:
+def calibrate(event: Event, steps: int, delta: float, target_epsilon: float) -> float:
     """The noise multiplier that meets target_epsilon: epsilon(result) <= target, within 1e-4 of the least such.
 
     The event's own noise multiplier is ignored. Raises InputError where no noise multiplier between SMALLEST_NOISE and
@@ -112,7 +106,7 @@ def calibrate(event: Event, steps: int, delta: float, target_epsilon: float, *, 
         raise InputError(f"target epsilon {target_epsilon} is not a number above 0")
 
     def spent(log_noise: float) -> float:
-        return epsilon(with_noise(event, math.exp(log_noise)), steps, delta, cache_dir=cache_dir)
+        return epsilon(with_noise(event, math.exp(log_noise)), steps, delta)
 
     low, high = _noise_bracket(spent, target_epsilon)
 
@@ -180,10 +174,6 @@ def delta_warning(delta: float, units: int) -> str | None:
     if delta <= 1.0 / units:
         return None
     return f"delta {delta:g} is above 1/{units}: one unit may be published outright; use at most {units**-1.1:.2g}"
-
-
-def _directory(cache_dir: Path | None) -> Path:
-    return cache_dir if cache_dir is not None else default_cache_dir()
 
 
 def _noise_bracket(spent: Callable[[float], float], target: float) -> tuple[float, float]:

@@ -11,30 +11,26 @@ from pathlib import Path
 
 import numpy as np
 
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory, cache_root, private_directory
 from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf
 
 _VERSION = 1
 
 
-def default_cache_dir() -> Path:
-    """$HELDIN_CACHE_DIR/pld, or ~/.cache/heldin/pld."""
-    root = os.environ.get("HELDIN_CACHE_DIR")
-    return (Path(root) if root else Path.home() / ".cache" / "heldin") / "pld"
-
-
-def cached_pair(parameters: dict[str, str], directory: Path, build: Callable[[], LossPair]) -> LossPair:
+def cached_pair(parameters: dict[str, str], build: Callable[[], LossPair]) -> LossPair:
     """The pair stored under these parameters, or else the one that `build` makes, which is then stored.
 
     A file that is damaged, or whose stored parameters differ, is rebuilt and overwritten. Writing goes to a temporary
     name and then renames, so that no reader sees half a file. A directory that cannot be written is passed over.
     """
     key = json.dumps({"version": _VERSION, **parameters}, sort_keys=True)
-    path = directory / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+    path = cache_root() / "pld" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
     stored = _read(path, key)
     if stored is not None:
         return stored
     pair = build()
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, InputError):
         _write(path, key, pair)
     return pair
 
@@ -59,7 +55,8 @@ def _unpack(grid: np.ndarray, masses: np.ndarray) -> LossPmf:
 
 
 def _write(path: Path, key: str, pair: LossPair) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    cache_directory()
+    private_directory(path.parent)
     arrays = {"key": np.array(key)}
     for side, pmf in (("remove", pair.remove), ("add", pair.add)):
         arrays[f"{side}_grid"] = np.array([pmf.width, pmf.lowest, pmf.infinity, *([pmf.offset] if pmf.offset else [])])

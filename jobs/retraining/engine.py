@@ -30,7 +30,7 @@ from heldin.jobs.retraining.record import SCORE, evidence_of, scores_text, split
 from heldin.jobs.retraining.runs import Trainer, Trial, TrialJob, read_results, run_trials, train_trial
 from heldin.jobs.run.data import CorpusData, corpus_facts, read_corpus
 from heldin.jobs.run.pipeline import base_model, claim_new_folder, model_facts
-from heldin.jobs.run.plan import accountant_cache, claims_of
+from heldin.jobs.run.plan import claims_of
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.models.loading import LanguageModel
 from heldin.record.document import DocumentsFacts, ModelFacts, Record, write_record
@@ -73,8 +73,8 @@ def _stages(
     seconds: dict[str, float] = {}
     started = time.monotonic()
     ready = _prepare(audit, key, reporter)
-    write_plan(ready.job.mechanism, out / "plan.json", cache_dir=accountant_cache())
-    reporter.say(f"mechanism: {ready.job.mechanism.guarantee(cache_dir=accountant_cache()).label}")
+    write_plan(ready.job.mechanism, out / "plan.json")
+    reporter.say(f"mechanism: {ready.job.mechanism.guarantee().label}")
     for line in forecast(ready.job.coins(audit.runs), audit.threshold, ready.delta, ready.claims):
         reporter.say(line)
     seconds["preparation"] = time.monotonic() - started
@@ -107,7 +107,7 @@ def record_again(out: Path, reporter: Reporter) -> dict[str, Any]:
     """
     audit = read_audit(out)
     ready = _prepare(audit, _claim_folder(audit, out), reporter)
-    if read_plan(out / "plan.json", cache_dir=accountant_cache()) != ready.job.mechanism:
+    if read_plan(out / "plan.json") != ready.job.mechanism:
         raise InputError(f"'{out / 'plan.json'}' is not the plan that its trainings ran")
     found = read_results(ready.job, audit.runs, out)
     missing = next((number for number in range(audit.runs) if number not in found), None)

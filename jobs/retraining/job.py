@@ -18,7 +18,7 @@ from heldin.jobs.config import RunConfig
 from heldin.jobs.retraining.record import WORST_CASE_USER
 from heldin.jobs.retraining.runs import TrialJob
 from heldin.jobs.run.data import CorpusData
-from heldin.jobs.run.plan import accountant_cache, mechanism_of
+from heldin.jobs.run.plan import mechanism_of
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 
@@ -131,7 +131,7 @@ def trial_job(audit: TrialsAudit, corpus: CorpusData, name: str, base: LanguageM
     texts = [*others, *(text for _, text in worst)]
     whole = isinstance(defense, PrivateDefense) and defense.record_selection == "random_chunk"
     sequences = encode(base.tokenizer, texts, None if whole else recipe.sequence_length)
-    mechanism = mechanism_of(config, plain_steps=recipe.steps(len(sequences)), cache_dir=accountant_cache())
+    mechanism = mechanism_of(config, plain_steps=recipe.steps(len(sequences)))
     losses = None
     if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
         losses = [-s.total / len(s.logprobs) for s in score_texts(base, texts)]

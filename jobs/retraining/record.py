@@ -21,7 +21,6 @@ from heldin.jobs.config import RunConfig
 from heldin.jobs.retraining.bounds import TrialTest, certify
 from heldin.jobs.retraining.runs import Trial, TrialJob
 from heldin.jobs.run.data import CorpusData
-from heldin.jobs.run.plan import accountant_cache
 from heldin.jobs.run.training import CEILING_FPRS
 from heldin.record.document import Ceiling, Overlaps, SplitFacts, TrainingFacts
 from heldin.record.overlaps import NOT_KNOWN, measured
@@ -145,7 +144,7 @@ def split_facts(job: TrialJob, trials: Sequence[Trial], corpus: CorpusData) -> S
 
 def training_facts(config: RunConfig, job: TrialJob, trials: Sequence[Trial], claims: Sequence[Claim]) -> TrainingFacts:
     """What the record says of the mechanism that every training ran."""
-    promise = job.mechanism.guarantee(cache_dir=accountant_cache())
+    promise = job.mechanism.guarantee()
     holds = promise if isinstance(promise, Guarantee) else None
     curve = next((claim.ceiling for claim in claims if claim.is_curve), None)
     others = len(job.sequences) - len(job.documents)

@@ -9,7 +9,6 @@ from typing import Any, Literal, assert_never
 import yaml
 
 from heldin.base.errors import InputError
-from heldin.base.files import cache_directory
 from heldin.bounds.catalogue import mechanism_claim
 from heldin.bounds.verdict import Claim
 from heldin.canaries.config import SubstringCanaries, UnseenTokenCanaries
@@ -53,15 +52,15 @@ def settle_plan(config: RunConfig, data: RunData, out: Path, *, clip_norm: float
         InputError: the plan that is there is not the one that the config gives, or ``out`` is a copy of a private run.
     """
     plain_steps = config.finetune.steps(len(data.training_rows))
-    mechanism = mechanism_of(config, plain_steps=plain_steps, clip_norm=clip_norm, cache_dir=accountant_cache())
+    mechanism = mechanism_of(config, plain_steps=plain_steps, clip_norm=clip_norm)
     path = out / "plan.json"
     if path.is_file():
-        kept = read_plan(path, cache_dir=accountant_cache())
+        kept = read_plan(path)
         changed = [name for name in Mechanism.model_fields if getattr(kept, name) != getattr(mechanism, name)]
         if changed:
             raise InputError(f"'{path}' is another plan ({', '.join(changed)} differ): use a new run folder")
     else:
-        write_plan(mechanism, path, cache_dir=accountant_cache())
+        write_plan(mechanism, path)
     if mechanism.unit != "none":
         _refuse_copies(out)
     return mechanism
@@ -69,22 +68,19 @@ def settle_plan(config: RunConfig, data: RunData, out: Path, *, clip_norm: float
 
 def claims_of(mechanism: Mechanism) -> list[Claim]:
     """What the audit tests: the accountant's curve, where the plan is a guarantee for users."""
-    promise = mechanism.guarantee(cache_dir=accountant_cache())
+    promise = mechanism.guarantee()
     if not isinstance(promise, Guarantee) or promise.unit != "user":
         return []
-    return [mechanism_claim(mechanism, cache_dir=accountant_cache())]
+    return [mechanism_claim(mechanism)]
 
 
-def mechanism_of(
-    config: RunConfig, *, plain_steps: int, clip_norm: float | None = None, cache_dir: Path | None = None
-) -> Mechanism:
+def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None = None) -> Mechanism:
     """The run's mechanism, its noise calibrated where the config names a target.
 
     Args:
         config: of the run.
         plain_steps: steps of plain training, which follow from the data; a private run's come from the config.
         clip_norm: of a clipping defense that names none.
-        cache_dir: of the accountant.
     """
     defense = config.defense
     match defense:
@@ -108,7 +104,7 @@ def mechanism_of(
             )
             if defense.target_epsilon is None:
                 return mechanism
-            return mechanism.calibrated(defense.target_epsilon, cache_dir=cache_dir)
+            return mechanism.calibrated(defense.target_epsilon)
         case FilterDefense():
             return Mechanism(
                 **_common(config, defense),
@@ -119,7 +115,7 @@ def mechanism_of(
                 clip=ConcentrationFilter(tau=defense.tau, above_epsilon=defense.target_epsilon / 2),
                 noise_multiplier=1.0,
                 divisor=ConstantDivisor(value=defense.population),
-            ).calibrated(defense.target_epsilon, cache_dir=cache_dir)
+            ).calibrated(defense.target_epsilon)
         case _:
             assert_never(defense)
 
@@ -129,13 +125,13 @@ def require_mechanism(config: RunConfig) -> None:
 
     Raises InputError where it does not: a cohort above the population, noise that no epsilon needs, and the like.
     """
-    mechanism_of(config, plain_steps=1, clip_norm=1.0, cache_dir=accountant_cache())
+    mechanism_of(config, plain_steps=1, clip_norm=1.0)
 
 
 def configured_mechanism(config: RunConfig, plan: Mechanism, plain_steps: int) -> Mechanism:
     """The mechanism that a finished run's config gives, with the clip norm of its plan where the run measured one."""
     norm = plan.clip.norm if isinstance(plan.clip, BatchClip | FlatClip) else None
-    return mechanism_of(config, plain_steps=plain_steps, clip_norm=norm, cache_dir=accountant_cache())
+    return mechanism_of(config, plain_steps=plain_steps, clip_norm=norm)
 
 
 def read_run_config(folder: Path) -> RunConfig:
@@ -271,8 +267,3 @@ def _refuse_copies(out: Path) -> None:
             f"'{out}' is a copy of a private run's folder, and two runs under one key differ by un-noised data: go on"
             " in the original folder, or start a new run"
         )
-
-
-def accountant_cache() -> Path:
-    """Where the accountant keeps its loss distributions."""
-    return cache_directory() / "pld"

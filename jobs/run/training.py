@@ -26,7 +26,6 @@ from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData, curve_texts
 from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.plan import accountant_cache
 from heldin.jobs.run.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation, gap_auroc_correlation
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
@@ -46,7 +45,7 @@ def finetune(
     sequences = encode(base.tokenizer, texts, None if whole else recipe.sequence_length)
     private = _private(config, data, base, mechanism, texts, sequences)
     if private:
-        reporter.say(f"mechanism: {mechanism.guarantee(cache_dir=accountant_cache()).label}")
+        reporter.say(f"mechanism: {mechanism.guarantee().label}")
         reporter.say(f"mechanism: noise multiplier {mechanism.noise_multiplier:.4g}, {len(private.units)} units")
         _bind_key(out / "ledger" / "job", job_name(base, sequences, recipe, private))
         write_text(out / "ledger" / "plan", plan_commitment(data.ledger.key, mechanism), private=True)
@@ -172,7 +171,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
 
 def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
     """What the record says of the guarantee, by field: a function of the plan alone."""
-    promise = mechanism.guarantee(cache_dir=accountant_cache())
+    promise = mechanism.guarantee()
     holds = promise if isinstance(promise, Guarantee) else None
     return {
         "guarantee": promise.label,
@@ -227,7 +226,7 @@ def _private(
 
 def _ceiling(mechanism: Mechanism) -> Ceiling:
     assert mechanism.delta is not None
-    ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, mechanism.delta, cache_dir=accountant_cache())
+    ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, mechanism.delta)
     return Ceiling(
         auroc=ceiling.auroc,
         fpr=CEILING_FPRS.tolist(),

@@ -73,7 +73,7 @@ def test_few_large_jumps_at_the_smallest_delta(monkeypatch, sigma, group, rate, 
     found = epsilon(event, steps, SMALLEST_DELTA)
     monkeypatch.setattr(loss_pmf, "_tilted_rounding", lambda *_: 0.0)
     monkeypatch.setattr(loss_pmf, "MAX_WINDOW", 2**25)
-    step = composition._coarsest(event, composition._whole(steps), accounting.default_cache_dir())[0].remove
+    step = composition._coarsest(event, composition._whole(steps))[0].remove
     order, width = order_at(step, steps, found), step.width
     finer = [math.inf]
     while not finer[-2:][0] - finer[-1] < 1e-4 * finer[-1]:
@@ -193,8 +193,7 @@ def test_both_ways_agree_where_both_are_good():
     """At delta 1e-7 rounding does not show in the whole pair: the tilted one gives the same to 1e-5."""
     event, steps, delta = PoissonGaussian(1.0, 0.01, 4), 2000, 1e-7
     whole = epsilon(event, steps, delta)
-    directory = accounting.default_cache_dir()
-    assert composition._tilted_epsilon(event, steps, delta, directory) == pytest.approx(whole, rel=1e-5)
+    assert composition._tilted_epsilon(event, steps, delta) == pytest.approx(whole, rel=1e-5)
 
 
 def test_more_steps_than_a_whole_pair_could_bear():

@@ -25,7 +25,7 @@ from heldin.defenses.accounting.loss_pmf import (
     to_dp_accounting,
 )
 from heldin.defenses.accounting.mixture_pld import GridError, Mixture, binomial_mixture, mixture_step
-from heldin.defenses.accounting.pld_cache import cached_pair, default_cache_dir
+from heldin.defenses.accounting.pld_cache import cached_pair
 
 
 def library_pld(sigma, group, rate, width):
@@ -161,7 +161,14 @@ def test_what_is_cut_is_charged(monkeypatch, target):
 def test_too_fine_a_grid_is_refused_and_the_accountant_copes():
     with pytest.raises(GridError, match="at most"):
         mixture_step(binomial_mixture(0.1, 32, 0.5), 1e-6)
-    assert accounting.epsilon(PoissonGaussian(0.02, 0.5, 64), 50, 1e-6, cache_dir=default_cache_dir()) > 1e5
+    assert accounting.epsilon(PoissonGaussian(0.02, 0.5, 64), 50, 1e-6) > 1e5
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """The folder of stored pairs, empty."""
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "pld"
 
 
 @pytest.fixture
@@ -176,7 +183,7 @@ def same(a, b):
     )
 
 
-def test_cache_round_trip_and_damage(tmp_path, pair):
+def test_cache_round_trip_and_damage(stored, pair):
     built = []
 
     def build():
@@ -184,52 +191,49 @@ def test_cache_round_trip_and_damage(tmp_path, pair):
         return pair
 
     key = {"event": "x", "width": "0.05"}
-    assert same(cached_pair(key, tmp_path / "pld", build), pair)
-    assert same(cached_pair(key, tmp_path / "pld", build), pair)
+    assert same(cached_pair(key, build), pair)
+    assert same(cached_pair(key, build), pair)
     assert len(built) == 1
-    (file,) = (tmp_path / "pld").iterdir()
+    (file,) = stored.iterdir()
     for damage in (b"", b"PK\x03\x04 no zip", file.read_bytes()[:200], file.read_bytes()[:-40]):
         file.write_bytes(damage)
         count = len(built)
-        assert same(cached_pair(key, tmp_path / "pld", build), pair)
+        assert same(cached_pair(key, build), pair)
         assert len(built) == count + 1
-    cached_pair({**key, "width": "0.1"}, tmp_path / "pld", build)
-    assert len(list((tmp_path / "pld").iterdir())) == 2
-    assert not list(tmp_path.rglob("*.tmp"))
+    cached_pair({**key, "width": "0.1"}, build)
+    assert len(list(stored.iterdir())) == 2
+    assert not list(stored.rglob("*.tmp"))
 
 
-def test_cache_rejects_a_wrong_distribution_and_another_key(tmp_path, pair):
+def test_cache_rejects_a_wrong_distribution_and_another_key(stored, pair):
     key = {"event": "x"}
     doubled = LossPair(*(LossPmf(p.width, p.lowest, 2 * p.masses, p.infinity) for p in (pair.remove, pair.add)))
-    cached_pair(key, tmp_path, lambda: doubled)
-    assert same(cached_pair(key, tmp_path, lambda: pair), pair)
-    (file,) = tmp_path.iterdir()
-    other = tmp_path / "other"
-    cached_pair({"event": "y"}, other, lambda: mixture_step(binomial_mixture(9.0, 1, 0.1), 0.05))
-    next(other.iterdir()).replace(file)
-    assert same(cached_pair(key, tmp_path, lambda: pair), pair)
+    cached_pair(key, lambda: doubled)
+    assert same(cached_pair(key, lambda: pair), pair)
+    (file,) = stored.iterdir()
+    cached_pair({"event": "y"}, lambda: mixture_step(binomial_mixture(9.0, 1, 0.1), 0.05))
+    next(its for its in stored.iterdir() if its != file).replace(file)
+    assert same(cached_pair(key, lambda: pair), pair)
 
 
-def test_cache_that_cannot_be_written_is_passed_over(tmp_path, pair):
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    assert same(cached_pair({"event": "x"}, blocked / "pld", lambda: pair), pair)
+def test_cache_that_cannot_be_written_is_passed_over(tmp_path, monkeypatch, pair):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path / "file"))
+    assert same(cached_pair({"event": "x"}, lambda: pair), pair)
 
 
-def test_cache_is_used_for_large_steps(tmp_path, monkeypatch):
+def test_a_cache_that_the_accountant_makes_is_its_owners_only(stored, pair):
+    cached_pair({"event": "x"}, lambda: pair)
+    assert [folder.stat().st_mode & 0o777 for folder in (stored, stored.parent)] == [0o700, 0o700]
+
+
+def test_cache_is_used_for_large_steps(stored, monkeypatch):
     monkeypatch.setattr(composition, "_WORTH_STORING", 100)
     composition.settled_pair.cache_clear()
     event = PoissonGaussian(1.0, 0.01, 8)
-    first = accounting.epsilon(event, 500, 1e-6, cache_dir=tmp_path)
-    files = list(tmp_path.iterdir())
+    first = accounting.epsilon(event, 500, 1e-6)
+    files = list(stored.iterdir())
     assert files
     composition.settled_pair.cache_clear()
     monkeypatch.setattr(composition, "one_step", lambda *_: pytest.fail("built again"))
-    assert accounting.epsilon(event, 500, 1e-6, cache_dir=tmp_path) == first
-
-
-def test_default_cache_dir(monkeypatch, tmp_path):
-    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path))
-    assert default_cache_dir() == tmp_path / "pld"
-    monkeypatch.delenv("HELDIN_CACHE_DIR")
-    assert default_cache_dir().parts[-3:] == (".cache", "heldin", "pld")
+    assert accounting.epsilon(event, 500, 1e-6) == first

@@ -213,7 +213,7 @@ def test_arms_spend_the_budget():
 @pytest.mark.parametrize("method", ["ELS", "ULS"])
 def test_noise_meets_epsilon_by_the_trainers_accountant(method):
     arm = next(a for a in sim.arms_of(Task(), 64) if a.method == method)
-    sigma = arm.noise_multiplier(Task(), 1.0, None)
+    sigma = arm.noise_multiplier(Task(), 1.0)
     event = with_noise(PoissonGaussian(1.0, 1 / 64, 16) if method == "ELS" else PoissonGaussian(1.0, 1 / 4), sigma)
     assert 0.999 < epsilon(event, 256, 1e-6) <= 1.0
 

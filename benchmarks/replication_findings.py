@@ -1,7 +1,7 @@
-"""The findings of Kandpal et al. (2024) on the runs of configs/trials, each by a test that was fixed before the runs.
+"""The findings of Kandpal et al. (2024) on the runs of configs/replication, each by a test fixed beforehand.
 
-python benchmarks/trial_findings.py runs/trials plays
-python benchmarks/trial_findings.py runs/trials enron
+python benchmarks/replication_findings.py runs/replication plays
+python benchmarks/replication_findings.py runs/replication enron
 
 A finding that something changes is confirmed if the 95 % interval of the difference lies on its side of zero, and not
 confirmed if the interval lies on the other side or within +-MARGIN. A finding that nothing changes is confirmed if the

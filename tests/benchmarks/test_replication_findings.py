@@ -7,12 +7,12 @@ import pytest
 
 from tests.made_facts import canary_facts
 
-PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "trial_findings.py"
+PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "replication_findings.py"
 
 
 @pytest.fixture(scope="module")
 def rules():
-    spec = importlib.util.spec_from_file_location("trial_findings", PATH)
+    spec = importlib.util.spec_from_file_location("replication_findings", PATH)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
