@@ -26,7 +26,8 @@ class Method(StrEnum):
 class Interval:
     """A statistic with its 95 % interval; ``mean``, ``deviation``, ``at_most`` (95 % quantile) are over the resamples.
 
-    An estimate: users' scores share one model, so its coverage is nominal, not certified (accounting.md section 4h).
+    An estimate: users' scores share one model, so its coverage is nominal, not certified
+    (docs/theory.md#conditions-of-one-run).
     """
 
     value: float

@@ -1,7 +1,7 @@
 """How large an AUROC or a true-positive rate may be: intervals of several scores at once, and one-sided upper limits.
 
-Estimates, all of them: users' scores of one run share one model, so that the coverage is nominal (accounting.md 4h).
-numpy and scipy only.
+Estimates, all of them: users' scores of one run share one model, so that the coverage is nominal
+(docs/theory.md#conditions-of-one-run). numpy and scipy only.
 """
 
 import math

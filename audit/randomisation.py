@@ -1,4 +1,6 @@
-"""Is there any leak at all? Redraw the coins, and see how often chance does what was seen (accounting.md section 4i).
+"""Is there any leak at all? Redraw the coins, and see how often chance does what was seen.
+
+Conditions and proofs: docs/theory.md#randomisation-test.
 
 H0: the scores do not depend on who was held in. Then the assignment that was drawn is one draw of its law like any
 other, so that p = (1 + #{redraws with a statistic at least as large}) / (1 + B) is exact, whatever the dependence

@@ -1,7 +1,7 @@
 """Keyed coins: pseudo-random functions of (key, purpose, identity), the same whatever the order of asking.
 
 HMAC-SHA-256 under a 256-bit key. Under a secret key the coins are secret and independent for every identity, which is
-what the validity of an audit rests on (accounting.md section 4h, condition 1); under a public seed they are only a
+what the validity of an audit rests on (docs/theory.md#conditions-of-one-run, 1); under a public seed they are only a
 reproducible choice.
 """
 

@@ -1,6 +1,6 @@
 """Simultaneous ROC bands and the test whether an ROC violates a ceiling, from independent trainings.
 
-Condition of everything here (accounting.md sections 4g, 4h): INDEPENDENT TRIALS, one training per score; scores may be
+Condition of everything here (docs/theory.md#roc-bands): INDEPENDENT TRIALS, one training per score; scores may be
 tied. In one run the users' scores share a model and these are indicative at best: use bounds/one_run.py.
 """
 
@@ -92,7 +92,7 @@ def dkw_width(trials: int, alpha: float) -> float:
 
 
 def violates(scores: LabelledScores, ceiling: RocCeiling, *, alpha: float = 0.05, attacks: int = 1) -> RocTest:
-    """Both bands against the ceiling, each at alpha / 2 (accounting.md section 4g)."""
+    """Both bands against the ceiling, each at alpha / 2 (docs/theory.md#roc-bands)."""
     local, dkw = both_bands(scores, alpha=alpha, attacks=attacks)
     return RocTest(local is not None and local.exceeds(ceiling), dkw.exceeds(ceiling), alpha)
 

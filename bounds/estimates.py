@@ -49,7 +49,7 @@ def andrew_estimate(
     Scores are g_j = sqrt(d) cos(canary, released vector), N(0, 1) for a canary left out. With one common variance the
     two Gaussians give mu-GDP: mu = mean(observed) under the exact null N(0, 1), or the difference of means over the
     pooled deviation where canaries left out were scored too. The paper's own two variances overstate epsilon at small k
-    (accounting.md section 4f). The interval is a bootstrap over canaries.
+    (docs/theory.md#gradient-canaries). The interval is a bootstrap over canaries.
 
     Args:
         observed: scores of included canaries, shape (k,), k >= 2.

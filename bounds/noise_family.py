@@ -1,7 +1,7 @@
 """What one run says of epsilon if the trainer differs from its plan in its noise alone: the plan's family of curves.
 
 A condition that nobody checks: a trainer that samples, clips or counts otherwise than the plan says has another family,
-of which this says nothing. Never a certificate, and no ground for a verdict (accounting.md section 4i).
+of which this says nothing. Never a certificate, and no ground for a verdict (docs/theory.md#noise-family).
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ def family_bound(
 
     Inverts the test of the plan's curve over its noise: the least noise multiplier that is rejected, and its epsilon.
     A trainer that samples, clips or counts otherwise has another family of curves, of which this says nothing: never a
-    certificate (accounting.md section 4i).
+    certificate (docs/theory.md#noise-family).
     """
 
     tries = paid_tries(labelled.scores.size, made, alpha, attacks)

@@ -1,10 +1,10 @@
 """Lower bounds on epsilon from one training run, after Steinke et al. 2023 and Mahloujifar et al. 2024.
 
-Conditions of everything here (accounting.md section 4h): each of the m users was held in by an independent fair coin,
-drawn after the pool was fixed and used once; the scores are a function of the released model and of randomness
-independent of the coins; all m flipped users count, abstentions included; the number of guesses r was fixed before
-looking, or its choice is paid for (bounds/guessing.py). Users' scores may depend on each other: that is what these
-theorems allow.
+Conditions of everything here (docs/theory.md#conditions-of-one-run): each of the m users was held in by an independent
+fair coin, drawn after the pool was fixed and used once; the scores are a function of the released model and of
+randomness independent of the coins; all m flipped users count, abstentions included; the number of guesses r was fixed
+before looking, or its choice is paid for (bounds/guessing.py). Users' scores may depend on each other: that is what
+these theorems allow.
 """
 
 import functools

@@ -73,7 +73,7 @@ class ClaimPower:
 
 @dataclass(frozen=True)
 class Power:
-    """The answer of `heldin power`. expected_one_run: 4d; expected_gaussian: 4e, for Gaussian mechanisms only."""
+    """The answer of `heldin power`. expected_gaussian: for Gaussian mechanisms only."""
 
     users: int
     auroc: float
@@ -134,7 +134,7 @@ def power(
 
 
 def reach(users: int, delta: float, *, alpha: float = 0.05) -> Reach:
-    """The "largest certifiable" row of accounting.md section 4h for m users."""
+    """The row of docs/theory.md#table-of-largest-certifiable-epsilons for m users."""
     perfect = Guesses(users, users, users)
     mu = one_run.fdp_mu(perfect, alpha)
     n1, n0 = users - users // 2, users // 2
@@ -151,7 +151,7 @@ def reach(users: int, delta: float, *, alpha: float = 0.05) -> Reach:
 def trainings_reach(members: int, non_members: int, delta: float = 0.0, *, alpha: float = 0.05) -> float:
     """Largest epsilon that independent trainings certify if all are told apart: Clopper-Pearson at one threshold.
 
-    100 + 100: 3.28 at delta 0 (accounting.md section 7).
+    100 + 100: 3.28 at delta 0 (docs/theory.md#independent-trainings).
     """
     return clopper_pearson(Counts(members, members, 0, non_members), delta, alpha=alpha, pairs=1)
 

@@ -1,6 +1,6 @@
 """Lower bounds on epsilon from independent trainings: Clopper-Pearson at thresholds, and its Gaussian conversion.
 
-Condition of everything here (accounting.md sections 4b, 4c, 4h): INDEPENDENT TRIALS. Each score comes from its own
+Condition of everything here (docs/theory.md#independent-trainings): INDEPENDENT TRIALS. Each score comes from its own
 training, held in or out, and trainings share no randomness. Scores of many users under one model are not independent,
 and these bounds are then refused (bounds/rules.py) in favour of bounds/one_run.py. Thresholds are fixed before
 looking, or chosen on one half of the trials and used on the other; several are paid for. Taking the best threshold
@@ -75,7 +75,7 @@ def epsilon_of_rates(tpr: Array, fpr: Array, delta: float) -> Array:
 
 
 def clopper_pearson(counts: Counts, delta: float, *, alpha: float = 0.05, pairs: int = 2) -> float:
-    """epsilon lower bound of one threshold fixed beforehand (Jagielski, Ullman, Oprea 2020, section 4; 4b).
+    """epsilon lower bound of one threshold fixed beforehand (Jagielski, Ullman, Oprea 2020, section 4).
 
     Args:
         counts: of independent trainings at that threshold.

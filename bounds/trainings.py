@@ -1,10 +1,10 @@
 """What independent trainings certify: one threshold fixed before it is tested, Clopper-Pearson on what it tests.
 
 Every training has its own key, and the worst-case user by its own fair coin, so that given the coins the scores are
-independent (accounting.md sections 4b, 4h). The threshold is fixed beforehand, or the first quarter of the trainings
-picks it and the others test it; which quarter follows from their numbers alone. At level alpha / 2 each, TPR >= its
-lower limit and FPR <= its upper limit hold together with confidence 1 - alpha, and with them both directions of
-Kairouz, Oh, Viswanath 2015, Theorem 2.1, at no further price.
+independent (docs/theory.md#independent-trainings). The threshold is fixed beforehand, or the first quarter of the
+trainings picks it and the others test it; which quarter follows from their numbers alone. At level alpha / 2 each,
+TPR >= its lower limit and FPR <= its upper limit hold together with confidence 1 - alpha, and with them both directions
+of Kairouz, Oh, Viswanath 2015, Theorem 2.1, at no further price.
 """
 
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
 
 
 def reach_line(runs: int) -> str:
-    """What so many trainings can certify at best, 3.28 for 200 (accounting.md section 7): the first line printed."""
+    """What so many trainings can certify at best, 3.28 for 200 (docs/theory.md#independent-trainings)."""
     most = trainings_reach(runs - runs // 2, runs // 2)
     return (
         f"power: {runs} trainings, half of them with the worst-case user, can certify at most epsilon {most:.2f} per"

@@ -141,7 +141,7 @@ class Design:
             raise InputError(f"p-value {self.blind_p_value} of the blind baseline is outside [0, 1]")
 
     def flaws(self, members: int, users: int) -> tuple[str, ...]:
-        """Why a result is not certified, gravest first; none for a certified one. 4h of accounting.md."""
+        """Why a result is not certified, gravest first; none if it is (docs/theory.md#conditions-of-one-run)."""
         coin = self.assignment is Assignment.COIN
         blind = self.blind_p_value
         checks = [

@@ -140,6 +140,6 @@ def _numbered(batches: Iterator[pa.RecordBatch], alias_of: Mapping[str, str]) ->
 def _digest(user: str, text: str) -> str:
     """The name of a record without an id, but for its number among that user's records of the same text.
 
-    Never its place in the file, which would make one user's records move another's (accounting.md section 7).
+    Never its place in the file, which would make one user's records move another's (docs/theory.md#rules-of-the-data).
     """
     return text_sha256(user, text)[:32]

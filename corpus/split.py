@@ -1,8 +1,8 @@
 """Who is audited, what is set aside, and who is held in.
 
-The order matters for the validity of an audit (accounting.md section 4h): first the pool of users is fixed, then every
-user's records are set aside by one rule that knows nothing of membership, and only then are the coins drawn. After
-Kandpal et al. (2024), Appendix D.1, with independent coins in place of their half and half.
+The order matters for the validity of an audit (docs/theory.md#conditions-of-one-run): first the pool of users is fixed,
+then every user's records are set aside by one rule that knows nothing of membership, and only then are the coins drawn.
+After Kandpal et al. (2024), Appendix D.1, with independent coins in place of their half and half.
 """
 
 from collections.abc import Mapping, Sequence
@@ -174,7 +174,7 @@ def assign(
     Args:
         users: the fixed pool of audited users.
         assignment: independent fair coins, or an exact half (which supports no certified bound: the coins depend on
-            each other, accounting.md section 4h).
+            each other, docs/theory.md#conditions-of-one-run).
         audit_pool: number of users, chosen by ``seed``, whose membership is decided by chance; all others are always
             in. None: all users.
         key: secret key of the coins.
@@ -199,5 +199,5 @@ def assign(
 
 
 def assign_canaries(canaries: Sequence[str], *, key: bytes) -> dict[str, Role]:
-    """A fair coin for every canary user, whatever decides about the others: all of them are flipped (4h)."""
+    """A fair coin for every canary user, whatever decides about the others: all of them are flipped."""
     return {user: Role.HELD_IN if fair_coin(key, "membership", user) else Role.HELD_OUT for user in canaries}

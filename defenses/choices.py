@@ -155,7 +155,7 @@ class RealisedCohortDivisor(Choice):
 
 
 class DataStep(Choice):
-    """A data-side step and what it may look at (accounting.md section 7).
+    """A data-side step and what it may look at (docs/theory.md#rules-of-the-data).
 
     user_local: what is kept of a user depends on that user's records only; record_local: on each record alone.
     """

@@ -1,8 +1,9 @@
 """The mechanism as data: what the trainer runs, the accountant reads, the audit tests and the report prints.
 
 Everything in a `Mechanism` is public and comes from the config: sampling rate, population, cohort, divisor, delta and
-steps are constants, never computed from the data or from the coins (accounting.md section 7). Whatever departs from the
-accounted mechanism turns its guarantee into "not a DP guarantee: <why>"; there is no way to build it without that.
+steps are constants, never computed from the data or from the coins (docs/theory.md#public-constants). Whatever departs
+from the accounted mechanism turns its guarantee into "not a DP guarantee: <why>"; there is no way to build it without
+that.
 """
 
 import math
@@ -72,7 +73,7 @@ class Guarantee:
 class NoGuarantee:
     """Why the mechanism has no guarantee. `assumed_epsilon` is what accounting would print if the reasons did not hold.
 
-    `fallback` is what still holds where shuffling is the only reason (accounting.md section 3, first row).
+    `fallback` is what still holds where shuffling is the only reason (docs/theory.md#shuffled-cohorts).
     """
 
     reasons: tuple[str, ...]
@@ -225,7 +226,7 @@ class Mechanism(Choice):
         return expected * self.group_size if self.sampled == "user" else expected
 
     def reasons(self) -> tuple[str, ...]:
-        """Every reason why this is not a DP guarantee (accounting.md sections 3 and 7); empty for a guarantee."""
+        """Every reason why this is no DP guarantee (docs/theory.md#rules-of-a-private-step); empty for a guarantee."""
         user_level = self.unit == "user"
         leaky = [step.name for step in self.data_steps if not step.user_local]
         checks = [

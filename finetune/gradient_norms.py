@@ -1,6 +1,7 @@
 """Norms of users' gradients at a model, for choosing group sizes and clip norms before training.
 
-Un-noised facts about the users whose texts are given: of public users only, or charged for (accounting.md section 3).
+Un-noised facts about the users whose texts are given: of public users only, or charged for
+(docs/theory.md#rules-of-a-private-step).
 """
 
 import functools

@@ -1,7 +1,7 @@
 """The gradient of a private step: draw units, clip each unit's gradient, sum, add noise once, divide by a constant.
 
-Charles et al. (2024), Algorithms 1 (ELS) and 2 (ULS); the rules of accounting.md section 3. What comes out is the only
-thing that the optimizer sees.
+Charles et al. (2024), Algorithms 1 (ELS) and 2 (ULS); docs/theory.md#rules-of-a-private-step. What comes out is the
+only thing that the optimizer sees.
 """
 
 from collections.abc import Sequence

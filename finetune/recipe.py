@@ -21,7 +21,8 @@ class Optimizer(StrEnum):
 class Select(StrEnum):
     """Which checkpoint is the result: the best by validation loss of held-in users (Kandpal et al.), or the last.
 
-    Or the best by the loss of separate public users, which a user-level guarantee outlives (accounting.md section 7).
+    Or the best by the loss of separate public users, which a user-level guarantee outlives
+    (docs/theory.md#rules-of-a-private-step).
     """
 
     BEST = "best"

@@ -28,7 +28,7 @@ class NoiseRow:
     """One setting of both algorithms.
 
     uls_noise: s_U / n, of user-wise DP-SGD in units of C. filter_noise: of Algorithm 3 in units of tau. break_even:
-    tau / C below which Algorithm 3 adds less, uls_noise / filter_noise (accounting.md section 5).
+    tau / C below which Algorithm 3 adds less, uls_noise / filter_noise (docs/theory.md#filtered-descent).
     """
 
     users: int

@@ -31,7 +31,7 @@ from heldin.white_box.people import LONGEST, SICK, VOCABULARY, People, gather
 TEXT_CANARIES = 100  # of each training, at most
 EMBEDDING = "transformer.wte.weight"  # of GPT-Neo
 _HIDDEN, _HEADS, _LAYERS = 16, 2, 1
-_ROOM = 50  # coordinates for each random direction, half of which are in: k / d = 0.01 (accounting.md section 4f)
+_ROOM = 50  # coordinates for each random direction, half of which are in: docs/theory.md#gradient-canaries
 _LARGEST_CONTEXT = 8_192  # GPT-Neo keeps a mask of context x context
 _PRIOR, _SHIFT = 10.0, 1.0  # a rare token's logit is lower by their product
 _OVERFLOWING = 3e38  # finite in float32, and its sum over a row is not

@@ -1,7 +1,7 @@
 """One named preset per dataset of the papers: how its published files are read, each step, and which users stay.
 
 A preset is fixed: a threshold that differs is another experiment. What a step may look at is declared with it
-(accounting.md section 7), and a run's plan takes it over.
+(docs/theory.md#rules-of-the-data), and a run's plan takes it over.
 """
 
 import difflib

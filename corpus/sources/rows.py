@@ -22,7 +22,8 @@ class Columns:
     """Which column holds what.
 
     Without an ``id`` column a record is named by its user, its text, and how many times that user wrote that text
-    before: never by its place in the file, which would make one user's records move another's (accounting.md 7).
+    before: never by its place in the file, which would make one user's records move another's
+    (docs/theory.md#rules-of-the-data).
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one

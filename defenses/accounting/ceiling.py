@@ -1,8 +1,8 @@
 """What a privacy-loss distribution promises about every attacker: the highest ROC curve, its area, its points.
 
-An attacker who decides between "in" and "out" has TPR <= ceiling(FPR) (accounting.md section 4a): the ROC of the
-dominating pair, taken as the pointwise minimum over both add/remove directions. It bounds each user's attacker, and the
-ROC pooled over users only where in or out was assigned at random.
+An attacker who decides between "in" and "out" has TPR <= ceiling(FPR) (docs/theory.md#attacker-ceilings): the ROC of
+the dominating pair, taken as the pointwise minimum over both add/remove directions. It bounds each user's attacker, and
+the ROC pooled over users only where in or out was assigned at random.
 """
 
 import math
@@ -117,7 +117,7 @@ def epsilon_delta_ceiling(epsilon: float, delta: float) -> RocCeiling:
 def symmetrised(ceiling: RocCeiling) -> RocCeiling:
     """The concave hull of the curve and its reflection (x, y) -> (1 - y, 1 - x), which it then equals.
 
-    The shape that a one-run f-DP test needs (accounting.md section 4e). Never below the curve.
+    The shape that a one-run f-DP test needs (docs/theory.md#one-run-curve-test). Never below the curve.
     """
     x = np.concatenate([ceiling.fpr, 1.0 - ceiling.tpr])
     y = np.concatenate([ceiling.tpr, 1.0 - ceiling.fpr])

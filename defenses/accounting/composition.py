@@ -5,7 +5,7 @@ s (s + 1) h^2 / 12 on average, so T steps raise epsilon by
 
     T (s + 1) h^2 / 12,    s = -d ln(delta) / d(epsilon) at the answer,
 
-which matches the measured bias to a few percent (accounting.md section 1, rule 1). A coarse grid gives s; the grid is
+which matches the measured bias to a few percent (docs/theory.md#loss-grid). A coarse grid gives s; the grid is
 then refined until this bias is below PRECISION times epsilon.
 """
 

@@ -65,7 +65,7 @@ class UnamplifiedGaussian:
     """No credit for sampling: the unit takes part at most `participations` times in the whole run.
 
     The run is dominated by one Gaussian of mean mu = sensitivity sqrt(participations) group_size / s; sensitivity is 1
-    for zero_out and 2 for replace (accounting.md section 3, "fixed-size shuffled cohorts"). `steps` does not enter.
+    for zero_out and 2 for replace (docs/theory.md#shuffled-cohorts). `steps` does not enter.
     """
 
     noise_multiplier: float
@@ -117,8 +117,9 @@ def with_noise(event: Event, noise_multiplier: float) -> Event:
 def participations(population: int, cohort: int, steps: int, *, drop_incomplete: bool = False) -> int:
     """How often one unit takes part, at most, when complete passes over `population` are cut into cohorts.
 
-    E = ceil(steps cohort / population) (accounting.md section 3), which assumes that no batch straddles two passes with
-    the same unit twice in it. If each pass drops its incomplete last batch: ceil(steps / floor(population / cohort)).
+    E = ceil(steps cohort / population) (docs/theory.md#shuffled-cohorts), which assumes that no batch straddles two
+    passes with the same unit twice in it. If each pass drops its incomplete last batch:
+    ceil(steps / floor(population / cohort)).
     """
     check_count("population", population)
     check_count("cohort", cohort)

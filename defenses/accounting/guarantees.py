@@ -28,7 +28,7 @@ SMALLEST_NOISE, LARGEST_NOISE = 1e-2, 1e6  # where calibration looks
 def epsilon(event: Event, steps: int, delta: float) -> float:
     """epsilon(delta) of `steps` steps: never below the exact value of Charles et al., eq. (2), at most 0.2 % above.
 
-    Measured: 0.003 to 0.01 % above over the table of accounting.md section 1; at delta 1e-11, with noise multipliers
+    Measured: 0.003 to 0.01 % above over docs/theory.md#table-of-exact-epsilons; at delta 1e-11, with noise multipliers
     of 0.5 to 10, groups up to 8, rates from 1e-5 and up to 100,000 steps at most 0.02 % (benchmarks/accounting.py).
 
     | case                | value |

@@ -66,7 +66,7 @@ def rounding_mass(steps: int) -> float:
     """Mass charged for the rounding of a `steps`-fold FFT power.
 
     The transform's error in delta grows like steps * 2^-53; measured against the exact contour integral it stays below
-    0.25 times that (accounting.md section 1, "FFT floor"), so that charging all of it never leaves delta too low.
+    0.25 times that (docs/theory.md#rounding-of-composed-losses), so that charging all of it never leaves delta too low.
     """
     return steps * 2.0**-53
 

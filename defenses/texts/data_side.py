@@ -1,7 +1,7 @@
 """Heuristic defenses on the data side: fewer copies of a text, fewer records of a user. None is a DP guarantee.
 
 They act on training records after the set-asides, compose in the order given, say what they removed, and declare what
-they look at (accounting.md section 7). Kandpal et al. (2024), section 4.2.
+they look at (docs/theory.md#rules-of-the-data). Kandpal et al. (2024), section 4.2.
 """
 
 import hashlib

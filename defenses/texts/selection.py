@@ -1,7 +1,7 @@
 """Which of a user's records are used: one set of rules for the trainer's per-step choice and for caps.
 
 Every rule looks at one user's records only, so every rule is user-local; a rule that ranks records is not record-local
-(accounting.md section 7).
+(docs/theory.md#rules-of-the-data).
 """
 
 from collections.abc import Sequence

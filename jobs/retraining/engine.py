@@ -3,7 +3,8 @@
 trainings.json  ledger/key  plan.json  runs/00000.json ...  scores.csv  record.json
 
 Each training is a whole run of the config's defense by the real trainer under a key of its own, and leaves one number.
-That is what makes Clopper-Pearson valid for user inference (accounting.md section 4h), at the price of many trainings.
+That is what makes Clopper-Pearson valid for user inference (docs/theory.md#independent-trainings), at the price of many
+trainings.
 """
 
 import json

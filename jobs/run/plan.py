@@ -202,7 +202,7 @@ def _assumptions(config: RunConfig) -> tuple[str, ...]:
 
 
 def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:
-    """What happens to the records before training, and what each step looks at (accounting.md section 7)."""
+    """What happens to the records before training, and what each step looks at (docs/theory.md#rules-of-the-data)."""
     users = config.corpus.users
     steps = _preset_steps(config)
     steps += [

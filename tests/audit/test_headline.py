@@ -218,7 +218,7 @@ def test_thresholds_of_the_config_move_the_answer():
 
 def test_fewer_users_are_needed_for_looser_thresholds():
     assert users_needed(BY, 1.54, 1.54) > users_needed(DecisionConfig(auroc=0.65, tpr=0.2), 1.54, 1.54)
-    assert users_needed(DecisionConfig(tpr=0.9), 1.54, 1.54) == 339  # accounting.md 4i: about 340, by AUROC alone
+    assert users_needed(DecisionConfig(tpr=0.9), 1.54, 1.54) == 339  # docs/theory.md#randomisation-test: by AUROC alone
     assert users_needed(BY, 1.54, None) == users_needed(BY, 1.54, 1.54)
 
 

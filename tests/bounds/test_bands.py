@@ -1,4 +1,4 @@
-"""ROC bands against accounting.md section 4g, simulation and slow twins."""
+"""ROC bands against docs/theory.md#roc-bands, simulation and slow twins."""
 
 import math
 
@@ -14,19 +14,16 @@ from heldin.defenses.accounting.events import UnamplifiedGaussian
 from heldin.defenses.accounting.guarantees import gaussian_epsilon
 from tests.drawn_scores import gaussian_scores
 from tests.oracles import bounds as slow
+from tests.theory_tables import numbers
 
-M = (100, 200, 500, 1000, 2000, 5000, 10000)
 
-
-@pytest.mark.parametrize(
-    ("n", "eta", "rel"),
-    [(50, 1.45e-3, 0.1), (100, 1.06e-3, 0.1), (200, 7.6e-4, 0.15), (500, 6.2e-4, 0.1), (1000, 5e-4, 0.1)],
-)
-def test_local_levels(n, eta, rel):
-    """accounting.md section 4g; its values are simulated to 5..10 %, these are exact."""
-    found = bands.local_level(n, 0.025)
-    assert found == pytest.approx(eta, rel=rel)
-    assert 0.0249 < bands.crossing_probability(n, found) <= 0.025
+@pytest.mark.parametrize(("n", "eta", "width"), numbers("table-of-local-levels"))
+def test_local_levels(n, eta, width):
+    """Rounded down by at most 0.1 % (bands.local_level), and to four digits on the page."""
+    found = bands.local_level(int(n), 0.025)
+    assert found == pytest.approx(eta, rel=1.5e-3)
+    assert 0.0249 < bands.crossing_probability(int(n), found) <= 0.025
+    assert bands.dkw_width(int(n), 0.05) == pytest.approx(width, abs=6e-5)
 
 
 @pytest.mark.parametrize(("n", "eta"), [(1, 0.03), (4, 0.01), (60, 1.4e-3), (300, 7e-4)])
@@ -44,7 +41,7 @@ def test_crossing_probability_against_simulation(n, eta):
 
 @pytest.mark.slow
 def test_crossing_probability_at_5000_trials():
-    """Where the simulated table of section 4g says 4.6e-4, the exact level is 3.8e-4."""
+    """The exact level is 3.8e-4; a table made by simulation once said 4.6e-4."""
     rng = np.random.default_rng(4)
     n = 5000
     k = np.arange(1, n + 1)
@@ -54,11 +51,6 @@ def test_crossing_probability_at_5000_trials():
         exact = bands.crossing_probability(n, eta)
         assert abs(crossed.mean() - exact) < 5.5 * math.sqrt(exact * (1 - exact) / crossed.size)
     assert bands.crossing_probability(n, 4.6e-4) > 0.029
-
-
-def test_dkw_widths():
-    for n, width in ((100, 0.136), (500, 0.061), (1000, 0.043)):
-        assert bands.dkw_width(n, 0.05) == pytest.approx(width, abs=6e-4)
 
 
 def test_bands_by_hand():
@@ -74,7 +66,7 @@ def test_bands_by_hand():
         assert dkw.fpr[i] == pytest.approx(min(1.0, j / 30 + bands.dkw_width(30, 0.05)))
 
 
-def test_violation_test_has_the_power_of_section_4g():
+def test_violation_test_has_the_power_of_the_page():
     """n = 500 + 500: claim mu = 0.7 of a truth 1.0 about half of the time, 0.5 nearly always, the truth never."""
     found = dict.fromkeys((0.5, 0.7, 1.0), 0)
     ceilings = {mu: ceiling_of(UnamplifiedGaussian(1 / mu, 1), 1, 1e-5) for mu in found}

@@ -1,4 +1,4 @@
-"""Clopper-Pearson bounds against accounting.md section 4 and slow twins, and what every bound refuses."""
+"""Clopper-Pearson bounds against docs/theory.md#independent-trainings and slow twins, and what every bound refuses."""
 
 import math
 
@@ -17,13 +17,13 @@ from heldin.defenses.accounting.events import UnamplifiedGaussian
 from heldin.defenses.accounting.guarantees import gaussian_epsilon
 from tests.drawn_scores import gaussian_scores
 from tests.oracles import bounds as slow
+from tests.theory_tables import numbers
 
-M = (100, 200, 500, 1000, 2000, 5000, 10000)
 
-
-@pytest.mark.parametrize(("m", "epsilon"), list(zip(M, (2.57, 3.28, 4.21, 4.91, 5.60, 6.52, 7.21), strict=True)))
-def test_largest_certifiable_by_clopper_pearson(m, epsilon):
-    found = clopper_pearson(Counts(m // 2, m // 2, 0, m // 2), 0.0, pairs=1)
+@pytest.mark.parametrize("row", numbers("table-of-largest-certifiable-epsilons"))
+def test_largest_certifiable_by_clopper_pearson(row):
+    half, epsilon = int(row[0]) // 2, row[-1]
+    found = clopper_pearson(Counts(half, half, 0, half), 0.0, pairs=1)
     assert found == pytest.approx(epsilon, abs=6e-3)
 
 

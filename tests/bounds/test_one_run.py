@@ -1,4 +1,4 @@
-"""The one-run bounds of Steinke et al. and of f-DP against accounting.md section 4 and slow twins."""
+"""The one-run bounds of Steinke et al. and of f-DP against docs/theory.md#one-run-bounds and slow twins."""
 
 import math
 
@@ -14,35 +14,25 @@ from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussi
 from heldin.defenses.accounting.guarantees import gaussian_epsilon
 from tests.drawn_scores import coin_scores
 from tests.oracles import bounds as slow
-
-M = (100, 200, 500, 1000, 2000, 5000, 10000)
-
-
-def test_one_run_reference_numbers():
-    assert one_run_p_value(Guesses(100, 100, 75), math.log(3), 0.0) == pytest.approx(0.5535, abs=5e-5)
-    assert one_run_epsilon(Guesses(1000, 100, 75), 1e-4, 0.05) == pytest.approx(0.6730, abs=5e-5)
+from tests.theory_tables import numbers
 
 
-@pytest.mark.parametrize(
-    ("delta", "row"),
-    [
-        (0.0, (3.49, 4.19, 5.11, 5.81, 6.50, 7.42, 8.11)),
-        (1e-5, (3.49, 4.19, 5.10, 5.78, 6.45, 7.28, 7.83)),
-        (1e-3, (3.20, 3.57, 3.57, 3.49, 3.42, 3.35, 3.30)),
-    ],
-)
-def test_largest_certifiable_by_steinke(delta, row):
-    for m, epsilon in zip(M, row, strict=True):
-        assert one_run_epsilon(Guesses(m, m, m), delta) == pytest.approx(epsilon, abs=6e-3)
-    if delta == 0.0:
-        assert one_run_epsilon(Guesses(100, 100, 100), 0.0) == pytest.approx(special.logit(0.05**0.01), abs=2e-5)
+@pytest.mark.parametrize(("m", "r", "v", "delta", "epsilon", "p"), numbers("table-of-one-run-values"))
+def test_one_run_reference_numbers(m, r, v, delta, epsilon, p):
+    game = Guesses(int(m), int(r), int(v))
+    assert one_run_p_value(game, epsilon, delta) == pytest.approx(p, abs=5e-5)
+    assert one_run_epsilon(game, delta, p) == pytest.approx(epsilon, abs=3e-4)
 
 
-def test_largest_certifiable_by_fdp():
-    mus, epsilons = (1.70, 1.92, 2.18, 2.37, 2.54, 2.76, 2.92), (8.2, 9.5, 11.1, 12.3, 13.5, 15.0, 16.1)
-    for m, mu, epsilon in zip(M, mus, epsilons, strict=True):
-        assert fdp_mu(Guesses(m, m, m)) == pytest.approx(mu, abs=6e-3)
-        assert gaussian_epsilon(fdp_mu(Guesses(m, m, m)), 1e-5) == pytest.approx(epsilon, abs=6e-2)
+@pytest.mark.parametrize("row", numbers("table-of-largest-certifiable-epsilons"))
+def test_largest_certifiable(row):
+    m, *epsilons, mu, gaussian, _ = row
+    game = Guesses(int(m), int(m), int(m))
+    for delta, epsilon in zip((0.0, 1e-5, 1e-3), epsilons, strict=True):
+        assert one_run_epsilon(game, delta) == pytest.approx(epsilon, abs=6e-3)
+    assert one_run_epsilon(game, 0.0) == pytest.approx(special.logit(0.05 ** (1 / m)), abs=2e-5)
+    assert fdp_mu(game) == pytest.approx(mu, abs=6e-3)
+    assert gaussian_epsilon(fdp_mu(game), 1e-5) == pytest.approx(gaussian, abs=6e-2)
 
 
 @pytest.mark.parametrize(("m", "r", "v"), [(30, 30, 22), (100, 40, 31), (60, 10, 10), (25, 12, 0)])

@@ -1,4 +1,4 @@
-"""Power before cost, against the tables of accounting.md sections 4h and 7."""
+"""Power before cost, against the tables of docs/theory.md#conditions-of-one-run."""
 
 import json
 import time
@@ -13,49 +13,45 @@ from heldin.bounds.verdict import curve_claim, stated_claim
 from heldin.defenses.accounting.ceiling import ceiling_of, gaussian_auroc
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import gaussian_epsilon
+from tests.theory_tables import numbers
 
-# AUROC: (4d, 4e) at m = 100, 1000, 10000, delta 1e-5, best number of guesses in hindsight
-MEDIANS = {
-    0.56: ((0.0, 0.0), (0.14, 0.22), (0.35, 0.45)),
-    0.66: ((0.24, 0.40), (0.85, 1.24), (1.28, 1.59)),
-    0.75: ((0.70, 1.30), (1.63, 2.46), (2.21, 2.84)),
-    0.88: ((1.82, 3.41), (3.00, 4.73), (3.90, 5.58)),
-    0.95: ((2.55, 5.15), (3.71, 6.43), (5.18, 8.13)),
-    0.99: ((3.13, 6.95), (4.86, 9.22), (6.33, 11.0)),
-}
+# AUROC, true epsilon, m, then one-run and Gaussian medians at delta 1e-5, best number of guesses in hindsight
+MEDIANS = numbers("table-of-median-bounds")
+LARGEST = {int(row[0]): row for row in numbers("table-of-largest-certifiable-epsilons")}
 
 
-@pytest.mark.parametrize("auroc", MEDIANS)
-def test_median_lower_bounds(auroc):
+@pytest.mark.parametrize(("auroc", "truth", "m", "steinke", "gaussian"), MEDIANS)
+def test_median_lower_bounds(auroc, truth, m, steinke, gaussian):
     """The best r of medians; the table's own r and simulations are unknown, so within a seventh, or 0.2 at m = 100."""
-    mu = power.attack_mu(auroc)
-    for m, (steinke, gaussian) in zip((100, 1000, 10000), MEDIANS[auroc], strict=True):
-        tries = tuple(sorted({int(m * s) for s in np.geomspace(0.02, 1.0, 12) if m * s >= 5}))
-        medians = np.median(power.simulated_rights(min(m, 10**4), mu, tries, 1)[:100], axis=0)
-        games = [Guesses(m, r, int(v)) for r, v in zip(tries, medians, strict=True)]
-        best = max(one_run.one_run_epsilon(game, 1e-5) for game in games)
-        assert best == pytest.approx(steinke, rel=0.14, abs=0.2 if m == 100 else 0.05)
-        mus = max(one_run.fdp_mu(game) for game in games)
-        found = gaussian_epsilon(mus, 1e-5) if mus > 0 else 0.0
-        assert found == pytest.approx(gaussian, rel=0.14, abs=0.45 if m == 100 else 0.08)
+    mu, m = power.attack_mu(auroc), int(m)
+    assert gaussian_epsilon(mu, 1e-5) == pytest.approx(truth, rel=0.02)
+    tries = tuple(sorted({int(m * s) for s in np.geomspace(0.02, 1.0, 12) if m * s >= 5}))
+    medians = np.median(power.simulated_rights(m, mu, tries, 1)[:100], axis=0)
+    games = [Guesses(m, r, int(v)) for r, v in zip(tries, medians, strict=True)]
+    best = max(one_run.one_run_epsilon(game, 1e-5) for game in games)
+    assert best == pytest.approx(steinke, rel=0.14, abs=0.2 if m == 100 else 0.05)
+    mus = max(one_run.fdp_mu(game) for game in games)
+    found = gaussian_epsilon(mus, 1e-5) if mus > 0 else 0.0
+    assert found == pytest.approx(gaussian, rel=0.14, abs=0.45 if m == 100 else 0.08)
 
 
 def test_the_price_of_choosing_r():
-    """Section 7: at AUROC 0.75, m = 1000, six numbers of guesses: median certified 1.44; three cost less."""
+    """docs/theory.md#price-of-the-number-of-guesses: three numbers cost less than six, whose median was 1.44."""
     found = power.power(1000, 0.75, 1e-5)
     its = found.expected_one_run
     assert (its.low, its.median, its.high) == pytest.approx((1.19, 1.47, 1.81), abs=0.03)
     assert its.median > 1.44
     assert found.expected_gaussian.median > its.median
-    assert found.largest.one_run == pytest.approx(5.78, abs=6e-3)
-    assert found.largest.gaussian == pytest.approx(12.3, abs=0.06)
-    assert found.largest.clopper_pearson == pytest.approx(4.91, abs=6e-3)
+    _, _, one, _, _, gaussian, clopper_pearson = LARGEST[1000]
+    assert found.largest.one_run == pytest.approx(one, abs=6e-3)
+    assert found.largest.gaussian == pytest.approx(gaussian, abs=0.06)
+    assert found.largest.clopper_pearson == pytest.approx(clopper_pearson, abs=6e-3)
     assert its.high < found.largest.paid < found.largest.one_run
     json.dumps(found.as_dict())
 
 
 def test_independent_trainings():
-    assert power.trainings_reach(100, 100) == pytest.approx(3.28, abs=5e-3)
+    assert power.trainings_reach(100, 100) == pytest.approx(LARGEST[200][-1], abs=5e-3)
 
 
 def test_typical_rights_are_those_of_simulated_runs():
@@ -96,7 +92,7 @@ def test_users_that_a_claim_needs():
 
 
 def test_falsifying_uls_at_epsilon_4():
-    """Section 4h: attacker 0.88 rejects from a few hundred users, attacker 0.75 never (m <= 10000)."""
+    """docs/theory.md#price-of-the-number-of-guesses: attacker 0.88 from a few hundred users, attacker 0.75 never."""
     ceiling = ceiling_of(PoissonGaussian(0.92826, 16 / 1024), 1000, 1e-6)
     claim = curve_claim(ceiling, 4.0, 1e-6)
     strong = power.claim_power(1000, 0.88, claim)
@@ -105,6 +101,11 @@ def test_falsifying_uls_at_epsilon_4():
     weak = power.claim_power(10_000, 0.75, claim)
     assert weak.probability == 0.0
     assert weak.users_at_auroc is None or weak.users_at_auroc > 10_000
+    registered = (20, 25, 30, 35, 40, 44, 50)
+    right = np.concatenate([power.simulated_rights(100, power.attack_mu(0.88), registered, s) for s in range(5)])
+    rejects = [[claim.rejected_by(Guesses(100, r, v), 0.05) for v in range(r + 1)] for r in registered]
+    shares = [np.take(row, right[:, i]).mean() for i, row in enumerate(rejects)]
+    assert 0.3 < min(shares) < 0.45 < 0.55 < max(shares) < 0.7
 
 
 def test_table_says_it_in_words():

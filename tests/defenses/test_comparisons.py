@@ -1,4 +1,4 @@
-"""Looser accountants, Asi & Liu's filter and the heuristics, against accounting.md sections 1 and 5."""
+"""Looser accountants, Asi & Liu's filter (docs/theory.md#filtered-descent) and the heuristics, against its tables."""
 
 import math
 
@@ -11,21 +11,23 @@ from heldin.defenses.accounting.events import CappedPoissonGaussian, PoissonGaus
 from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon
 from heldin.defenses.accounting.heuristics import BudgetChoice, estimate_and_double
 from heldin.defenses.asi_liu import break_even_concentration, concentration_threshold, filter_noise
+from tests.theory_tables import numbers
 
 T, RATE, DELTA = 2000, 0.01, 1e-6
 
+# sigma, G: epsilon of black-box group privacy and the delta that it needs, to base 10
+BLACK_BOX = {(s, int(g)): (box, needed) for s, g, _, _, box, needed in numbers("table-of-exact-epsilons")}
 
-@pytest.mark.parametrize(
-    ("sigma", "group", "exact"),
-    [(0.5, 1, 20.6210), (1.0, 2, 6.958353), (2.0, 2, 2.220719), (2.0, 4, 4.977547), (2.0, 8, 12.412964)],
-)
-def test_black_box_where_it_converges(sigma, group, exact):
+
+@pytest.mark.parametrize(("sigma", "group"), [key for key, (_, needed) in BLACK_BOX.items() if needed > -12])
+def test_black_box_where_it_converges(sigma, group):
+    exact = BLACK_BOX[sigma, group][0]
     found = black_box_epsilon(PoissonGaussian(sigma, RATE), group, T, DELTA)
     assert exact * (1 - 1e-5) <= found <= exact * 1.002
     assert found >= epsilon(PoissonGaussian(sigma, RATE, group), T, DELTA)
 
 
-@pytest.mark.parametrize(("sigma", "group"), [(0.5, 2), (0.5, 32), (1.0, 8), (1.0, 32), (2.0, 16), (2.0, 32)])
+@pytest.mark.parametrize(("sigma", "group"), [key for key, (_, needed) in BLACK_BOX.items() if not needed > -13])
 def test_black_box_diverges_to_infinity(sigma, group):
     assert black_box_epsilon(PoissonGaussian(sigma, RATE), group, T, DELTA) == math.inf
 
@@ -64,32 +66,10 @@ def test_comparison_edges():
         black_box_epsilon(PoissonGaussian(1.0, 0.1, 2), 3, 5, 1e-6)
 
 
-@pytest.mark.parametrize(("steps", "ratio"), [(100, 0.0419), (500, 0.0403), (1000, 0.0396), (2000, 0.0390)])
-def test_asi_liu_full_batch(steps, ratio):
-    assert break_even_concentration(1000, 1000, steps, 3.0, 1e-5) == pytest.approx(ratio, abs=6e-5)
-
-
-@pytest.mark.parametrize(("target", "ratio"), [(1.0, 0.0407), (8.0, 0.0370)])
-def test_asi_liu_other_epsilons(target, ratio):
-    assert break_even_concentration(500, 500, 1000, target, 1e-5) == pytest.approx(ratio, abs=6e-5)
-
-
-@pytest.mark.parametrize(
-    ("users", "cohort", "ratio"),
-    [
-        (1024, 64, 0.0415),
-        (1024, 256, 0.0398),
-        (184, 64, 0.0397),
-        (18195, 1024, 0.0419),
-        (18195, 256, 0.0604),
-        (18195, 64, 0.158),
-        (342477, 1024, 0.181),
-        (342477, 256, 0.592),
-        (342477, 64, 2.02),
-    ],
-)
-def test_asi_liu_against_sampled_uls(users, cohort, ratio):
-    assert break_even_concentration(users, cohort, 1000, 3.0, 1e-5) == pytest.approx(ratio, rel=5e-3)
+@pytest.mark.parametrize(("users", "cohort", "steps", "target", "ratio"), numbers("table-of-break-even-concentrations"))
+def test_asi_liu_against_uls(users, cohort, steps, target, ratio):
+    found = break_even_concentration(int(users), int(cohort), int(steps), target, 1e-5)
+    assert found == pytest.approx(ratio, **({"abs": 6e-5} if users == cohort else {"rel": 5e-3}))
 
 
 def test_asi_liu_parts():
@@ -104,8 +84,8 @@ def test_asi_liu_parts():
 
 
 def test_noise_variances_and_conjecture_1():
-    """Charles et al., Conjecture 1, at K = 32 and p = q = 1/64: ratios of accounting.md section 1."""
-    for target, ratio in ((1.0, 0.925), (4.0, 0.638), (16.0, 0.334)):
+    """Charles et al., Conjecture 1, at K = 32 and p = q = 1/64: docs/theory.md#table-of-noise-ratios."""
+    for target, ratio in numbers("table-of-noise-ratios"):
         els = calibrate(PoissonGaussian(1.0, 1 / 64, 32), 1000, DELTA, target)
         uls = calibrate(PoissonGaussian(1.0, 1 / 64), 1000, DELTA, target)
         assert els / (32 * uls) == pytest.approx(ratio, abs=2e-3)

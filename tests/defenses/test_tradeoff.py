@@ -1,4 +1,4 @@
-"""Attacker ceilings against accounting.md section 4a, closed forms, and a simulated optimal attacker."""
+"""Attacker ceilings against docs/theory.md#attacker-ceilings, closed forms, and a simulated optimal attacker."""
 
 import math
 import time
@@ -18,17 +18,12 @@ from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussi
 from heldin.defenses.accounting.guarantees import epsilon, gaussian_delta, gaussian_mu, loss_distribution
 from heldin.defenses.accounting.loss_pmf import LossPair, compose_pair
 from heldin.defenses.accounting.mixture_pld import Mixture, mixture_step
+from tests.theory_tables import numbers
 
 DELTA = 1e-6
 
 # sigma, rate, G, T: epsilon, AUROC by PLD, AUROC by (epsilon, delta), TPR at FPR 1e-3, 1e-2, 1e-1
-REFERENCE = [
-    (2.26350, 16 / 1024, 1, 1000, 1.0, 0.5644, 0.7311, (0.00215, 0.0182, 0.147)),
-    (0.92826, 16 / 1024, 1, 1000, 4.0, 0.6908, 0.9820, (0.0102, 0.0575, 0.289)),
-    (0.55636, 16 / 1024, 1, 1000, 16.0, 0.8909, 1.0000, (0.148, 0.348, 0.696)),
-    (2.52795, 64 / (32 * 1024), 32, 1000, 4.0, 0.7168, 0.9820, (0.0118, 0.0662, 0.321)),
-    (1.0, 0.01, 8, 2000, 34.9, 0.9990, 1.0000, (0.909, 0.980, 0.999)),
-]
+REFERENCE = numbers("table-of-attacker-ceilings")
 
 
 @pytest.fixture(autouse=True)
@@ -36,9 +31,10 @@ def _private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path))
 
 
-@pytest.mark.parametrize(("sigma", "rate", "group", "steps", "eps", "auroc", "loose", "tprs"), REFERENCE)
-def test_reference_table(sigma, rate, group, steps, eps, auroc, loose, tprs):
-    event = PoissonGaussian(sigma, rate, group)
+@pytest.mark.parametrize("row", REFERENCE)
+def test_reference_table(row):
+    sigma, rate, group, steps, eps, auroc, loose, *tprs = row
+    event, steps = PoissonGaussian(sigma, rate, int(group)), int(steps)
     ceiling = ceiling_of(event, steps, DELTA)
     assert ceiling.auroc == pytest.approx(auroc, abs=2e-4)
     for fpr, tpr in zip((1e-3, 1e-2, 1e-1), tprs, strict=True):
@@ -139,7 +135,7 @@ def test_gaussian_closed_forms(mu):
 
 
 def test_an_optimal_attacker_stays_under_the_ceiling_and_close_to_it():
-    """The likelihood-ratio attacker on the dominating pair itself: 2 x 20,000 runs, as accounting.md section 4a."""
+    """The likelihood-ratio attacker on the dominating pair itself: 2 x 20,000 runs."""
     sigma, rate, steps, n = 0.92826, 16 / 1024, 1000, 20_000
     rng = np.random.default_rng(1)
 

@@ -6,37 +6,42 @@ import math
 import numpy as np
 import pytest
 
+from tests.theory_tables import numbers, rows
+
+EXACT = {row[:2]: row for row in numbers("table-of-exact-epsilons")}
+(ULS,) = (row for row in numbers("table-of-calibrated-noise") if row[:3] == (16, 1024, 1))
+
 
 @pytest.mark.parametrize(
     ("arguments", "unit", "epsilon", "noise_multiplier", "black_box"),
     [
-        (["uls", "--users", 1024, "--cohort", 16, "--steps", 1000, "--target-epsilon", 4], "user", 4.0, 0.92826, 4.0),
+        (["uls", "--users", 1024, "--cohort", 16, "--steps", 1000, "--target-epsilon", 4], "user", 4.0, ULS[4], 4.0),
         (
             ["els", "--group-size", 8, "--sampling-rate", 0.01, "--steps", 2000, "--noise-multiplier", 2],
             "user",
-            10.715937,
+            EXACT[2.0, 8][2],
             2.0,
-            12.412964,
+            EXACT[2.0, 8][4],
         ),
         (
             ["group", "--group-size", 8, "--sampling-rate", 0.01, "--steps", 2000, "--noise-multiplier", 1],
             "user",
-            34.890696,
+            EXACT[1.0, 8][2],
             1.0,
             math.inf,
         ),
         (
             ["example", "--sampling-rate", 0.01, "--steps", 2000, "--noise-multiplier", 1],
             "example",
-            2.955246,
+            EXACT[1.0, 1][2],
             1.0,
-            2.955246,
+            EXACT[1.0, 1][4],
         ),
     ],
     ids=["uls", "els", "group", "example"],
 )
-def test_account_prints_the_rule_books_numbers(call, arguments, unit, epsilon, noise_multiplier, black_box):
-    """accounting.md section 1: the reference table, and the Figure 2 calibration."""
+def test_account_prints_the_numbers_of_the_page(call, arguments, unit, epsilon, noise_multiplier, black_box):
+    """docs/theory.md#table-of-exact-epsilons and docs/theory.md#table-of-calibrated-noise."""
     code, out, err = call("account", *arguments, "--delta", 1e-6, "--json")
     assert code == 0, err
     row = json.loads(out)
@@ -133,7 +138,8 @@ def test_power_says_what_could_be_shown(call):
     assert found["users"] == 500
     code, out, _ = call("power", "--users", 500, "--auroc", 0.75, "--claim", "epsilon=4,delta=1e-6")
     assert code == 0
-    assert "5.10" in out  # accounting.md 4h: m = 500, delta = 1e-5
+    (row,) = (row for row in rows("table-of-largest-certifiable-epsilons") if row["users"] == "500")
+    assert row["one-run, delta 1e-5"] in out
     assert "claim: epsilon 4 at delta 1e-06" in out
 
 

@@ -43,7 +43,7 @@ def test_effective_noise_writes_figure_and_numbers(call, tmp_path, monkeypatch):
     monkeypatch.setattr(effective_noise, "effective_noise", lambda: rows)
     code, out, err = call("study", "effective-noise", "--to", tmp_path)
     assert code == 0, err
-    assert "0.0415" in out  # accounting.md section 5
+    assert "0.0415" in out  # docs/theory.md#table-of-break-even-concentrations
     assert "tau / C must be below 0.1 in 2 of 2 settings." in out
     numbers = json.loads((tmp_path / "effective-noise.json").read_text(encoding="utf-8"))
     assert [row["cohort"] for row in numbers["rows"]] == [64, 256]

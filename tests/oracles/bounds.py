@@ -19,7 +19,7 @@ def one_run_p_value(m, r, v, epsilon, delta):
 
 
 def fdp_rejects(m, r, v, inverse, alpha):
-    """The recursion of accounting.md section 4e to the end, without leaving early."""
+    """The recursion of docs/theory.md#one-run-curve-test to the end, without leaving early."""
     right, wrong = alpha * v / m, alpha * (r - v) / m
     for i in range(v - 1, -1, -1):
         higher = max(wrong, inverse(min(1.0, right)))

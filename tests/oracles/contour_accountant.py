@@ -3,7 +3,7 @@
     delta(epsilon) = 1 / (2 pi i) * int_{c - i inf}^{c + i inf} M(s)^T e^{-s epsilon} / (s (s + 1)) ds,
     M(s) = int upper^{1+s} lower^{-s} dx,
 
-(accounting.md section 1), the line c > 0 through the saddle point, both integrals by the trapezoid rule, which
+(docs/theory.md#contour-integral), the line c > 0 through the saddle point, both integrals by the trapezoid rule, which
 converges exponentially for analytic integrands. It shares nothing with `defenses`: only the two densities are the same.
 """
 

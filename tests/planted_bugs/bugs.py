@@ -24,8 +24,9 @@ class Bug:
         name: of the bug.
         subject: the class of mistakes that it belongs to.
         mistake: who makes it in practice, and how.
-        effect: on the true epsilon; figures "4 to x" are of accounting.md section 3 (ULS, T = 1000, q = 1/64,
-            delta = 1e-6), figures "1 to x" the accountant's for this suite's mechanism with so much less noise.
+        effect: on the true epsilon; figures "4 to x" are of docs/theory.md#table-of-wrong-steps (ULS, T = 1000,
+            q = 1/64, delta = 1e-6), figures "1 to x" the accountant's for this suite's mechanism with so much less
+            noise.
         caught_by: beginning of the name of the check that catches it; empty where none does.
         kind: black-box: scores of released models and coins alone; white-box: `heldin audit-trainer`; two processes:
             the part of it that trains in two; unit: a test.
@@ -110,7 +111,7 @@ FIRST_SUITE = (
         "clipping per micro-batch",
         "texts",
         "per-example DP-SGD relabelled as user-level: a user's r records are clipped piece by piece",
-        "sensitivity r: 4 to 27.9 (r = 2), 228 (r = 4), 1256 (r = 8)",
+        "sensitivity r: 4 to 27.9 (r = 2), 228 (r = 4), 1255 (r = 8)",
         RELEASED,
         "black-box",
         trainers.clipped_pieces,
@@ -265,7 +266,7 @@ FIRST_SUITE = (
         "a user under two names",
         "data",
         "a person's two addresses, or accounts, counted as two users",
-        "a group of two: 4 to 27.9",
+        "a group of two, each with a coin of its own: 4 to 8.7",
         TWO_NAMES,
         "unit",
         lambda: Corpus(_LETTERS),

@@ -38,8 +38,8 @@ same check, and compares the figures here with what it measures.
 - **two processes**: the part of `heldin audit-trainer` that trains in two processes.
 - **unit**: a named test.
 
-"4 to x" is what epsilon becomes by accounting section 3 (ULS, T = 1000, q = 1/64, delta = 1e-6); "1 to x" the
-accountant's epsilon for the noise that the wrong trainer of the black-box audit adds.
+"4 to x" is what epsilon becomes by [theory.md](theory.md#table-of-wrong-steps) (ULS, T = 1000, q = 1/64, delta =
+1e-6); "1 to x" the accountant's epsilon for the noise that the wrong trainer of the black-box audit adds.
 
 **First version**: what the first version of these checks made of a bug that was written before them. "missed" is what
 the checks were then mended for, by a check of a whole class each: cohorts of unlike sizes, steps followed at several

@@ -1,4 +1,4 @@
-"""Break-even rows against accounting.md section 5, and against the noises they compare."""
+"""Break-even rows against docs/theory.md#table-of-break-even-concentrations, and against the noises they compare."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from heldin.base.errors import InputError
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import calibrate
 from heldin.studies import effective_noise as noise
+from tests.theory_tables import numbers
 
 
 @pytest.fixture(scope="module")
@@ -13,10 +14,11 @@ def rows():
     return noise.effective_noise((18_195, 342_477), (256, 1_024), (1_000,), (3.0, 1.0))
 
 
-def test_rows_are_the_rule_books(rows):
+def test_rows_are_those_of_the_page(rows):
     found = {(row.users, row.cohort): row.break_even for row in rows if row.epsilon == 3.0}
-    expected = {(18195, 256): 0.0604, (18195, 1024): 0.0419, (342477, 256): 0.592, (342477, 1024): 0.181}
-    assert found == pytest.approx(expected, rel=5e-3)
+    page = {(u, c): ratio for u, c, _, _, ratio in numbers("table-of-break-even-concentrations")}
+    assert found == pytest.approx({key: page[key] for key in found}, rel=5e-3)
+    assert len(found) == 4
     assert [row.epsilon for row in rows] == [1.0] * 4 + [3.0] * 4
 
 

@@ -1,0 +1,35 @@
+"""The site of `make docs`: the pages beside this file, README.md as its start, and pages made from the code."""
+
+import sys
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import made_pages
+
+project = "heldin"
+author = "The heldin authors"
+copyright = author
+release = version_of("heldin")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = "heldin"
+html_copy_source = False
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4  # as tests/docs reads them
+smartquotes = False  # `--option` is no dash
+suppress_warnings = ["ref.python"]  # two rooms have a Record, and a signature names one of them
+
+autodoc_default_options = {"members": True}
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+
+
+def setup(app):  # noqa: ANN001, ANN201, D103
+    made_pages.connect(app)

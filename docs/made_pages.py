@@ -1,0 +1,163 @@
+"""Pages that the site makes from the code: the command line, the public names, the modules of each room."""
+
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+MADE = DOCS / "_generated"
+ROOMS = (  # in the order in which they may import
+    *("base", "models", "corpus", "canaries", "defenses", "finetune", "attacks", "bounds", "audit", "record"),
+    *("studies", "white_box", "jobs", "reports", "commands"),
+)
+
+
+def connect(app: "Sphinx") -> None:
+    """The pages are written before Sphinx looks for pages; links are mended as each page is read."""
+    app.connect("builder-inited", lambda app: write_pages())
+    app.connect("source-read", mend_links)
+    app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon, at 500
+
+
+def write_pages() -> None:
+    """docs/_generated: cli.md, api.md and a page for each room. A page that is as it was keeps its date."""
+    made = {"cli": cli_page(), "api": api_page(), **{f"api-{room}": room_page(room) for room in ROOMS}}
+    MADE.mkdir(exist_ok=True)
+    for old in set(MADE.glob("*.md")) - {MADE / f"{name}.md" for name in made}:
+        old.unlink()
+    for name, text in made.items():
+        page = MADE / f"{name}.md"
+        if not page.is_file() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+
+
+def cli_page() -> str:
+    """Every command with its arguments and options by panel, as `--help` has them."""
+    import typer
+
+    from heldin.commands.cli import app
+
+    return "# Command line\n\n" + "\n".join(_command(typer.main.get_command(app), "heldin", None))
+
+
+def _command(command: Any, name: str, parent: Any) -> Iterator[str]:
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    yield f"## `{name}`\n\n{_markdown(inspect.cleandoc(command.help or ''))}\n"
+    yield f"```text\n{name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
+    panels: dict[str, list[str]] = {}
+    for parameter in command.get_params(context):
+        if parameter.name != "help" and (record := parameter.get_help_record(context)):
+            kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            panel = getattr(parameter, "rich_help_panel", None) or kind
+            panels.setdefault(panel, []).append(f"- `{record[0]}`: {_markdown(record[1])}")
+    for panel, lines in panels.items():
+        yield f"**{panel}**\n\n" + "\n".join(lines) + "\n"
+    if command.epilog:
+        yield _markdown(command.epilog) + "\n"
+    for key, child in getattr(command, "commands", {}).items():
+        if not child.hidden:
+            yield from _command(child, f"{name} {key}", context)
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\*_<>\[\]|])", r"\\\1", text)
+
+
+def api_page() -> str:
+    """The public names, by `heldin.__all__`, then the rooms."""
+    import heldin
+
+    names = [name for name in getattr(heldin, "__all__", ()) if not name.startswith("__")]
+    rooms = "\n".join(f"api-{room}" for room in ROOMS)
+    blocks = [_public(f"heldin.{name}", getattr(heldin, name)) for name in names]
+    return "\n\n".join(
+        [
+            "# Python API",
+            inspect.cleandoc(heldin.__doc__ or ""),
+            *(["## Public names", *blocks] if blocks else []),
+            "## Modules\n\nImports point upstream only: a room uses those above it.",
+            f"```{{toctree}}\n:maxdepth: 1\n\n{rooms}\n```\n",
+        ]
+    )
+
+
+def _public(name: str, thing: Any) -> str:
+    """One public name; the room that it comes from has its entry in the index."""
+    if isinstance(thing, ModuleType):
+        return f"### `{name}`\n\n" + _rest("automodule", thing.__name__, "no-index:", "imported-members:")
+    kind = "autoclass" if inspect.isclass(thing) else "autofunction" if callable(thing) else "autodata"
+    return f"### `{name}`\n\n" + _rest(kind, name, "no-index:")
+
+
+def _rest(kind: str, name: str, *options: str) -> str:
+    lines = [f".. {kind}:: {name}", *(f"   :{option}" for option in options)]
+    return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
+
+
+def room_page(room: str) -> str:
+    """The public modules of a room, each with its docstrings."""
+    package = importlib.import_module(f"heldin.{room}")
+    modules = [package.__name__] if package.__doc__ else []
+    modules += [m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    public = [name for name in modules if not any(part.startswith("_") for part in name.split("."))]
+    return f"# `heldin.{room}`\n\n" + "\n\n".join(f"## `{n}`\n\n{_rest('automodule', n)}" for n in public) + "\n"
+
+
+def mend_links(app: "Sphinx", page: str, source: list[str]) -> None:
+    """`start` is README.md, with links as from here; a link to a folder of the repository is its name."""
+    here = DOCS / f"{page}.md"
+    if page == "index" and not (DOCS / "configuration.md").is_file():
+        source[0] = source[0].replace("\nconfiguration\n", "\n")
+    if page == "start":
+        here, source[0] = ROOT / "README.md", (ROOT / "README.md").read_text(encoding="utf-8")
+
+    def mended(link: re.Match[str]) -> str:
+        text, path, anchor = link.groups(default="")
+        target = (here.parent / path).resolve()
+        if not target.exists():
+            return link[0]  # elsewhere, or wrong: Sphinx says so
+        if target.is_dir():
+            return text
+        return f"[{text}]({_relative(target, DOCS / Path(page).parent)}{anchor})"
+
+    source[0] = re.sub(r"(?<!`)\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)\s#:]+)(#[^)\s]*)?\)", mended, source[0])
+
+
+def _relative(target: Path, folder: Path) -> str:
+    return Path(os.path.relpath(target, folder)).as_posix()
+
+
+def plain(app: "Sphinx", what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings are prose with Markdown's code spans and tables: the same in reStructuredText."""
+    found: list[str] = []
+    example = False
+    for line in lines:
+        example = bool(line.strip()) and (example or line.lstrip().startswith(">>> "))
+        cells = None if example else re.fullmatch(r"(\s*)\|(.*)\|", line)
+        if cells is None:
+            found.append(line if example else _escaped(line))
+        elif re.fullmatch(r"[\s|:-]+", cells[2]):
+            found[-1:-1] = ["", f"{cells[1]}.. list-table::", f"{cells[1]}   :header-rows: 1", ""]
+        else:
+            # the rows of a table end at the blank line that every table here is followed by, or at the docstring's end
+            row = [_escaped(cell.strip()) for cell in cells[2].split("|")]
+            found.append("\n".join(f"{cells[1]}   {'  -' if i else '* -'} {cell}" for i, cell in enumerate(row)))
+    lines[:] = "\n".join([*found, ""]).split("\n")
+
+
+def _escaped(text: str) -> str:
+    bullet, text = re.fullmatch(r"(\s*(?:\* )?)(.*)", text).groups()
+    parts = re.split(r"(``[^`]+``|`[^`]+`)", text)
+    code = [f"``{part.strip('`')}``" for part in parts[1::2]]
+    prose = [re.sub(r"[*|\\`]|_(?!\w)", r"\\\g<0>", part) for part in parts[::2]]
+    return bullet + "".join(a + b for a, b in zip(prose, [*code, ""], strict=True))

@@ -1,0 +1,102 @@
+"""`make docs`: every page is there, and nothing on the way is a warning."""
+
+import importlib.util
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import heldin
+
+ROOT = Path(__file__).parents[2]
+SITE_NEEDS = ("sphinx", "myst_parser", "furo")
+
+
+@pytest.fixture(scope="module")
+def made_pages():
+    spec = importlib.util.spec_from_file_location("made_pages", ROOT / "docs" / "made_pages.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    missing = [name for name in SITE_NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not installed: pip install -e '.[docs]'")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", str(tmp_path / "doctrees")]
+    built = subprocess.run([*command, "docs", str(tmp_path / "site")], cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr[-4000:]
+    for page in (ROOT / "docs").glob("*.md"):
+        assert (tmp_path / "site" / f"{page.stem}.html").is_file(), page.name
+
+    def text(name):
+        return (tmp_path / "site" / f"{name}.html").read_text(encoding="utf-8")
+
+    assert "heldin.bounds.one_run.one_run_p_value" in text("_generated/api-bounds")
+    assert "--target-epsilon" in text("_generated/cli")
+    assert 'href="answer.html"' in text("start")
+    assert 'href="#conditions-of-one-run"' in text("theory")
+
+
+def test_every_room_has_a_page(made_pages):
+    links = {path.name for path in (ROOT / "src" / "heldin").iterdir() if path.is_dir() and path.name[0] not in "_."}
+    assert set(made_pages.ROOMS) == links
+    page = made_pages.room_page("bounds")
+    assert ".. automodule:: heldin.bounds.one_run" in page
+
+
+def test_every_command_is_on_the_page(made_pages):
+    page = made_pages.cli_page()
+    for heading in ("## `heldin run`", "## `heldin account uls`", "## `heldin corpus build`"):
+        assert heading in page
+    assert "- `--claim" in page
+    assert "**A model behind an endpoint**" in page
+    assert "--help" not in page
+
+
+def test_public_names_are_those_of_the_package(made_pages, monkeypatch):
+    names = {"bound": len, "Claim": dict, "account": types.ModuleType("heldin.elsewhere"), "LEVEL": 0.05}
+    for name, thing in names.items():
+        monkeypatch.setattr(heldin, name, thing, raising=False)
+    monkeypatch.setattr(heldin, "__all__", ["__version__", *names], raising=False)
+    page = made_pages.api_page()
+    for line in ("autofunction:: heldin.bound", "autoclass:: heldin.Claim", "automodule:: heldin.elsewhere"):
+        assert f".. {line}\n" in page
+    assert ".. autodata:: heldin.LEVEL\n" in page
+    assert "__version__" not in page
+    monkeypatch.delattr(heldin, "__all__")
+    assert "## Public names" not in made_pages.api_page()
+
+
+def test_links_out_of_the_documents_are_mended(made_pages):
+    def mended(page, text):
+        source = [text]
+        made_pages.mend_links(None, page, source)
+        return source[0]
+
+    assert mended("method", "[a](verdict.md#guesses), [b](https://x.y)") == "[a](verdict.md#guesses), [b](https://x.y)"
+    assert mended("method", "see [`configs/paper`](../configs/paper)") == "see `configs/paper`"
+    assert mended("decisions/0009", "[a](../verdict.md)") == "[a](../verdict.md)"
+    assert mended("method", "[a](nowhere.md)") == "[a](nowhere.md)"
+    start = mended("start", "")
+    assert "[docs/answer.md](answer.md)" in start
+    assert "](../configs/enron-tiny.yaml)" in start
+    assert "](docs/" not in start
+
+
+def test_docstrings_are_prose(made_pages):
+    def plain(*lines):
+        found = list(lines)
+        made_pages.plain(None, "module", "m", None, None, found)
+        return found
+
+    assert plain("D_-u of `a_b_` and ``c|d``: |x| * 2") == [r"D\_-u of ``a_b_`` and ``c|d``: \|x\| \* 2", ""]
+    assert plain("* a bullet") == ["* a bullet", ""]
+    assert plain(">>> heldin.x * 2", "|3|", "", "a|b") == [">>> heldin.x * 2", "|3|", "", r"a\|b", ""]
+    table = plain("| a | b |", "|---|---|", "| 1 | `x` |")
+    head = ["", ".. list-table::", "   :header-rows: 1", ""]
+    assert table == [*head, "   * - a", "     - b", "   * - 1", "     - ``x``", ""]
