@@ -10,6 +10,7 @@ import typer
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.commands import account, audit, corpus, study
+from heldin.commands import config as config_command
 from heldin.commands.finish import Interrupted, command_line, finish, interruptible
 from heldin.commands.options import (
     AsJson,
@@ -70,6 +71,7 @@ def run(
 
 
 app.command()(audit.audit)
+app.command()(config_command.config)
 
 
 @app.command()
