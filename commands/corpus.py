@@ -1,5 +1,6 @@
 """`heldin corpus`: build a store, or say what is in it."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
-from heldin.commands.options import Aliases, DateColumn, IdColumn, SkipBad, TextColumn, UserColumn
+from heldin.commands.options import Aliases, AsJson, DateColumn, IdColumn, SkipBad, TextColumn, UserColumn, json_text
 
 if TYPE_CHECKING:
     from heldin.corpus.sources.rows import Source
@@ -41,6 +42,7 @@ def build(
     ray: Annotated[bool, typer.Option("--ray", help="Build on a Ray cluster, a task for each file.")] = False,
     ray_address: Annotated[str | None, typer.Option(help="Of the cluster (default: the one Ray finds).")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="A preset counts its tokens, else words.")] = None,
+    json: AsJson = False,
 ) -> None:
     """Build the store of a corpus out of core, or find it built before, and say where it is.
 
@@ -66,12 +68,17 @@ def build(
         )
     else:
         store = _store(_source(paths, preset, tokenizer, user, text, id, date), aliases, skip_bad_lines)
-    typer.echo(f"{counted(len(store.users), 'user')}, {counted(len(store), 'record')}: {store.folder}")
     _say_missing_names(store)
+    if json:
+        fields = {"users": len(store.users), "records": len(store), "folder": str(store.folder)}
+        skipped = {"skipped": store.report.skipped, "first_skipped": store.report.first_skipped or None}
+        typer.echo(json_text({**fields, **skipped, "preset": _outcome(preset, store)}))
+        return
+    typer.echo(f"{counted(len(store.users), 'user')}, {counted(len(store), 'record')}: {store.folder}")
     if store.report.skipped:
         typer.echo(f"{counted(store.report.skipped, 'row')} skipped, the first: {store.report.first_skipped}")
     if preset is not None:
-        _say_outcome(preset, store)
+        typer.echo(_outcome(preset, store))
 
 
 @app.command()
@@ -85,6 +92,7 @@ def stats(
     aliases: Aliases = None,
     skip_bad_lines: SkipBad = False,
     tokenizer: Annotated[str | None, typer.Option(help="Count tokens with this model's tokenizer, else words.")] = None,
+    json: AsJson = False,
 ) -> None:
     """Users, records, sizes, a histogram, and texts that stand more than once. Prints people's text."""
     from heldin.corpus.statistics import corpus_statistics
@@ -100,18 +108,22 @@ def stats(
         found = corpus_statistics(
             store, count_tokens=lambda t: len(encode(t, add_special_tokens=False)["input_ids"]), token_unit="tokens"
         )
-    typer.echo(statistics_table(found))
     _say_missing_names(store)
-    if preset is not None:
-        _say_outcome(preset, store)
+    outcome = _outcome(preset, store)
+    if json:
+        typer.echo(json_text({**asdict(found), "preset": outcome}))
+        return
+    typer.echo(statistics_table(found))
+    if outcome:
+        typer.echo(outcome)
 
 
 @app.command()
-def presets() -> None:
+def presets(json: AsJson = False) -> None:
     """The datasets of the papers: published format, user, steps, thresholds, and what each step looks at."""
-    from heldin.corpus.presets.catalogue import presets_table
+    from heldin.corpus.presets.catalogue import presets_dict, presets_table
 
-    typer.echo(presets_table())
+    typer.echo(json_text({"presets": presets_dict()}) if json else presets_table())
 
 
 def _say_missing_names(store: "CorpusStore") -> None:
@@ -121,10 +133,13 @@ def _say_missing_names(store: "CorpusStore") -> None:
         typer.echo(line, err=True)
 
 
-def _say_outcome(preset: str, store: "CorpusStore") -> None:
+def _outcome(preset: str | None, store: "CorpusStore") -> str | None:
+    """What a preset leaves, beside what its paper prints; None without a preset."""
+    if preset is None:
+        return None
     from heldin.corpus.presets.catalogue import preset_named, preset_outcome
 
-    typer.echo(preset_outcome(preset_named(preset), store))
+    return preset_outcome(preset_named(preset), store)
 
 
 def _source(

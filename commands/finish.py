@@ -5,20 +5,25 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
+
+from heldin.commands.options import json_text
 
 if TYPE_CHECKING:
     from heldin.record.document import Record
 
 
-def finish(record: "Record", folder: Path) -> NoReturn:
-    """Make the report and say what was found."""
+def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
+    """Make the report and say what was found, as one JSON object if so asked."""
     from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
     from heldin.reports.pdf import write_report
 
     said = findings(record)
+    if json:
+        typer.echo(json_text(_answer(record, folder, write_report(folder))))
+        raise typer.Exit(record.judgement.exit_code)
     typer.echo(said.headline)
     for warning in said.warnings:
         typer.echo(f"note: {warning}")
@@ -29,6 +34,33 @@ def finish(record: "Record", folder: Path) -> NoReturn:
     code = record.judgement.exit_code
     typer.echo(f"answer: {answer_line(record.decision)}" + (f" (exit code {code})" if code else ""))
     raise typer.Exit(code)
+
+
+def _answer(record: "Record", folder: Path, report: Path) -> dict[str, Any]:
+    """What a command answers: the answer in words, what it was decided by, bounds and verdicts, and where files are."""
+    from heldin.reports.findings import NEXT, answer_line, findings
+
+    said = findings(record)
+    return {
+        "kind": record.kind,
+        "name": record.name,
+        "answer": answer_line(record.decision),
+        "headline": said.headline,
+        "notes": list(said.warnings),
+        "next": dict(said.paragraphs)[NEXT],
+        "exit_code": record.judgement.exit_code,
+        "decision": record.decision.model_dump(mode="json"),
+        "judgement": record.judgement.model_dump(mode="json"),
+        "folder": str(folder),
+        "record": str(folder / "record.json"),
+        "report": str(report),
+    }
+
+
+def finish_without_model(folder: Path, *, json: bool = False) -> None:
+    """Say that a filter halted training, which is a result; the reporter has said at which step."""
+    said = "the filter halted training: no model is released, and there is nothing to audit"
+    typer.echo(json_text({"answer": None, "headline": said, "exit_code": 0, "folder": str(folder)}) if json else said)
 
 
 class Interrupted(Exception):

@@ -1,7 +1,6 @@
 """`heldin account`, `bound` and `power`: the examples of the README, their JSON, their exit codes."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ import pytest
             "user",
             34.890696,
             1.0,
-            math.inf,
+            None,  # infinite: nothing is promised
         ),
         (
             ["example", "--sampling-rate", 0.01, "--steps", 2000, "--noise-multiplier", 1],
@@ -43,7 +42,7 @@ def test_account_prints_the_rule_books_numbers(call, arguments, unit, epsilon, n
     assert row["unit"] == unit
     assert row["epsilon"] == pytest.approx(epsilon, rel=2e-3)
     assert row["noise_multiplier"] == pytest.approx(noise_multiplier, rel=2e-3)
-    assert row["epsilon_black_box"] == pytest.approx(black_box, rel=2e-3)
+    assert row["epsilon_black_box"] == (None if black_box is None else pytest.approx(black_box, rel=2e-3))
     assert row["delta"] == 1e-6
     if unit == "example":
         assert row["auroc_bound"] is None
