@@ -8,7 +8,17 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
-from heldin.commands.options import Aliases, AsJson, DateColumn, IdColumn, SkipBad, TextColumn, UserColumn, json_text
+from heldin.commands.options import (
+    Aliases,
+    AsJson,
+    DateColumn,
+    IdColumn,
+    Quiet,
+    SkipBad,
+    TextColumn,
+    UserColumn,
+    json_text,
+)
 
 if TYPE_CHECKING:
     from heldin.corpus.sources.rows import Source
@@ -124,6 +134,29 @@ def presets(json: AsJson = False) -> None:
     from heldin.corpus.presets.catalogue import presets_dict, presets_table
 
     typer.echo(json_text({"presets": presets_dict()}) if json else presets_table())
+
+
+@app.command()
+def example(
+    to: Annotated[Path, typer.Option(help="New folder.")],
+    users: Annotated[int, typer.Option(help="Made-up users; every other one is public.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal files.")] = 0,
+    models: Annotated[
+        bool, typer.Option("--models", help="Also train a small base model and a fine-tuned one, in half a minute.")
+    ] = False,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:
+    """Write the built-in corpus as files for the other commands, and say what each is for."""
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.jobs.example import lines, write_example
+
+    files = write_example(to, users=users, seed=seed, models=models, reporter=reporter_for_this_terminal())
+    if json:
+        named = [{"file": str(file.path), "holds": file.holds, "try": file.command} for file in files]
+        typer.echo(json_text({"files": named}))
+    else:
+        typer.echo("\n".join(lines(files)))
 
 
 def _say_missing_names(store: "CorpusStore") -> None:

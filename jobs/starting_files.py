@@ -8,6 +8,7 @@ import copy
 import difflib
 import textwrap
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from heldin.base.errors import InputError
@@ -70,8 +71,12 @@ def kinds() -> tuple[str, ...]:
     return tuple(_KINDS)
 
 
-def starting_file(kind: str) -> str:
-    """A commented config that loads as it stands. Raises InputError for a kind that there is none of."""
+def starting_file(kind: str, corpus: Path = Path("corpus.jsonl")) -> str:
+    """A commented config that loads as it stands; ``corpus`` is the file of kind "own".
+
+    Raises:
+        InputError: a kind that there is none of.
+    """
     if kind not in _KINDS:
         near = difflib.get_close_matches(kind, _KINDS, n=1)
         raise InputError(f"no starting file '{kind}': " + (f"did you mean {near[0]}? " if near else "") + _choices())
@@ -86,7 +91,7 @@ def starting_file(kind: str) -> str:
     if kind == "own":
         content["corpus"]["source"] = {
             "kind": "jsonl",
-            "path": "corpus.jsonl",
+            "path": str(corpus),
             "columns": {"user": "author", "text": "body"},
         }
     meanings = _Meanings()

@@ -58,6 +58,7 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "corpus build": [corpus],
         "corpus stats": [corpus],
         "corpus presets": [],
+        "corpus example": ["--to", tmp_path / "example", "--users", 20],
         "account uls": [*PRIVATE, *UNIT],
         "account els": [*PRIVATE, *UNIT, "--group-size", 4],
         "account group": [*PRIVATE, *UNIT, "--group-size", 4],
