@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heldin.base.errors import InputError
+from heldin.base.wording import counted
 from heldin.commands.finish import command_line, finish, finish_without_model, interruptible
-from heldin.commands.options import AsJson, Out, Quiet
+from heldin.commands.options import BAD_INPUT, AsJson, Out, Quiet, json_text
 
 if TYPE_CHECKING:
     from heldin.jobs.config import RunConfig
@@ -24,6 +26,10 @@ def run(
     config: Annotated[Path, typer.Argument(help="YAML configuration; heldin config lists its keys.")],
     out: Out = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override: section.key=value. Repeatable.")] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Read nothing: say all that is wrong, or what would be done (exit code 2 or 0)."),
+    ] = False,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
@@ -33,7 +39,33 @@ def run(
     """
     from heldin.jobs.config import load_config
 
+    if check:
+        _check(config, set_ or [], out, json)
+        return
     _run(load_config(config, set_ or []), out, json)
+
+
+def _check(path: Path, overrides: list[str], out: Path | None, json: bool) -> None:
+    from heldin.jobs.config import load_config
+
+    try:
+        config = load_config(path, overrides)
+    except InputError as error:
+        if not json:
+            raise
+        head, *others = str(error).splitlines()
+        problems = [line.strip() for line in others or [head]]
+        typer.echo(json_text({"ok": False, "problems": problems, "would": {}}))
+        raise typer.Exit(BAD_INPUT) from error
+    from heldin.jobs.run.check import check_run, lines
+
+    found = check_run(config, out or Path("runs") / config.name)
+    if json:
+        typer.echo(json_text(found.as_dict()))
+        raise typer.Exit(BAD_INPUT if found.problems else 0)
+    if found.problems:
+        raise InputError(f"{path}: {counted(len(found.problems), 'problem')}\n  " + "\n  ".join(found.problems))
+    typer.echo("\n".join(lines(found)))
 
 
 def _run(config: "RunConfig", out: Path | None, json: bool) -> None:

@@ -66,6 +66,12 @@ class PretrainConfig(Section):
         return {**content, "recipe": {**_PRETRAINING_FIELDS, **recipe}}
 
     @model_validator(mode="after")
+    def _heads_share_the_width(self) -> "PretrainConfig":
+        if self.shape.hidden % self.shape.heads:
+            raise ValueError(f"shape.hidden {self.shape.hidden} is no multiple of shape.heads {self.shape.heads}")
+        return self
+
+    @model_validator(mode="after")
     def _last_checkpoint(self) -> "PretrainConfig":
         if self.recipe.looks_at_validation:
             raise ValueError("recipe.select must be 'last' and patience null: pre-training has no validation users")

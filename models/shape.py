@@ -1,9 +1,9 @@
 """Shape of the tiny model that is pre-trained where none can be fetched."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from heldin.base.errors import InputError
 from heldin.base.section import DATACLASS_SECTION
@@ -15,8 +15,8 @@ class TinyModel:
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
-    vocabulary: PositiveInt = 2048
-    """Tokens of the vocabulary, which is trained on the same texts."""
+    vocabulary: Annotated[int, Field(ge=257)] = 2048
+    """Tokens of the vocabulary, which is trained on the same texts: every byte, the end of a text, and words."""
     context: PositiveInt = 128
     """Tokens of the longest text that the model reads."""
     hidden: PositiveInt = 128

@@ -145,6 +145,17 @@ def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
 
 def _claim_folder(config: RunConfig, out: Path) -> None:
     """Make the run folder, or find in it an earlier run of the same config."""
+    if not require_folder(config, out):
+        private_directory(out)
+        write_text(out / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+
+
+def require_folder(config: RunConfig, out: Path) -> bool:
+    """Whether ``out`` holds an earlier run of the same config; nothing is written.
+
+    Raises:
+        InputError: it holds something else.
+    """
     path = out / "config.yaml"
     content = config.model_dump(mode="json")
     if path.is_file():
@@ -155,16 +166,20 @@ def _claim_folder(config: RunConfig, out: Path) -> None:
         changed = _first_difference(earlier, content)
         if changed:
             raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out")
-        return
-    claim_new_folder(out, "run")
-    write_text(path, yaml.safe_dump(content, sort_keys=False))
+        return True
+    _require_empty(out, "run")
+    return False
 
 
 def claim_new_folder(out: Path, what: str) -> None:
     """Make ``out`` for its owner only; refuse it, unchanged, if it holds anything or is a file."""
+    _require_empty(out, what)
+    private_directory(out)
+
+
+def _require_empty(out: Path, what: str) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
-    private_directory(out)
 
 
 def _first_difference(a: Any, b: Any, where: str = "") -> str:
