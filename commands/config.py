@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from heldin.base.errors import InputError
-from heldin.commands.options import AsJson, json_text
+from heldin.commands.options import AsCsv, AsJson, answer, json_text
 
 
 def config(
@@ -26,12 +26,13 @@ def config(
     ] = None,
     to: Annotated[Path | None, typer.Option(help="With --init: write it to this new file.")] = None,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Print every key of a configuration: its default, what is allowed, what it means."""
     from heldin.jobs.config_keys import blocks, blocks_at
 
-    if sum((schema, markdown, json and not init, init is not None)) > 1:
-        raise InputError("one of --schema, --markdown, --init and --json at a time")
+    if sum((schema, markdown, csv, json and not init, init is not None)) > 1:
+        raise InputError("one of --schema, --markdown, --init, --csv and --json at a time")
     if section and (schema or init):
         raise InputError("--schema and --init are for the whole file: leave the section out")
     if to is not None and init is None:
@@ -45,13 +46,15 @@ def config(
         typer.echo(json_text(file_schema()))
         return
     found = blocks_at(section) if section else blocks()
-    if json:
-        typer.echo(json_text({"sections": [block.as_dict() for block in found]}))
-        return
     from heldin.jobs import config_reference as reference
 
+    if markdown:
+        typer.echo(reference.markdown(found))
+        return
     width = min(reference.WIDTH, shutil.get_terminal_size().columns)
-    typer.echo(reference.markdown(found) if markdown else "\n".join(reference.lines(found, width)))
+    sections = [block.as_dict() for block in found]
+    rows = [{**key, "kinds": section["kinds"]} for section in sections for key in section["keys"]]
+    answer("\n".join(reference.lines(found, width)), {"sections": sections}, rows, json=json, csv=csv)
 
 
 def _start(kind: str, to: Path | None, json: bool) -> None:

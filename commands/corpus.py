@@ -10,6 +10,7 @@ from heldin.base.errors import InputError
 from heldin.base.wording import counted
 from heldin.commands.options import (
     Aliases,
+    AsCsv,
     AsJson,
     DateColumn,
     IdColumn,
@@ -17,6 +18,7 @@ from heldin.commands.options import (
     SkipBad,
     TextColumn,
     UserColumn,
+    answer,
     json_text,
 )
 
@@ -103,6 +105,7 @@ def stats(
     skip_bad_lines: SkipBad = False,
     tokenizer: Annotated[str | None, typer.Option(help="Count tokens with this model's tokenizer, else words.")] = None,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Users, records, sizes, a histogram, and texts that stand more than once. Prints people's text."""
     from heldin.corpus.statistics import corpus_statistics
@@ -120,12 +123,9 @@ def stats(
         )
     _say_missing_names(store)
     outcome = _outcome(preset, store)
-    if json:
-        typer.echo(json_text({**asdict(found), "preset": outcome}))
-        return
-    typer.echo(statistics_table(found))
-    if outcome:
-        typer.echo(outcome)
+    table = "\n".join([statistics_table(found), *([outcome] if outcome else [])])
+    rows = [{"records_from": low, "records_to": high, "users": users} for low, high, users in found.histogram]
+    answer(table, {**asdict(found), "preset": outcome}, rows, json=json, csv=csv)
 
 
 @app.command()

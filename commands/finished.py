@@ -2,12 +2,12 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from heldin.base.errors import InputError
-from heldin.commands.options import BAD_INPUT, AsJson, json_text
+from heldin.commands.options import BAD_INPUT, AsCsv, AsJson, answer, json_text
 
 
 def report(
@@ -16,9 +16,23 @@ def report(
         bool, typer.Option("--people", help="Print the most exposed users by name, from the owner-only people.parquet.")
     ] = False,
     most: Annotated[int, typer.Option(min=1, help="With --people: at most so many of them.")] = 20,
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv", help="Write every user's score and side, for heldin bound and other tools; yours alone."
+        ),
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Make report.pdf from a folder's record.json. With --people print single users, whom the report never names."""
+    """Make report.pdf from a folder's record.json, or with --people or --scores tell of single users.
+
+    The report names nobody; what these two give is for the owner of the folder.
+    """
+    if scores is not None:
+        if people:
+            raise InputError("one of --people and --scores at a time")
+        _write_scores(run, scores, json)
+        return
     if people:
         from heldin.audit.exposure import people_table, read_people
 
@@ -32,6 +46,16 @@ def report(
     typer.echo(json_text({"report": str(file)}) if json else f"report: {file}")
 
 
+def _write_scores(run: Path, to: Path, json: bool) -> None:
+    from heldin.base.wording import counted
+    from heldin.jobs.user_scores import leading_scores, write_user_scores
+
+    found = leading_scores(run)
+    write_user_scores(found, to)
+    said = f"{to}: {counted(len(found), 'user')}; readable by you alone, since it names people and says who was held in"
+    typer.echo(json_text({"scores": str(to), "users": len(found)}) if json else said)
+
+
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
     over: Annotated[
@@ -39,6 +63,7 @@ def compare(
     ] = None,
     to: Annotated[Path | None, typer.Option(help="Folder for compare.svg and compare.json.")] = None,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Set finished runs side by side: epsilon, validation loss, AUROC, TPR at low FPR, ceiling and verdict of each.
 
@@ -54,7 +79,15 @@ def compare(
 
         for name, content in (("compare.svg", comparison_figure(compared)), ("compare.json", json_text(fields))):
             write_text(private_directory(to) / name, content)
-    typer.echo(json_text(fields) if json else engine.table(compared))
+    rows = [_cells(row.as_dict()) for row in compared.rows]
+    answer(engine.table(compared), fields, rows, json=json, csv=csv)
+
+
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    """A run's row with a cell of its own for every number."""
+    difference = row.pop("difference") or (None, None, None)
+    rates = {f"tpr_at_{fpr:g}": tpr for fpr, tpr in row.pop("tpr_at")}
+    return {**row, **dict(zip(("difference", "difference_low", "difference_high"), difference, strict=True)), **rates}
 
 
 def verify(

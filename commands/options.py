@@ -1,5 +1,6 @@
 """Options that several commands share, and how they print JSON."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,6 +56,7 @@ GroupSize = Annotated[int, typer.Option("--group-size", help="Examples of one us
 AsJson = Annotated[
     bool, typer.Option("--json", help="One JSON object; null stands for what is not known and for an infinite number.")
 ]
+AsCsv = Annotated[bool, typer.Option("--csv", help="The table as CSV; a cell that nobody knows is empty.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress: the answer and errors alone.", callback=_hush)]
 StudyFolder = Annotated[Path, typer.Option("--to", help="Folder for the figure and the numbers.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Count and skip unusable rows.")]
@@ -72,6 +74,18 @@ def json_text(fields: dict[str, Any]) -> str:
     from heldin.base.strict_json import strict_json
 
     return strict_json(fields)
+
+
+def answer(table: str, fields: dict[str, Any], rows: Sequence[Mapping[str, Any]], *, json: bool, csv: bool) -> None:
+    """Print what a command found: its table, or the same as one JSON object or as CSV."""
+    if json and csv:
+        raise InputError("one of --json and --csv at a time")
+    if csv:
+        from heldin.base.csv_text import csv_text
+
+        typer.echo(csv_text(rows), nl=False)
+    else:
+        typer.echo(json_text(fields) if json else table)
 
 
 def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":

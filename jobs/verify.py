@@ -141,7 +141,7 @@ def _reference(config: RunConfig, target: LanguageModel, reporter: Reporter) -> 
 
 
 def _audit_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, Any]:
-    job = _audit_job(folder, record)
+    job = audit_job(folder, record)
     groups = read_groups(job)
     of = audit_scores_name(record.target.fingerprint, record.reference.fingerprint, job.others, job.attack)
     results = audit_results(job, _scores(folder, of), groups, [record.target, record.reference], reporter)
@@ -156,7 +156,8 @@ def _audit_again(folder: Path, record: Record, reporter: Reporter) -> dict[str, 
     }
 
 
-def _audit_job(folder: Path, record: Record) -> CheckpointAudit:
+def audit_job(folder: Path, record: Record) -> CheckpointAudit:
+    """What an audit was asked to do, from its record. Raises InputError where the record does not say."""
     kept = record.config
     try:
         claims: list[Claim] = [stated_claim(epsilon, delta) for epsilon, delta in kept["stated_claims"]]

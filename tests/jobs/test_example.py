@@ -84,4 +84,7 @@ def test_the_models_that_are_trained_along_are_audited_by_the_command_that_is_pr
         code, out, err = call(*arguments, *(["--out", tmp_path / "audit"] if arguments[0] == "audit" else []))
         assert code in (0, 4), err
         assert out
-    assert "0 held-out users" not in out
+    code, _, err = call("report", tmp_path / "audit", "--scores", tmp_path / "scores.csv")
+    assert code == 0, err
+    code, _, err = call("bound", tmp_path / "scores.csv", "--assignment", "coin")
+    assert code == 0, err
