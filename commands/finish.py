@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
     """Make the report and say what was found, as one JSON object if so asked."""
+    from heldin.base.log_file import log_line
     from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
     from heldin.reports.pdf import write_report
 
     said = findings(record)
+    log_line(folder, f"answer: {answer_line(record.decision)}")
     if json:
         typer.echo(json_text(_answer(record, folder, write_report(folder))))
         raise typer.Exit(record.judgement.exit_code)

@@ -18,6 +18,7 @@ from typing import Any
 from heldin.base.coins import KEY_BYTES, new_key
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory, write_text
+from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.defenses.plan_file import read_plan, write_plan
@@ -62,8 +63,8 @@ def audit_trials(
     reporter.say(reach_line(audit.runs))
     audit.trained()
     key = _claim_folder(audit, out)
-    with one_process_at_a_time(out):
-        return _stages(audit, key, out, reporter, command, processes or len(os.sched_getaffinity(0)), trainer)
+    with one_process_at_a_time(out), logged(reporter, out, command=without_names(command)) as kept:
+        return _stages(audit, key, out, kept, command, processes or len(os.sched_getaffinity(0)), trainer)
 
 
 def _stages(

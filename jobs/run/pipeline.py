@@ -1,6 +1,6 @@
 """One run, from corpus to record. Each stage leaves one named file in the run folder and is not done twice.
 
-config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json
+config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json  log.txt
 """
 
 import time
@@ -15,6 +15,7 @@ import yaml
 from heldin.audit.exposure import write_people
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, one_process_at_a_time, private_directory, write_text
+from heldin.base.log_file import LOG, logged
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.power import forecast
 from heldin.finetune.pretraining import pretrain, pretrained_folder
@@ -64,6 +65,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
             _claim_folder(config, out)
             if rank() == 0:
                 until_the_end.enter_context(one_process_at_a_time(out))
+                reporter = until_the_end.enter_context(logged(reporter, out, command=without_names(command)))
             with _timed(seconds, "corpus"):
                 corpus = read_corpus(config, reporter)
                 check_references(config, corpus)
@@ -178,7 +180,8 @@ def claim_new_folder(out: Path, what: str) -> None:
 
 
 def _require_empty(out: Path, what: str) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    """The log of a call that ended before it wrote anything else is no reason to refuse the next."""
+    if out.exists() and (not out.is_dir() or any(file.name != LOG for file in out.iterdir())):
         raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
 
 
