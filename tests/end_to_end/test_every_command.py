@@ -53,6 +53,7 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "compare": [run, finished],
         "verify": [run],
         "export": [run, "--to", tmp_path / "public"],
+        "cache": [],
         "bound": [scores, "--assignment", "coin", "--claim", "epsilon=4,delta=1e-6"],
         "power": ["--users", 100, "--auroc", 0.7],
         "corpus build": [corpus],
