@@ -21,41 +21,31 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
     from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
     from heldin.reports.pdf import write_report
 
-    said = findings(record)
-    log_line(folder, f"answer: {answer_line(record.decision)}")
+    said, answered, code = findings(record), answer_line(record.decision), record.judgement.exit_code
+    paragraphs = dict(said.paragraphs)
+    log_line(folder, f"answer: {answered}")
     if json:
-        typer.echo(json_text(_answer(record, folder, write_report(folder))))
-        raise typer.Exit(record.judgement.exit_code)
+        words = {"answer": answered, "headline": said.headline, "notes": list(said.warnings), "next": paragraphs[NEXT]}
+        typer.echo(json_text({**words, **_facts(record), "folder": str(folder), "report": str(write_report(folder))}))
+        raise typer.Exit(code)
     typer.echo(said.headline)
     for warning in said.warnings:
         typer.echo(f"note: {warning}")
-    paragraphs = dict(said.paragraphs)
     for title in (HOW_WELL, BOUNDS, NEXT):
         typer.echo(f"{title}: {paragraphs[title]}")
     typer.echo(f"report: {write_report(folder)}")
-    code = record.judgement.exit_code
-    typer.echo(f"answer: {answer_line(record.decision)}" + (f" (exit code {code})" if code else ""))
+    typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))
     raise typer.Exit(code)
 
 
-def _answer(record: "Record", folder: Path, report: Path) -> dict[str, Any]:
-    """What a command answers: the answer in words, what it was decided by, bounds and verdicts, and where files are."""
-    from heldin.reports.findings import NEXT, answer_line, findings
-
-    said = findings(record)
+def _facts(record: "Record") -> dict[str, Any]:
+    """Of a record what an answer rests on: by what it was decided, bounds and verdicts."""
     return {
         "kind": record.kind,
         "name": record.name,
-        "answer": answer_line(record.decision),
-        "headline": said.headline,
-        "notes": list(said.warnings),
-        "next": dict(said.paragraphs)[NEXT],
         "exit_code": record.judgement.exit_code,
         "decision": record.decision.model_dump(mode="json"),
         "judgement": record.judgement.model_dump(mode="json"),
-        "folder": str(folder),
-        "record": str(folder / "record.json"),
-        "report": str(report),
     }
 
 

@@ -10,6 +10,7 @@ from transformers import AutoConfig
 
 from heldin.attacks.config import NamedReference
 from heldin.base.errors import InputError
+from heldin.base.files import cache_root
 from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.aliases import load_aliases
@@ -55,7 +56,8 @@ def check_run(config: RunConfig, out: Path) -> Checked:
     mechanisms: list[Mechanism] = []
     looks: list[Callable[[], object]] = [
         lambda: require_folder(config, out),
-        lambda: _require_writable(out),
+        lambda: _require_writable(out, "name another --out"),
+        lambda: _require_writable(cache_root(), "let HELDIN_CACHE_DIR name another folder"),
         lambda: config.corpus.aliases and load_aliases(config.corpus.aliases),
         lambda: mechanisms.append(mechanism_of(config, plain_steps=1, clip_norm=1.0)),
         lambda: _require_users(config),
@@ -143,12 +145,12 @@ def _require_users(config: RunConfig) -> None:
         check_enough_users(config, most)
 
 
-def _require_writable(out: Path) -> None:
-    nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+def _require_writable(folder: Path, remedy: str) -> None:
+    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not nearest.is_dir():
-        raise InputError(f"cannot use folder '{out}' ('{nearest}' is a file): name another --out")
+        raise InputError(f"cannot use folder '{folder}' ('{nearest}' is a file): {remedy}")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write in '{nearest}': name another --out")
+        raise InputError(f"cannot write in '{nearest}': {remedy}")
 
 
 def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]:

@@ -105,3 +105,12 @@ def test_a_run_that_is_there_would_go_on(call, finished, small_config):
     code, _, err = call("run", small_config, "--check", "--out", finished, "--set", "seed=9")
     assert code == 2
     assert "holds a run of another config ('seed' differs)" in err
+
+
+def test_a_cache_that_cannot_be_is_told(call, small_config, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    code, _, err = call("run", small_config, "--check", "--out", tmp_path / "file" / "run")
+    assert code == 2
+    assert "let HELDIN_CACHE_DIR name another folder" in err
+    assert "name another --out" in err
