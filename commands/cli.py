@@ -11,7 +11,17 @@ import typer
 from heldin.base.errors import InputError, ResumableError
 from heldin.commands import account, audit, cache, config, corpus, finished, run, study, trainer
 from heldin.commands.finish import Interrupted
-from heldin.commands.options import BAD_INPUT, AsJson, ExcludeAuroc, ExcludeTpr, beginning, json_text, thresholds
+from heldin.commands.options import (
+    BAD_INPUT,
+    AsCsv,
+    AsJson,
+    ExcludeAuroc,
+    ExcludeTpr,
+    answer,
+    beginning,
+    json_text,
+    thresholds,
+)
 
 _WrongUse: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException of the click that typer brings
 BUG, RESUMABLE, INTERRUPTED = 1, 5, 130
@@ -93,6 +103,7 @@ def power(
     exclude_auroc: ExcludeAuroc = None,
     exclude_tpr: ExcludeTpr = None,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """What an audit could certify, falsify or exclude, before it is paid for."""
     from heldin.audit.exclusion import exclusion, lines
@@ -102,10 +113,9 @@ def power(
     claims = tuple(engine.parse_claim(text) for text in claim or [])
     found = planning.power(users, auroc, delta, claims=claims)
     excluded = exclusion(users, thresholds(exclude_auroc, exclude_tpr), scores=scores)
-    if json:
-        typer.echo(json_text({**found.as_dict(), "no_leak_found": excluded.as_dict()}))
-    else:
-        typer.echo("\n".join([planning.table(found), "", *lines(excluded, users)]))
+    fields = {**found.as_dict(), "no_leak_found": excluded.as_dict()}
+    rows = [{**fields, "claims": asked} for asked in fields["claims"]] or [{**fields, "claims": {}}]
+    answer("\n".join([planning.table(found), "", *lines(excluded, users)]), fields, rows, json=json, csv=csv)
 
 
 def main() -> None:
