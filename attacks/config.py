@@ -4,10 +4,10 @@ One setting of each dial leads: what it says is judged. The others stand beside 
 than their scores.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.statistics import ATTACKS
@@ -17,11 +17,17 @@ from heldin.corpus.split import UserFilter
 Documents = Literal["fresh", "training"]
 
 
+def _one_of(names: Iterable[str]) -> WithJsonSchema:
+    """The choices, for the reference and for editors; what is none of them is refused below, with all of them named."""
+    return WithJsonSchema({"type": "string", "enum": list(names)})
+
+
 class NamedReference(Section):
     """A model by hub name or folder, such as an independent model of the same size."""
 
     kind: Literal["named"]
     name: ExpandedName
+    """Hub name or folder; in a list of references a bare name means the same."""
 
     @property
     def label(self) -> str:
@@ -34,6 +40,7 @@ class PretrainedReference(Section):
 
     kind: Literal["pretrained"]
     seed: int = Field(ge=1, lt=2**31)
+    """Of its initialisation and order of records; another than that of model.pretrain.recipe."""
 
     @property
     def label(self) -> str:
@@ -42,16 +49,13 @@ class PretrainedReference(Section):
 
 
 class PublicReference(Section):
-    """The base model, fine-tuned by the run's recipe without any defense on users who are not audited.
-
-    Attributes:
-        users: who of those users.
-        max_records_per_user: the first records of each; null: all.
-    """
+    """The base model, fine-tuned by the run's recipe without any defense on users who are not audited."""
 
     kind: Literal["public"]
     users: UserFilter = UserFilter(min_records=1)
+    """Who of the users that are not audited."""
     max_records_per_user: int | None = Field(None, ge=1)
+    """The first records of each; null: all."""
 
     @property
     def label(self) -> str:
@@ -59,38 +63,39 @@ class PublicReference(Section):
         return "fine-tuned on public users"
 
 
+_Reference = Annotated[NamedReference | PretrainedReference | PublicReference, Field(discriminator="kind")]
 Reference = Annotated[
-    Annotated[NamedReference | PretrainedReference | PublicReference, Field(discriminator="kind")],
-    BeforeValidator(lambda value: {"kind": "named", "name": value} if isinstance(value, str) else value),
+    _Reference,
+    BeforeValidator(
+        lambda value: {"kind": "named", "name": value} if isinstance(value, str) else value,
+        json_schema_input_type=str | _Reference,
+    ),
 ]
 
 
 class AttackConfig(Section):
-    """Which attacks, and how the attacker's dials stand.
+    """Which attacks, and how the attacker's dials stand."""
 
-    Attributes:
-        names: attacks to run.
-        primary: the attack that leads.
-        aggregations: of a user's texts to one score; the first leads.
-        max_characters: of a text that are scored.
-        reference: the leading reference model; null: the base model.
-        references: others side by side.
-        documents: which documents of a user the attacker has: fresh ones of the same hand, or records of the training
-            part, which training saw or would have seen (but for a cap or deduplication): the stronger attacker. The
-            first leads.
-        training_documents: of each user, at most, where ``documents`` has "training".
-        shadow_models: trainings like the run's own under the attacker's coins, for the ideal attacker; 0: none.
-    """
-
-    names: tuple[str, ...] = tuple(ATTACKS)
-    primary: str = "likelihood-ratio"
-    aggregations: tuple[str, ...] = ("mean", "min", "max")
+    names: tuple[Annotated[str, _one_of(ATTACKS)], ...] = tuple(ATTACKS)
+    """Attacks to run."""
+    primary: Annotated[str, _one_of(ATTACKS)] = "likelihood-ratio"
+    """The attack that leads; one of ``names``."""
+    aggregations: tuple[Annotated[str, _one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
+    """Ways to make one score of a user's texts; the first leads."""
     max_characters: int = Field(4000, ge=1)
+    """Characters of a text that are scored, from its beginning."""
     reference: ExpandedName | None = None
+    """Hub name or folder of the leading reference model; null: the base model."""
     references: tuple[Reference, ...] = ()
+    """Other reference models side by side."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
+    """Which documents of a user the attacker has: fresh ones of the same hand, or records of the training part, which
+    training saw or would have seen (but for a cap or deduplication): the stronger attacker. The first leads."""
     training_documents: int = Field(32, ge=1)
+    """Records of each user, at most, where ``documents`` has "training"."""
     shadow_models: int = Field(0, ge=0)
+    """Trainings like the run's own under the attacker's coins, for the ideal attacker: an even number from 4 on; 0:
+    none."""
 
     @model_validator(mode="after")
     def _known(self) -> "AttackConfig":

@@ -41,25 +41,22 @@ class Promise(StrEnum):
 
 
 class DecisionConfig(BaseModel):
-    """By what the answer is decided.
+    """By what the answer is decided."""
 
-    Attributes:
-        auroc: "no leak found" needs every score's AUROC to be below this at 95 % confidence.
-        tpr: and every score's true-positive rate at ``fpr`` to be below this.
-        fpr: false-positive rate that goes with ``tpr``.
-        auroc_level: probability that chance alone makes the AUROCs say "leaks".
-        tpr_level: the same of the true-positive rates at low false-positive rates.
-        redraws: of the coins.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     auroc: Annotated[float, Field(gt=0.5, lt=1)] = 0.60
+    """\"No leak found" needs every score's AUROC to be below this at 95 % confidence."""
     tpr: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """And every score's true-positive rate at ``fpr`` to be below this; above ``fpr`` itself."""
     fpr: Annotated[float, Field(gt=0, le=0.1)] = 0.05
+    """False-positive rate that goes with ``tpr``."""
     auroc_level: Annotated[float, Field(gt=0, lt=1)] = 0.04
+    """Probability that chance alone makes the AUROCs say "leaks"."""
     tpr_level: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    """The same of the true-positive rates at low false-positive rates."""
     redraws: Annotated[int, Field(ge=1)] = REDRAWS
+    """Redraws of the coins in the test of all scores together; enough to reach the two levels."""
 
     @model_validator(mode="after")
     def _possible(self) -> "DecisionConfig":

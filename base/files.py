@@ -47,6 +47,18 @@ def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]
         os.close(handle)
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process holds ``folder``, which is there, by ``one_process_at_a_time``."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def _open_folder(folder: Path) -> int:
     while True:
         try:

@@ -11,6 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.progress import Task as RichTask
 from rich.text import Text
 
+from heldin.base.quiet import is_quiet
+
 SECONDS_BETWEEN_LINES = 10.0
 
 Advance = Callable[[int], None]
@@ -92,6 +94,8 @@ class LineReporter:
 
 
 def reporter_for_this_terminal() -> Reporter:
-    """Bars if standard error is a terminal, lines otherwise."""
+    """Bars if standard error is a terminal, lines otherwise; nothing under ``--quiet``."""
+    if is_quiet():
+        return LineReporter(lambda line: None)
     console = Console(stderr=True)
     return TerminalReporter(console) if console.is_terminal else LineReporter()

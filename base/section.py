@@ -1,4 +1,7 @@
-"""What the sections of a config share: frozen, no unknown keys, environment variables in paths and names."""
+"""What the sections of a config share: frozen, no unknown keys, environment variables in paths and names.
+
+What a key means stands as a docstring below its field, and nowhere else: `heldin config` prints it.
+"""
 
 import os
 from pathlib import Path
@@ -10,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 class Section(BaseModel):
     """A part of a config."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def _expanded(value: object) -> object:
@@ -21,6 +24,9 @@ def _expanded(value: object) -> object:
         raise ValueError(f"'{value}' names an environment variable that is not set: export it")
     return expanded
 
+
+# of a plain dataclass that is a section, as its ``__pydantic_config__``
+DATACLASS_SECTION: ConfigDict = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 ExpandedPath = Annotated[Path, BeforeValidator(_expanded)]
 ExpandedName = Annotated[str, BeforeValidator(_expanded)]

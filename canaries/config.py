@@ -11,28 +11,25 @@ Documents = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=
 
 
 class _Canaries(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class UnseenTokenCanaries(_Canaries):
-    """Users who write in tokens that nobody else writes.
-
-    Attributes:
-        users: of each number of documents.
-        documents: records of each that training may see; the set-asides come on top.
-        signature_tokens: different tokens in a user's signature.
-        tokens: of a record.
-        rarity: where tokens must be unseen: in the "public" texts that the base model was pre-trained on (where there
-            are none, the tokenizer's latest merges are taken), or in these and in every audited user's texts ("corpus";
-            this looks at everybody's records, so that a user-level epsilon is void).
-    """
+    """Users who write in tokens that nobody else writes."""
 
     kind: Literal["unseen_token"]
     users: int = Field(ge=1)
+    """Canary users of each number of documents."""
     documents: Documents = (20,)
+    """Records of each that training may see; the set-asides come on top."""
     signature_tokens: int = Field(8, ge=2)
+    """Different tokens in a user's signature."""
     tokens: int = Field(32, ge=4)
+    """Tokens of a record."""
     rarity: Literal["public", "corpus"] = "public"
+    """Where tokens must be unseen: in the "public" texts that the base model was pre-trained on (where there are none,
+    the tokenizer's latest merges are taken), or in these and in every audited user's texts ("corpus"; this looks at
+    everybody's records, so that a user-level epsilon is void)."""
 
 
 class HighTemperatureCanaries(_Canaries):
@@ -40,10 +37,15 @@ class HighTemperatureCanaries(_Canaries):
 
     kind: Literal["high_temperature"]
     users: int = Field(ge=1)
+    """Canary users of each number of documents."""
     documents: Documents = (20,)
+    """Records of each that training may see; the set-asides come on top."""
     temperature: float = Field(1.5, gt=0)
+    """Sampling temperature; 1: the model's own distribution."""
     prefix_tokens: int = Field(8, ge=1)
+    """Tokens of a user's own prefix, with which every record begins."""
     tokens: int = Field(32, ge=1)
+    """Tokens of a record after the prefix."""
 
 
 class RarePhraseCanaries(_Canaries):
@@ -51,27 +53,27 @@ class RarePhraseCanaries(_Canaries):
 
     kind: Literal["rare_phrase"]
     users: int = Field(ge=1)
+    """Canary users of each number of documents."""
     documents: Documents = (20,)
+    """Records of each that training may see; the set-asides come on top."""
     phrase_words: int = Field(5, ge=1)
+    """Words of the phrase."""
 
 
 class SubstringCanaries(_Canaries):
-    """Algorithm 1 of Kandpal et al. (2024): real users whose documents all carry one substring. They replace them.
-
-    Attributes:
-        lengths: of the substring, in tokens.
-        users: canary users of each length and number of documents; a fixed number, so that who else is there decides
-            who is taken: it voids a user-level epsilon.
-        fraction: instead, each user becomes a canary user with this probability by a public coin of its own, and its
-            length and documents are drawn likewise: user-local.
-        documents: records that training may see of a canary user; null: all but those set aside.
-    """
+    """Algorithm 1 of Kandpal et al. (2024): real users whose documents all carry one substring. They replace them."""
 
     kind: Literal["substring"]
     lengths: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(min_length=1)
+    """Lengths of the substring, in tokens; each below finetune.sequence_length."""
     users: int | None = Field(None, ge=1)
+    """Canary users of each length and number of documents; a fixed number, so that who else is there decides who is
+    taken: it voids a user-level epsilon. This or ``fraction``."""
     fraction: float | None = Field(None, gt=0, le=1)
+    """In place of ``users``: each user becomes a canary user with this probability by a public coin of its own, and its
+    length and documents are drawn likewise: user-local."""
     documents: tuple[Annotated[int, Field(ge=1)] | None, ...] = Field((None,), min_length=1)
+    """Records that training may see of a canary user; null: all but those set aside."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "SubstringCanaries":

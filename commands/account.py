@@ -1,5 +1,6 @@
 """`heldin account`: what a mechanism costs and promises, without training."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +9,7 @@ import typer.core
 
 from heldin.base.errors import InputError
 from heldin.commands.options import (
+    AsCsv,
     AsJson,
     Batch,
     Delta,
@@ -17,13 +19,14 @@ from heldin.commands.options import (
     Rate,
     Steps,
     Target,
-    TextColumn,
-    UserColumn,
-    json_text,
+    answer,
 )
 
 if TYPE_CHECKING:
     from heldin.defenses.accounting.account import AccountRow
+
+
+NORMS = "Clip norms, from public users' texts"
 
 
 class _AccountGroup(typer.core.TyperGroup):
@@ -60,6 +63,7 @@ def uls(
     noise_multiplier: Noise = None,
     target_epsilon: Target = None,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """User-level sampling (Charles et al., Algorithm 2): epsilon per user."""
     from heldin.defenses.accounting.account import account_uls
@@ -76,6 +80,7 @@ def uls(
             target_epsilon=target_epsilon,
         ),
         json,
+        csv,
     )
 
 
@@ -90,6 +95,7 @@ def _account_els(
     noise_multiplier: Noise = None,
     target_epsilon: Target = None,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     from heldin.defenses.accounting.account import account_els
 
@@ -104,7 +110,7 @@ def _account_els(
         target_epsilon=target_epsilon,
         method=str(context.info_name),
     )
-    _account(row, json)
+    _account(row, json, csv)
 
 
 app.command(
@@ -128,6 +134,7 @@ def example(
     noise_multiplier: Noise = None,
     target_epsilon: Target = None,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Example-level DP-SGD: epsilon per example. It promises nothing finite about a user without a group size."""
     from heldin.defenses.accounting.account import account_example
@@ -144,6 +151,7 @@ def example(
             target_epsilon=target_epsilon,
         ),
         json,
+        csv,
     )
 
 
@@ -155,12 +163,17 @@ def choose(
     target_epsilon: Annotated[float, typer.Option(help="Of every option.")],
     delta: Annotated[float | None, typer.Option(help="Of every option (default: N^-1.1).")] = None,
     els_group_size: Annotated[int | None, typer.Option(help="Examples a user for the ELS row.")] = None,
-    public_texts: Annotated[Path | None, typer.Option(help="Texts of public users, to estimate clip norms.")] = None,
-    model: Annotated[str | None, typer.Option(help="Base model to estimate clip norms at.")] = None,
-    user: UserColumn = "user",
-    text: TextColumn = "text",
-    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens of a text.")] = 128,
+    public_texts: Annotated[
+        Path | None, typer.Option(help="Texts of public users, to estimate clip norms.", rich_help_panel=NORMS)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Base model to estimate clip norms at.", rich_help_panel=NORMS)
+    ] = None,
+    user: Annotated[str, typer.Option(help="Column that names the user.", rich_help_panel=NORMS)] = "user",
+    text: Annotated[str, typer.Option(help="Column that holds the text.", rich_help_panel=NORMS)] = "text",
+    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens of a text.", rich_help_panel=NORMS)] = 128,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Spend a compute budget: every ULS split beside ELS, by the noise each adds; Estimate-and-Double's choice.
 
@@ -186,22 +199,24 @@ def choose(
         els_group_size=els_group_size,
         clip_norm=clip_norm,
     )
-    typer.echo(json_text(chosen.as_dict()) if json else engine.table(chosen))
+    rows = [asdict(option) for option in chosen.options]
+    answer(engine.table(chosen), chosen.as_dict(), rows, json=json, csv=csv)
 
 
 @app.command()
 def plan(
     path: Annotated[Path, typer.Argument(help="plan.json of a run folder.")],
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """The numbers of a plan that a run wrote: `heldin account RUN/plan.json`."""
     from heldin.defenses.accounting.account import account_plan
     from heldin.defenses.plan_file import read_plan
 
-    _account(account_plan(read_plan(path)), json)
+    _account(account_plan(read_plan(path)), json, csv)
 
 
-def _account(row: "AccountRow", as_json: bool) -> None:
+def _account(row: "AccountRow", json: bool, csv: bool) -> None:
     from heldin.defenses.accounting.account_table import account_table
 
-    typer.echo(json_text(row.as_dict()) if as_json else account_table(row))
+    answer(account_table(row), row.as_dict(), [row.as_dict()], json=json, csv=csv)

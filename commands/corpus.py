@@ -1,5 +1,6 @@
 """`heldin corpus`: build a store, or say what is in it."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,7 +8,19 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
-from heldin.commands.options import Aliases, DateColumn, IdColumn, SkipBad, TextColumn, UserColumn
+from heldin.commands.options import (
+    Aliases,
+    AsCsv,
+    AsJson,
+    DateColumn,
+    IdColumn,
+    Quiet,
+    SkipBad,
+    TextColumn,
+    UserColumn,
+    answer,
+    json_text,
+)
 
 if TYPE_CHECKING:
     from heldin.corpus.sources.rows import Source
@@ -41,6 +54,7 @@ def build(
     ray: Annotated[bool, typer.Option("--ray", help="Build on a Ray cluster, a task for each file.")] = False,
     ray_address: Annotated[str | None, typer.Option(help="Of the cluster (default: the one Ray finds).")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="A preset counts its tokens, else words.")] = None,
+    json: AsJson = False,
 ) -> None:
     """Build the store of a corpus out of core, or find it built before, and say where it is.
 
@@ -66,12 +80,17 @@ def build(
         )
     else:
         store = _store(_source(paths, preset, tokenizer, user, text, id, date), aliases, skip_bad_lines)
-    typer.echo(f"{counted(len(store.users), 'user')}, {counted(len(store), 'record')}: {store.folder}")
     _say_missing_names(store)
+    if json:
+        fields = {"users": len(store.users), "records": len(store), "folder": str(store.folder)}
+        skipped = {"skipped": store.report.skipped, "first_skipped": store.report.first_skipped or None}
+        typer.echo(json_text({**fields, **skipped, "preset": _outcome(preset, store)}))
+        return
+    typer.echo(f"{counted(len(store.users), 'user')}, {counted(len(store), 'record')}: {store.folder}")
     if store.report.skipped:
         typer.echo(f"{counted(store.report.skipped, 'row')} skipped, the first: {store.report.first_skipped}")
     if preset is not None:
-        _say_outcome(preset, store)
+        typer.echo(_outcome(preset, store))
 
 
 @app.command()
@@ -85,6 +104,8 @@ def stats(
     aliases: Aliases = None,
     skip_bad_lines: SkipBad = False,
     tokenizer: Annotated[str | None, typer.Option(help="Count tokens with this model's tokenizer, else words.")] = None,
+    json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Users, records, sizes, a histogram, and texts that stand more than once. Prints people's text."""
     from heldin.corpus.statistics import corpus_statistics
@@ -100,18 +121,42 @@ def stats(
         found = corpus_statistics(
             store, count_tokens=lambda t: len(encode(t, add_special_tokens=False)["input_ids"]), token_unit="tokens"
         )
-    typer.echo(statistics_table(found))
     _say_missing_names(store)
-    if preset is not None:
-        _say_outcome(preset, store)
+    outcome = _outcome(preset, store)
+    table = "\n".join([statistics_table(found), *([outcome] if outcome else [])])
+    rows = [{"records_from": low, "records_to": high, "users": users} for low, high, users in found.histogram]
+    answer(table, {**asdict(found), "preset": outcome}, rows, json=json, csv=csv)
 
 
 @app.command()
-def presets() -> None:
+def presets(json: AsJson = False) -> None:
     """The datasets of the papers: published format, user, steps, thresholds, and what each step looks at."""
-    from heldin.corpus.presets.catalogue import presets_table
+    from heldin.corpus.presets.catalogue import presets_dict, presets_table
 
-    typer.echo(presets_table())
+    typer.echo(json_text({"presets": presets_dict()}) if json else presets_table())
+
+
+@app.command()
+def example(
+    to: Annotated[Path, typer.Option(help="New folder.")],
+    users: Annotated[int, typer.Option(help="Made-up users; every other one is public.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal files.")] = 0,
+    models: Annotated[
+        bool, typer.Option("--models", help="Also train a small base model and a fine-tuned one, in half a minute.")
+    ] = False,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:
+    """Write the built-in corpus as files for the other commands, and say what each is for."""
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.jobs.example import lines, write_example
+
+    files = write_example(to, users=users, seed=seed, models=models, reporter=reporter_for_this_terminal())
+    if json:
+        named = [{"file": str(file.path), "holds": file.holds, "try": file.command} for file in files]
+        typer.echo(json_text({"files": named}))
+    else:
+        typer.echo("\n".join(lines(files)))
 
 
 def _say_missing_names(store: "CorpusStore") -> None:
@@ -121,10 +166,13 @@ def _say_missing_names(store: "CorpusStore") -> None:
         typer.echo(line, err=True)
 
 
-def _say_outcome(preset: str, store: "CorpusStore") -> None:
+def _outcome(preset: str | None, store: "CorpusStore") -> str | None:
+    """What a preset leaves, beside what its paper prints; None without a preset."""
+    if preset is None:
+        return None
     from heldin.corpus.presets.catalogue import preset_named, preset_outcome
 
-    typer.echo(preset_outcome(preset_named(preset), store))
+    return preset_outcome(preset_named(preset), store)
 
 
 def _source(

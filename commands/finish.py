@@ -5,30 +5,53 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
+
+from heldin.commands.options import json_text
 
 if TYPE_CHECKING:
     from heldin.record.document import Record
 
 
-def finish(record: "Record", folder: Path) -> NoReturn:
-    """Make the report and say what was found."""
+def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
+    """Make the report and say what was found, as one JSON object if so asked."""
+    from heldin.base.log_file import log_line
     from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
     from heldin.reports.pdf import write_report
 
-    said = findings(record)
+    said, answered, code = findings(record), answer_line(record.decision), record.judgement.exit_code
+    paragraphs = dict(said.paragraphs)
+    log_line(folder, f"answer: {answered}")
+    if json:
+        words = {"answer": answered, "headline": said.headline, "notes": list(said.warnings), "next": paragraphs[NEXT]}
+        typer.echo(json_text({**words, **_facts(record), "folder": str(folder), "report": str(write_report(folder))}))
+        raise typer.Exit(code)
     typer.echo(said.headline)
     for warning in said.warnings:
         typer.echo(f"note: {warning}")
-    paragraphs = dict(said.paragraphs)
     for title in (HOW_WELL, BOUNDS, NEXT):
         typer.echo(f"{title}: {paragraphs[title]}")
     typer.echo(f"report: {write_report(folder)}")
-    code = record.judgement.exit_code
-    typer.echo(f"answer: {answer_line(record.decision)}" + (f" (exit code {code})" if code else ""))
+    typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))
     raise typer.Exit(code)
+
+
+def _facts(record: "Record") -> dict[str, Any]:
+    """Of a record what an answer rests on: by what it was decided, bounds and verdicts."""
+    return {
+        "kind": record.kind,
+        "name": record.name,
+        "exit_code": record.judgement.exit_code,
+        **record.model_dump(mode="json", include={"decision", "judgement"}),
+    }
+
+
+def finish_without_model(folder: Path, *, json: bool = False) -> None:
+    """Say that a filter halted training, which is a result; the reporter has said at which step."""
+    said = "the filter halted training: no model is released, and there is nothing to audit"
+    typer.echo(json_text({"answer": None, "headline": said, "exit_code": 0, "folder": str(folder)}) if json else said)
 
 
 class Interrupted(Exception):

@@ -1,15 +1,44 @@
 """Options that several commands share, and how they print JSON."""
 
-import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heldin.base.errors import InputError
+from heldin.base.quiet import be_quiet, is_quiet
 
 if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig
+
+BAD_INPUT = 2
+
+
+def _hush(quiet: bool) -> bool:
+    """After a command: what stands before it has been read."""
+    be_quiet(quiet or is_quiet())
+    return quiet
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        import importlib.metadata
+
+        typer.echo(f"heldin {importlib.metadata.version('heldin')}")
+        raise typer.Exit
+
+
+def beginning(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_say_version)
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress: the answer and errors alone.", callback=be_quiet)
+    ] = False,
+) -> None:
+    """Options before the command; typer shows the help of the app in place of this line."""
+
 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: runs/NAME).")]
 UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
@@ -24,7 +53,11 @@ Target = Annotated[float | None, typer.Option("--target-epsilon", help="Find the
 Examples = Annotated[int | None, typer.Option(help="Public number of examples.")]
 Batch = Annotated[float | None, typer.Option(help="Expected examples a step.")]
 GroupSize = Annotated[int, typer.Option("--group-size", help="Examples of one user at most.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object (an infinite epsilon is Infinity).")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="One JSON object; null stands for what is not known and for an infinite number.")
+]
+AsCsv = Annotated[bool, typer.Option("--csv", help="The table as CSV; a cell that nobody knows is empty.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress: the answer and errors alone.", callback=_hush)]
 StudyFolder = Annotated[Path, typer.Option("--to", help="Folder for the figure and the numbers.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Count and skip unusable rows.")]
 ExcludeAuroc = Annotated[
@@ -37,8 +70,22 @@ Aliases = Annotated[Path | None, typer.Option(help="YAML file with a list of ali
 
 
 def json_text(fields: dict[str, Any]) -> str:
-    """One JSON object; an infinite number is Infinity."""
-    return json.dumps(fields)
+    """One JSON object, as strict as ``strict_json``."""
+    from heldin.base.strict_json import strict_json
+
+    return strict_json(fields)
+
+
+def answer(table: str, fields: dict[str, Any], rows: Sequence[Mapping[str, Any]], *, json: bool, csv: bool) -> None:
+    """Print what a command found: its table, or the same as one JSON object or as CSV."""
+    if json and csv:
+        raise InputError("one of --json and --csv at a time")
+    if csv:
+        from heldin.base.csv_text import csv_text
+
+        typer.echo(csv_text(rows), nl=False)
+    else:
+        typer.echo(json_text(fields) if json else table)
 
 
 def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":

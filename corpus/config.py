@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
@@ -37,7 +37,10 @@ class FileCorpus(Section):
 
     kind: Literal["jsonl", "csv", "parquet", "mbox"]
     path: OneOrSeveral
+    """The file, or a list of files; plain, .gz or .zst for JSON lines and CSV. $NAME and ${NAME} are environment
+    variables."""
     columns: Columns = Columns()
+    """Which column holds what; for mbox, whose messages say it themselves, leave it out."""
 
     def source(self) -> Source:
         """The source that reads it."""
@@ -61,8 +64,11 @@ class MaildirCorpus(Section):
 
     kind: Literal["maildir"]
     path: ExpandedPath
+    """The folder with a folder for each account."""
     user: MailUser = "sender"
+    """Who a message's user is: its sender, or the account in whose folder it lies."""
     folders: tuple[str, ...] = ()
+    """Mail folders to read (sent, sent_items); none: all."""
 
     def source(self) -> Source:
         """The source that reads it."""
@@ -74,10 +80,15 @@ class HubCorpus(Section):
 
     kind: Literal["huggingface"]
     name: ExpandedName
+    """Hub name, or a folder that save_to_disk wrote."""
     split: str | None = None
+    """Split of the dataset (train); null: its only one."""
     revision: str | None = None
+    """Branch, tag or commit of a hub name; null: the newest."""
     streaming: bool = False
+    """Read row by row in place of downloading everything first."""
     columns: Columns = Columns()
+    """Which column holds what."""
 
     def source(self) -> Source:
         """The source that reads it."""
@@ -89,6 +100,7 @@ class SyntheticCorpusConfig(Section):
 
     kind: Literal["synthetic"]
     parameters: SyntheticCorpus = SyntheticCorpus()
+    """How many users, and how different."""
 
     def source(self) -> Source:
         """The source that generates it."""
@@ -100,6 +112,7 @@ class MarkovCorpusConfig(Section):
 
     kind: Literal["markov"]
     parameters: MarkovCorpus = MarkovCorpus()
+    """How many users, and how different."""
 
     def source(self) -> Source:
         """The source that generates it."""
@@ -110,9 +123,12 @@ class PresetCorpus(Section):
     """A local copy of a paper's dataset in its published format, prepared as the paper says (docs/presets.md)."""
 
     kind: Literal["preset"]
-    name: str
+    name: Annotated[str, WithJsonSchema({"type": "string", "enum": list(PRESETS)})]
+    """The preset; `heldin corpus presets` says what each does."""
     path: ExpandedPath
+    """The file or folder in the published format."""
     tokenizer: ExpandedName | None = None
+    """Hub name or folder of the tokenizer whose tokens the preset's thresholds count; null: words between blanks."""
 
     @model_validator(mode="after")
     def _known(self) -> "PresetCorpus":
@@ -149,10 +165,16 @@ class CorpusConfig(Section):
     """Which texts, and which of their users are audited: what ``users`` does not state is as the preset has it."""
 
     source: CorpusSource
+    """Where texts come from, and in which format."""
     aliases: ExpandedPath | None = None
+    """YAML file with a list of aliases for each person, who then count as one user; null: a name is a user."""
     skip_bad_lines: bool = False
+    """Count and skip rows that cannot be used, in place of stopping at the first."""
     public_validation: UserFilter | None = None
+    """Users who are neither audited nor trained on, and by whose loss a checkpoint is chosen (finetune.select:
+    best_public); null: none."""
     users: UserFilter = UserFilter(min_records=20)
+    """Who is audited; at least 4 records each. With a preset the least number of records is the preset's."""
 
     @model_validator(mode="before")
     @classmethod

@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field, PositiveInt
 
 from heldin.base.coins import fair_coin, keyed_order, keyed_uniform, seed_key
 from heldin.base.errors import InputError
+from heldin.base.section import DATACLASS_SECTION
 from heldin.corpus.store import CorpusStore
 
 MIN_RECORDS_TO_SPLIT = 4  # one to train on, one for the attacker, one to validate, one to test
@@ -46,19 +49,24 @@ class Assignment(StrEnum):
 class UserFilter:
     """Which users take part. Patterns are shell globs over user names ("*@enron.com").
 
-    ``fraction`` keeps each user by a coin of its own, so that no user's place depends on who else there is;
-    ``max_users`` keeps a fixed number, and one more user may push another out: it is not user-local and voids a
-    user-level epsilon.
+    With ``fraction`` no user's place depends on who else there is; of a fixed number, ``max_users``, one more user may
+    push another out: it is not user-local and voids a user-level epsilon.
     """
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
+    __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     include: tuple[str, ...] = ("*",)
+    """Patterns of user names ("*@enron.com"), of which one must fit."""
     exclude: tuple[str, ...] = ()
-    min_records: int = MIN_RECORDS_TO_SPLIT
-    max_records: int | None = None
-    max_users: int | None = None
-    fraction: float = 1.0
+    """Patterns of user names, of which none may fit."""
+    min_records: PositiveInt = MIN_RECORDS_TO_SPLIT
+    """Fewest records of a user."""
+    max_records: PositiveInt | None = None
+    """Most records of a user, who is else left out; null: no limit."""
+    max_users: PositiveInt | None = None
+    """At most so many users, drawn by the run's seed; null: all. It voids a user-level epsilon: see ``fraction``."""
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Keep each user with this probability, by a coin of its own."""
 
     def admits(self, user: str) -> bool:
         """Whether the name passes the patterns."""

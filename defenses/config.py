@@ -10,35 +10,41 @@ from heldin.defenses.choices import NoiseGenerator, RecordSelection
 class NoDefense(BaseModel):
     """Plain training."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     kind: Literal["none"] = "none"
 
 
 class ClippingDefense(BaseModel):
-    """Clipping without noise (Kandpal et al., D.3): a heuristic, and no guarantee.
+    """Clipping without noise (Kandpal et al., D.3): a heuristic, and no guarantee."""
 
-    Attributes:
-        unit: clip each example's gradient, or the batch's.
-        clip_norm: to this norm; None: the smallest norm seen in a plain run, which is done first.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     kind: Literal["clip"]
     unit: Literal["example", "batch"]
+    """Clip each example's gradient, or the batch's."""
     clip_norm: float | None = Field(None, gt=0)
+    """To this norm; null: the smallest norm seen in a plain run, which is done first."""
 
 
 class _Noised(BaseModel):
     """What every defense with noise states."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     population: int = Field(ge=1)
+    """Public number of users ("uls", "filter") or of records (the others) that sampling rate and delta refer to. With
+    "filter" those who are missing to it count as users of gradient zero."""
     steps: int = Field(ge=1)
+    """Optimizer steps; they take the place of finetune.epochs."""
     delta: float = Field(gt=0, lt=1)
+    """delta of the guarantee; below one over the number of users to say anything."""
     group_size: int = Field(1, ge=1)
+    """Records of one user: in a step ("uls", "filter"), at most in training ("els"), exactly ("group"). Not with
+    "example"."""
     record_selection: RecordSelection = "random"
+    """Which of a user's records where there are more than ``group_size``; "random_chunk" with "uls" only."""
     secure_noise: bool = False
+    """Noise from a cryptographic generator (SHAKE-256), slower, in place of Philox."""
     base_model_saw_protected: bool = False
+    """Whether base model or tokenizer were trained on protected users' texts, which voids the guarantee for them."""
 
     def noise(self) -> NoiseGenerator:
         """The noise generator."""
@@ -46,26 +52,30 @@ class _Noised(BaseModel):
 
 
 class PrivateDefense(_Noised):
-    """Differentially private training; every number is a public constant of the config.
-
-    Attributes:
-        kind: "uls" user-level sampling; "els" example-level sampling with at most ``group_size`` records a user;
-            "group" with exactly so many (repeated where a user has fewer); "example" per record.
-        population: public number of users ("uls") or records (the others) that the sampling rate and delta refer to.
-        cohort: expected number of them in a step; also the divisor.
-        protected_users: public number of users, for the warning about delta, where records are sampled.
-    """
+    """Differentially private training; every number is a public constant of the config."""
 
     kind: Literal["uls", "els", "group", "example"]
+    """"uls": user-level sampling; "els": example-level sampling with at most ``group_size`` records a user; "group":
+    with exactly so many (repeated where a user has fewer); "example": per record."""
     cohort: int = Field(ge=1)
+    """Expected number of users ("uls") or records (the others) in a step; also the divisor. At most ``population``."""
     target_epsilon: float | None = Field(None, gt=0)
+    """Find the noise for this epsilon, of a user ("example": of a record). This or ``noise_multiplier``."""
     noise_multiplier: float | None = Field(None, ge=0)
+    """Standard deviation of the noise over ``clip_norm``."""
     clip_norm: float = Field(1.0, gt=0)
+    """L2 norm to which a unit's gradient is clipped."""
     clip_kind: Literal["flat", "normalised"] = "flat"
+    """Scale down gradients above ``clip_norm``; "normalised" then divides by it, so that the learning rate need not
+    follow it."""
     sampler: Literal["poisson", "shuffled"] = "poisson"
+    """Every unit by a coin in every step, or in shuffled order as most trainers do: not a DP guarantee here."""
     cap: int | None = Field(None, ge=1)
+    """Hard cap on the users of a step, with "uls" and Poisson sampling only; null: none."""
     protected_users: int | None = Field(None, ge=1)
+    """Public number of users, for the warning about delta, where records are sampled."""
     micro_records: int = Field(64, ge=1)
+    """Records in one backward pass; memory only."""
 
     @model_validator(mode="after")
     def _possible(self) -> "PrivateDefense":
@@ -81,17 +91,13 @@ class PrivateDefense(_Noised):
 
 
 class FilterDefense(_Noised):
-    """Asi & Liu's filtered descent (Chua et al., Algorithm 3): full batches; it may halt and release no model.
-
-    Attributes:
-        population: public number of users; those who are missing to it count as users of gradient zero.
-        tau: most of the users' gradients must lie within this distance of each other, at every step.
-        group_size: records of each user in a step.
-    """
+    """Asi & Liu's filtered descent (Chua et al., Algorithm 3): full batches; it may halt and release no model."""
 
     kind: Literal["filter"]
     target_epsilon: float = Field(gt=0)
+    """Find the noise for this epsilon of a user."""
     tau: float = Field(gt=0)
+    """Most of the users' gradients must lie within this distance of each other, at every step."""
 
 
 Defense = Annotated[NoDefense | ClippingDefense | PrivateDefense | FilterDefense, Field(discriminator="kind")]

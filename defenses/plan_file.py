@@ -13,6 +13,7 @@ from typing import Any
 from dp_accounting import dp_event
 
 from heldin.base.errors import InputError
+from heldin.base.strict_json import finite
 from heldin.defenses.mechanism import Guarantee, Mechanism, NoGuarantee
 
 _RELEASED = {
@@ -96,7 +97,7 @@ def read_plan(path: Path) -> Mechanism:
 
 def promise_fields(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
     """The guarantee as JSON values, infinite numbers as null, with its label and whether it holds."""
-    return {"holds": isinstance(promise, Guarantee), "label": promise.label, **_finite(dataclasses.asdict(promise))}
+    return {"holds": isinstance(promise, Guarantee), "label": promise.label, **finite(dataclasses.asdict(promise))}
 
 
 def _with_epsilons(promise: Guarantee | NoGuarantee, stated: Any) -> Guarantee | NoGuarantee:
@@ -155,18 +156,6 @@ def _close(stated: Any, computed: float, tolerance: float) -> bool:
 def _shown(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {key: _finite(part) for key, part in value.items()}
-        case tuple() | list():
-            return [_finite(part) for part in value]
-        case _:
-            return value
 
 
 def _event(event: dp_event.DpEvent) -> dict[str, Any]:

@@ -4,9 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from heldin.base.errors import InputError
+from heldin.base.section import DATACLASS_SECTION
 
 
 class Optimizer(StrEnum):
@@ -42,11 +45,14 @@ class Precision(StrEnum):
 class Lora:
     """Low-rank adapters on the linear layers in place of training all parameters."""
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
+    __pydantic_config__: ClassVar = DATACLASS_SECTION
 
-    rank: int = 8
+    rank: PositiveInt = 8
+    """Rank of the adapters."""
     alpha: int = 16
+    """Scale of the adapters, over ``rank``."""
     targets: tuple[str, ...] | str = "all-linear"
+    """Names of the layers that get adapters, or "all-linear"."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -55,39 +61,44 @@ class Lora:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hyperparameters of one training run; the defaults are those of Kandpal et al. (2024), Appendix D.1.
+    """Hyperparameters of one training run; the defaults are those of Kandpal et al. (2024), Appendix D.1."""
 
-    Attributes:
-        epochs: passes over the records.
-        batch_size: records per optimizer step.
-        micro_batch: records per forward pass, the batch's gradients being summed over micro-batches; None: all.
-        learning_rate: peak, reached after ``warmup_steps`` (a tenth of a short run), then decaying linearly to zero.
-        sequence_length: tokens of a record that are trained on, the end-of-text token included; the rest is cut off.
-        evaluations: how often the evaluation callback runs, evenly over the run, the last time after the last step.
-        checkpoint_every: steps between resumable checkpoints.
-        patience: stop when so many evaluations in a row have brought no better validation loss; None: never.
-        group_by_length: draw batches of records of like length, in random order, to save padding.
-        seed: of initialisation of adapters and of the order of records; public.
-    """
+    __pydantic_config__: ClassVar = DATACLASS_SECTION
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
-
-    epochs: float = 10.0
-    batch_size: int = 8
-    micro_batch: int | None = None
+    epochs: PositiveFloat = 10.0
+    """Passes over the records; a private run has ``defense.steps`` in their place."""
+    batch_size: PositiveInt = 8
+    """Records per optimizer step; a private run has ``defense.cohort`` in their place."""
+    micro_batch: PositiveInt | None = None
+    """Records per forward pass, the batch's gradients being summed over micro-batches; null: all."""
     optimizer: Optimizer = Optimizer.ADAM
-    learning_rate: float = 5e-5
-    weight_decay: float = 0.0
-    warmup_steps: int = 200
-    sequence_length: int = 512
-    evaluations: int = 10
-    checkpoint_every: int = 200
+    """Optimizer, with PyTorch's defaults for what stands nowhere here; SGD has momentum 0.9."""
+    learning_rate: PositiveFloat = 5e-5
+    """Peak, reached after ``warmup_steps``, then decaying linearly to zero."""
+    weight_decay: Annotated[float, Field(ge=0, lt=2**31)] = 0.0
+    """Weight decay of the optimizer."""
+    warmup_steps: Annotated[int, Field(ge=0, lt=2**31)] = 200
+    """Steps of linear warm-up; a tenth of a run that is short."""
+    sequence_length: PositiveInt = 512
+    """Tokens of a record that are trained on, the end-of-text token included; the rest is cut off."""
+    evaluations: PositiveInt = 10
+    """How often losses and AUROC are measured, evenly over the run, the last time after the last step."""
+    checkpoint_every: PositiveInt = 200
+    """Steps between resumable checkpoints."""
     select: Select = Select.BEST
-    patience: int | None = None
+    """Which checkpoint is the result: the best by the loss of held-in users' validation records, the best by separate
+    public users (corpus.public_validation), or the last; a user-level epsilon needs one of the latter two."""
+    patience: PositiveInt | None = None
+    """Stop when so many evaluations in a row have brought no better validation loss; null: never."""
     group_by_length: bool = True
+    """Draw batches of records of like length, in random order, to save padding."""
     precision: Precision = Precision.AUTO
+    """Arithmetic of the forward and backward pass; weights and optimizer stay in fp32. auto: bf16 on a GPU that has
+    it."""
     lora: Lora | None = None
-    seed: int = 0
+    """Low-rank adapters in place of training all parameters; null: all parameters."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Of initialisation of adapters and of the order of records; public."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "learning_rate", "sequence_length", "evaluations", "checkpoint_every"):

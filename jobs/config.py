@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
 from heldin.attacks.config import AttackConfig, PretrainedReference
 from heldin.audit.config import AuditConfig
@@ -27,11 +27,18 @@ class SplitConfig(Section):
     """How records are set aside and membership is decided."""
 
     assignment: Assignment = Assignment.COIN
+    """How membership is decided: by an independent fair coin for each user, or an exact half, which supports no
+    certified statement and voids a user-level epsilon."""
     audit_pool: int | None = Field(None, ge=2)
+    """Users whose membership is decided by chance, all others being always in; null: all. A fixed number voids a
+    user-level epsilon."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
+    """Share of every user's records that the attacker gets, never trained on; at least one record."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
+    """Share of every user's records for validation and test together; at least one record each."""
 
 
+KEEPS_DEFAULTS: dict[str, JsonValue] = {"x-keeps-defaults": True}  # what a partial section leaves out is as here
 PRETRAINING = Recipe(
     epochs=3, batch_size=16, learning_rate=2e-3, warmup_steps=100, sequence_length=128, select=Select.LAST
 )
@@ -41,9 +48,13 @@ class PretrainConfig(Section):
     """A tiny GPT-Neo from scratch on public users: those that this rule admits and that are not audited."""
 
     users: UserFilter = UserFilter(min_records=1)
+    """Who of the users that are not audited."""
     max_records_per_user: int | None = Field(None, ge=1)
+    """The first records of each; null: all."""
     shape: TinyModel = TinyModel()
-    recipe: Recipe = PRETRAINING
+    """Shape of the model."""
+    recipe: Recipe = Field(PRETRAINING, json_schema_extra=KEEPS_DEFAULTS)
+    """How it is trained. There are no validation users: ``select`` stays last and ``patience`` null."""
 
     @model_validator(mode="before")
     @classmethod
@@ -53,6 +64,12 @@ class PretrainConfig(Section):
         if not isinstance(recipe, dict):
             return content
         return {**content, "recipe": {**_PRETRAINING_FIELDS, **recipe}}
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> "PretrainConfig":
+        if self.shape.hidden % self.shape.heads:
+            raise ValueError(f"shape.hidden {self.shape.hidden} is no multiple of shape.heads {self.shape.heads}")
+        return self
 
     @model_validator(mode="after")
     def _last_checkpoint(self) -> "PretrainConfig":
@@ -70,8 +87,11 @@ class ModelConfig(Section):
     """The model before fine-tuning: one that exists, or one to pre-train."""
 
     base: ExpandedName | None = None
+    """Hub name or folder of a causal language model (safetensors); this or ``pretrain``."""
     revision: str | None = None
+    """Branch, tag or commit of a hub name; null: the newest."""
     pretrain: PretrainConfig | None = None
+    """In place of ``base``: a tiny model that is trained here first."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ModelConfig":
@@ -84,17 +104,29 @@ class RunConfig(Section):
     """One run: corpus to report."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    """Name of the run: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
     seed: int = Field(0, ge=0)
+    """Of public choices: samples of users, set-asides. Never of membership coins or noise, which have a secret key."""
     corpus: CorpusConfig
+    """Which texts, and whose."""
     split: SplitConfig = SplitConfig()
+    """How records are set aside and membership is decided."""
     model: ModelConfig
+    """The model before fine-tuning."""
     finetune: Recipe = Recipe()
+    """How the model is fine-tuned."""
     defense: Defense = NoDefense()
+    """The mechanism of training: none, clipping alone, or a differentially private one."""
     data_defenses: tuple[DataDefense, ...] = ()
+    """What is done to the training records first, in this order: deduplication, caps."""
     canaries: tuple[CanarySpec, ...] = ()
+    """Canary users to plant, each held in by a coin of its own."""
     attack: AttackConfig = AttackConfig()
+    """Which attacks, and what the attacker has."""
     audit: AuditConfig = AuditConfig()
+    """How evidence is summed up."""
     decision: DecisionConfig = DecisionConfig()
+    """By what the answer is decided."""
 
     @model_validator(mode="after")
     def _sequence_fits(self) -> "RunConfig":
@@ -130,6 +162,9 @@ class RunConfig(Section):
                 f" {self.finetune.sequence_length}, so that training would cut it off: lower lengths"
             )
         return self
+
+
+EXTENDS = "Another config, named relative to this file, that this one changes: sections are merged key by key."
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -115,7 +115,7 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
 
 
 def _audit_again(folder: Path, record: Record, reporter: Reporter) -> Body:
-    job = _audit_job(folder, record)
+    job = audit_job(folder, record)
     groups = read_groups(job)
     of = audit_scores_name(record.target.fingerprint, record.reference.fingerprint, job.others, job.attack)
     models = (record.target, record.reference)
@@ -123,7 +123,8 @@ def _audit_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     return audit_body(job, groups, models, results, per_text=record.per_text)
 
 
-def _audit_job(folder: Path, record: Record) -> CheckpointAudit:
+def audit_job(folder: Path, record: Record) -> CheckpointAudit:
+    """What an audit was asked to do, from its record. Raises InputError where the record does not say."""
     kept = record.config
     try:
         claims: list[Claim] = [stated_claim(epsilon, delta) for epsilon, delta in kept["stated_claims"]]

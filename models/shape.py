@@ -1,23 +1,32 @@
 """Shape of the tiny model that is pre-trained where none can be fetched."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field, PositiveInt
 
 from heldin.base.errors import InputError
+from heldin.base.section import DATACLASS_SECTION
 
 
 @dataclass(frozen=True)
 class TinyModel:
     """Shape of a tiny GPT-Neo; layers alternate global and local attention as in the released models."""
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
+    __pydantic_config__: ClassVar = DATACLASS_SECTION
 
-    vocabulary: int = 2048
-    context: int = 128
-    hidden: int = 128
-    layers: int = 4
-    heads: int = 4
-    window: int = 64
+    vocabulary: Annotated[int, Field(ge=257)] = 2048
+    """Tokens of the vocabulary, which is trained on the same texts: every byte, the end of a text, and words."""
+    context: PositiveInt = 128
+    """Tokens of the longest text that the model reads."""
+    hidden: PositiveInt = 128
+    """Width; a multiple of ``heads``."""
+    layers: PositiveInt = 4
+    """Transformer layers."""
+    heads: PositiveInt = 4
+    """Attention heads of a layer."""
+    window: PositiveInt = 64
+    """Tokens that a layer of local attention looks back."""
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "hidden", "layers", "heads", "window"):

@@ -11,12 +11,14 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from heldin.base.errors import InputError
+from heldin.base.section import DATACLASS_SECTION
 from heldin.corpus.made_up.synthetic import check_parameters
 
 Array = NDArray[np.float64]
@@ -42,15 +44,22 @@ class MarkovCorpus:
         InputError: a parameter is out of its range.
     """
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
+    __pydantic_config__: ClassVar = DATACLASS_SECTION
 
-    users: int = 240
-    vocabulary: int = 64
-    length: int = 32
-    mean_records: float = 30.0
-    min_records: int = 12
-    distinctiveness: float = 0.5
-    seed: int = 0
+    users: PositiveInt = 240
+    """Made-up users."""
+    vocabulary: Annotated[int, Field(ge=2, le=LARGEST_VOCABULARY)] = 64
+    """Different words."""
+    length: PositiveInt = 32
+    """Words of a record."""
+    mean_records: PositiveFloat = 30.0
+    """Records of a user on average; at least ``min_records``."""
+    min_records: PositiveInt = 12
+    """Records of a user at least."""
+    distinctiveness: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """How personal texts are: 0: all users write alike; 1: as different as can be."""
+    seed: NonNegativeInt = 0
+    """Equal seeds give equal text."""
 
     def __post_init__(self) -> None:
         at_least = {

@@ -12,12 +12,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from heldin.base.errors import InputError
+from heldin.base.section import DATACLASS_SECTION
 from heldin.corpus.made_up.lexicon import CONTRACTIONS, DOMAIN, PHRASES, STOCKS, TOPICS, Tables
 
 _SPREAD = 0.75  # standard deviation of a user's log share: a few users write several times as much as the median
@@ -43,13 +45,18 @@ class SyntheticCorpus:
         InputError: a parameter is out of its range.
     """
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
+    __pydantic_config__: ClassVar = DATACLASS_SECTION
 
-    users: int = 240
-    mean_records: float = 30.0
-    min_records: int = 12
-    distinctiveness: float = 0.5
-    seed: int = 0
+    users: PositiveInt = 240
+    """Made-up users."""
+    mean_records: PositiveFloat = 30.0
+    """Records of a user on average; at least ``min_records``."""
+    min_records: PositiveInt = 12
+    """Records of a user at least."""
+    distinctiveness: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """How personal texts are: 0: all users write alike; 1: as different as can be."""
+    seed: NonNegativeInt = 0
+    """Equal seeds give equal text."""
 
     def __post_init__(self) -> None:
         at_least = {"users": (self.users, 1), "min_records": (self.min_records, 1), "seed": (self.seed, 0)}

@@ -7,8 +7,9 @@ A preset is fixed: a threshold that differs is another experiment. What a step m
 import difflib
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -223,6 +224,15 @@ def presets_table() -> str:
         least = f"at least {preset.minimum} records [user-local]" if preset.minimum else "no minimum (a split needs 4)"
         lines += [f"  users  {least}", ""]
     return "\n".join([*lines, "Tokens are words between blanks unless a tokenizer is named."])
+
+
+def presets_dict() -> list[dict[str, Any]]:
+    """The same by name, for JSON."""
+    names = ("name", "paper", "files", "user", "text", "minimum", "published")
+    return [
+        {**{name: getattr(preset, name) for name in names}, "steps": [asdict(step) for step in preset.steps]}
+        for preset in PRESETS.values()
+    ]
 
 
 def preset_outcome(preset: Preset, store: CorpusStore) -> str:

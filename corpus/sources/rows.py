@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from heldin.base.errors import InputError
+from heldin.base.section import DATACLASS_SECTION
 
 SCHEMA = pa.schema([("user", pa.string()), ("text", pa.large_string()), ("id", pa.string()), ("date", pa.string())])
 BATCH_ROWS = 8192
@@ -26,12 +27,16 @@ class Columns:
     (docs/theory.md#rules-of-the-data).
     """
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}  # of a config that holds one
+    __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     user: str = "user"
+    """Column that names the user."""
     text: str = "text"
+    """Column that holds the text."""
     id: str | None = None
+    """Column with unique record ids; null: made from user and text."""
     date: str | None = None
+    """Column with dates; null: none."""
 
     def named(self) -> dict[str, str]:
         """Role to column name, for the roles that have one."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias, assert_never
 
-from pydantic import Field, PositiveInt
+from pydantic import ConfigDict, Field, PositiveInt
 
 from heldin.base.coins import seed_key
 from heldin.defenses.choices import Choice, DataStep
@@ -18,18 +18,17 @@ from heldin.defenses.texts.selection import select_records
 
 
 class Deduplicate(Choice):
-    """Keep the first of every set of texts that are alike.
+    """Keep the first of every set of texts that are alike."""
 
-    Attributes:
-        scope: compare a user's texts with each other ("user"), or everybody's ("corpus").
-        threshold: estimated Jaccard similarity of the texts' n-grams from which on they count as alike; 1: equal texts.
-        ngram: words in an n-gram.
-    """
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     kind: Literal["deduplicate"] = "deduplicate"
     scope: Literal["user", "corpus"] = "user"
+    """Compare a user's texts with each other ("user"), or everybody's ("corpus"; this voids a user-level epsilon)."""
     threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Estimated Jaccard similarity of the texts' n-grams from which on they count as alike; 1: equal texts."""
     ngram: PositiveInt = 5
+    """Words in an n-gram."""
 
 
 CapSelection: TypeAlias = Literal["random", "longest", "shortest", "highest_perplexity", "lowest_perplexity"]
@@ -38,9 +37,13 @@ CapSelection: TypeAlias = Literal["random", "longest", "shortest", "highest_perp
 class Cap(Choice):
     """Train on at most so many records of a user."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     kind: Literal["cap"] = "cap"
     records: PositiveInt
+    """Records of a user that are kept, at most."""
     selection: CapSelection = "random"
+    """Which are kept; perplexity is that of the base model."""
 
 
 DataDefense: TypeAlias = Annotated[Deduplicate | Cap, Field(discriminator="kind")]

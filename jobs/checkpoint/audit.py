@@ -21,6 +21,7 @@ from heldin.audit.scored_users import scored_users
 from heldin.audit.sides import Sides
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256, write_text
+from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.bounds.verdict import Assignment, Claim
@@ -45,6 +46,7 @@ from heldin.jobs.run.scoring import beside, score_users_texts, scoring_rule
 from heldin.models.loading import require_model, same_tokens
 from heldin.record.document import Body, Record, read_record, record_of, write_record
 from heldin.record.facts import CorpusFacts, DocumentsFacts, ModelFacts, Overlaps, SplitFacts
+from heldin.record.masking import without_names
 from heldin.record.overlaps import NOT_KNOWN, Seen, measured, seen_in_training, texts_in, training_flaws
 
 
@@ -98,6 +100,11 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     if job.remote is not None:
         job = replace(job, attack=attacks_at_endpoint(job.attack, reporter))
     _take_folder(job, out)
+    with logged(reporter, out, command=without_names(command)) as kept:
+        return _audited(job, out, kept, command)
+
+
+def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) -> Record:
     seconds: dict[str, float] = {}
     started = time.monotonic()
     groups = read_groups(job)

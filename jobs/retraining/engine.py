@@ -19,6 +19,7 @@ from heldin.audit.trainings import SCORE
 from heldin.base.coins import KEY_BYTES, new_key
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory, write_text
+from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.bounds.trainings import forecast, reach_line
 from heldin.bounds.verdict import Claim, stated_claim
@@ -65,8 +66,8 @@ def audit_trainings(
     reporter.say(reach_line(audit.runs))
     audit.trained()
     key = _take_folder(audit, out)
-    with one_process_at_a_time(out):
-        return _stages(audit, key, out, reporter, command, processes or len(os.sched_getaffinity(0)), trainer)
+    with one_process_at_a_time(out), logged(reporter, out, command=without_names(command)) as kept:
+        return _stages(audit, key, out, kept, command, processes or len(os.sched_getaffinity(0)), trainer)
 
 
 def _stages(

@@ -1,6 +1,6 @@
 """One run, from corpus to record. Each stage leaves one named file in the run folder and is not done twice.
 
-config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json
+config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json  log.txt
 """
 
 import time
@@ -14,6 +14,7 @@ import yaml
 from heldin.audit.exposure import write_people
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, one_process_at_a_time, private_directory, write_text
+from heldin.base.log_file import LOG, logged
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.power import forecast
 from heldin.finetune.pretraining import pretrain, pretrained_folder
@@ -64,6 +65,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
             _take_folder(config, out)
             if rank() == 0:
                 until_the_end.enter_context(one_process_at_a_time(out))
+                reporter = until_the_end.enter_context(logged(reporter, out, command=without_names(command)))
             with _timed(seconds, "corpus"):
                 corpus = read_corpus(config, reporter)
                 check_references(config, corpus)
@@ -110,6 +112,17 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
 
 def _take_folder(config: RunConfig, out: Path) -> None:
     """Make the run folder, or find in it an earlier run of the same config."""
+    if not require_folder(config, out):
+        private_directory(out)
+        write_text(out / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+
+
+def require_folder(config: RunConfig, out: Path) -> bool:
+    """Whether ``out`` holds an earlier run of the same config; nothing is written.
+
+    Raises:
+        InputError: it holds something else.
+    """
     path = out / "config.yaml"
     content = config.model_dump(mode="json")
     if path.is_file():
@@ -120,16 +133,21 @@ def _take_folder(config: RunConfig, out: Path) -> None:
         changed = _first_difference(earlier, content)
         if changed:
             raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out")
-        return
-    take_new_folder(out, "run")
-    write_text(path, yaml.safe_dump(content, sort_keys=False))
+        return True
+    _require_empty(out, "run")
+    return False
 
 
 def take_new_folder(out: Path, what: str) -> None:
     """Make ``out`` for its owner only; refuse it, unchanged, if it holds anything or is a file."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
+    _require_empty(out, what)
     private_directory(out)
+
+
+def _require_empty(out: Path, what: str) -> None:
+    """The log of a call that ended before it wrote anything else is no reason to refuse the next."""
+    if out.exists() and (not out.is_dir() or any(file.name != LOG for file in out.iterdir())):
+        raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
 
 
 def _first_difference(a: Any, b: Any, where: str = "") -> str:

@@ -1,7 +1,6 @@
 """`heldin account`, `bound` and `power`: the examples of the README, their JSON, their exit codes."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ EXACT = {row[:2]: row for row in numbers("table-of-exact-epsilons")}
             "user",
             EXACT[1.0, 8][2],
             1.0,
-            math.inf,
+            None,  # infinite: nothing is promised
         ),
         (
             ["example", "--sampling-rate", 0.01, "--steps", 2000, "--noise-multiplier", 1],
@@ -48,7 +47,7 @@ def test_account_prints_the_numbers_of_the_page(call, arguments, unit, epsilon, 
     assert row["unit"] == unit
     assert row["epsilon"] == pytest.approx(epsilon, rel=2e-3)
     assert row["noise_multiplier"] == pytest.approx(noise_multiplier, rel=2e-3)
-    assert row["epsilon_black_box"] == pytest.approx(black_box, rel=2e-3)
+    assert row["epsilon_black_box"] == (None if black_box is None else pytest.approx(black_box, rel=2e-3))
     assert row["delta"] == 1e-6
     if unit == "example":
         assert row["auroc_bound"] is None

@@ -243,7 +243,7 @@ def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, t
     ):
         code, _, err = call(*arguments, *extra)
         assert (code, err.splitlines()[-1]) == (2, f"error: {said}")
-    assert not list((tmp_path / "a").glob("*"))
+    assert [path.name for path in (tmp_path / "a").glob("*")] == ["log.txt"]
     arguments[2] = files[0]
     assert "is a file of texts, and a model is a folder or a hub name" in call(*arguments)[2]
 

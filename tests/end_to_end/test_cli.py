@@ -239,7 +239,15 @@ def test_a_wrong_option_or_command_is_one_line_too(call):
 
 def test_no_help_text_is_cut_or_eaten_on_80_columns():
     commands = ["", "run", "audit", "bound", "power", "audit-trainer", "compare", "verify", "report", "export", "demo"]
-    commands += ["corpus stats", "corpus build", "corpus presets", "account uls", "account choose", "study proposition"]
+    commands += [
+        "config",
+        "corpus stats",
+        "corpus build",
+        "corpus presets",
+        "account uls",
+        "account choose",
+        "study proposition",
+    ]
     for command in commands:
         arguments = [sys.executable, "-m", "heldin", *command.split(), "--help"]
         environment = {**os.environ, "COLUMNS": "80", "TERMINAL_WIDTH": "80"}

@@ -35,7 +35,7 @@ def _weights(folder):
 
 def test_every_stage_leaves_its_named_file(finished):
     names = {p.name for p in finished.iterdir()}
-    tables = {"scores.parquet", "people.parquet"}
+    tables = {"scores.parquet", "people.parquet", "log.txt"}
     assert names == {"config.yaml", "ledger", "plan.json", "checkpoints", "record.json", "report.pdf", *tables}
     assert stat.S_IMODE(finished.stat().st_mode) == 0o700
     assert {stat.S_IMODE((finished / name).stat().st_mode) for name in tables} == {0o600}

@@ -1,0 +1,42 @@
+"""`heldin cache`: what is kept to save time, its size, and its removal."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from heldin.base.errors import InputError
+from heldin.commands.options import AsCsv, AsJson, answer, json_text
+
+
+def cache(
+    kind: Annotated[
+        str | None, typer.Argument(help="One kind alone: corpora, scores, pretrained, references or pld.")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove it; what is in use is refused.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask.")] = False,
+    json: AsJson = False,
+    csv: AsCsv = False,
+) -> None:
+    """Say what the cache ($HELDIN_CACHE_DIR, else ~/.cache/heldin) holds and how large it is, or clear it."""
+    from heldin.base.files import cache_root
+    from heldin.jobs import cache as engine
+
+    found = engine.parts(kind)
+    if not clear:
+        rows = [part.as_dict() for part in found]
+        answer("\n".join(engine.lines(found)), {"folder": str(cache_root()), "kinds": rows}, rows, json=json, csv=csv)
+        return
+    if csv:
+        raise InputError("--csv lists what there is: leave it out with --clear")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InputError("nobody is there to be asked: give --yes to remove it")
+        typer.echo("\n".join(engine.lines(found)), err=True)
+        if not typer.confirm("Remove all this? It will be made again when it is needed.", err=True):
+            raise InputError("nothing was removed")
+    size = engine.clear(found)
+    kinds = [part.kind for part in found]
+    typer.echo(
+        json_text({"removed_bytes": size, "kinds": kinds}) if json else f"removed {size:,} bytes: {', '.join(kinds)}"
+    )

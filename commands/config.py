@@ -1,0 +1,72 @@
+"""`heldin config`: every key of a run's configuration, its JSON schema, and files to start from."""
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heldin.base.errors import InputError
+from heldin.commands.options import AsCsv, AsJson, answer, json_text
+
+
+def config(
+    section: Annotated[
+        str | None, typer.Argument(help="A section or key alone, such as finetune or defense.clip_norm.")
+    ] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="The JSON schema of a file, for editors.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The reference as docs/configuration.md.")] = False,
+    init: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="A commented file to start from: none, uls, els, group, example, filter, clip, canaries, or own (a"
+            " corpus of your own).",
+        ),
+    ] = None,
+    to: Annotated[Path | None, typer.Option(help="With --init: write it to this new file.")] = None,
+    json: AsJson = False,
+    csv: AsCsv = False,
+) -> None:
+    """Print every key of a configuration: its default, what is allowed, what it means."""
+    from heldin.jobs.config_keys import blocks, blocks_at
+
+    if sum((schema, markdown, csv, json and not init, init is not None)) > 1:
+        raise InputError("one of --schema, --markdown, --init, --csv and --json at a time")
+    if section and (schema or init):
+        raise InputError("--schema and --init are for the whole file: leave the section out")
+    if to is not None and init is None:
+        raise InputError("--to says where --init KIND writes: name a kind, such as --init none")
+    if init is not None:
+        _start(init, to, json)
+        return
+    if schema:
+        from heldin.jobs.config_schema import file_schema
+
+        typer.echo(json_text(file_schema()))
+        return
+    found = blocks_at(section) if section else blocks()
+    from heldin.jobs import config_reference as reference
+
+    if markdown:
+        typer.echo(reference.markdown(found))
+        return
+    width = min(reference.WIDTH, shutil.get_terminal_size().columns)
+    sections = [block.as_dict() for block in found]
+    rows = [{**key, "kinds": section["kinds"]} for section in sections for key in section["keys"]]
+    answer("\n".join(reference.lines(found, width)), {"sections": sections}, rows, json=json, csv=csv)
+
+
+def _start(kind: str, to: Path | None, json: bool) -> None:
+    from heldin.base.files import write_text
+    from heldin.jobs.starting_files import starting_file
+
+    text = starting_file(kind)
+    if to is None:
+        typer.echo(json_text({"kind": kind, "text": text}) if json else text, nl=json)
+        return
+    if to.exists():
+        raise InputError(f"'{to}' is there already: name a new file")
+    write_text(to, text)
+    again = f"heldin run {to} --check"
+    typer.echo(json_text({"kind": kind, "file": str(to), "try": again}) if json else f"{to}: look it over with {again}")

@@ -1,0 +1,130 @@
+"""What is done with finished runs: report, compare, verify, export."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heldin.base.errors import InputError
+from heldin.commands.options import BAD_INPUT, AsCsv, AsJson, answer, json_text
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run or audit.")],
+    people: Annotated[
+        bool, typer.Option("--people", help="Print the most exposed users by name, from the owner-only people.parquet.")
+    ] = False,
+    most: Annotated[int, typer.Option(min=1, help="With --people: at most so many of them.")] = 20,
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv", help="Write every user's score and side, for heldin bound and other tools; yours alone."
+        ),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Make report.pdf from a folder's record.json, or with --people or --scores tell of single users.
+
+    The report names nobody; what these two give is for the owner of the folder.
+    """
+    if scores is not None:
+        if people:
+            raise InputError("one of --people and --scores at a time")
+        _write_scores(run, scores, json)
+        return
+    if people:
+        from heldin.audit.exposure import people_table, read_people
+
+        exposed = read_people(run / "people.parquet")
+        rows = [asdict(user) for user in exposed[:most]]
+        typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
+        return
+    from heldin.reports.pdf import write_report
+
+    file = write_report(run)
+    typer.echo(json_text({"report": str(file)}) if json else f"report: {file}")
+
+
+def _write_scores(run: Path, to: Path, json: bool) -> None:
+    from heldin.base.wording import counted
+    from heldin.jobs.user_scores import leading_scores, write_user_scores
+
+    found = leading_scores(run)
+    write_user_scores(found, to)
+    said = f"{to}: {counted(len(found), 'user')}; readable by you alone, since it names people and says who was held in"
+    typer.echo(json_text({"scores": str(to), "users": len(found)}) if json else said)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
+    over: Annotated[
+        str | None, typer.Option(help="Config key that differs (finetune.epochs), or parameters, users or records.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option(help="Folder for compare.svg and compare.json.")] = None,
+    json: AsJson = False,
+    csv: AsCsv = False,
+) -> None:
+    """Set finished runs side by side: epsilon, validation loss, AUROC, TPR at low FPR, ceiling and verdict of each.
+
+    With --to also as a figure: AUROC and loss over --over, ROC curves, and canary users by substring length.
+    """
+    from heldin.record import compare as engine
+
+    compared = engine.compare(runs, over)
+    fields = {"over": over, "runs": [row.as_dict() for row in compared.rows], "notes": compared.notes}
+    if to is not None:
+        from heldin.base.files import private_directory, write_text
+        from heldin.reports.comparison import comparison_figure
+
+        for name, content in (("compare.svg", comparison_figure(compared)), ("compare.json", json_text(fields))):
+            write_text(private_directory(to) / name, content)
+    rows = [_cells(row.as_dict()) for row in compared.rows]
+    answer(engine.table(compared), fields, rows, json=json, csv=csv)
+
+
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    """A run's row with a cell of its own for every number."""
+    difference = row.pop("difference") or (None, None, None)
+    rates = {f"tpr_at_{fpr:g}": tpr for fpr, tpr in row.pop("tpr_at")}
+    return {**row, **dict(zip(("difference", "difference_low", "difference_high"), difference, strict=True)), **rates}
+
+
+def verify(
+    run: Annotated[Path | None, typer.Argument(help="Folder of a finished run or audit.")] = None,
+    exported: Annotated[
+        Path | None, typer.Option(help="In place of a run: a folder that heldin export wrote; compare its files.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Recompute every number of a record from its scores, ledger and plan, and say which differ (exit code 2).
+
+    With --exported DIR show that every file of an exported model is the one that its plan names.
+    """
+    if (run is None) == (exported is None):
+        raise InputError("name the folder of a finished run, or --exported and the folder that heldin export wrote")
+    if exported is not None:
+        from heldin.jobs.export import verify_exported
+
+        said = verify_exported(exported)
+        typer.echo(json_text({"exported": str(exported), "agrees": True, "found": said}) if json else said)
+        return
+    assert run is not None
+    from heldin.base.progress import LineReporter, reporter_for_this_terminal
+    from heldin.jobs import verify as engine
+
+    found = engine.verify(run, LineReporter(lambda _: None) if json else reporter_for_this_terminal())
+    typer.echo(json_text(found.as_dict()) if json else engine.table(found))
+    raise typer.Exit(BAD_INPUT if found.differences else 0)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    to: Annotated[Path, typer.Option(help="New folder for what may leave.")],
+    json: AsJson = False,
+) -> None:
+    """Write what may leave: the model folder with a model card and the public plan, nothing else."""
+    from heldin.jobs.export import export_run
+
+    files = export_run(run, to)
+    typer.echo(json_text({"folder": str(to), "files": files}) if json else f"{to}: {', '.join(files)}")

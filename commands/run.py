@@ -1,0 +1,81 @@
+"""`heldin run` and `heldin demo`: corpus to report."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heldin.base.errors import InputError
+from heldin.base.wording import counted
+from heldin.commands.finish import command_line, finish, finish_without_model, interruptible
+from heldin.commands.options import BAD_INPUT, AsJson, Out, Quiet, json_text
+
+if TYPE_CHECKING:
+    from heldin.jobs.config import RunConfig
+
+
+def demo(out: Out = None, quiet: Quiet = False, json: AsJson = False) -> None:
+    """Run the whole job on the built-in corpus, in a few minutes on two cores, and say where the PDF is."""
+    from heldin.jobs.demo import demo_config
+
+    _run(demo_config(), out, json)
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="YAML configuration; heldin config lists its keys.")],
+    out: Out = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override: section.key=value. Repeatable.")] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Read nothing: say all that is wrong, or what would be done (exit code 2 or 0)."),
+    ] = False,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:
+    """Corpus to report: split users by coin, fine-tune, attack, and write record.json and report.pdf.
+
+    The same command again goes on where a killed run stopped.
+    """
+    from heldin.jobs.config import load_config
+
+    if check:
+        _check(config, set_ or [], out, json)
+        return
+    _run(load_config(config, set_ or []), out, json)
+
+
+def _check(path: Path, overrides: list[str], out: Path | None, json: bool) -> None:
+    from heldin.jobs.config import load_config
+
+    try:
+        config = load_config(path, overrides)
+    except InputError as error:
+        if not json:
+            raise
+        head, *others = str(error).splitlines()
+        problems = [line.strip() for line in others or [head]]
+        typer.echo(json_text({"ok": False, "problems": problems, "would": {}}))
+        raise typer.Exit(BAD_INPUT) from error
+    from heldin.jobs.run.check import check_run, lines
+
+    found = check_run(config, out or Path("runs") / config.name)
+    if json:
+        typer.echo(json_text(found.as_dict()))
+        raise typer.Exit(BAD_INPUT if found.problems else 0)
+    if found.problems:
+        raise InputError(f"{path}: {counted(len(found.problems), 'problem')}\n  " + "\n  ".join(found.problems))
+    typer.echo("\n".join(lines(found)))
+
+
+def _run(config: "RunConfig", out: Path | None, json: bool) -> None:
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.jobs.run.pipeline import run as run_pipeline
+
+    folder = out or Path("runs") / config.name
+    with interruptible():
+        record = run_pipeline(config, folder, reporter_for_this_terminal(), command=command_line())
+        if record is not None:
+            finish(record, folder, json=json)
+    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes the first alone speaks
+        finish_without_model(folder, json=json)

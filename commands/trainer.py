@@ -1,0 +1,74 @@
+"""`heldin audit-trainer`: a training implementation, watched from inside."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heldin.commands.options import AsJson, GroupSize, Noise, Quiet, Rate, Target, json_text
+
+HOW = "How it is audited"
+
+
+def audit_trainer(
+    plan: Annotated[Path | None, typer.Option(help="Audit the trainer under this plan.json.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Without a plan: uls, els or example.")] = None,
+    population: Annotated[int | None, typer.Option(help="Public number of users (uls) or examples.")] = None,
+    cohort: Annotated[float | None, typer.Option(help="Expected number of them in a step.")] = None,
+    sampling_rate: Rate = None,
+    group_size: GroupSize = 1,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps T.")] = None,
+    delta: Annotated[float | None, typer.Option(help="delta of the guarantee.")] = None,
+    noise_multiplier: Noise = None,
+    target_epsilon: Target = None,
+    canaries: Annotated[
+        int, typer.Option(min=2, help="Canary users of each training, each in by a coin.", rich_help_panel=HOW)
+    ] = 2000,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Trainings, each with its own key, coins and canaries.", rich_help_panel=HOW)
+    ] = 3,
+    directions: Annotated[
+        str, typer.Option(help="Of the canaries' gradients: coordinate or random.", rich_help_panel=HOW)
+    ] = "coordinate",
+    one_process: Annotated[
+        bool, typer.Option("--one-process", help="Do not train in two processes too.", rich_help_panel=HOW)
+    ] = False,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:
+    """White-box audit of heldin's own trainer: canary users by coin, every step watched, and the step taken apart.
+
+    Exit codes: 3 certified violation of the accountant's curve, 4 the trainer is not the stated mechanism.
+    """
+    from heldin.base.coins import new_key
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.white_box import engine
+    from heldin.white_box.power import chosen_mechanism, power_table, trainer_power
+
+    mechanism = chosen_mechanism(
+        plan,
+        kind=kind,
+        population=population,
+        cohort=cohort,
+        sampling_rate=sampling_rate,
+        group_size=group_size,
+        steps=steps,
+        delta=delta,
+        noise_multiplier=noise_multiplier,
+        target_epsilon=target_epsilon,
+    )
+    where = engine.directions_of(directions)
+    if not json:
+        typer.echo(power_table(trainer_power(mechanism, canaries * seeds)))
+    parts = engine.parts(seeds, processes=not one_process)
+    with reporter_for_this_terminal().track("white-box audit", parts, "parts") as advance:
+        found = engine.audit_trainer(
+            mechanism,
+            [new_key() for _ in range(seeds)],
+            canaries=canaries,
+            directions=where,
+            processes=not one_process,
+            advance=advance,
+        )
+    typer.echo(json_text(found.as_dict()) if json else engine.table(found))
+    raise typer.Exit(found.exit_code)

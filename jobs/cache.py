@@ -1,0 +1,116 @@
+"""What the cache holds, how large it is, and how to be rid of it. All of it can be made again, some in a long time."""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from heldin.base.errors import InputError
+from heldin.base.files import cache_root, is_held
+from heldin.base.wording import counted
+
+KINDS = {
+    "corpora": "corpora as stores: people's texts",
+    "scores": "token scores of texts, by model",
+    "pretrained": "base models that were pre-trained here",
+    "references": "reference models that were trained here",
+    "pld": "the accountant's loss distributions",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of what is kept.
+
+    Attributes:
+        kind: its name, and that of its folder.
+        holds: in words.
+        path: the folder, which may not be there.
+        entries: files and folders in it.
+        size: bytes of all files below it.
+    """
+
+    kind: str
+    holds: str
+    path: Path
+    entries: int
+    size: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def parts(kind: str | None = None) -> list[Part]:
+    """What is kept of every kind, or of one. Raises InputError for a kind that there is none of."""
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"the cache has no kind '{kind}': choose from {', '.join(KINDS)}")
+    return [_part(name, cache_root() / name) for name in ([kind] if kind else KINDS)]
+
+
+def clear(chosen: Sequence[Part]) -> int:
+    """Remove these parts, or none where one is in use; return the bytes that they had.
+
+    Raises:
+        InputError: a process works with one of them.
+    """
+    present = [part for part in chosen if part.path.is_dir()]
+    for part in present:
+        if user := _user_of(part.path):
+            raise InputError(f"'{part.path}' is in use by {user}: wait for it, or end it; nothing was removed")
+    for part in present:
+        gone = part.path.with_name(f".{part.kind}.{os.getpid()}.tmp")
+        part.path.rename(gone)  # whoever comes now makes a new one
+        shutil.rmtree(gone)
+    return sum(part.size for part in present)
+
+
+def lines(found: Sequence[Part]) -> list[str]:
+    """For a terminal."""
+    rows = [
+        f"{part.kind:<12}{_readable(part.size):>10}  {counted(part.entries, 'item'):<14}{part.holds}" for part in found
+    ]
+    return [*rows, f"{'together':<12}{_readable(sum(part.size for part in found)):>10}  in {cache_root()}"]
+
+
+def _readable(size: int) -> str:
+    value, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.3g} {unit}"
+
+
+def _part(kind: str, path: Path) -> Part:
+    entries = len(list(path.iterdir())) if path.is_dir() else 0
+    return Part(kind, KINDS[kind], path, entries, sum(_sizes(path)))
+
+
+def _sizes(path: Path) -> Iterator[int]:
+    for where, _, names in os.walk(path):
+        for name in names:
+            try:
+                yield (Path(where) / name).lstat().st_size
+            except FileNotFoundError:  # of a process that is at work
+                continue
+
+
+def _user_of(path: Path) -> str:
+    """Who has a file below ``path`` open, mapped or is making one; empty where nobody is seen to."""
+    if any(is_held(folder) for folder in path.glob("*.work")):
+        return "a training"
+    inside = f"{path.resolve()}{os.sep}"
+    for process in psutil.process_iter():
+        try:
+            files = [file.path for file in process.open_files()]
+            files += [file.path for file in process.memory_maps()] if process.pid != os.getpid() else []
+        except (psutil.Error, OSError):  # ended meanwhile, or another user's
+            continue
+        if any(file.startswith(inside) for file in files):
+            return f"process {process.pid} ({process.name()})"
+    return ""

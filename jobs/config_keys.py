@@ -1,0 +1,240 @@
+"""Every key of a config, read off its JSON schema: name, default, what is allowed, what it means.
+
+A meaning stands as a docstring below the field that it is about (base/section.py), a range in the field's type; what is
+printed here, in docs/configuration.md and in an editor comes from there.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import yaml
+
+from heldin.base.errors import InputError
+from heldin.jobs.config import EXTENDS, RunConfig
+
+Node = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a section.
+
+    Attributes:
+        name: dotted, such as "finetune.epochs"; "[]" follows the name of a list of sections.
+        allowed: in words.
+        required: whether there is no default.
+        default: as in YAML; None if required.
+        default_alone: where it differs, the default in a section that is given without this key.
+        meaning: in words.
+    """
+
+    name: str
+    allowed: str
+    required: bool
+    default: str | None
+    default_alone: str | None
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """A section, or one kind of it: its keys that are no sections themselves.
+
+    Attributes:
+        name: dotted; "" for the file as a whole.
+        kinds: values of ``kind``, of this section or of the one around it, that these keys belong to.
+        standing: "required", "may be left out", "none unless given" or "a list".
+        meaning: in words.
+        keys: in the order of the config.
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    standing: str
+    meaning: str
+    keys: tuple[Key, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def blocks() -> list[Block]:
+    """Every section and kind of section of a config, in its order."""
+    schema = RunConfig.model_json_schema()
+    found = list(_blocks(schema, _Place("", "required"), schema))
+    extends = Key("extends", "path", required=False, default="none", default_alone=None, meaning=EXTENDS)
+    return [replace(found[0], keys=(found[0].keys[0], extends, *found[0].keys[1:])), *found[1:]]
+
+
+def blocks_at(name: str) -> list[Block]:
+    """Those of a section and of what is in it, or the one block of a key with that key alone.
+
+    Raises:
+        InputError: no such section or key; the nearest is named.
+    """
+    everything = blocks()
+    plain = name.replace("[]", "")
+    inside = [b for b in everything if f"{_plain(b.name)}.".startswith(f"{plain}.")]
+    if inside:
+        return inside
+    keyed = [(b, tuple(key for key in b.keys if _plain(key.name) == plain)) for b in everything]
+    if found := [replace(b, keys=keys) for b, keys in keyed if keys]:
+        return found
+    names = list(dict.fromkeys(_plain(n) for b in everything for n in (b.name, *(key.name for key in b.keys)) if n))
+    near = [n for n in names if n.rsplit(".", 1)[-1] == plain.rsplit(".", 1)[-1]]
+    near = near or difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
+    hint = f": did you mean {' or '.join(near)}?" if near else ": heldin config lists them all"
+    raise InputError(f"no section or key '{name}'{hint}")
+
+
+def _plain(name: str) -> str:
+    return name.replace("[]", "")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a section stands.
+
+    Attributes:
+        name: dotted.
+        standing: as in ``Block``.
+        kinds: of the section around it.
+        given: its default where it is left out whole.
+        meaning: what a section means here, before what sections like it mean anywhere.
+    """
+
+    name: str
+    standing: str
+    kinds: tuple[str, ...] = ()
+    given: Node = field(default_factory=dict)
+    meaning: str = ""
+
+
+def _blocks(node: Node, place: _Place, schema: Node) -> Iterator[Block]:
+    """The block of an object, then those of the sections in it."""
+    kind, required = node["properties"].get("kind", {}), node.get("required", ())
+    kinds = tuple(kind.get("enum") or [kind["const"]]) if kind else place.kinds
+    keys, sections = [], []
+    for key, value in node["properties"].items():
+        dotted = f"{place.name}.{key}" if place.name else key
+        if below := _sections(value, schema):
+            sections.append((dotted + "[]" * _array(value), value, below, key in required))
+        else:
+            keys.append(_key(dotted, node, place.given, schema))
+    yield Block(place.name, kinds, place.standing, _words(place.meaning or node.get("description", "")), tuple(keys))
+    for dotted, value, below, needed in sections:
+        default = value.get("default")
+        inner = _Place(
+            dotted,
+            "required" if needed else _standing(dotted, default),
+            kinds,
+            default if isinstance(default, dict) else {},
+            value.get("description", "") if len(below) == 1 else "",
+        )
+        for section in below:
+            yield from _blocks(_keeping(section, value), inner, schema)
+
+
+def _standing(name: str, default: object) -> str:
+    if name.endswith("[]"):
+        return "a list, empty unless given"
+    return "none unless given" if default is None else "may be left out"
+
+
+def _keeping(section: Node, value: Node) -> Node:
+    """The section with its defaults as they are here, where a partial section keeps them."""
+    if not value.get("x-keeps-defaults"):
+        return section
+    default = value["default"]
+    kept = {key: {**its, "default": default[key]} for key, its in section["properties"].items()}
+    return {**section, "properties": kept}
+
+
+def _key(name: str, section: Node, given: Node, schema: Node) -> Key:
+    key = name.rsplit(".", 1)[-1]
+    node = section["properties"][key]
+    required = key == "kind" or key in section.get("required", ())
+    own = node.get("default")
+    default = given.get(key, own)
+    return Key(
+        name=name,
+        allowed=_allowed(node, schema),
+        required=required,
+        default=None if required else as_yaml(default),
+        default_alone=None if required or own == default else as_yaml(own),
+        meaning=_words(node.get("description") or (section.get("description", "") if key == "kind" else "")),
+    )
+
+
+def as_yaml(value: Any) -> str:
+    """A value on one line, as a YAML file has it."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
+    return text.removesuffix("...\n").strip()
+
+
+def _words(text: str) -> str:
+    """The first paragraph on one line, without the marks of code."""
+    return " ".join(text.split("\n\n")[0].split()).replace("``", "'")
+
+
+def _array(node: Node) -> bool:
+    return node.get("type") == "array"
+
+
+def _target(node: Node, schema: Node) -> Node:
+    found: Node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    return found
+
+
+def _sections(node: Node, schema: Node) -> list[Node]:
+    """The objects that may stand here, or in the list that stands here."""
+    if "$ref" in node:
+        return _sections(_target(node, schema), schema)
+    if "properties" in node:
+        return [node]
+    if "items" in node:
+        return _sections(node["items"], schema)
+    options = [option for way in ("anyOf", "oneOf") for option in node.get(way, ())]
+    return [section for option in options for section in _sections(option, schema)]
+
+
+def _allowed(node: Node, schema: Node) -> str:
+    """What may stand here, in words."""
+    if "$ref" in node:
+        return _allowed(_target(node, schema), schema)
+    if "const" in node:
+        return str(node["const"])
+    if "enum" in node:
+        return " | ".join(map(str, node["enum"]))
+    options = [option for way in ("anyOf", "oneOf") for option in node.get(way, ())]
+    if options:
+        return " or ".join(_allowed(option, schema) for option in options)
+    match node.get("type"):
+        case "array":
+            least = "non-empty list" if node.get("minItems") else "list"
+            return f"{least} of ({_allowed(node['items'], schema)})"
+        case "boolean":
+            return "true | false"
+        case "integer" | "number":
+            return _range(node)
+        case "string":
+            return "path" if node.get("format") == "path" else "text"
+        case other:
+            return str(other)
+
+
+def _range(node: Node) -> str:
+    """A number's type and range."""
+    low, above = node.get("minimum"), node.get("exclusiveMinimum")
+    high, below = node.get("maximum"), node.get("exclusiveMaximum")
+    if node["type"] == "integer" and above is not None:
+        low, above = above + 1, None
+    words = [str(node["type"])]
+    words += [f"from {low:.12g}"] if low is not None else []
+    words += [f"above {above:.12g}"] if above is not None else []
+    words += [f"to {high:.12g}"] if high is not None else []
+    words += ["below 2^31" if below == 2**31 else f"below {below:.12g}"] if below is not None else []
+    return " ".join(words)

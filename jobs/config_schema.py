@@ -1,0 +1,41 @@
+"""The JSON schema of a config file, for editors: what the config accepts, and what the loader adds to it."""
+
+from typing import Any
+
+from heldin.jobs.config import EXTENDS, RunConfig
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_PARTIAL = "InFilesThatExtend"
+
+
+def file_schema() -> dict[str, Any]:
+    """The schema of a file: a whole config, or, below ``extends``, the part of one that differs.
+
+    In such a part nothing is required, since what it leaves out stands in the other file.
+    """
+    whole = RunConfig.model_json_schema()
+    partial = _relaxed(whole)
+    definitions = {f"{name}{_PARTIAL}": content for name, content in partial.pop("$defs").items()}
+    partial["properties"]["extends"] = {"type": "string", "title": "Extends", "description": EXTENDS}
+    return {
+        "$schema": DIALECT,
+        "title": "A run of heldin",
+        "$defs": {**whole.pop("$defs"), **definitions},
+        "if": {"type": "object", "required": ["extends"]},
+        "then": partial,
+        "else": whole,
+    }
+
+
+def _relaxed(node: Any) -> Any:
+    """The schema with nothing required; which kind a section is may then be open, so that one fit or more will do."""
+    if isinstance(node, list):
+        return [_relaxed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    renamed = {"oneOf": "anyOf"}
+    return {
+        renamed.get(key, key): f"{value}{_PARTIAL}" if key == "$ref" else _relaxed(value)
+        for key, value in node.items()
+        if not (key == "required" and isinstance(value, list)) and key != "discriminator"
+    }

@@ -1,0 +1,195 @@
+"""The built-in corpus as files, so that every command has something to eat: texts, groups, scores, configs, models.
+
+Everything follows from a public seed, coins included: it is an example, and no audit of anybody.
+"""
+
+import json
+import shlex
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from heldin.base.coins import fair_coin, keyed_order, seed_key
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory, whole_directory
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
+from heldin.corpus.made_up.synthetic import SyntheticCorpus, SyntheticRecord, generate
+from heldin.jobs.starting_files import starting_file
+
+COLUMNS = "--user author --text body"
+LEAST_USERS = 20
+FRESH = 0.25  # share of a user's texts that nothing is trained on
+DISTANCE = 1.0  # between the made-up scores of members and others, in standard deviations
+
+
+@dataclass(frozen=True)
+class ExampleFile:
+    """A file or folder of the example.
+
+    Attributes:
+        path: where it is.
+        holds: what it is, in words.
+        command: to try on it.
+    """
+
+    path: Path
+    holds: str
+    command: str
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Who is in which file: every user is public, or held in or out by a fair coin."""
+
+    everything: Sequence[SyntheticRecord]
+    public: Sequence[SyntheticRecord]
+    training: Sequence[SyntheticRecord]
+    held_in: Sequence[SyntheticRecord]
+    held_out: Sequence[SyntheticRecord]
+
+
+def write_example(
+    to: Path, *, users: int = 400, seed: int = 0, models: bool = False, reporter: Reporter
+) -> list[ExampleFile]:
+    """Write the example to the new folder ``to``, whole or not at all.
+
+    Args:
+        to: the folder.
+        users: how many; every other one is public.
+        seed: of texts, coins and scores; equal seeds give equal files.
+        models: also train a base model on the public users and a model on the held-in ones, in half a minute.
+        reporter: where progress goes.
+
+    Raises:
+        InputError: the folder holds something, or there are too few users for two groups.
+    """
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise InputError(f"'{to}' is not empty: name a new folder")
+    if users < LEAST_USERS:
+        raise InputError(f"{counted(users, 'user')} make no two groups: give --users {LEAST_USERS} or more")
+    texts = _texts(users, seed)
+    files = {
+        "corpus.jsonl": texts.everything,
+        "public.jsonl": texts.public,
+        "training.jsonl": texts.training,
+        "held_in.jsonl": texts.held_in,
+        "held_out.jsonl": texts.held_out,
+    }
+    with whole_directory(to) as folder:
+        for name, records in files.items():
+            _write(folder / name, records)
+        (folder / "scores.csv").write_text(_scores(texts, seed), encoding="utf-8")
+        (folder / "run.yaml").write_text(starting_file("own", corpus=to / "corpus.jsonl"), encoding="utf-8")
+        if models:
+            _train(folder, texts, reporter)
+    return _described(to, files, models)
+
+
+def _texts(users: int, seed: int) -> _Texts:
+    everything = list(generate(SyntheticCorpus(users, 24, 10, distinctiveness=0.9, seed=seed)))
+    key = seed_key(seed)
+    names = list(dict.fromkeys(record.user for record in everything))
+    public = set(names[1::2])
+    member = {name: fair_coin(key, "example", name) for name in names[::2]}
+    by_user: dict[str, list[SyntheticRecord]] = {}
+    for record in everything:
+        by_user.setdefault(record.user, []).append(record)
+    training, fresh = [], []
+    for user in member:
+        its = {record.id: record for record in by_user[user]}
+        order = keyed_order(key, "example fresh", list(its))
+        count = max(1, round(FRESH * len(order)))
+        fresh += [its[name] for name in sorted(order[:count])]
+        training += [its[name] for name in sorted(order[count:]) if member[user]]
+    return _Texts(
+        everything,
+        [record for record in everything if record.user in public],
+        training,
+        [record for record in fresh if member[record.user]],
+        [record for record in fresh if not member[record.user]],
+    )
+
+
+def _write(path: Path, records: Iterable[SyntheticRecord]) -> None:
+    rows = ({"author": r.user, "body": r.text, "id": r.id, "date": r.date} for r in records)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def _scores(texts: _Texts, seed: int) -> str:
+    """One score for each user of the two groups, as a tool of somebody else's might have made them."""
+    rng = np.random.default_rng(seed)
+    groups = ((texts.held_in, 1), (texts.held_out, 0))
+    sides = {record.user: side for records, side in groups for record in records}
+    drawn = rng.standard_normal(len(sides))
+    rows = [
+        f"{user},{score + DISTANCE * sides[user]:.4f},{sides[user]}"
+        for user, score in zip(sorted(sides), drawn, strict=True)
+    ]
+    return "\n".join(["user,score,member", *rows]) + "\n"
+
+
+def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
+    """``folder``/base, which saw public users alone, and ``folder``/model, fine-tuned on the held-in users."""
+    from heldin.finetune.batches import encode
+    from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
+    from heldin.finetune.recipe import Select
+    from heldin.jobs.demo import demo_config
+
+    demo = demo_config()
+    assert demo.model.pretrain is not None
+    shape, recipe = demo.model.pretrain.shape, demo.model.pretrain.recipe
+    public = [record.text for record in texts.public]
+    with reporter.track("base model", recipe.steps(len(public)), "steps") as advance:
+        base = pretrain(public, shape, recipe, cache_directory(), advance=advance)
+    shutil.copytree(pretrained_folder(public, shape, recipe, cache_directory()), folder / "base")
+    plain = replace(demo.finetune, select=Select.LAST)
+    sequences = encode(base.tokenizer, [record.text for record in texts.training], plain.sequence_length)
+    with reporter.track("fine-tuned model", plain.steps(len(sequences)), "steps") as advance:
+        train_once(base, sequences, plain, folder / "model", advance=advance)
+
+
+def _described(to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models: bool) -> list[ExampleFile]:
+    """Each file, what it holds, and a command to try."""
+
+    def holds(name: str, what: str) -> str:
+        users = len({record.user for record in files[name]})
+        return f"{what}: {counted(users, 'user')}, {counted(len(files[name]), 'text')}"
+
+    def at(name: str) -> str:
+        return shlex.quote(str(to / name))
+
+    model, base = (at("model"), at("base")) if models else ("MODEL", "BASE")
+    audit = (
+        f"heldin audit --model {model} --reference {base} --held-in {at('held_in.jsonl')} --held-out"
+        f" {at('held_out.jsonl')} --training {at('training.jsonl')} {COLUMNS} --assignment coin"
+    )
+    if not models:
+        audit += " (MODEL: BASE fine-tuned by you on training.jsonl; --models trains a small one)"
+    clip = "heldin account choose --users 200 --budget 64 --steps 200 --target-epsilon 4 --public-texts"
+    described = [
+        ("corpus.jsonl", holds("corpus.jsonl", "everybody"), f"heldin corpus stats {at('corpus.jsonl')} {COLUMNS}"),
+        ("run.yaml", "a run on corpus.jsonl, from split to report", f"heldin run {at('run.yaml')} --check"),
+        (
+            "public.jsonl",
+            holds("public.jsonl", "users who are not protected"),
+            f"{clip} {at('public.jsonl')} --model {base} {COLUMNS}",
+        ),
+        ("training.jsonl", holds("training.jsonl", "what a model may be fine-tuned on"), audit),
+        ("held_in.jsonl", holds("held_in.jsonl", "fresh texts of the users in training.jsonl"), "(the same command)"),
+        ("held_out.jsonl", holds("held_out.jsonl", "fresh texts of users who are not"), "(the same command)"),
+        (
+            "scores.csv",
+            "made-up scores of these users, as another tool might give them",
+            f"heldin bound {at('scores.csv')} --assignment coin --claim epsilon=1,delta=1e-5",
+        ),
+    ]
+    return [ExampleFile(to / name, what, command) for name, what, command in described]
+
+
+def lines(files: Sequence[ExampleFile]) -> list[str]:
+    """For a terminal: each file with what it holds, and below it the command."""
+    return [line for file in files for line in (f"{file.path}: {file.holds}", f"    {file.command}")]

@@ -1,0 +1,182 @@
+"""What can be refused of a run, and what it would do, before anything is read, made or trained."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from heldin.attacks.config import NamedReference
+from heldin.base.errors import InputError
+from heldin.base.files import cache_root
+from heldin.base.wording import counted
+from heldin.canaries.config import SubstringCanaries
+from heldin.corpus.aliases import load_aliases
+from heldin.corpus.config import (
+    FileCorpus,
+    HubCorpus,
+    MaildirCorpus,
+    MarkovCorpusConfig,
+    PresetCorpus,
+    SyntheticCorpusConfig,
+)
+from heldin.corpus.split import check_pool
+from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.pipeline import require_folder
+from heldin.jobs.run.plan import mechanism_of
+from heldin.jobs.run.planting import check_enough_users
+from heldin.models.loading import context_length, default_device, require_model
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found.
+
+    Attributes:
+        problems: what would end the run before it begins, a line each; may be empty.
+        would: what the run would do, by name, as far as it is known before the corpus is read.
+    """
+
+    problems: tuple[str, ...]
+    would: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"ok": not self.problems, **asdict(self)}
+
+
+def check_run(config: RunConfig, out: Path) -> Checked:
+    """Look at everything that a run of this config in this folder names, and change nothing.
+
+    A hub is asked whether it has a model, as the run itself would ask; nothing but a model's config is fetched.
+    """
+    mechanisms: list[Mechanism] = []
+    looks: list[Callable[[], object]] = [
+        lambda: require_folder(config, out),
+        lambda: _require_writable(out, "name another --out"),
+        lambda: _require_writable(cache_root(), "let HELDIN_CACHE_DIR name another folder"),
+        lambda: config.corpus.aliases and load_aliases(config.corpus.aliases),
+        lambda: mechanisms.append(mechanism_of(config, plain_steps=1, clip_norm=1.0)),
+        lambda: _require_users(config),
+        lambda: _require_context(config),
+        *_sources(config),
+        *(_model(name) for name in _references(config)),
+    ]
+    problems = [problem for look in looks if (problem := _problem(look))]
+    return Checked(tuple(problems), _would(config, out, mechanisms[0]) if mechanisms else {})
+
+
+def lines(checked: Checked) -> list[str]:
+    """What the run would do, for a terminal."""
+    return [f"{name:<12}{what}" for name, what in checked.would.items()]
+
+
+def _problem(look: Callable[[], object]) -> str:
+    try:
+        look()
+    except InputError as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def _sources(config: RunConfig) -> Iterator[Callable[[], object]]:
+    source = config.corpus.source
+    match source:
+        case FileCorpus(path=path):
+            yield from (_existing(one) for one in ([path] if isinstance(path, Path) else path))
+        case MaildirCorpus(path=path):
+            yield _existing(path, folder=True)
+        case PresetCorpus(path=path):
+            yield _existing(path, folder=path.suffix == "" or path.is_dir())
+        case HubCorpus():
+            yield source.source
+        case _:
+            pass
+
+
+def _existing(path: Path, *, folder: bool = False) -> Callable[[], object]:
+    def look() -> None:
+        if not path.exists() or (not folder and not path.is_file()):
+            raise InputError(f"corpus.source.path: no such {'file or folder' if folder else 'file'}: '{path}'")
+        if not os.access(path, os.R_OK):
+            raise InputError(f"corpus.source.path: '{path}' cannot be read by you: change its permissions")
+
+    return look
+
+
+def _references(config: RunConfig) -> list[str]:
+    named = [r.name for r in config.attack.references if isinstance(r, NamedReference)]
+    return list(dict.fromkeys(([config.attack.reference] if config.attack.reference else []) + named))
+
+
+def _model(name: str) -> Callable[[], object]:
+    return lambda: require_model(name)
+
+
+def _require_context(config: RunConfig) -> None:
+    """A base model that exists must be there, and take as many tokens as it is to be trained on."""
+    name = config.model.base
+    if name is None:
+        return
+    require_model(name)
+    if (Path(name) / "adapter_config.json").is_file():
+        return
+    context = context_length(AutoConfig.from_pretrained(name, revision=config.model.revision, trust_remote_code=False))
+    if config.finetune.sequence_length > context:
+        raise InputError(
+            f"finetune.sequence_length is {config.finetune.sequence_length}, more than the {context} tokens that"
+            f" '{name}' takes: lower it"
+        )
+
+
+def _require_users(config: RunConfig) -> None:
+    """Of a made-up corpus the number of users is known; of others only what was asked for."""
+    source = config.corpus.source
+    most = config.corpus.users.max_users
+    if isinstance(source, SyntheticCorpusConfig | MarkovCorpusConfig):
+        most = min(source.parameters.users, most or source.parameters.users)
+    if most is None:
+        return
+    check_pool(most, config.split.audit_pool)
+    if any(isinstance(spec, SubstringCanaries) for spec in config.canaries):
+        check_enough_users(config, most)
+
+
+def _require_writable(folder: Path, remedy: str) -> None:
+    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise InputError(f"cannot use folder '{folder}' ('{nearest}' is a file): {remedy}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write in '{nearest}': {remedy}")
+
+
+def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]:
+    recipe, defense = config.finetune, config.defense
+    promise = mechanism.guarantee()
+    private = mechanism.unit != "none"
+    steps = f"{mechanism.steps:,} steps" if private else f"{recipe.epochs:g} epochs of batches of {recipe.batch_size}"
+    would = {
+        "run": f"{config.name}, {'go on' if (out / 'config.yaml').is_file() else 'begin'} in '{out}'",
+        "corpus": f"{config.corpus.source.kind}, users with {config.corpus.users.min_records} records or more",
+        "model": config.model.base or "a tiny GPT-Neo, pre-trained first on users who are not audited",
+        "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g}, on the {_device()}",
+        "defense": f"{defense.kind}: {promise.label}" if defense.kind != "none" else "none: not a DP guarantee",
+    }
+    if private:
+        would["noise"] = f"multiplier {mechanism.noise_multiplier:.4g}, delta {mechanism.delta:g}"
+    if isinstance(promise, Guarantee) and promise.warnings:
+        would["warning"] = "; ".join(promise.warnings)
+    if config.canaries:
+        would["canaries"] = ", ".join(spec.kind for spec in config.canaries)
+    references = [config.attack.reference or "the base model", *(r.label for r in config.attack.references)]
+    would["attacks"] = f"{', '.join(config.attack.names)}; against {', '.join(references)}"
+    if config.attack.shadow_models:
+        would["shadows"] = f"{counted(config.attack.shadow_models, 'training')} more, for the ideal attacker"
+    return would
+
+
+def _device() -> str:
+    return "GPU" if default_device().type == "cuda" else "CPU"

@@ -1,0 +1,80 @@
+"""Every user's score by a run's or an audit's leading attack, with membership: for other tools, and `heldin bound`."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from heldin.audit.scored_users import scored_users
+from heldin.base.errors import InputError
+from heldin.base.files import whole_file
+from heldin.corpus.split import Role
+from heldin.jobs.checkpoint.audit import read_groups
+from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.run.score_file import read_scores
+from heldin.jobs.verify import audit_job
+from heldin.record.document import Record, read_record
+
+
+@dataclass(frozen=True)
+class UserScore:
+    """One user: higher scores are more likely held in."""
+
+    user: str
+    score: float
+    member: bool
+
+
+def leading_scores(folder: Path) -> list[UserScore]:
+    """The real users whom chance put on a side, by name, as the record's leading attack scores them.
+
+    That the scores are those of the record's models and texts is for `heldin verify` to show.
+
+    Raises:
+        InputError: no finished run or audit, scores or ledger missing or damaged, or an audit of trainings.
+    """
+    record = read_record(folder / "record.json")
+    member = _membership(folder, record)
+    path = folder / "scores.parquet"
+    try:
+        of = (pq.read_schema(path).metadata or {}).get(b"of", b"").decode()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"'{path}' is missing or damaged: run the command that made the folder again") from error
+    statistics = read_scores(path, of=of)
+    if statistics is None:
+        raise InputError(f"'{path}' is damaged: run the command that made the folder again")
+    table = scored_users(statistics, member)
+    scores = table.scores(record.primary_attack, record.config["attack"]["aggregations"][0])
+    return [UserScore(u, float(s), bool(m)) for u, s, m in zip(table.users, scores, table.member, strict=True)]
+
+
+def write_user_scores(scores: list[UserScore], path: Path) -> None:
+    """Write them as CSV with the columns user, score, member (1 or 0), readable by its owner only."""
+    with whole_file(path, private=True) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["user", "score", "member"])
+        writer.writerows([s.user, repr(s.score), int(s.member)] for s in scores)
+
+
+def _membership(folder: Path, record: Record) -> dict[str, bool]:
+    """User to whether held in, sorted by name; canary users are none of the users."""
+    if record.kind == "audit":
+        return dict(sorted(read_groups(audit_job(folder, record)).member.items()))
+    if record.kind != "run":
+        raise InputError(f"'{folder}' is an audit of many trainings: its scores are of trainings, and not of users")
+    ledger = load_ledger(folder / "ledger")
+    if ledger is None:
+        raise InputError(f"'{folder}' has no ledger, so that nobody can say again who was held in")
+    planted = _canaries(folder / "ledger" / "canaries" / "users.parquet")
+    return {user: ledger.roles[user] is Role.HELD_IN for user in ledger.scored_users() if user not in planted}
+
+
+def _canaries(path: Path) -> set[str]:
+    if not path.is_file():
+        return set()
+    try:
+        return set(pq.read_table(path, columns=["user"]).column("user").to_pylist())
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"the canary users in '{path.parent}' are damaged") from error

@@ -1,0 +1,153 @@
+"""What holds for every command: strict JSON, a dozen options at most outside panels, quiet, version, completion."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from heldin.base.strict_json import strict_json
+from heldin.commands import cli
+from heldin.jobs.config import load_config
+from heldin.studies import effective_noise, mean_estimation_sweeps
+from heldin.studies.mean_estimation import Task
+
+ROOT = Path(__file__).resolve().parents[2]
+SLOW = {"audit-trainer", "study mean-estimation", "study proposition"}
+ELSEWHERE = ("audit", "audit-training")  # these answer as `heldin run` does, and test_audit_command.py calls them
+PRIVATE = ["--steps", 10, "--delta", 1e-5, "--noise-multiplier", 2]
+UNIT = ["--sampling-rate", 0.1]
+TRAINER = ["--kind", "uls", "--population", 20, "--cohort", 5, "--canaries", 200, "--seeds", 1, "--one-process"]
+
+
+def _leaves(command, name=""):
+    for key, below in command.commands.items():
+        dotted = f"{name} {key}".strip()
+        yield from _leaves(below, dotted) if hasattr(below, "commands") else [(dotted, below)]
+
+
+COMMANDS = {name: c for name, c in _leaves(typer.main.get_command(cli.app)) if name not in ELSEWHERE}
+
+
+@pytest.fixture
+def arguments(finished, small_config, tmp_path, monkeypatch):
+    """By command, how it is called here; run and demo find a finished run."""
+    corpus = tmp_path / "m.jsonl"
+    corpus.write_text('{"user": "a", "text": "b"}\n{"user": "a", "text": "b"}\n', encoding="utf-8")
+    scores = tmp_path / "s.csv"
+    rows = [f"u{i},{(i * 7919) % 101 / 50 + i % 2},{i % 2}" for i in range(60)]
+    scores.write_text("user,score,member\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    monkeypatch.setattr("heldin.jobs.demo.demo_config", lambda: load_config(small_config))
+    return {
+        "demo": ["--out", run],
+        "run": [small_config, "--out", run],
+        "config": ["finetune"],
+        "audit-trainer": [*TRAINER, *PRIVATE],
+        "report": [run],
+        "compare": [run, finished],
+        "verify": [run],
+        "export": [run, "--to", tmp_path / "public"],
+        "cache": [],
+        "bound": [scores, "--assignment", "coin", "--claim", "epsilon=4,delta=1e-6"],
+        "power": ["--users", 100, "--auroc", 0.7],
+        "corpus build": [corpus],
+        "corpus stats": [corpus],
+        "corpus presets": [],
+        "corpus example": ["--to", tmp_path / "example", "--users", 20],
+        "account uls": [*PRIVATE, *UNIT],
+        "account els": [*PRIVATE, *UNIT, "--group-size", 4],
+        "account group": [*PRIVATE, *UNIT, "--group-size", 4],
+        "account example": ["--steps", 10, "--delta", 1e-5, "--noise-multiplier", 0, *UNIT],  # epsilon is infinite
+        "account choose": ["--users", 100, "--budget", 8, "--steps", 10, "--target-epsilon", 4],
+        "account plan": [run / "plan.json"],
+        "study mean-estimation": ["--to", tmp_path / "study", "--trials", 2],
+        "study effective-noise": ["--to", tmp_path / "study"],
+        "study proposition": ["--to", tmp_path / "study", "--draws", 2],
+    }
+
+
+@pytest.fixture
+def small_studies(monkeypatch):
+    task = Task(users=32, examples=4, dimension=4, rounds=8, delta=1e-5)
+    sweeps = mean_estimation_sweeps.Sweeps((0.5, 1.0), (32, 64), (1.0, 4.0))
+    monkeypatch.setattr(mean_estimation_sweeps, "Task", lambda: task)
+    monkeypatch.setattr(mean_estimation_sweeps, "Sweeps", lambda: sweeps)
+    rows = effective_noise.effective_noise((1024,), (64,), (1000,), (3.0,))
+    monkeypatch.setattr(effective_noise, "effective_noise", lambda: rows)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in COMMANDS])
+def test_every_command_answers_in_strict_json(call, arguments, name, request):
+    if name.startswith("study"):
+        request.getfixturevalue("small_studies")
+    code, out, err = call(*name.split(), *arguments[name], "--json")
+    assert code in (0, 3, 4), err
+    answer = json.loads(out, parse_constant=_no_such_token)
+    assert isinstance(answer, dict)
+    assert answer
+
+
+def _no_such_token(token):
+    raise AssertionError(f"JSON has no {token}")
+
+
+def test_what_is_not_finite_is_null_at_any_depth():
+    assert strict_json({"a": (float("inf"), [float("nan"), {"b": -float("inf")}]), "c": 1.5}) == (
+        '{"a": [null, [null, {"b": null}]], "c": 1.5}'
+    )
+
+
+def test_an_infinite_epsilon_is_null(call):
+    arguments = ["example", "--steps", 10, "--delta", 1e-5, "--noise-multiplier", 0, *UNIT]
+    code, out, _ = call("account", *arguments, "--json")
+    assert (code, json.loads(out)["epsilon"]) == (0, None)
+    _, out, _ = call("account", *arguments)
+    assert "infinite" in out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_has_more_than_a_dozen_options_outside_its_panels(name):
+    options = [p for p in COMMANDS[name].params if p.param_type_name == "option"]
+    plain = [p.name for p in options if not getattr(p, "rich_help_panel", None)]
+    assert len(plain) <= 12, plain
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_quiet_says_the_answer_alone(call, finished, small_config, tmp_path, where):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    before, after = (["--quiet"], []) if where == "before" else ([], ["--quiet"])
+    code, out, err = call(*before, "run", small_config, "--out", run, *after)
+    assert (code, err) == (0, "")
+    assert "answer: " in out
+    _, _, err = call("run", small_config, "--out", run)
+    assert "corpus: reading" in err  # the next command is not quiet
+    code, out, err = call("--quiet", "run", small_config, "--out", tmp_path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_the_version_is_printed(call):
+    code, out, _ = call("--version")
+    assert (code, out) == (0, "heldin 0.1.0\n")
+
+
+def test_a_shell_completes_commands_and_options():
+    for typed, found in (("heldin co", {"config", "compare", "corpus"}), ("heldin run --qu", {"--quiet"})):
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "src"),
+            "_HELDIN_COMPLETE": "complete_bash",
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(len(typed.split()) - 1),
+            "_TYPER_COMPLETE_ARGS": typed,
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "heldin"], capture_output=True, text=True, env=environment, check=False
+        )
+        assert found <= set(done.stdout.split()), done.stderr

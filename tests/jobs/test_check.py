@@ -1,0 +1,116 @@
+"""`heldin run --check`: all that can be refused at once, what would be done, and nothing read, made or trained."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from heldin.base.progress import LineReporter
+from heldin.jobs.example import write_example
+from heldin.jobs.run import pipeline
+from heldin.jobs.starting_files import kinds, starting_file
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_read(monkeypatch):
+    for name in ("read_corpus", "base_model", "prepare_data", "finetune"):
+        monkeypatch.setattr(pipeline, name, lambda *a, **k: pytest.fail("something was done"))
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_every_starting_file_passes(call, tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    if kind == "own":
+        write_example(tmp_path / "files", users=20, reporter=LineReporter(lambda line: None))
+        shutil.copy(tmp_path / "files" / "corpus.jsonl", tmp_path)
+    (tmp_path / "start.yaml").write_text(starting_file(kind), encoding="utf-8")
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = call("run", "start.yaml", "--check")
+    assert (code, err) == (0, "")
+    assert f"my-{kind}, begin in 'runs/my-{kind}'" in out
+    promised = kind in ("uls", "els", "group", "filter", "example")
+    assert ("epsilon 8" in out) == promised
+    assert ("not a DP guarantee" in out) != promised
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_all_problems_are_told_at_once_a_line_each(call, small_config, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("x", encoding="utf-8")
+    defense = "{kind: uls, population: 20, cohort: 50, steps: 10, delta: 1.0e-3, target_epsilon: 8}"
+    arguments = ["--check", "--out", tmp_path / "out", "--set", f"defense={defense}", "--set", "split.audit_pool=31"]
+    arguments += ["--set", "attack.reference=./nowhere", "--set", f"corpus.aliases={tmp_path / 'a.yaml'}"]
+    code, out, err = call("run", small_config, *arguments)
+    assert (code, out) == (2, "")
+    head, *lines = err.splitlines()
+    assert head == f"error: {small_config}: 5 problems"
+    for said in (
+        "is not empty",
+        "no such alias file",
+        "cohort 50",
+        "only 30 users",
+        "no such model folder: './nowhere'",
+    ):
+        assert sum(said in line for line in lines) == 1
+    code, out, err = call("run", small_config, *arguments, "--json")
+    answer = json.loads(out)
+    assert (code, err, answer["ok"]) == (2, "", False)
+    assert answer["problems"] == [line.strip() for line in lines]
+
+
+def test_errors_of_the_config_are_told_alone(call, small_config):
+    code, _, err = call("run", small_config, "--check", "--set", "finetune.epoch=1", "--set", "seed=-1")
+    assert (code, len(err.splitlines())) == (2, 3)
+    code, out, _ = call("run", small_config, "--check", "--set", "finetune.epoch=1", "--json")
+    problems = ["finetune.epoch: unknown key; did you mean 'epochs'?"]
+    assert (code, json.loads(out)) == (2, {"ok": False, "problems": problems, "would": {}})
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (
+            {"kind": "jsonl", "path": ["gone.jsonl", "gone.csv"]},
+            ["no such file: 'gone.jsonl'", "no such file: 'gone.csv'"],
+        ),
+        ({"kind": "maildir", "path": "gone"}, ["no such file or folder: 'gone'"]),
+        ({"kind": "preset", "name": "reddit", "path": "gone"}, ["no such file or folder: 'gone'"]),
+        ({"kind": "huggingface", "name": "org/data", "streaming": True}, ["name its revision"]),
+    ],
+)
+def test_files_that_are_missing_are_told(call, small_config, tmp_path, source, said):
+    content = yaml.safe_load(small_config.read_text(encoding="utf-8"))
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({**content, "corpus": {"source": source}}), encoding="utf-8")
+    code, _, err = call("run", path, "--check", "--out", tmp_path / "out")
+    assert code == 2
+    assert len(err.splitlines()) == 1 + len(said)
+    assert all(words in err for words in said)
+
+
+def test_a_base_model_that_takes_fewer_tokens_is_told(call, make_lm, small_config, tmp_path):
+    lm = make_lm(context=32)
+    lm.model.save_pretrained(tmp_path / "base")
+    lm.tokenizer.save_pretrained(tmp_path / "base")
+    code, _, err = call("run", small_config, "--check", "--set", f"model={{base: {tmp_path / 'base'}}}")
+    assert code == 2
+    assert "finetune.sequence_length is 48, more than the 32 tokens" in err
+
+
+def test_a_run_that_is_there_would_go_on(call, finished, small_config):
+    code, out, _ = call("run", small_config, "--check", "--out", finished)
+    assert code == 0
+    assert f"small, go on in '{finished}'" in out
+    code, _, err = call("run", small_config, "--check", "--out", finished, "--set", "seed=9")
+    assert code == 2
+    assert "holds a run of another config ('seed' differs)" in err
+
+
+def test_a_cache_that_cannot_be_is_told(call, small_config, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    code, _, err = call("run", small_config, "--check", "--out", tmp_path / "file" / "run")
+    assert code == 2
+    assert "let HELDIN_CACHE_DIR name another folder" in err
+    assert "name another --out" in err

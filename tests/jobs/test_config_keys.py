@@ -1,0 +1,203 @@
+"""The reference of a config's keys: complete, true, and the same in terminal, page, schema and starting files."""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from heldin.base.errors import InputError
+from heldin.defenses.mechanism import Guarantee
+from heldin.jobs.config import RunConfig, load_config, parse_config
+from heldin.jobs.config_keys import blocks, blocks_at
+from heldin.jobs.config_reference import lines, markdown
+from heldin.jobs.config_schema import file_schema
+from heldin.jobs.demo import DEMO
+from heldin.jobs.run.plan import mechanism_of
+from heldin.jobs.starting_files import kinds, starting_file
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+REGENERATE = "regenerate it: heldin config --markdown > docs/configuration.md"
+MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
+
+
+def test_every_key_and_section_has_a_meaning():
+    without = [key.name for block in blocks() for key in block.keys if len(key.meaning) < 10]
+    without += [block.name for block in blocks() if len(block.meaning) < 10]
+    assert without == [], "write a docstring below each of these fields"
+
+
+def test_every_key_that_the_config_accepts_is_listed_and_no_other():
+    listed = {key.name for block in blocks() for key in block.keys} | {block.name for block in blocks()}
+    named = {name.replace("[]", "") for name in listed}
+    schema = RunConfig.model_json_schema()
+    assert {key for section in (schema, *schema["$defs"].values()) for key in section.get("properties", {})} == {
+        name.rsplit(".", 1)[-1] for name in named if name
+    } - {"extends"}
+    dumped = parse_config({**DEMO, "finetune": {"lora": {}, "sequence_length": 9}}, "test").model_dump(mode="json")
+    assert set(_dotted(dumped)) <= named
+
+
+def _dotted(content, name=""):
+    for key, value in content.items():
+        dotted = f"{name}.{key}" if name else key
+        yield dotted
+        if isinstance(value, dict):
+            yield from _dotted(value, dotted)
+
+
+def test_the_defaults_that_are_listed_are_those_of_a_config_that_states_nothing():
+    config = parse_config(MINIMAL, "test").model_dump(mode="json")
+    pretrained = parse_config(
+        {**MINIMAL, "model": {"pretrain": {"recipe": {}}}, "finetune": {"sequence_length": 9}}, "t"
+    )
+    config["model"]["pretrain"] = pretrained.model_dump(mode="json")["model"]["pretrain"]
+    seen = 0
+    for block in blocks():
+        for key in block.keys:
+            value = config
+            for part in key.name.split("."):
+                value = value.get(part, ...) if isinstance(value, dict) else ...
+            if value is not ... and not key.required and key.name not in ("model.base", "extends"):
+                seen += 1
+                assert yaml.safe_load(key.default) == value, key.name
+    assert seen > 60
+    alone = parse_config({**MINIMAL, "corpus": {"source": {"kind": "synthetic"}, "users": {"include": ["a*"]}}}, "test")
+    (users,) = blocks_at("corpus.users.min_records")
+    assert yaml.safe_load(users.keys[0].default_alone) == alone.corpus.users.min_records == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (key.name, value)
+        for block in blocks()
+        for key in block.keys
+        if not block.kinds
+        for match in [re.match(r"(integer|number) (from|above) ([\d.e-]+)", key.allowed)]
+        if match
+        for value in [float(match[3]) - (1 if match[2] == "from" else 0)]
+    ],
+)
+def test_what_is_outside_the_range_that_is_listed_is_refused(key, value):
+    content = json.loads(json.dumps({**DEMO, "finetune": {"lora": {}, "sequence_length": 9}}))
+    section = content
+    *parents, last = key.split(".")
+    for parent in parents:
+        section = section.setdefault(parent, {})
+    section[last] = int(value) if value == int(value) else value
+    with pytest.raises(InputError, match=re.escape(last)):
+        parse_config(content, "test")
+
+
+def test_the_page_of_all_keys_is_that_of_this_config():
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert page == markdown(blocks()) + "\n", REGENERATE
+
+
+def test_a_section_or_a_key_is_narrowed_to_and_a_mistyped_one_is_told_the_nearest():
+    assert {block.name for block in blocks_at("finetune")} == {"finetune", "finetune.lora"}
+    assert [key.name for block in blocks_at("defense.clip_norm") for key in block.keys] == ["defense.clip_norm"] * 2
+    assert next(block.kinds for block in blocks_at("canaries")) == ("unseen_token",)
+    for wrong, hint in (
+        ("finetune.learning_rte", "did you mean finetune.learning_rate?"),
+        ("tau", "did you mean defense.tau?"),
+        ("qqqq", "heldin config lists them all"),
+    ):
+        with pytest.raises(InputError, match=re.escape(hint)):
+            blocks_at(wrong)
+
+
+def test_lines_fit_a_narrow_terminal():
+    assert max(map(len, lines(blocks(), 80))) <= 80
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_the_schema_accepts_every_shipped_config(path):
+    jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), file_schema())
+
+
+def test_the_schema_accepts_what_the_loader_accepts_and_refuses_what_it_refuses():
+    schema = file_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    accepts = jsonschema.Draft202012Validator(schema).is_valid
+    for content in (
+        MINIMAL,
+        DEMO,
+        {"extends": "other.yaml", "name": "y", "defense": {"target_epsilon": 4}},
+        {**MINIMAL, "attack": {"references": ["gpt2", {"kind": "public"}]}},
+        {**MINIMAL, "corpus": {"source": {"kind": "csv", "path": ["a", "${B}/c"]}}},
+    ):
+        assert accepts(content), content
+    for content in (
+        {"name": "x"},
+        {**MINIMAL, "modell": {}},
+        {**MINIMAL, "finetune": {"learning_rate": 0}},
+        {**MINIMAL, "defense": {"kind": "uls"}},
+        {**MINIMAL, "defense": {"kind": "none", "cohort": 3}},
+        {"extends": "other.yaml", "finetune": {"epochs": "many"}},
+        {"extends": "other.yaml", "finetun": {}},
+    ):
+        assert not accepts(content), content
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_every_starting_file_loads_and_explains_each_of_its_keys(kind, tmp_path):
+    path = tmp_path / "start.yaml"
+    path.write_text(starting_file(kind), encoding="utf-8")
+    config = load_config(path)
+    mechanism = mechanism_of(config, plain_steps=1, clip_norm=1.0)
+    promise = mechanism.guarantee()
+    promised = {"uls": "user", "els": "user", "group": "user", "filter": "user", "example": "example"}
+    assert (promise.unit if isinstance(promise, Guarantee) else None) == promised.get(kind)
+    jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), file_schema())
+    text = path.read_text(encoding="utf-8").splitlines()
+    for above, line in itertools.pairwise(text):
+        if re.match(r"\s*\w+: .", line) and "kind:" not in line:
+            assert above.lstrip().startswith("#"), line
+
+
+def test_printing_the_keys_imports_no_torch():
+    script = (
+        "import sys; sys.argv = ['heldin', 'config']\n"
+        "from heldin.commands import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print([m for m in ('torch', 'transformers', 'matplotlib') if m in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_command_prints_keys_schema_and_starting_files_and_refuses_two_at_once(call, tmp_path):
+    code, out, _ = call("config", "finetune.epochs")
+    assert code == 0
+    assert "finetune.epochs: 10.0   (number above 0)" in out
+    code, out, _ = call("config", "--schema")
+    assert json.loads(out) == file_schema()
+    code, out, _ = call("config", "--json")
+    assert len(json.loads(out)["sections"]) == len(blocks())
+    target = tmp_path / "new.yaml"
+    code, out, _ = call("config", "--init", "uls", "--to", target)
+    assert (code, target.read_text(encoding="utf-8")) == (0, starting_file("uls"))
+    assert f"heldin run {target} --check" in out
+    for arguments, said in (
+        (["--init", "uls", "--to", target], "is there already: name a new file"),
+        (["--init", "ulss"], "did you mean uls? choose from none, uls"),
+        (["--schema", "--markdown"], "at a time"),
+        (["finetune", "--schema"], "leave the section out"),
+        (["--to", tmp_path / "x"], "name a kind"),
+    ):
+        code, out, err = call("config", *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert said in err
+    _, out, _ = call("config", "--help")
+    assert all(kind in out for kind in kinds())
