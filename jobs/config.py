@@ -1,16 +1,16 @@
 """The configuration of a run: YAML checked by pydantic, all errors at once, the nearest valid key suggested."""
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from heldin.attacks.config import AttackConfig, PretrainedReference
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
+from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import ExpandedName, Section
 from heldin.base.yaml_files import parse_yaml, read_yaml
@@ -173,14 +173,17 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         InputError: no such file, broken YAML, or a config with errors, all of which are listed.
     """
-    content = _read_yaml(path, ())
+    content = read_config(path)
     for override in overrides:
         _override(content, override)
     return parse_config(content, str(path))
 
 
-def _read_yaml(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
-    """A config's content; what it extends is named relative to it, and sections are merged key by key."""
+def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A config's content; what it extends is named relative to it, and sections are merged key by key.
+
+    Raises InputError for a file that is missing, no YAML, no mapping, or extends itself.
+    """
     if not path.is_file():
         named = f", which '{extending[-1]}' extends" if extending else ""
         raise InputError(f"no such config: '{path}'{named}")
@@ -191,12 +194,13 @@ def _read_yaml(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
         raise InputError(f"{path}: a mapping of sections was expected, found {type(content).__name__}")
     if "extends" not in content:
         return content
-    return _merged(_read_yaml(path.parent / str(content.pop("extends")), (*extending, path)), content)
+    return merged(read_config(path.parent / str(content.pop("extends")), (*extending, path)), content)
 
 
-def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """``under`` with what ``over`` has in place of it, sections key by key."""
     both = {
-        key: _merged(under[key], over[key])
+        key: merged(under[key], over[key])
         for key in over
         if isinstance(under.get(key), dict) and isinstance(over[key], dict)
     }
@@ -205,12 +209,7 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 def parse_config(content: Mapping[str, Any], where: str) -> RunConfig:
     """Check a config's content; ``where`` names it in errors. Raises InputError listing every error."""
-    try:
-        return RunConfig.model_validate(content)
-    except ValidationError as error:
-        lines = [_explained(e) for e in error.errors()]
-        count = f"{len(lines)} errors" if len(lines) > 1 else "1 error"
-        raise InputError(f"{where}: {count}\n" + "\n".join(f"  {line}" for line in lines)) from error
+    return checked(RunConfig, content, where)
 
 
 def _override(content: dict[str, Any], override: str) -> None:
@@ -227,98 +226,3 @@ def _override(content: dict[str, Any], override: str) -> None:
         section[last] = parse_yaml(value)
     except InputError as error:
         raise InputError(f"--set {override}: the value is {error}") from error
-
-
-def _explained(error: Any) -> str:
-    """One line for one pydantic error, with the nearest valid key where a key is unknown."""
-    location = ".".join(str(part) for part in error["loc"] if part not in _TAGS)
-    if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        key = str(error["loc"][-1])
-        near = _nearest(key, list(_keys_at(error["loc"][:-1])))
-        return f"{location}: unknown key" + (f"; did you mean '{near}'?" if near else "")
-    message = error["msg"].removeprefix("Value error, ")
-    found = (
-        "" if isinstance(error.get("input"), dict) or error["type"] == "value_error" else f" (found {error['input']!r})"
-    )
-    return f"{location or 'config'}: {message}{found}"
-
-
-# what other tools call a key
-_ALSO_CALLED = {
-    "lr": "learning_rate",
-    "bs": "batch_size",
-    "num_train_epochs": "epochs",
-    "num_epochs": "epochs",
-    "max_steps": "steps",
-    "max_length": "sequence_length",
-    "max_seq_length": "sequence_length",
-    "seq_len": "sequence_length",
-    "warmup": "warmup_steps",
-    "eps": "target_epsilon",
-    "epsilon": "target_epsilon",
-    "sigma": "noise_multiplier",
-    "max_grad_norm": "clip_norm",
-    "model_name": "base",
-    "file": "path",
-}
-
-
-def _nearest(key: str, valid: Sequence[str]) -> str | None:
-    """The valid key that was meant: what other tools call so, else the most similar one."""
-    called = _ALSO_CALLED.get(key.lower())
-    if called in valid:
-        return called
-    return next(iter(difflib.get_close_matches(key, valid, n=1, cutoff=0.5)), None)
-
-
-_TAGS = {
-    "jsonl",
-    "csv",
-    "parquet",
-    "mbox",
-    "maildir",
-    "huggingface",
-    "preset",
-    "synthetic",
-    "markov",
-    "none",
-    "clip",
-    "filter",
-    "uls",
-    "els",
-    "group",
-    "example",
-}
-_TAGS |= {"unseen_token", "high_temperature", "rare_phrase", "substring", "named", "pretrained", "public"}
-_TAGS |= {"deduplicate", "cap", "one", "several"}
-
-
-def _keys_at(location: tuple[int | str, ...]) -> Iterator[str]:
-    """Valid keys of the section at ``location``, from the config's JSON schema."""
-    schema = TypeAdapter(RunConfig).json_schema()
-    candidates = [schema]
-    for part in location:
-        nexts = []
-        for node in candidates:
-            for option in _resolved(node, schema):
-                tag = option.get("properties", {}).get("kind", {})
-                if part in _TAGS and part in (tag.get("enum") or [tag.get("const")]):
-                    nexts.append(option)
-                elif isinstance(part, int) and "items" in option:
-                    nexts.append(option["items"])
-                elif part in option.get("properties", {}):
-                    nexts.append(option["properties"][part])
-        candidates = nexts or candidates
-    for node in candidates:
-        for option in _resolved(node, schema):
-            yield from option.get("properties", {})
-
-
-def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if "$ref" in node:
-        yield from _resolved(schema["$defs"][node["$ref"].rsplit("/", 1)[-1]], schema)
-        return
-    yield node
-    for key in ("anyOf", "oneOf", "allOf"):
-        for option in node.get(key, []):
-            yield from _resolved(option, schema)

@@ -1,0 +1,106 @@
+"""A config checked by pydantic: all errors at once, a line each, the nearest valid key suggested."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from heldin.base.errors import InputError
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+def checked(model: type[Config], content: Mapping[str, Any], where: str) -> Config:
+    """Check a config's content; ``where`` names it in errors. Raises InputError listing every error."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        lines = [_explained(its, model) for its in error.errors()]
+        count = f"{len(lines)} errors" if len(lines) > 1 else "1 error"
+        raise InputError(f"{where}: {count}\n" + "\n".join(f"  {line}" for line in lines)) from error
+
+
+def _explained(error: Any, model: type[BaseModel]) -> str:
+    """One line for one pydantic error, with the nearest valid key where a key is unknown."""
+    schema = model.model_json_schema()
+    kinds = _kinds(schema)
+    location = ".".join(str(part) for part in error["loc"] if part not in kinds)
+    if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+        key = str(error["loc"][-1])
+        near = _nearest(key, list(_keys_at(error["loc"][:-1], schema, kinds)))
+        return f"{location}: unknown key" + (f"; did you mean '{near}'?" if near else "")
+    message = error["msg"].removeprefix("Value error, ")
+    found = (
+        "" if isinstance(error.get("input"), dict) or error["type"] == "value_error" else f" (found {error['input']!r})"
+    )
+    return f"{location or 'config'}: {message}{found}"
+
+
+# what other tools call a key
+_ALSO_CALLED = {
+    "lr": "learning_rate",
+    "bs": "batch_size",
+    "num_train_epochs": "epochs",
+    "num_epochs": "epochs",
+    "max_steps": "steps",
+    "max_length": "sequence_length",
+    "max_seq_length": "sequence_length",
+    "seq_len": "sequence_length",
+    "warmup": "warmup_steps",
+    "eps": "target_epsilon",
+    "epsilon": "target_epsilon",
+    "sigma": "noise_multiplier",
+    "max_grad_norm": "clip_norm",
+    "model_name": "base",
+    "file": "path",
+}
+
+
+def _nearest(key: str, valid: Sequence[str]) -> str | None:
+    """The valid key that was meant: what other tools call so, else the most similar one."""
+    called = _ALSO_CALLED.get(key.lower())
+    if called in valid:
+        return called
+    return next(iter(difflib.get_close_matches(key, valid, n=1, cutoff=0.5)), None)
+
+
+def _kinds(schema: Any) -> set[str]:
+    """Values of the keys ``kind`` in a schema, and the tags of a path or several: what locations of errors name too."""
+    found = {"one", "several"}
+    if isinstance(schema, dict):
+        kind = schema.get("properties", {}).get("kind", {}) if isinstance(schema.get("properties"), dict) else {}
+        found |= {value for value in (*kind.get("enum", ()), kind.get("const")) if isinstance(value, str)}
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        found |= _kinds(part)
+    return found
+
+
+def _keys_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set[str]) -> Iterator[str]:
+    """Valid keys of the section at ``location``, from the config's JSON schema."""
+    candidates = [schema]
+    for part in location:
+        nexts = []
+        for node in candidates:
+            for option in _resolved(node, schema):
+                tag = option.get("properties", {}).get("kind", {})
+                if part in kinds and part in (tag.get("enum") or [tag.get("const")]):
+                    nexts.append(option)
+                elif isinstance(part, int) and "items" in option:
+                    nexts.append(option["items"])
+                elif part in option.get("properties", {}):
+                    nexts.append(option["properties"][part])
+        candidates = nexts or candidates
+    for node in candidates:
+        for option in _resolved(node, schema):
+            yield from option.get("properties", {})
+
+
+def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "$ref" in node:
+        yield from _resolved(schema["$defs"][node["$ref"].rsplit("/", 1)[-1]], schema)
+        return
+    yield node
+    for key in ("anyOf", "oneOf", "allOf"):
+        for option in node.get(key, []):
+            yield from _resolved(option, schema)
