@@ -1,1 +1,1 @@
-"""Evidence to verdict: ledger, ROC, bootstrap, record, config, pipeline."""
+"""Evidence to verdict: what scores and membership say together, as frozen results. No model, no file of a run."""

@@ -101,8 +101,8 @@ def blind_by_chance(blind: Blind) -> str:
     """Where heldin drew the sides, a blind baseline that separates them is chance, or the coins leaked."""
     return (
         f"The blind baseline '{blind.name}' separates the groups without the audited model (AUROC {blind.auroc:.2f}, p"
-        f" = {blind.p_value:.1g}). heldin drew the sides, so that this is chance, once in ten thousand audits, or the"
-        " draw has leaked: keep the answer, and look who could see the ledger."
+        f" = {blind.p_value:.1g}). heldin drew the sides, so that this is chance, once in ten thousand audits for each"
+        " baseline, or the draw has leaked: keep the answer, and look who could see the ledger."
     )
 
 

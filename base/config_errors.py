@@ -11,21 +11,37 @@ from heldin.base.errors import InputError
 Config = TypeVar("Config", bound=BaseModel)
 
 
-def checked(model: type[Config], content: Mapping[str, Any], where: str) -> Config:
-    """Check a config's content; ``where`` names it in errors. Raises InputError listing every error."""
+def checked(
+    model: type[Config], content: Mapping[str, Any], where: str, options: Mapping[str, str] | None = None
+) -> Config:
+    """Check a config's content.
+
+    Args:
+        model: what it must be.
+        content: of the file, and of options of a command.
+        where: names the file in errors; "" where there are options alone.
+        options: by dotted key, those of a command that it came from, and not from a file.
+
+    Raises:
+        InputError: listing every error; a single one of an option is one line.
+    """
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        lines = [_explained(its, model) for its in error.errors()]
+        lines = [_explained(its, model, options or {}) for its in error.errors()]
+        if len(lines) == 1 and (lines[0].startswith("--") or not where):
+            raise InputError(lines[0]) from error
         count = f"{len(lines)} errors" if len(lines) > 1 else "1 error"
-        raise InputError(f"{where}: {count}\n" + "\n".join(f"  {line}" for line in lines)) from error
+        head = f"{where}: {count}" if where else count
+        raise InputError("\n".join([head, *(f"  {line}" for line in lines)])) from error
 
 
-def _explained(error: Any, model: type[BaseModel]) -> str:
+def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -> str:
     """One line for one pydantic error, with the nearest valid key where a key is unknown."""
     schema = model.model_json_schema()
     kinds = _kinds(schema)
     location = ".".join(str(part) for part in error["loc"] if part not in kinds)
+    location = options.get(location, location)
     if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
         key = str(error["loc"][-1])
         near = _nearest(key, list(_keys_at(error["loc"][:-1], schema, kinds)))

@@ -1,186 +1,226 @@
-"""`heldin audit`: a checkpoint or a model behind an endpoint from two files of texts, or many trainings of a config."""
+"""`heldin audit`: a checkpoint, or a model behind an endpoint, from two files of texts."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
 from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible
-from heldin.commands.options import ExcludeAuroc, ExcludeTpr, IdColumn, Out, SkipBad, TextColumn, UserColumn, thresholds
+from heldin.commands.options import AsJson, Out, Quiet
 
-if TYPE_CHECKING:
-    from heldin.jobs.checkpoint.endpoint import Remote
-
-PANEL = "A model behind an endpoint"
+READING = "How the files are read"
+KNOWN = "What is known of the groups"
+DECIDING = "What is promised, and by what the answer is decided"
+ENDPOINT = "A model behind an endpoint"
 
 
 def audit(
+    called: typer.Context,
     model: Annotated[str | None, typer.Option(help="Model folder or hub name; may be a LoRA adapter folder.")] = None,
     reference: Annotated[
         list[str] | None,
-        typer.Option(help="Model not trained on these users, as the base model. Repeatable: the first leads."),
+        typer.Option(help="Model not trained on these users, such as the base model. Repeatable: the first leads."),
     ] = None,
     held_in: Annotated[Path | None, typer.Option(help="Texts of users that were trained on.")] = None,
     held_out: Annotated[Path | None, typer.Option(help="Texts of users that were not.")] = None,
+    user: Annotated[str | None, typer.Option(help="Column that names the user (default: user).")] = None,
+    text: Annotated[str | None, typer.Option(help="Column that holds the text (default: text).")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="YAML with these options by key, and more; options given here win."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the audit, for the report (default: audit).")] = None,
     out: Out = None,
-    name: Annotated[str, typer.Option(help="Name of the audit, for the report.")] = "audit",
-    user: UserColumn = "user",
-    text: TextColumn = "text",
-    id: IdColumn = None,
-    skip_bad_lines: SkipBad = False,
-    max_texts_per_user: Annotated[int | None, typer.Option(min=1, help="Score at most so many texts a user.")] = None,
-    max_characters: Annotated[int, typer.Option(min=1, help="Score the first so many characters of a text.")] = 4000,
+    quiet: Quiet = False,
+    json: AsJson = False,
+    id: Annotated[
+        str | None,
+        typer.Option(help="Column with unique record ids (default: made from user and text).", rich_help_panel=READING),
+    ] = None,
+    skip_bad_lines: Annotated[
+        bool | None, typer.Option("--skip-bad-lines", help="Count and skip unusable rows.", rich_help_panel=READING)
+    ] = None,
+    max_texts_per_user: Annotated[
+        int | None, typer.Option(help="Score at most this many texts of a user.", rich_help_panel=READING)
+    ] = None,
+    max_characters: Annotated[
+        int | None,
+        typer.Option(help="Score this many characters of a text, from its beginning (4000).", rich_help_panel=READING),
+    ] = None,
     assignment: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="How sides came about: coin (each user by its own fair coin; not an exact half, nor one of each pair),"
-            " fixed (anything else that is known) or unknown."
+            " fixed (anything else that is known) or unknown.",
+            rich_help_panel=KNOWN,
         ),
-    ] = "unknown",
+    ] = None,
     training: Annotated[
         Path | None,
-        typer.Option(help="What the model was trained on, by the same columns: look whose texts are in it."),
+        typer.Option(
+            help="What the model was trained on, by the same columns: look whose texts are in it.",
+            rich_help_panel=KNOWN,
+        ),
     ] = None,
     texts: Annotated[
-        str | None, typer.Option(help="What the texts are, if nobody looks: fresh, or training (trained on).")
+        str | None,
+        typer.Option(
+            help="What the texts are, if nobody looks: fresh, or training (trained on).", rich_help_panel=KNOWN
+        ),
     ] = None,
-    exclude_auroc: ExcludeAuroc = None,
-    exclude_tpr: ExcludeTpr = None,
-    claim: Annotated[list[str] | None, typer.Option(help="Test epsilon=8,delta=1e-6. Repeatable.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="Test the curve of this plan.json.")] = None,
-    runs: Annotated[int | None, typer.Option(min=2, help="Train so many models, each by coin with a user.")] = None,
-    config: Annotated[Path | None, typer.Option(help="With --runs: YAML of the run, whose plan is tested.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="With --runs: section.key=value. Repeatable.")] = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="With --runs: at a time (default: cores).")] = None,
-    target: Annotated[str, typer.Option(help="With --runs: train the config's defense, or none.")] = "defense",
-    documents: Annotated[int | None, typer.Option(min=1, help="With --runs: of the worst-case user.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="With --runs: in place of the config's.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="With --runs: of the score, fixed before looking.")] = None,
+    claim: Annotated[
+        list[str] | None, typer.Option(help="Test epsilon=8,delta=1e-6. Repeatable.", rich_help_panel=DECIDING)
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Test the curve of this plan.json.", rich_help_panel=DECIDING)
+    ] = None,
+    exclude_auroc: Annotated[
+        float | None,
+        typer.Option(
+            help="Say 'no leak found' only if more than this AUROC is excluded (0.60).", rich_help_panel=DECIDING
+        ),
+    ] = None,
+    exclude_tpr: Annotated[
+        float | None,
+        typer.Option(help="And more than this share named at 5 % false positives (0.15).", rich_help_panel=DECIDING),
+    ] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(help="Address such as https://host/v1; --model is a name there.", rich_help_panel=PANEL),
+        typer.Option(help="Address such as https://host/v1; --model is a name there.", rich_help_panel=ENDPOINT),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(help="Of the models there, folder or hub name; else texts are sent.", rich_help_panel=PANEL),
+        typer.Option(help="Tokenizer of the models there; else texts are sent.", rich_help_panel=ENDPOINT),
     ] = None,
     context: Annotated[
-        int | None, typer.Option(min=3, help="Tokens they take, where the server is silent.", rich_help_panel=PANEL)
+        int | None,
+        typer.Option(help="Context length in tokens, if the server does not report it.", rich_help_panel=ENDPOINT),
     ] = None,
     api_key_env: Annotated[
-        str | None, typer.Option(help="Name of the variable that holds the API key.", rich_help_panel=PANEL)
+        str | None, typer.Option(help="Name of the variable that holds the API key.", rich_help_panel=ENDPOINT)
     ] = None,
     requests_per_minute: Annotated[
-        float | None, typer.Option(help="At most (default: no limit).", rich_help_panel=PANEL)
+        float | None, typer.Option(help="At most (default: no limit).", rich_help_panel=ENDPOINT)
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(help="Requests in flight (default: 4).", rich_help_panel=PANEL)
+        int | None, typer.Option(help="Requests in flight (default: 4).", rich_help_panel=ENDPOINT)
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds of silence before a new try (default: 120).", rich_help_panel=PANEL)
+        float | None, typer.Option(help="Seconds of silence before a new try (120).", rich_help_panel=ENDPOINT)
     ] = None,
-    max_tries: Annotated[int | None, typer.Option(help="Of a request (default: 6).", rich_help_panel=PANEL)] = None,
+    max_tries: Annotated[int | None, typer.Option(help="Tries of a request (6).", rich_help_panel=ENDPOINT)] = None,
     price_per_million: Annotated[
         float | None,
-        typer.Option(
-            min=0, metavar="PRICE", help="Price of a million tokens, for the cost estimate.", rich_help_panel=PANEL
-        ),
+        typer.Option(metavar="PRICE", help="Price of a million tokens, for the cost.", rich_help_panel=ENDPOINT),
     ] = None,
     max_tokens_sent: Annotated[
-        int | None, typer.Option(min=0, help="Refuse to send more than that.", rich_help_panel=PANEL)
+        int | None, typer.Option(help="Refuse to send more than this.", rich_help_panel=ENDPOINT)
     ] = None,
 ) -> None:
-    """Audit a checkpoint that someone else trained (nothing is trained), or --runs many trainings of a config.
+    """Audit a checkpoint that someone else trained, from two files of users' texts; nothing is trained.
 
-    A checkpoint, from two files of users' texts: --model, --reference, --held-in, --held-out. Exit code 4 if a claim is
-    violated; never 3, since nobody but its maker knows who was held in.
+    Needs --model, --reference, --held-in and --held-out, here or in --config. The same command goes on after a kill.
+    Exit code 4 if a claim is violated; never 3, since nobody but its maker knows who was held in.
 
     A model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt: --endpoint URL and --model
-    NAME; a reference named endpoint:NAME stands there too (docs/endpoints.md). The same command goes on after a kill.
-
-    Independent trainings: --runs 200 --config CONFIG trains so many small models, each with a worst-case user or
-    without it by its own coin, and certifies by Clopper-Pearson. The same command goes on after a kill. Exit code 3 if
-    a claim is violated.
+    NAME; a reference named endpoint:NAME stands there too (docs/endpoints.md).
     """
-    files = {"--model": model, "--reference": reference, "--held-in": held_in, "--held-out": held_out}
-    its = {"--set": set_, "--processes": processes, "--documents": documents, "--seed": seed, "--threshold": threshold}
-    if runs is not None or config is not None:
-        others = {**files, "--plan": plan, "--endpoint": endpoint, "--training": training, "--texts": texts}
-        strange = next((option for option, value in others.items() if value), None)
-        if runs is None or config is None or strange:
-            wrong = f"{strange} is of the other form" if strange else f"--{'config' if runs else 'runs'} is missing"
-            raise InputError(f"independent trainings take --runs and --config ({wrong}); a checkpoint takes neither")
-        _audit_trials(config, set_, out, runs, processes, target, documents, seed, threshold, claim)
-    strange = next((option for option, value in its.items() if value not in (None, [])), None)
-    if model is None or not reference or held_in is None or held_out is None or strange:
-        missing = (
-            f"{strange} goes with --runs" if strange else f"{next(o for o, v in files.items() if not v)} is missing"
-        )
-        raise InputError(
-            f"audit a checkpoint with --model, --reference, --held-in and --held-out ({missing}), or train many models"
-            " with --runs and --config"
-        )
-    for option, value, choices in (("--assignment", assignment, _ASSIGNMENTS), ("--texts", texts, _TEXTS)):
-        if value is not None and value not in choices:
-            raise InputError(f"{option} {value}: choose {', '.join(choices)}")
-    remote = _remote(
-        endpoint,
-        tokenizer=tokenizer,
-        context=context,
-        api_key_env=api_key_env,
-        requests_per_minute=requests_per_minute,
-        concurrency=concurrency,
-        timeout=timeout,
-        max_tries=max_tries,
-        price_per_million=price_per_million,
-        max_tokens_sent=max_tokens_sent,
-    )
-    _look_for([*([] if remote else [model]), *reference], [held_in, held_out, training, plan])
+    content = _content(config, _nested({_KEYS.get(name, name): its for name, its in called.params.items()}))
+    references = content.get("reference") or []
+    models = [references] if isinstance(references, str) else [*references]
+    models += [] if "endpoint" in content else [content["model"]]
+    _look_for(models, [content[key] for key in _FILES if key in content])
 
-    from heldin.attacks.config import AttackConfig
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.bounds.claims import parse_claim, plan_claim
-    from heldin.bounds.verdict import Assignment
-    from heldin.corpus.sources.rows import Columns
-    from heldin.jobs.checkpoint.audit import CheckpointAudit, audit_checkpoint
+    from heldin.jobs.checkpoint.audit import audit_checkpoint
+    from heldin.jobs.checkpoint.config import parse_checkpoint
 
-    claims = [parse_claim(text) for text in claim or []] + ([plan_claim(plan)] if plan else [])
-    folder = out or Path("runs") / name
-    job = CheckpointAudit(
-        model=model,
-        reference=reference[0],
-        others=tuple(reference[1:]),
-        held_in=held_in,
-        held_out=held_out,
-        columns=Columns(user=user, text=text, id=id),
-        name=name,
-        skip_bad_lines=skip_bad_lines,
-        assignment=Assignment(assignment),
-        claims=tuple(claims),
-        plan=plan,
-        training=training,
-        documents=None if texts is None else "fresh" if texts == "fresh" else "training",
-        max_texts_per_user=max_texts_per_user,
-        attack=AttackConfig(max_characters=max_characters, reference=reference[0]),
-        decision=thresholds(exclude_auroc, exclude_tpr),
-        remote=remote,
-    )
+    checked = parse_checkpoint(content, "" if config is None else str(config), _options(called))
+    folder = out or Path("runs") / checked.name
     with interruptible():
-        finish(audit_checkpoint(job, folder, reporter_for_this_terminal(), command=command_line()), folder)
+        record = audit_checkpoint(checked.job(), folder, reporter_for_this_terminal(), command=command_line())
+        finish(record, folder, json=json)
 
 
-_ASSIGNMENTS = ("coin", "fixed", "unknown")
-_TEXTS = ("fresh", "training")
+# options by the key of a config that they set, where it is another or none
+_KEYS = {
+    "claim": "claims",
+    "user": "columns.user",
+    "text": "columns.text",
+    "id": "columns.id",
+    "max_characters": "attack.max_characters",
+    "exclude_auroc": "decision.auroc",
+    "exclude_tpr": "decision.tpr",
+    "endpoint": "endpoint.url",
+    **{
+        name: f"endpoint.{name}"
+        for name in (
+            "tokenizer",
+            "context",
+            "api_key_env",
+            "requests_per_minute",
+            "concurrency",
+            "timeout",
+            "max_tries",
+            "price_per_million",
+            "max_tokens_sent",
+        )
+    },
+    **dict.fromkeys(("config", "out", "quiet", "json"), ""),
+}
+_NEEDED = ("model", "reference", "held_in", "held_out")
+_FILES = ("held_in", "held_out", "training", "plan")
 _DATA = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst", ".bz2")
 
 
-def _look_for(models: list[str], files: list[Path | None]) -> None:
+def _options(called: typer.Context) -> dict[str, str]:
+    """By the key of a config, the options that were given, as a person writes them."""
+    given = [name for name, its in called.params.items() if its not in (None, [], ())]
+    return {_KEYS.get(name, name): f"--{name.replace('_', '-')}" for name in given}
+
+
+def _nested(options: dict[str, Any]) -> dict[str, Any]:
+    """Options that were given, by dotted key, as the sections of a config."""
+    content: dict[str, Any] = {}
+    for key, value in options.items():
+        if key and value not in (None, [], ()):
+            *sections, last = key.split(".")
+            section = content
+            for part in sections:
+                section = section.setdefault(part, {})
+            section[last] = str(value) if isinstance(value, Path) else value
+    return content
+
+
+def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """The file's content with the options over it; refuses what no audit can do without."""
+    content = given
+    if config is not None:
+        from heldin.jobs.config import merged, read_config
+
+        content = merged(read_config(config), given)
+    missing = next((key for key in _NEEDED if not content.get(key)), None)
+    if missing is not None:
+        raise InputError(
+            f"audit a checkpoint with --model, --reference, --held-in and --held-out, here or in --config"
+            f" (--{missing.replace('_', '-')} is missing); heldin audit-training audits how models are trained"
+        )
+    options = content.get("endpoint")
+    if isinstance(options, dict) and "url" not in options:
+        raise InputError(f"--{next(iter(options)).replace('_', '-')} goes with --endpoint")
+    return content
+
+
+def _look_for(models: Sequence[Any], files: Sequence[Any]) -> None:
     """Look at what is named before anything is imported, let alone asked of a hub."""
     for file in files:
-        if file is not None and not file.exists():
+        if isinstance(file, str) and "$" not in file and not Path(file).exists():
             raise InputError(f"no such file or folder: '{file}'")
     for model in models:
+        if not isinstance(model, str) or "$" in model:
+            continue
         named = Path(model)
         if named.is_file():
             kind = "a file of texts" if named.suffix in _DATA else "a file"
@@ -189,58 +229,3 @@ def _look_for(models: list[str], files: list[Path | None]) -> None:
         # Path drops a leading "./", so that the name itself is looked at
         if not named.exists() and (beside or model.startswith(("/", ".", "~")) or model.count("/") > 1):
             raise InputError(f"no such model folder: '{model}' (a hub name has no folder before it that exists here)")
-
-
-def _remote(url: str | None, **options: Any) -> "Remote | None":
-    """How the target is reached; None for a model that is loaded here."""
-    given = {name: value for name, value in options.items() if value is not None}
-    if url is None:
-        if given:
-            raise InputError(f"--{next(iter(given)).replace('_', '-')} goes with --endpoint")
-        return None
-    from heldin.jobs.checkpoint.endpoint import Remote
-    from heldin.models.endpoint_client import Endpoint
-
-    pace = {n: given[n] for n in ("requests_per_minute", "concurrency", "timeout", "max_tries") if n in given}
-    return Remote(
-        Endpoint(url, options["api_key_env"], **pace),
-        tokenizer=options["tokenizer"],
-        context=options["context"],
-        price=options["price_per_million"],
-        max_tokens_sent=options["max_tokens_sent"],
-    )
-
-
-def _audit_trials(
-    path: Path,
-    overrides: list[str] | None,
-    out: Path | None,
-    runs: int,
-    processes: int | None,
-    target: str,
-    documents: int | None,
-    seed: int | None,
-    threshold: float | None,
-    claims: list[str] | None,
-) -> NoReturn:
-    """The second form of ``heldin audit``."""
-    from heldin.base.progress import reporter_for_this_terminal
-    from heldin.bounds.claims import parse_claim
-    from heldin.jobs.config import load_config
-    from heldin.jobs.retraining.engine import audit_trainings
-    from heldin.jobs.retraining.job import TrainingsAudit, target_of
-
-    config = load_config(path, [*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
-    stated = [parse_claim(text) for text in claims or []]
-    job = TrainingsAudit(
-        config=config,
-        runs=runs,
-        target=target_of(target),
-        documents=documents,
-        claims=tuple((claim.epsilon, claim.delta) for claim in stated),
-        threshold=threshold,
-    )
-    folder = out or Path("runs") / config.name
-    with interruptible():
-        record = audit_trainings(job, folder, reporter_for_this_terminal(), command=command_line(), processes=processes)
-        finish(record, folder)

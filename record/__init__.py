@@ -1,1 +1,1 @@
-"""The record of an audit: the document, its environment, comparisons."""
+"""What is kept of an audit: the typed document, its migrations, masking, comparing."""

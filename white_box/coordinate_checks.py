@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.audit.white_box.regular_checks import Tensors, direction_check, regular_checks
 from heldin.base.coins import keyed_digest
 from heldin.finetune.units import PrivateTraining
 from heldin.white_box import laws
@@ -17,6 +16,7 @@ from heldin.white_box.canaries import Array
 from heldin.white_box.check import LEVEL, Check, tested
 from heldin.white_box.coins import flat
 from heldin.white_box.laws import Found
+from heldin.white_box.regular_checks import Tensors, direction_check, regular_checks
 from heldin.white_box.runs import Run, changed, releases
 from heldin.white_box.stage import Stage
 from heldin.white_box.trainers import Trainer

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import yaml
 
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
@@ -92,6 +93,37 @@ def test_it_takes_no_folder_of_a_run_or_of_another_audit(call, finished, files, 
     code, _, err = call(*_arguments(finished, files, out), "--assignment", "coin")
     assert code == 2
     assert "holds no such audit" in err
+
+
+def test_an_audit_from_a_file_is_that_of_its_options_and_options_win(call, finished, files, tmp_path):
+    arguments = _arguments(finished, files, tmp_path / "a")
+    code, out, err = call(*arguments, "--json")
+    assert code == 0, err
+    answer = json.loads(out)
+    assert (answer["kind"], answer["folder"]) == ("audit", str(tmp_path / "a"))
+    given = dict(zip(arguments[1::2], map(str, arguments[2::2]), strict=True))
+    content = {
+        "name": "another",
+        "model": given["--model"],
+        "reference": given["--reference"],
+        "held_in": given["--held-in"],
+        "held_out": given["--held-out"],
+        "columns": {"user": given["--user"], "text": given["--text"], "id": given.get("--id")},
+        "audit": {"resamples": 200},
+        "claims": ["epsilon=4,delta=1e-5"],
+    }
+    path = tmp_path / "audit.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("audit", "--config", path, "--out", tmp_path / "b", "--name", "mine")
+    assert code == 0, err
+    one, other = (read_record(tmp_path / folder / "record.json") for folder in ("a", "b"))
+    assert (other.name, other.resamples) == ("mine", 200)
+    assert [v.claim for v in other.judgement.verdicts] == ["epsilon 4 at delta 1e-05"]
+    assert [a.auroc.value for a in one.attacks] == [a.auroc.value for a in other.attacks]
+    path.write_text(yaml.safe_dump({**content, "column": {}, "seed": -1}), encoding="utf-8")
+    code, _, err = call("audit", "--config", path, "--out", tmp_path / "c")
+    assert (code, err.splitlines()[-3]) == (2, f"error: {path}: 2 errors")
+    assert "column: unknown key; did you mean 'columns'?" in err
 
 
 def test_groups_that_differ_by_their_words_do_not_blame_the_model(call, finished, tmp_path):
@@ -236,10 +268,10 @@ def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, t
         ),
         (["--training", other], "other.jsonl line 1: no column 'author', 'body'; the columns here are user, text"),
         (["--training", tmp_path / "no.jsonl"], f"no such file or folder: '{tmp_path / 'no.jsonl'}'"),
-        (["--texts", "old"], "--texts old: choose fresh, training"),
-        (["--exclude-auroc", "0.5"], "--exclude-auroc 0.5: Input should be greater than 0.5"),
-        (["--exclude-auroc", "1"], "--exclude-auroc 1.0: Input should be less than 1"),
-        (["--exclude-tpr", "0.05"], "tpr 0.05 is not above fpr 0.05: guessing alone reaches it"),
+        (["--texts", "old"], "--texts: Input should be 'fresh' or 'training' (found 'old')"),
+        (["--exclude-auroc", "0.5"], "--exclude-auroc: Input should be greater than 0.5 (found 0.5)"),
+        (["--exclude-auroc", "1"], "--exclude-auroc: Input should be less than 1 (found 1.0)"),
+        (["--exclude-tpr", "0.05"], "decision: tpr 0.05 is not above fpr 0.05: guessing alone reaches it"),
     ):
         code, _, err = call(*arguments, *extra)
         assert (code, err.splitlines()[-1]) == (2, f"error: {said}")

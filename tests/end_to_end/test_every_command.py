@@ -18,7 +18,7 @@ from heldin.studies.mean_estimation import Task
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOW = {"audit-trainer", "study mean-estimation", "study proposition"}
-ELSEWHERE = ("audit", "audit-training")  # these answer as `heldin run` does, and test_audit_command.py calls them
+ELSEWHERE = ("audit", "audit-training")  # test_audit_command.py and test_audit_training.py ask them for JSON
 PRIVATE = ["--steps", 10, "--delta", 1e-5, "--noise-multiplier", 2]
 UNIT = ["--sampling-rate", 0.1]
 TRAINER = ["--kind", "uls", "--population", 20, "--cohort", 5, "--canaries", 200, "--seeds", 1, "--one-process"]
@@ -30,7 +30,10 @@ def _leaves(command, name=""):
         yield from _leaves(below, dotted) if hasattr(below, "commands") else [(dotted, below)]
 
 
-COMMANDS = {name: c for name, c in _leaves(typer.main.get_command(cli.app)) if name not in ELSEWHERE}
+COMMANDS = dict(_leaves(typer.main.get_command(cli.app)))
+CALLED = [
+    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in COMMANDS if name not in ELSEWHERE
+]
 
 
 @pytest.fixture
@@ -82,7 +85,7 @@ def small_studies(monkeypatch):
     monkeypatch.setattr(effective_noise, "effective_noise", lambda: rows)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in COMMANDS])
+@pytest.mark.parametrize("name", CALLED)
 def test_every_command_answers_in_strict_json(call, arguments, name, request):
     if name.startswith("study"):
         request.getfixturevalue("small_studies")

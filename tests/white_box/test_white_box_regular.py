@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from heldin.audit.white_box import regular_checks
-from heldin.white_box import laws
+from heldin.white_box import laws, regular_checks
 from heldin.white_box.check import LEVEL
 from heldin.white_box.laws import SEEN
 
