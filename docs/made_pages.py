@@ -79,7 +79,7 @@ def api_page() -> str:
 
     names = [name for name in getattr(heldin, "__all__", ()) if not name.startswith("__")]
     rooms = "\n".join(f"api-{room}" for room in ROOMS)
-    blocks = [_public(f"heldin.{name}", getattr(heldin, name)) for name in names]
+    blocks = [f"### `heldin.{name}`\n\n{_public(f'heldin.{name}', getattr(heldin, name))}" for name in names]
     return "\n\n".join(
         [
             "# Python API",
@@ -92,11 +92,14 @@ def api_page() -> str:
 
 
 def _public(name: str, thing: Any) -> str:
-    """One public name; the room that it comes from has its entry in the index."""
+    """One public name. Its entry in the index is that of the module that it comes from."""
     if isinstance(thing, ModuleType):
-        return f"### `{name}`\n\n" + _rest("automodule", thing.__name__, "no-index:", "imported-members:")
+        if (names := getattr(thing, "__all__", None)) is None:
+            return _rest("automodule", thing.__name__, "no-index:")
+        blocks = [_public(f"{name}.{child}", getattr(thing, child)) for child in names]
+        return "\n\n".join([inspect.cleandoc(thing.__doc__ or ""), *blocks])
     kind = "autoclass" if inspect.isclass(thing) else "autofunction" if callable(thing) else "autodata"
-    return f"### `{name}`\n\n" + _rest(kind, name, "no-index:")
+    return _rest(kind, name, "no-index:")
 
 
 def _rest(kind: str, name: str, *options: str) -> str:

@@ -67,6 +67,8 @@ def test_public_names_are_those_of_the_package(made_pages, monkeypatch):
     for line in ("autofunction:: heldin.bound", "autoclass:: heldin.Claim", "automodule:: heldin.elsewhere"):
         assert f".. {line}\n" in page
     assert ".. autodata:: heldin.LEVEL\n" in page
+    names["account"].__all__, names["account"].uls = ["uls"], len
+    assert ".. autofunction:: heldin.account.uls\n" in made_pages.api_page()
     assert "__version__" not in page
     monkeypatch.delattr(heldin, "__all__")
     assert "## Public names" not in made_pages.api_page()
