@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 
 PILOT = 0.25  # of the trainings; simulated against a half and against ROC bands in docs/independent-trainings.md
 BOUND = "Clopper-Pearson, one threshold"
-COVERAGE = 0.995  # lowest of 2,000 simulated audits a mechanism: tests/jobs/test_trial_bounds.py, -m slow
+COVERAGE = 0.995  # lowest of 2,000 simulated audits a mechanism: tests/bounds/test_trainings.py, -m slow
 WORST_CASE_USER = "worst-case user"
 _COIN = Assignment.COIN
 

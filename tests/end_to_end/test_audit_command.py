@@ -109,6 +109,7 @@ def test_an_audit_from_a_file_is_that_of_its_options_and_options_win(call, finis
         "held_in": given["--held-in"],
         "held_out": given["--held-out"],
         "columns": {"user": given["--user"], "text": given["--text"], "id": given.get("--id")},
+        "attack": {"max_characters": 200},
         "audit": {"resamples": 200},
         "claims": ["epsilon=4,delta=1e-5"],
     }
