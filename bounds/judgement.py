@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict
 
 from heldin.base.errors import InputError
+from heldin.base.tabular import Tabular
 from heldin.bounds import verdict
 from heldin.bounds.rules import RULES, plan_rule
 from heldin.bounds.scores import LabelledScores
@@ -56,7 +57,7 @@ class RefusedBound:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgement(Tabular):
     """What scores say.
 
     Attributes:
@@ -85,6 +86,21 @@ class Judgement:
         """3 if a claim is violated with certainty at its level, 4 if only by indication, else 0."""
         codes = [v.exit_code for v in self.verdicts]
         return 3 if 3 in codes else max(codes, default=0)
+
+    def heading(self) -> str:
+        """The gravest verdict, or why there is none."""
+        if not self.verdicts:
+            return f"Nothing can be said: {'; '.join(its.reason for its in self.refused)}"
+        its = self.verdict
+        return f"{its.outcome.capitalize()} ({its.standing}): {its.reason}"
+
+    def notes(self) -> Sequence[str]:
+        """Warnings of all verdicts, each once."""
+        return tuple(dict.fromkeys(text for its in self.verdicts for text in its.warnings))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The bounds, each with its own level."""
+        return [{**asdict(b), "standing": b.standing.value, "delta": self.delta} for b in self.bounds]
 
     def as_dict(self) -> dict[str, Any]:
         """bounds: [{name, epsilon_lower, level, standing, coverage}], refused: [{name, reason}], verdict: {...}."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from heldin.base.errors import InputError, TooFewUsers
+from heldin.base.tabular import Tabular
 from heldin.bounds import one_run
 from heldin.bounds.guessing import Guesses, Try, guessed_out
 from heldin.bounds.scores import check_alpha
@@ -72,7 +73,7 @@ class ClaimPower:
 
 
 @dataclass(frozen=True)
-class Power:
+class Power(Tabular):
     """The answer of `heldin power`. expected_gaussian: for Gaussian mechanisms only."""
 
     users: int
@@ -84,6 +85,22 @@ class Power:
     expected_fdp: Expected
     expected_gaussian: Expected
     claims: tuple[ClaimPower, ...] = ()
+
+    def heading(self) -> str:
+        """What so many users can certify at most."""
+        return (
+            f"{self.users} users by coin can certify at most epsilon {self.largest.paid:.3g} at delta"
+            f" {self.delta:g}, if every guess is right"
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What the assumed attacker certifies, by bound: median, 5 % and 95 % quantile of epsilon over audits."""
+        named = (
+            ("one-run", self.expected_one_run),
+            ("one-run f-DP", self.expected_fdp),
+            ("one-run Gaussian, for Gaussian mechanisms only", self.expected_gaussian),
+        )
+        return [{"bound": name, "auroc": self.auroc, **dataclasses.asdict(its)} for name, its in named]
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name, nested."""

@@ -1,6 +1,7 @@
 """The configuration of a run: YAML checked by pydantic, all errors at once, the nearest valid key suggested."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -173,10 +174,15 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         InputError: no such file, broken YAML, or a config with errors, all of which are listed.
     """
-    content = read_config(path)
+    return parse_config(with_overrides(read_config(path), overrides), str(path))
+
+
+def with_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The content with ``a.b=value`` overrides applied. Raises InputError for an override that is none."""
+    changed = deepcopy(dict(content))
     for override in overrides:
-        _override(content, override)
-    return parse_config(content, str(path))
+        _override(changed, override)
+    return changed
 
 
 def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -33,14 +33,14 @@ from heldin.reports.wording import breakable, percent
 TEMPLATE = Path(__file__).with_name("report.typ")
 
 
-def write_report(folder: Path) -> Path:
-    """Make ``folder``/report.pdf from ``folder``/record.json. Returns the PDF's path.
+def write_report(folder: Path, to: Path | None = None) -> Path:
+    """Make a PDF from ``folder``/record.json, at ``to`` or ``folder``/report.pdf. Returns its path.
 
     Raises:
         InputError: no readable record in ``folder``.
     """
     record = read_record(folder / "record.json")
-    path = folder / "report.pdf"
+    path = to or folder / "report.pdf"
     with tempfile.TemporaryDirectory() as scratch:
         workplace = Path(scratch)
         drawn = _drawn(record)

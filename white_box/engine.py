@@ -16,6 +16,7 @@ import numpy as np
 
 from heldin.base.coins import keyed_digest
 from heldin.base.errors import InputError
+from heldin.base.tabular import Tabular
 from heldin.bounds.estimates import EpsilonEstimate, andrew_estimate
 from heldin.bounds.judgement import Judgement, evaluate
 from heldin.bounds.verdict import Outcome, Standing, Verdict
@@ -33,7 +34,7 @@ from heldin.white_box.trainers import Trainer, loop_trainer
 
 
 @dataclass(frozen=True)
-class TrainerAudit:
+class TrainerAudit(Tabular):
     """What was found.
 
     Attributes:
@@ -85,6 +86,19 @@ class TrainerAudit:
     def exit_code(self) -> int:
         """3 certified violation of the accountant's curve; 4 an alarm: not the stated mechanism; 0 otherwise."""
         return self.verdict.exit_code
+
+    def heading(self) -> str:
+        """The verdict."""
+        its = self.verdict
+        return f"{its.outcome.capitalize()} ({its.standing}) on {its.claim}: {its.reason}"
+
+    def notes(self) -> Sequence[str]:
+        """What was tested with which smallest deviation, and what was not."""
+        return [*tested_lines(self.checks), *untested_lines(self.checks)]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The checks."""
+        return [{**dataclasses.asdict(check), "alarm": check.alarm} for check in self.checks]
 
     def as_dict(self) -> dict[str, Any]:
         """Every number, nested, with the fields of Judgement.as_dict."""

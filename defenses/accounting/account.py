@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from heldin.base.errors import InputError
+from heldin.base.tabular import Tabular
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.comparison_accountants import black_box_epsilon, rdp_epsilon
@@ -21,7 +23,7 @@ from heldin.defenses.mechanism import Guarantee, Mechanism
 
 
 @dataclass(frozen=True)
-class AccountRow:
+class AccountRow(Tabular):
     """One mechanism's numbers. epsilon_black_box is inf where the conversion diverges.
 
     auroc_bound, tpr_at_1pct_fpr_bound: what no user-level attacker exceeds in expectation; None at the example level
@@ -43,6 +45,18 @@ class AccountRow:
     label: str | None = None
     assumed_epsilon: float | None = None
     warnings: tuple[str, ...] = ()
+
+    def heading(self) -> str:
+        """The guarantee."""
+        return self.label or f"epsilon {self.epsilon:.4g} at delta {self.delta:g} per {self.unit}"
+
+    def notes(self) -> Sequence[str]:
+        """Warnings."""
+        return self.warnings
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row: every number by name."""
+        return [{name: value for name, value in self.as_dict().items() if name not in ("label", "warnings")}]
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name; epsilon_black_box may be inf."""

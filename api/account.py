@@ -1,0 +1,24 @@
+"""What mechanisms cost and promise: `heldin account` for people who write Python.
+
+>>> import heldin
+>>> row = heldin.account.uls(users=1024, cohort=16, steps=1000, delta=1e-6, target_epsilon=4)
+>>> round(row.noise_multiplier, 3), round(row.auroc_bound, 2)
+(0.928, 0.69)
+"""
+
+from pathlib import Path
+
+from heldin.defenses.accounting.account import AccountRow as AccountRow
+from heldin.defenses.accounting.account import account_els as els
+from heldin.defenses.accounting.account import account_example as example
+from heldin.defenses.accounting.account import account_group as group
+from heldin.defenses.accounting.account import account_plan
+from heldin.defenses.accounting.account import account_uls as uls
+from heldin.defenses.plan_file import read_plan
+
+__all__ = ["AccountRow", "els", "example", "group", "plan", "uls"]
+
+
+def plan(path: str | Path) -> AccountRow:
+    """The numbers of a plan.json, computed anew. Raises InputError for a file that is no plan."""
+    return account_plan(read_plan(Path(path)))

@@ -1,0 +1,190 @@
+"""Runs and audits, and what they found."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heldin.api.claims import Stated, claims_of
+from heldin.audit.bootstrap import Estimate
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter, Reporter, reporter_for_this_terminal
+from heldin.base.tabular import Tabular
+from heldin.bounds.verdict import Verdict
+from heldin.record.document import Record, read_record
+
+Source = str | Path
+
+
+@dataclass(frozen=True, eq=False)
+class AuditResult(Tabular):
+    """What a run or an audit found.
+
+    Attributes:
+        record: everything, as it stands in record.json; an internal document.
+        folder: of the run or audit.
+    """
+
+    record: Record
+    folder: Path
+
+    @property
+    def answer(self) -> str:
+        """In one of four words: leaks, no leak found, inconclusive, not valid."""
+        return self.record.decision.decision.answer.value
+
+    @property
+    def headline(self) -> str:
+        """The answer in a sentence or two."""
+        return self.record.decision.headline
+
+    @property
+    def auroc(self) -> Estimate:
+        """Of the leading attack, over users, with its 95 % interval: an estimate."""
+        return self.record.primary().auroc
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The gravest verdict on what was claimed; None where too few users support any."""
+        return self.record.judgement.verdict if self.record.judgement.verdicts else None
+
+    @property
+    def exit_code(self) -> int:
+        """3 if a claim is violated with certainty at its level, 4 if only by indication, else 0."""
+        return self.record.judgement.exit_code
+
+    def heading(self) -> str:
+        """The headline."""
+        return self.headline
+
+    def notes(self) -> Sequence[str]:
+        """What stands before the answer."""
+        return self.record.decision.notes
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The attacks, the leading one first."""
+        return [
+            {
+                "attack": its.attack,
+                "aggregation": its.aggregation,
+                "auroc": its.auroc.value,
+                "lower": its.auroc.lower,
+                "upper": its.auroc.upper,
+                "adjusted_p": its.adjusted_p,
+            }
+            for its in self.record.attacks
+        ]
+
+    def write_pdf(self, path: Source) -> Path:
+        """Write the report to ``path`` and return it. Raises InputError for a folder that cannot be written."""
+        from heldin.reports.pdf import write_report
+
+        return write_report(self.folder, Path(path))
+
+
+def run(
+    config: Source | Mapping[str, Any],
+    *,
+    out: Source | None = None,
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
+) -> AuditResult | None:
+    """Corpus to report, as `heldin run`: split users by coin, fine-tune, attack, and judge.
+
+    The same call again goes on where a killed run stopped.
+
+    Args:
+        config: a YAML file, or its content.
+        out: the run folder (default: runs/NAME).
+        overrides: such as "finetune.epochs=3".
+        quiet: show no progress.
+
+    Returns:
+        What was found; None where a filter halted training, which leaves no model.
+
+    Raises:
+        InputError: a config with errors, or input that cannot be used.
+        ResumableError: training diverged.
+    """
+    from heldin.jobs.config import load_config, parse_config, with_overrides
+    from heldin.jobs.run.pipeline import run as _run
+
+    if isinstance(config, Mapping):
+        checked = parse_config(with_overrides(config, overrides), "config")
+    else:
+        checked = load_config(Path(config), overrides)
+    folder = Path(out) if out is not None else Path("runs") / checked.name
+    record = _run(checked, folder, _reporter(quiet), command=_called("run"))
+    return None if record is None else AuditResult(record, folder)
+
+
+def audit_model(
+    model: Source,
+    *,
+    reference: Source | Sequence[Source],
+    held_in: Source,
+    held_out: Source,
+    user: str = "user",
+    text: str = "text",
+    claims: Sequence[Stated] = (),
+    out: Source | None = None,
+    quiet: bool = False,
+    **options: Any,
+) -> AuditResult:
+    """Audit a checkpoint that someone else trained, as `heldin audit`: nothing is trained.
+
+    Args:
+        model: folder or hub name, also of a LoRA adapter.
+        reference: models that were not trained on these users; the first leads.
+        held_in: file of texts of users that were trained on.
+        held_out: file of texts of users that were not.
+        user: column that names the user.
+        text: column that holds the text.
+        claims: to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6); a plan's curve is ``plan=``.
+        out: folder for the results (default: runs/NAME).
+        quiet: show no progress.
+        options: any other key of an audit's config by name (``jobs.checkpoint.config.CheckpointConfig``), such as
+            ``assignment="coin"``, ``plan="plan.json"`` or ``attack={"max_characters": 2000}``.
+
+    Returns:
+        What was found. Its standing is indicative: who was held in is asserted.
+
+    Raises:
+        InputError: options with errors, or input that cannot be used.
+    """
+    from heldin.jobs.checkpoint.audit import audit_checkpoint
+    from heldin.jobs.checkpoint.config import parse_checkpoint
+
+    curves = [its.label for its in claims_of(claims) if its.is_curve]
+    if curves:
+        raise InputError(f"claims has {curves[0]}: give the plan's file as plan=, of which the audit keeps a copy")
+    named = [reference] if isinstance(reference, str | Path) else reference
+    content = {
+        "model": str(model),
+        "reference": [str(name) for name in named],
+        "held_in": str(held_in),
+        "held_out": str(held_out),
+        "claims": [f"epsilon={its.epsilon!r},delta={its.delta!r}" for its in claims_of(claims)],
+        **options,
+        "columns": {"user": user, "text": text, **options.get("columns", {})},
+    }
+    checked = parse_checkpoint(content, "audit_model")
+    folder = Path(out) if out is not None else Path("runs") / checked.name
+    record = audit_checkpoint(checked.job(), folder, _reporter(quiet), command=_called("audit_model"))
+    return AuditResult(record, folder)
+
+
+def load_record(folder: Source) -> AuditResult:
+    """What a finished run or audit found, also one by an earlier heldin. Raises InputError where there is none."""
+    return AuditResult(read_record(Path(folder) / "record.json"), Path(folder))
+
+
+def _reporter(quiet: bool) -> Reporter:
+    return LineReporter(lambda line: None) if quiet else reporter_for_this_terminal()
+
+
+def _called(function: str) -> str:
+    """How the record says that this was called: the function, and the script if there is one."""
+    script = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else ""
+    return f"heldin.{function}(...)" + (f" in {script}" if script.endswith(".py") else "")

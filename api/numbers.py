@@ -1,0 +1,95 @@
+"""From arrays of scores to bounds and verdicts, and what an audit could certify beforehand."""
+
+from collections.abc import Sequence
+from typing import TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from heldin.api.claims import Stated, claims_of
+from heldin.base.errors import InputError
+from heldin.bounds.csv_scores import bound_scores
+from heldin.bounds.judgement import Judgement
+from heldin.bounds.power import Power
+from heldin.bounds.power import power as _power
+from heldin.bounds.scores import LabelledScores
+from heldin.bounds.verdict import Design, assignment_named
+
+
+class DesignOptions(TypedDict, total=False):
+    """How scores came about; see ``bounds.verdict.Design``."""
+
+    independent_trainings: bool
+    reference_on_one_side: bool
+    blind_p_value: float | None
+    guesses: int | None
+    thresholds: tuple[float, ...]
+    attacks: int
+    alpha: float
+    gaussian: bool
+
+
+def bound(
+    scores: ArrayLike,
+    member: ArrayLike,
+    *,
+    assignment: str = "unknown",
+    users: Sequence[str] | None = None,
+    higher_is: str = "member",
+    delta: float | None = None,
+    claims: Sequence[Stated] = (),
+    **design: Unpack[DesignOptions],
+) -> Judgement:
+    """Lower bounds on epsilon per user, and a verdict on each claim, from any tool's scores.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> member = rng.random(1000) < 0.5
+    >>> found = bound(rng.normal(2.0 * member), member, assignment="coin", claims=["epsilon=1,delta=1e-5"])
+    >>> found.verdict.outcome.value, found.verdict.standing.value, found.exit_code
+    ('violated', 'certified', 3)
+
+    Args:
+        scores: one for each user, shape (m,).
+        member: whether each was held in, shape (m,).
+        assignment: how membership came about: coin (one fair coin for each user, independent of all others), fixed
+            (anything else that is known) or unknown.
+        users: names for messages, shape (m,); row numbers where not given.
+        higher_is: whom a higher score speaks for: member or non-member.
+        delta: of the bounds; None takes the first claim's.
+        claims: to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6).
+        design: what else was fixed before looking, by the names of ``DesignOptions``.
+
+    Returns:
+        Every bound that is valid for the design, those that are refused with the reason, and the verdicts.
+
+    Raises:
+        InputError: scores that are not finite or have no membership, a missing delta, an unknown word.
+        TooFewUsers: nothing can be said of so few users.
+    """
+    values, held_in = np.asarray(scores, dtype=np.float64), np.asarray(member)
+    if held_in.dtype != np.bool_ and not np.isin(held_in, (0, 1)).all():
+        raise InputError("member must be True or 1 for held in and False or 0 for held out, one for each score")
+    names = None if users is None else tuple(map(str, users))
+    labelled = LabelledScores(values, held_in.astype(np.bool_), names)
+    stated = Design(assignment_named(assignment), coins_stated=True, **design)
+    return bound_scores(labelled, stated, higher_is=higher_is, delta=delta, claims=claims_of(claims))
+
+
+def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Stated] = ()) -> Power:
+    """What an audit of so many users, each held in by a coin, could certify or falsify, before it is paid for.
+
+    >>> found = power(500, 0.75)
+    >>> round(found.largest.paid, 1)
+    4.7
+
+    Args:
+        users: whose membership is decided by coin.
+        auroc: that the attack is expected to reach.
+        delta: of the statements.
+        claims: each is asked for on its own.
+
+    Raises:
+        InputError: too few users or too many, or an AUROC outside [0.5, 1).
+    """
+    return _power(users, auroc, delta, claims=claims_of(claims))

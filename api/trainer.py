@@ -1,0 +1,57 @@
+"""White-box audit of anybody's private training step."""
+
+from pathlib import Path
+from typing import Literal
+
+from heldin.base.coins import new_key
+from heldin.base.progress import LineReporter, reporter_for_this_terminal
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.plan_file import read_plan
+from heldin.white_box import engine
+from heldin.white_box.engine import TrainerAudit
+from heldin.white_box.trainers import PrivateStep, loop_trainer, stepwise
+
+
+def audit_trainer(
+    step: PrivateStep | None,
+    mechanism: Mechanism | str | Path,
+    *,
+    trainings: int = 3,
+    canaries: int = 2000,
+    directions: Literal["coordinate", "random"] = "coordinate",
+    processes: bool = False,
+    quiet: bool = False,
+) -> TrainerAudit:
+    """Whether ``step`` runs ``mechanism``: canary gradients by coin, every noised step watched, the step taken apart.
+
+    Args:
+        step: one private step, with the signature of ``finetune.private.private_gradient``: from model, training,
+            number of the step and all token sequences it leaves in ``.grad`` what its optimizer would see
+            (docs/white-box.md); None audits heldin's own trainer.
+        mechanism: that the step is said to run, or its plan.json.
+        trainings: each with a key, coins and canaries of its own.
+        canaries: of each training.
+        directions: of the canaries' gradients: "coordinate" is tight against the accountant, "random" is over all
+            parameters.
+        processes: train in two processes too, for which ``step`` must be a function of a module that can be imported.
+        quiet: show no progress.
+
+    Returns:
+        Bounds and verdict from the coins, every check, and the alarms.
+
+    Raises:
+        InputError: a mechanism that is not tested here, or too few or too many canaries.
+    """
+    stated = mechanism if isinstance(mechanism, Mechanism) else read_plan(Path(mechanism))
+    reporter = LineReporter(lambda line: None) if quiet else reporter_for_this_terminal()
+    parts = engine.parts(trainings, processes=processes)
+    with reporter.track("white-box audit", parts, "parts") as advance:
+        return engine.audit_trainer(
+            stated,
+            [new_key() for _ in range(trainings)],
+            canaries=canaries,
+            directions=directions,
+            trainer=loop_trainer if step is None else stepwise(step),
+            processes=processes,
+            advance=advance,
+        )

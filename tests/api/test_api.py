@@ -1,0 +1,187 @@
+"""The front door for people who write Python: light, typed, and the same numbers as the commands."""
+
+import doctest
+import importlib
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import heldin
+from heldin.base.progress import LineReporter
+from heldin.corpus.split import Part, Role
+from heldin.jobs.config import load_config
+from heldin.jobs.run.data import prepare_data
+from heldin.white_box import engine
+
+MEMBER = np.arange(400) % 2 == 0
+SCORES = np.random.default_rng(0).normal(2.0 * MEMBER)
+
+
+def test_importing_heldin_loads_nothing_else():
+    code = "import sys; before = set(sys.modules); import heldin; print(sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = json.loads(done.stdout.replace("'", '"'))
+    assert [name for name in loaded if name.startswith("heldin")] == ["heldin"]
+    assert not {"numpy", "torch", "pydantic", "pandas", "scipy"} & set(loaded)
+
+
+@pytest.mark.parametrize("name", heldin.__all__)
+def test_every_name_is_there_and_says_what_it_is(name):
+    assert getattr(heldin, name).__doc__
+    assert name in dir(heldin)
+
+
+def test_a_name_that_is_not_offered_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'heldin' has no attribute 'audits'"):
+        getattr(heldin, "audits")  # noqa: B009
+
+
+@pytest.mark.parametrize("module", ["account", "claims", "numbers"])
+def test_examples_in_docstrings_run(module):
+    found = doctest.testmod(importlib.import_module(f"heldin.api.{module}"))
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+def test_scores_in_arrays_give_what_a_csv_file_gives(call, tmp_path):
+    rows = [f"user {i:03},{float(s)!r},{int(m)}" for i, (s, m) in enumerate(zip(SCORES, MEMBER, strict=True))]
+    (tmp_path / "scores.csv").write_text("\n".join(["user,score,member", *rows]) + "\n", encoding="utf-8")
+    arguments = ["--assignment", "coin", "--claim", "epsilon=4,delta=1e-6", "--json"]
+    _, out, _ = call("bound", tmp_path / "scores.csv", *arguments)
+    found = heldin.bound(
+        SCORES, MEMBER.astype(int), assignment="coin", claims=[heldin.claim(4, 1e-6)], users=[r[:8] for r in rows]
+    )
+    assert json.loads(json.dumps(found.as_dict())) == json.loads(out)
+    turned = heldin.bound(-SCORES, MEMBER, assignment="coin", claims=[(4, 1e-6)], higher_is="non-member")
+    assert [b.epsilon_lower for b in turned.bounds] == pytest.approx([b.epsilon_lower for b in found.bounds])
+    frame = found.to_dataframe()
+    assert list(frame["name"]) == [b.name for b in found.bounds]
+    assert "(certified)" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"member": MEMBER[:-1]}, r"scores of shape \(400,\) but membership of shape \(399,\)"),
+        ({"member": MEMBER + 1}, "member must be True or 1 for held in and False or 0 for held out"),
+        ({"scores": np.where(MEMBER, np.nan, 1.0)}, "the score of row 1 is not|the score of row 0 is nan"),
+        ({"assignment": "coins"}, "assignment 'coins': choose coin, fixed, unknown"),
+        ({"claims": ["epsilon=4"]}, "claim 'epsilon=4' is not of the form"),
+        ({"claims": ()}, "delta is missing"),
+    ],
+)
+def test_what_cannot_be_bounded_is_one_line(changed, message):
+    given = {"scores": SCORES, "member": MEMBER, "assignment": "coin", "claims": ["epsilon=4,delta=1e-6"], **changed}
+    with pytest.raises(heldin.InputError, match=message):
+        heldin.bound(given.pop("scores"), given.pop("member"), **given)
+
+
+def test_too_few_users_are_an_error_of_their_own():
+    with pytest.raises(heldin.TooFewUsers, match="even all guesses right say nothing"):
+        heldin.bound([0.0, 1.0, 2.0], [False, True, True], assignment="coin", delta=1e-5)
+
+
+def test_markup_in_names_is_shown_and_not_run():
+    found = heldin.bound(SCORES, MEMBER, assignment="fixed", delta=1e-5)
+    assert "<script>" not in heldin.AuditResult._repr_html_(_Shouting(found))
+
+
+class _Shouting:
+    def __init__(self, found):
+        self._found = found
+
+    def heading(self):
+        return "<script>alert(1)</script>"
+
+    def notes(self):
+        return ["<script>"]
+
+    def rows(self):
+        return [{"<script>": "<script>"}]
+
+
+def test_a_finished_run_is_loaded_and_written_as_a_pdf(finished, tmp_path):
+    found = heldin.load_record(finished)
+    assert found.answer in ("leaks", "no leak found", "inconclusive", "not valid")
+    assert found.headline == found.heading() == found.record.decision.headline
+    assert found.auroc.lower <= found.auroc.value <= found.auroc.upper
+    assert found.verdict.claim == "none"
+    assert len(found.to_dataframe()) == len(found.record.attacks)
+    assert found.headline[:20] in found._repr_html_()
+    before = (finished / "report.pdf").stat().st_mtime_ns
+    assert found.write_pdf(tmp_path / "mine.pdf").read_bytes().startswith(b"%PDF")
+    assert (finished / "report.pdf").stat().st_mtime_ns == before
+    with pytest.raises(heldin.InputError, match="no record at"):
+        heldin.load_record(tmp_path)
+
+
+def test_a_run_of_a_file_or_of_its_content_goes_on_where_it_stands(finished, small_config):
+    assert heldin.run(small_config, out=finished, quiet=True).record == heldin.load_record(finished).record
+    with pytest.raises(heldin.InputError, match=r"config: 1 error\n  finetune.epoch: unknown key; did you mean"):
+        heldin.run({"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "m"}},
+                   overrides=["finetune.epoch=3"], quiet=True)  # fmt: skip
+    with pytest.raises(heldin.InputError, match=r"holds a run of another config \('finetune.epochs' differs\)"):
+        heldin.run(small_config, out=finished, overrides=["finetune.epochs=3"], quiet=True)
+
+
+def test_a_checkpoint_is_audited_as_the_command_does(finished, tmp_path):
+    data = prepare_data(load_config(finished / "config.yaml"), finished, LineReporter(lambda line: None))
+    files = {}
+    for role, name in ((Role.HELD_IN, "in"), (Role.HELD_OUT, "out")):
+        texts = [
+            {"author": user, "body": data.store.text(row)}
+            for user in data.ledger.users(role)
+            for row in data.ledger.parts[user][Part.ATTACKER]
+        ]
+        files[name] = tmp_path / f"{name}.jsonl"
+        files[name].write_text("".join(json.dumps(row) + "\n" for row in texts), encoding="utf-8")
+    record = heldin.load_record(finished).record
+    cache = next(p.parent for p in (finished / "checkpoints").rglob("config.json"))
+    reference = _reference(finished)
+    given = {"reference": reference, "held_in": files["in"], "held_out": files["out"], "user": "author", "text": "body"}
+    found = heldin.audit_model(
+        cache, **given, claims=["epsilon=8,delta=1e-6"], attack={"max_characters": 200}, out=tmp_path / "a", quiet=True
+    )
+    assert found.auroc.value == pytest.approx(record.primary().auroc.value, abs=1e-9)
+    assert found.verdict.standing == "indicative"
+    assert found.record.command.startswith("heldin.audit_model(...)")
+    with pytest.raises(heldin.InputError, match=r"audit_model: 1 error\n  assignments: unknown key; did you mean"):
+        heldin.audit_model(cache, **given, assignments="coin", out=tmp_path / "b")
+
+
+def _reference(finished):
+    from tests.end_to_end.test_audit_command import _reference as of
+
+    return of(finished)
+
+
+def test_a_step_is_audited_under_a_plan(monkeypatch, tmp_path):
+    handed = {}
+    monkeypatch.setattr(engine, "audit_trainer", lambda mechanism, keys, **options: handed.update(options, keys=keys))
+    mechanism = heldin.Mechanism.model_validate(_ULS)
+
+    def step(model, training, number, sequences):
+        return None
+
+    heldin.audit_trainer(step, mechanism, trainings=2, canaries=50, quiet=True)
+    assert handed["trainer"].step is step
+    assert len(set(handed["keys"])) == 2
+    heldin.audit_trainer(None, mechanism, quiet=True)
+    assert handed["trainer"] is engine.loop_trainer
+    with pytest.raises(heldin.InputError, match="plan.json"):
+        heldin.audit_trainer(None, tmp_path / "plan.json")
+
+
+_ULS = {
+    "unit": "user",
+    "sampled": "user",
+    "sampler": {"kind": "poisson", "rate": 0.1},
+    "clip": {"kind": "flat", "norm": 1.0},
+    "noise_multiplier": 1.0,
+    "steps": 4,
+    "delta": 1e-5,
+    "divisor": {"kind": "constant", "value": 4},
+}
