@@ -86,7 +86,6 @@ def test_links_out_of_the_documents_are_mended(made_pages):
     assert mended("method", "[a](nowhere.md)") == "[a](nowhere.md)"
     start = mended("start", "")
     assert "[docs/answer.md](answer.md)" in start
-    assert "](../configs/enron-tiny.yaml)" in start
     assert "](docs/" not in start
 
 

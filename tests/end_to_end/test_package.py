@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
-    "attacks audit base bounds canaries commands corpus defenses finetune jobs models record reports studies white_box"
+    "api attacks audit base bounds canaries commands corpus defenses finetune jobs models record reports"
+    " studies white_box"
 )
 
 
@@ -67,6 +68,12 @@ def test_one_package_lands_in_site_packages_and_works_beside_foreign_names(insta
     here.mkdir()
     for name in ("models", "audit", "reports", "corpus"):
         (here / f"{name}.py").write_text("raise SystemExit('not the module of heldin')\n", encoding="utf-8")
+    modules = {str(path.relative_to(ROOT)) for room in ROOMS.split() for path in (ROOT / room).rglob("*.py")}
+    assert {str(path.relative_to(site / "heldin")) for path in (site / "heldin").rglob("*.py")} == {
+        *modules, "__init__.py", "__main__.py"
+    }  # fmt: skip
+    bound = "heldin.bound([0.0, 1.0] * 30, [False, True] * 30, assignment='coin', claims=[(4, 1e-6)])"
+    assert "Inconclusive" in _call(python, "-c", f"import heldin; print({bound}.heading())", cwd=here)
     found = _call(python, "-c", "import heldin.bounds.one_run as m; print(m.__file__)", cwd=here)
     assert found.strip() == str(site / "heldin" / "bounds" / "one_run.py")
     assert "heldin audit" in _call(heldin, "audit", "--help", cwd=here)
