@@ -166,7 +166,7 @@ def test_aliases_merge_the_addresses_of_one_person(tmp_path):
         ("ann: [bob]\nbob: [c]\n", "'bob' is itself an alias of 'ann'"),
         ("- ann\n", "expected lines like 'person: "),
         ("ann: [", "broken YAML"),
-        ("ann: [a]\nann: [b]\n", "line 2: 'ann' stands twice: say it once"),
+        ("ann: [a]\nann: [b]\n", "line 2: 'ann' is given twice: keep one"),
     ],
     ids=["two persons", "chain", "list", "broken", "twice"],
 )
