@@ -1,1 +1,1 @@
-"""What every other room stands on: errors, coins, files, progress."""
+"""What every other package uses: errors, coins, files, progress."""

@@ -1,4 +1,4 @@
-"""Keyed coins: pseudo-random functions of (key, purpose, identity), the same whatever the order of asking.
+"""Keyed coins: pseudo-random functions of (key, purpose, identity), independent of the order in which they are asked.
 
 HMAC-SHA-256 under a 256-bit key. Under a secret key the coins are secret and independent for every identity, which is
 what the validity of an audit rests on (docs/theory.md#conditions-of-one-run, 1); under a public seed they are only a
@@ -24,6 +24,7 @@ def seed_key(seed: int) -> bytes:
 
 def keyed_digest(key: bytes, purpose: str, identity: str) -> bytes:
     """32 pseudo-random bytes for one purpose and one identity."""
+    # The purpose's length comes first, so that ("ab", "c") and ("a", "bc") are different messages.
     message = len(purpose).to_bytes(4, "big") + purpose.encode() + identity.encode()
     return hmac.digest(key, message, "sha256")
 
@@ -35,9 +36,10 @@ def fair_coin(key: bytes, purpose: str, identity: str) -> bool:
 
 def keyed_uniform(key: bytes, purpose: str, identity: str) -> float:
     """A number in [0, 1) of 53 bits for one identity, independent of every other identity's."""
+    # 53 bits are what a double holds exactly, so the result is never rounded up to 1.
     return (int.from_bytes(keyed_digest(key, purpose, identity)[:8], "big") >> 11) * 2.0**-53
 
 
 def keyed_order(key: bytes, purpose: str, identities: list[str]) -> list[str]:
-    """The identities in a pseudo-random order that does not depend on the order they came in."""
+    """The identities in a pseudo-random order that does not depend on the order in which they are given."""
     return sorted(identities, key=lambda identity: keyed_digest(key, purpose, identity))

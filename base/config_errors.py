@@ -1,4 +1,4 @@
-"""A config checked by pydantic: all errors at once, a line each, the nearest valid key suggested."""
+"""Validate a config with pydantic: all errors at once, one line each, with the nearest valid key suggested."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,21 +14,21 @@ Config = TypeVar("Config", bound=BaseModel)
 def checked(
     model: type[Config], content: Mapping[str, Any], where: str, options: Mapping[str, str] | None = None
 ) -> Config:
-    """Check a config's content.
+    """Validate the content of a config.
 
     Args:
-        model: what it must be.
-        content: of the file, and of options of a command.
-        where: names the file in errors; "" where there are options alone.
-        options: by dotted key, those of a command that it came from, and not from a file.
+        model: pydantic model of the config.
+        content: merged content of the file and of the command's options.
+        where: name of the file, for errors; "" if all content came from options.
+        options: dotted key to command-line option, for the values that came from an option.
 
     Raises:
-        InputError: listing every error; a single one of an option is one line.
+        InputError: lists every error; if the only error is in an option, the message is one line.
     """
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        lines = [_explained(its, model, options or {}) for its in error.errors()]
+        lines = [_explained(detail, model, options or {}) for detail in error.errors()]
         if len(lines) == 1 and (lines[0].startswith("--") or not where):
             raise InputError(lines[0]) from error
         count = f"{len(lines)} errors" if len(lines) > 1 else "1 error"
@@ -40,6 +40,7 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
     """One line for one pydantic error, with the nearest valid key where a key is unknown."""
     schema = model.model_json_schema()
     kinds = _kinds(schema)
+    # Pydantic puts the tag of a discriminated union into the location; the user never wrote it there.
     location = ".".join(str(part) for part in error["loc"] if part not in kinds)
     location = options.get(location, location)
     if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
@@ -47,13 +48,14 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
         near = _nearest(key, list(_keys_at(error["loc"][:-1], schema, kinds)))
         return f"{location}: unknown key" + (f"; did you mean '{near}'?" if near else "")
     message = error["msg"].removeprefix("Value error, ")
+    # A validator of ours has the value in its message already; a whole section would fill the screen.
     found = (
         "" if isinstance(error.get("input"), dict) or error["type"] == "value_error" else f" (found {error['input']!r})"
     )
     return f"{location or 'config'}: {message}{found}"
 
 
-# what other tools call a key
+# Names that other tools give to these settings, for the suggestion.
 _ALSO_CALLED = {
     "lr": "learning_rate",
     "bs": "batch_size",
@@ -74,7 +76,7 @@ _ALSO_CALLED = {
 
 
 def _nearest(key: str, valid: Sequence[str]) -> str | None:
-    """The valid key that was meant: what other tools call so, else the most similar one."""
+    """The valid key that was probably meant: the one other tools name so, else the most similar one."""
     called = _ALSO_CALLED.get(key.lower())
     if called in valid:
         return called
@@ -82,7 +84,7 @@ def _nearest(key: str, valid: Sequence[str]) -> str | None:
 
 
 def _kinds(schema: Any) -> set[str]:
-    """Values of the keys ``kind`` in a schema, and the tags of a path or several: what locations of errors name too."""
+    """All union tags that pydantic adds to error locations: values of ``kind`` in the schema, "one" and "several"."""
     found = {"one", "several"}
     if isinstance(schema, dict):
         kind = schema.get("properties", {}).get("kind", {}) if isinstance(schema.get("properties"), dict) else {}
@@ -106,6 +108,7 @@ def _keys_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set
                     nexts.append(option["items"])
                 elif part in option.get("properties", {}):
                     nexts.append(option["properties"][part])
+        # A part that leads nowhere, such as the tag of a union, stays at this level.
         candidates = nexts or candidates
     for node in candidates:
         for option in _resolved(node, schema):

@@ -1,4 +1,4 @@
-"""Tables as CSV: one header, a line for each row; a cell that nobody knows is empty."""
+"""Tables as CSV: one header line, then one line per row; an unknown value is an empty cell."""
 
 import csv
 import io
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows under the union of their names; nested sections are dotted, so that ``{"a": {"b": 1}}`` is ``a.b``."""
+    """CSV with a column for every key of any row; nested keys are dotted: ``{"a": {"b": 1}}`` gives column ``a.b``."""
     flat = [dict(_dotted(row)) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     out = io.StringIO()
@@ -18,14 +18,14 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _dotted(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Cells by dotted name; what is a list of single values is one cell, parted by semicolons."""
+    """Cells by dotted name; a list of plain values is one cell, separated by semicolons."""
     for name, value in row.items():
         match value:
             case dict():
                 yield from _dotted(value, f"{before}{name}.")
             case list() | tuple():
                 yield f"{before}{name}", "; ".join(map(str, value))
-            case bool():
+            case bool():  # as in JSON, not Python's True
                 yield f"{before}{name}", str(value).lower()
             case _:
                 yield f"{before}{name}", value

@@ -1,19 +1,19 @@
-"""Errors that a user can cause. Each is one line: what, where, and what to do."""
+"""Errors that a user can cause. Each message is one line: what is wrong, where, and what to do."""
 
 
 class InputError(ValueError):
     """Bad input or configuration (exit code 2). The message is the whole report: no traceback is shown.
 
-    A ValueError, so that pydantic gathers those of a config with its own and all are said at once.
+    A ValueError, so that pydantic collects those raised in validators and reports them with its own.
     """
 
 
 class TooFewUsers(InputError):
-    """There are too few users, or trainings, of a side for any statement: a finding where nothing else is wrong."""
+    """Too few users or trainings on one side for any statement: a finding, not a fault, if nothing else is wrong."""
 
 
 class ConstantScores(InputError):
-    """All scores are the same and say nothing about membership: a finding where nothing else is wrong."""
+    """All scores are equal and say nothing about membership: a finding, not a fault, if nothing else is wrong."""
 
 
 class ResumableError(Exception):

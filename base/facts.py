@@ -1,9 +1,9 @@
-"""What the parts of a record share: frozen, and nothing in them that is not declared."""
+"""The base class of a record's parts: frozen, no undeclared fields."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Facts(BaseModel):
-    """A part of a record: frozen, nothing in it that is not declared."""
+    """A part of a record: frozen, no undeclared fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

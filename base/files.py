@@ -1,4 +1,4 @@
-"""Files that are never left half-written: temporary name first, then a rename; owner-only folders; content hashes."""
+"""Files that are never left half-written (temporary name, then rename), owner-only folders, content hashes."""
 
 import contextlib
 import fcntl
@@ -12,17 +12,20 @@ from heldin.base.errors import InputError
 
 
 def cache_root() -> Path:
-    """Where work is kept that can be redone, ``$HELDIN_CACHE_DIR`` or ``~/.cache/heldin``; it holds people's text."""
+    """The folder of reproducible work, ``$HELDIN_CACHE_DIR`` or ``~/.cache/heldin``; it contains people's text."""
     return Path(os.environ.get("HELDIN_CACHE_DIR") or Path.home() / ".cache" / "heldin")
 
 
 def cache_directory() -> Path:
-    """``cache_root``, made for its owner only. Raises InputError where it cannot be."""
+    """``cache_root``, created readable by its owner only. Raises InputError if it cannot be created."""
     return private_directory(cache_root())
 
 
 def private_directory(path: Path) -> Path:
-    """Make ``path`` (and its parents), readable by its owner only; a folder that exists keeps its permissions."""
+    """Create ``path`` (and its parents), readable by its owner only; an existing folder keeps its permissions.
+
+    Raises InputError if it cannot be created.
+    """
     try:
         path.mkdir(parents=True, mode=0o700, exist_ok=True)
     except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
@@ -32,11 +35,11 @@ def private_directory(path: Path) -> Path:
 
 @contextlib.contextmanager
 def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold ``folder``, made if it is not there, for this process; the hold ends with the process, however it ends.
+    """Lock ``folder`` (created if missing) for this process, or ``wait`` for it.
 
-    Raises:
-        InputError: another process holds it, unless this one is to ``wait`` for it.
+    Raises InputError if another process has locked it and ``wait`` is false.
     """
+    # The operating system releases an flock when the process ends, however it ends: no stale lock files.
     handle = _open_folder(folder)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -48,7 +51,7 @@ def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds ``folder``, which is there, by ``one_process_at_a_time``."""
+    """Whether a process has locked the existing folder with ``one_process_at_a_time``."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,7 +66,7 @@ def _open_folder(folder: Path) -> int:
     while True:
         try:
             return os.open(private_directory(folder), os.O_RDONLY)
-        except FileNotFoundError:  # who held it before removed it after it was made here
+        except FileNotFoundError:  # the previous holder removed it after it was created here
             continue
 
 
@@ -74,9 +77,9 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         if private:
-            temporary.touch(mode=0o600)
+            temporary.touch(mode=0o600)  # before the first byte, so that nobody else can read any of it
         yield temporary
-        _sync(temporary)
+        _sync(temporary)  # else a crash after the rename could leave an empty file under the final name
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -84,11 +87,7 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; on success rename it to ``path`` (over an older one), else remove it.
-
-    A folder that another process finished meanwhile under the same name is replaced; both hold the same content, since
-    callers name folders by content hash or by step.
-    """
+    """Yield a temporary folder beside ``path``; on success rename it to ``path``, over an older one, else remove it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -98,6 +97,8 @@ def whole_directory(path: Path) -> Iterator[Path]:
         for file in temporary.rglob("*"):
             if file.is_file():
                 _sync(file)
+        # Replacing what another process finished meanwhile is safe: callers name folders by content hash or by step,
+        # so both hold the same content.
         if path.exists():
             old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
             path.rename(old)
@@ -122,10 +123,11 @@ def file_sha256(path: Path) -> str:
 
 
 def text_sha256(*parts: str) -> str:
-    """SHA-256 of several strings, each framed by its length so that ("ab", "c") and ("a", "bc") differ."""
+    """SHA-256 of several strings, hexadecimal; ("ab", "c") and ("a", "bc") differ."""
     digest = hashlib.sha256()
     for part in parts:
         encoded = part.encode("utf-8")
+        # The length frames each part, so that moving the boundary between two parts changes the hash.
         digest.update(len(encoded).to_bytes(8, "big"))
         digest.update(encoded)
     return digest.hexdigest()
@@ -137,7 +139,7 @@ def _sync(path: Path) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove temporary folders of processes that died while they wrote ``path``."""
+    """Remove temporary folders of processes that died while writing ``path``."""
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
         pid = leftover.name.removesuffix(".tmp").removesuffix(".old").rsplit(".", 1)[-1]
         if not pid.isdigit() or not _is_alive(int(pid)) or int(pid) == os.getpid():
@@ -146,9 +148,9 @@ def _remove_leftovers(path: Path) -> None:
 
 def _is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
+        os.kill(pid, 0)  # signal 0 only asks whether the process exists
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # it exists and belongs to somebody else
         return True
     return True

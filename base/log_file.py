@@ -1,6 +1,6 @@
-"""A run's log: what its reporter said and when, one plain line each, appended over all calls that work in its folder.
+"""A run's log: one plain line with a time per message; every call that works in the folder appends to it.
 
-It holds no text of a user and no name: reporters say counts, and of an error the log has the kind and not the words.
+It contains no user's text and no names: reporters give counts, and an error is logged by its class, not its message.
 """
 
 import contextlib
@@ -17,19 +17,19 @@ LOG = "log.txt"
 
 
 class LoggedReporter:
-    """Says what it is told to another reporter, and to the log of a folder."""
+    """Passes everything on to another reporter and writes it to a folder's log."""
 
     def __init__(self, reporter: Reporter, folder: Path) -> None:
         self._reporter, self._folder = reporter, folder
 
     def say(self, line: str) -> None:
-        """Say and log the line."""
+        """Log the line and pass it on."""
         log_line(self._folder, line)
         self._reporter.say(line)
 
     @contextlib.contextmanager
     def track(self, title: str, total: int, unit: str) -> Iterator[Advance]:
-        """Log the beginning of the work, and how much of it was done in which time, however it ended."""
+        """Log the start of the work and, however it ends, how much was done in how long."""
         started, done = time.monotonic(), 0
         log_line(self._folder, f"{title}: begin, {total} {unit}")
         try:
@@ -47,11 +47,11 @@ class LoggedReporter:
 
 @contextlib.contextmanager
 def logged(reporter: Reporter, folder: Path, *, command: str) -> Iterator[Reporter]:
-    """The reporter, logging to ``folder`` too; the log says how the call began and how it ended.
+    """A reporter that also logs to ``folder``, including how the call began and ended.
 
     Args:
-        reporter: where progress goes besides.
-        folder: of the run, taken before: it is not made here.
+        reporter: receives everything as well.
+        folder: of the run; it must exist.
         command: how the program was called, without names of users.
     """
     log_line(folder, f"begin: heldin {importlib.metadata.version('heldin')}, process {os.getpid()}: {command}")
@@ -60,6 +60,7 @@ def logged(reporter: Reporter, folder: Path, *, command: str) -> Iterator[Report
     try:
         yield LoggedReporter(reporter, folder)
     except BaseException as error:
+        # The class only: a message may quote a user's name or text.
         how = f"stopped by {type(error).__name__}"
         raise
     finally:
@@ -67,8 +68,9 @@ def logged(reporter: Reporter, folder: Path, *, command: str) -> Iterator[Report
 
 
 def log_line(folder: Path, line: str) -> None:
-    """Append one line with the time to the folder's log, readable by its owner only; a folder that is gone has none."""
+    """Append one line with the time to the folder's log, readable by its owner only."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
+    # A folder that was removed meanwhile has no log; that must not hide the error which ended the call.
     with contextlib.suppress(FileNotFoundError), open(folder / LOG, "a", encoding="utf-8", opener=_private) as log:
         log.write(f"{now} {' '.join(line.split())}\n")
 

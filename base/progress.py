@@ -1,4 +1,4 @@
-"""How long work shows itself: a bar with rate and time left on a terminal, plain lines elsewhere."""
+"""Progress of long work: a bar with rate and time left on a terminal, plain lines elsewhere."""
 
 import contextlib
 import sys
@@ -19,14 +19,14 @@ Advance = Callable[[int], None]
 
 
 class Reporter(Protocol):
-    """Where a run says what it does."""
+    """Where a run reports its progress."""
 
     def say(self, line: str) -> None:
-        """One line of news."""
+        """Report one line."""
         ...
 
     def track(self, title: str, total: int, unit: str) -> contextlib.AbstractContextManager[Advance]:
-        """Follow ``total`` units of work; the context's value is called with units done."""
+        """Follow ``total`` units of work; call the context's value with the number of units just done."""
         ...
 
 
@@ -63,7 +63,7 @@ class TerminalReporter:
 
 
 class LineReporter:
-    """Plain lines, one every ten seconds of work at most."""
+    """Plain lines, at most one every ten seconds per piece of work."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
         self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))
@@ -74,7 +74,7 @@ class LineReporter:
 
     @contextlib.contextmanager
     def track(self, title: str, total: int, unit: str) -> Iterator[Advance]:
-        """Write how far the work is, with rate and time left, and how long it took at the end."""
+        """Write the progress with rate and time left, and at the end how long it took."""
         started = last = time.monotonic()
         done = 0
 

@@ -1,4 +1,7 @@
-"""Whether work shows its progress at all (`heldin --quiet`): a choice of the whole process, light to import."""
+"""Whether work shows its progress at all (``heldin --quiet``).
+
+A choice of the whole process, and a module of its own because importing ``base.progress`` imports rich.
+"""
 
 _quiet = False
 
@@ -10,5 +13,5 @@ def be_quiet(quiet: bool) -> None:
 
 
 def is_quiet() -> bool:
-    """Whether only answers and errors are wanted."""
+    """Whether only answers and errors are to be shown."""
     return _quiet

@@ -1,6 +1,6 @@
-"""What the sections of a config share: frozen, no unknown keys, environment variables in paths and names.
+"""The base class of config sections: frozen, no unknown keys, environment variables in paths and names.
 
-What a key means stands as a docstring below its field, and nowhere else: `heldin config` prints it.
+What a key means is documented below its field and nowhere else: ``heldin config`` prints these docstrings.
 """
 
 import os
@@ -20,12 +20,13 @@ def _expanded(value: object) -> object:
     if not isinstance(value, str):
         return value
     expanded = os.path.expandvars(value)
+    # ``expandvars`` leaves the name of an unset variable in the text.
     if "$" in expanded:
         raise ValueError(f"'{value}' names an environment variable that is not set: export it")
     return expanded
 
 
-# of a plain dataclass that is a section, as its ``__pydantic_config__``
+# ``__pydantic_config__`` of the plain dataclasses that serve as config sections
 DATACLASS_SECTION: ConfigDict = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 ExpandedPath = Annotated[Path, BeforeValidator(_expanded)]

@@ -1,6 +1,6 @@
-"""JSON as its standard has it: no NaN, no Infinity. null stands where there is no finite number.
+"""Standard JSON, without NaN and Infinity: a number that is not finite is written as null.
 
-So it is in record.json and plan.json too: an infinite epsilon, which promises nothing, is null.
+The same holds in record.json and plan.json: an infinite epsilon, which promises nothing, is null.
 """
 
 import json
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def strict_json(value: Any, *, indent: int | None = None) -> str:
-    """The value as JSON; tuples are lists, and numbers that are not finite are null."""
+    """The value as JSON; tuples become lists and non-finite numbers null."""
     return json.dumps(finite(value), allow_nan=False, indent=indent)
 
 
 def finite(value: Any) -> Any:
-    """The value with null for every number in it that is not finite."""
+    """The value with every non-finite number in it replaced by None."""
     match value:
         case float():
             return value if math.isfinite(value) else None

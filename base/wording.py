@@ -1,4 +1,4 @@
-"""How a number and what it counts read."""
+"""Counts as English text."""
 
 
 def counted(number: int, what: str) -> str:
@@ -6,9 +6,9 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-MANY = 1_000_000  # beyond it a planned number says no more than that it is out of reach
+MANY = 1_000_000  # above this a planned number says only that it is out of reach
 
 
 def at_most_counted(number: int, limit: int = MANY, before: str = "") -> str:
-    """As "2,000" ("about 2,000" with ``before`` "about "), or "more than 1,000,000" where it is beyond the limit."""
+    """As "2,000" ("about 2,000" with ``before="about "``), or "more than 1,000,000" above the limit."""
     return f"more than {limit:,}" if number > limit else f"{before}{number:,}"

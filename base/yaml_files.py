@@ -1,4 +1,4 @@
-"""YAML as people write it: safe, and a key that stands twice is an error, where the last would silently win."""
+"""Safe YAML in which a repeated key is an error; PyYAML would silently keep the last one."""
 
 from pathlib import Path
 from typing import Any
@@ -9,21 +9,22 @@ from heldin.base.errors import InputError
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a mapping with one key twice."""
+    """Refuses a mapping that repeats a key."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As the safe loader, once the keys are found to be different."""
+        """As the safe loader, after checking that no key is repeated."""
         seen: set[str] = set()
         for key, _ in node.value:
+            # "<<" merges another mapping and may legitimately occur several times.
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"'{key.value}' stands twice", key.start_mark)
+                    raise yaml.constructor.ConstructorError(None, None, f"'{key.value}' is given twice", key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> Any:
-    """A file's content. Raises InputError, one line with the place, for broken YAML and for a key that stands twice."""
+    """A file's content. Raises InputError, one line with the place, for broken YAML and for a repeated key."""
     try:
         return parse_yaml(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
@@ -33,12 +34,12 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """What the text says. Raises InputError as ``read_yaml``, without a file's name."""
+    """The content of a YAML text. Raises InputError like ``read_yaml``, without a file's name."""
     try:
         return yaml.load(text, _UniqueKeys)
     except yaml.constructor.ConstructorError as error:
         at = error.problem_mark
         where = "" if at is None else f"line {at.line + 1}: "
-        raise InputError(f"{where}{error.problem}: say it once") from error
+        raise InputError(f"{where}{error.problem}: keep one") from error
     except yaml.YAMLError as error:
         raise InputError(f"broken YAML ({' '.join(str(error).split())})") from error

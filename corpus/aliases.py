@@ -10,9 +10,8 @@ from heldin.base.yaml_files import read_yaml
 def load_aliases(path: Path) -> dict[str, str]:
     """Read ``person: [alias, ...]`` and return alias to person.
 
-    Raises InputError where the file is missing or not such a mapping, where one alias belongs to two persons, a person
-    stands twice, or
-    where a person is an alias of another (a chain whose end would depend on the order of reading).
+    Raises InputError if the file is missing or not such a mapping, if an alias belongs to two people, or if a person is
+    given twice or is an alias of another person.
     """
     if not path.is_file():
         raise InputError(f"no such alias file: '{path}'")
@@ -25,6 +24,7 @@ def load_aliases(path: Path) -> dict[str, str]:
             if person_of.get(str(alias), person) != person:
                 raise InputError(f"{path.name}: '{alias}' is an alias of both '{person_of[alias]}' and '{person}'")
             person_of[str(alias)] = str(person)
+    # No chains of aliases: where one ends would depend on the order of reading.
     for alias, person in person_of.items():
         if alias != person and person in person_of and person_of[person] != person:
             raise InputError(f"{path.name}: '{person}' is itself an alias of '{person_of[person]}'; name one person")

@@ -1,8 +1,7 @@
-"""Building a store out of core: rows stream into DuckDB on disk, which sorts them by user in bounded memory.
+"""Build a store out of core: rows stream into DuckDB on disk, which sorts them by user in bounded memory.
 
-A store is built once per content: its folder's name is a hash of the source's content and of every option, it is
-written under a temporary name and renamed, and a later build of the same content opens it. Records keep the source's
-order within a user.
+A store is built once per content: its folder is named by a hash of the source's content and of every option, and a
+later build of the same content opens it. Within a user, records keep the source's order.
 """
 
 import json
@@ -36,7 +35,7 @@ FORMAT_VERSION = "4"  # 4: a row that names a key twice is a bad row
 
 
 class NoRecordError(InputError):
-    """A source without a usable record; ``bad`` counts what was skipped."""
+    """A source has no usable record; ``bad`` counts the rows skipped."""
 
     def __init__(self, line: str, bad: BadRows) -> None:
         super().__init__(line)
@@ -52,16 +51,23 @@ def build_store(
 ) -> CorpusStore:
     """Build the store of ``source`` under ``cache``/corpora, or open it if this content was built before.
 
-    Of several sources, those whose store was built before are read from it: appending costs a pass over the records,
-    not over the files they came from. Memory stays bounded whatever the size of the corpus.
+    Memory stays bounded whatever the size of the corpus.
+
+    Args:
+        source: where the records come from.
+        cache: folder under which stores are kept.
+        aliases: alias to person; None: every name is a user of its own.
+        skip_bad_rows: count and skip unusable rows instead of raising at the first.
 
     Raises:
-        InputError: the source cannot be used, holds no record, or one record id stands more than once.
+        InputError: the source cannot be read, has no usable record, or repeats a record id.
     """
     folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
     if (folder / "meta.json").is_file():
         return CorpusStore(folder)
     bad = BadRows(skip=skip_bad_rows)
+    # Of several sources, the first may have a store already: appending then costs a pass over its records, not over the
+    # files they came from.
     earlier, rest = _built_before(source, lambda some: store_folder(some, cache, aliases, skip_bad_rows)[0])
     if earlier is not None:
         bad.skipped, bad.first = earlier.report.skipped, earlier.report.first_skipped
@@ -69,6 +75,7 @@ def build_store(
         with sorting_table(temporary / "scratch") as database:
             take_in(database, _numbered(rest.batches(bad), aliases or {}))
             if earlier is not None:
+                # Negative places sort the earlier records before the new ones, which are numbered from 0.
                 add_store(database, earlier, -len(earlier))
             users, ids = write_records(database, temporary / "records.arrow")
             refuse_repeated_ids(database)
@@ -103,25 +110,33 @@ def _named(source: Source) -> str:
 def store_folder(
     source: Source, cache: Path, aliases: Mapping[str, str] | None, skip_bad_rows: bool
 ) -> tuple[Path, str]:
-    """Where the store of this content with these options is or will be, and its fingerprint."""
+    """Where the store of this content with these options is or will be, and its fingerprint.
+
+    Args:
+        source: where the records come from.
+        cache: folder under which stores are kept.
+        aliases: alias to person, or None.
+        skip_bad_rows: whether unusable rows are skipped.
+    """
     options = json.dumps(dict(aliases or {}), sort_keys=True), str(skip_bad_rows)
     fingerprint = text_sha256(FORMAT_VERSION, source.fingerprint(), *options)
     return cache / "corpora" / fingerprint[:24], fingerprint
 
 
 def _built_before(source: Source, folder_of: Callable[[Source], Path]) -> tuple[CorpusStore | None, Source]:
-    """The store of the longest run of first sources that was built before, and the sources after it."""
+    """The store of the longest leading run of sources that was built before, and the sources after that run."""
     if isinstance(source, Several):
         for count in range(len(source.sources) - 1, 0, -1):
             first = source.sources[0] if count == 1 else Several(source.sources[:count])
             if (folder_of(first) / "meta.json").is_file():
                 store = CorpusStore(folder_of(first))
+                # A mixed store does not say which ids were made, so its records could not be numbered again.
                 return (None, source) if store.ids == "mixed" else (store, Several(source.sources[count:]))
     return None, source
 
 
 def _numbered(batches: Iterator[pa.RecordBatch], alias_of: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    """Batches with ids where the source has none, aliases merged, and each record's place."""
+    """Batches with missing ids made, aliases merged, and each record's place in the source added."""
     place = 0
     for batch in batches:
         users, ids = batch.column("user"), batch.column("id")
@@ -138,8 +153,7 @@ def _numbered(batches: Iterator[pa.RecordBatch], alias_of: Mapping[str, str]) ->
 
 
 def _digest(user: str, text: str) -> str:
-    """The name of a record without an id, but for its number among that user's records of the same text.
-
-    Never its place in the file, which would make one user's records move another's (docs/theory.md#rules-of-the-data).
-    """
+    """Made id of a record, still without its number among the user's records of the same text."""
+    # Never made from the place in the file: one user's records would change the ids of another's
+    # (docs/theory.md#rules-of-the-data).
     return text_sha256(user, text)[:32]

@@ -1,8 +1,8 @@
-"""The build of ``corpus.build`` on a Ray cluster, for corpora of many machines' size: the same store in several files.
+"""Build a store on a Ray cluster, for corpora too large for one machine: the same store, in several files.
 
-Each source becomes a store of its own, in parallel; then ranges of users, cut so that they hold about equally many
-records, are merged from all of them, in parallel. Rows, ids and order are those of the build on one machine. The cache
-must lie on a file system that every machine sees. Needs the extra ``cluster``.
+Each source becomes a store of its own, in parallel; then ranges of users with about equally many records are merged
+from all of these stores, in parallel. Rows, ids and order are those of ``corpus.build``. The cache must be on a file
+system that every machine sees. Needs the extra ``cluster``.
 """
 
 import bisect
@@ -39,18 +39,18 @@ def build_on_cluster(
     aliases: Mapping[str, str] | None = None,
     skip_bad_rows: bool = False,
 ) -> CorpusStore:
-    """Build the store of ``Several(sources)`` (of the one source, if there is one) with a task for each.
+    """Build the store of ``Several(sources)``, or of a single source, with one task per source.
 
     Args:
-        sources: such as the files of a corpus; each is read by one task.
-        cache: on a file system that all machines share.
+        sources: for instance the files of a corpus; each is read by one task.
+        cache: folder under which stores are kept, on a file system that all machines share.
         address: of the cluster; None: the one that Ray finds, or a new one on this machine.
-        parts: files of the store; None: one for each CPU of the cluster.
-        aliases: alias to person.
-        skip_bad_rows: count and skip unusable rows.
+        parts: number of record files in the store; None: one per CPU of the cluster.
+        aliases: alias to person; None: every name is a user of its own.
+        skip_bad_rows: count and skip unusable rows instead of raising at the first.
 
     Raises:
-        InputError: Ray is not installed, or what ``build_store`` raises.
+        InputError: Ray is not installed, or any reason for which ``build_store`` raises.
     """
     source = sources[0] if len(sources) == 1 else Several(tuple(sources))
     folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
@@ -66,8 +66,9 @@ def build_on_cluster(
     def on_all(task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         remote = ray.remote(task)
         try:
-            return list(ray.get([remote.remote(*its) for its in arguments]))
+            return list(ray.get([remote.remote(*each) for each in arguments]))
         except ray.exceptions.RayTaskError as error:
+            # Ray wraps what a task raises; the user should see the same error as on one machine.
             cause = error.cause if isinstance(error.cause, Exception) else error
             raise cause from None
 
@@ -75,10 +76,11 @@ def build_on_cluster(
     folders = [one.folder for one in built if one.folder is not None]
     if not folders:
         raise InputError("; ".join(one.nothing for one in built))
-    stores = [CorpusStore(its) for its in folders]
+    stores = [CorpusStore(one) for one in folders]
     if len({store.ids for store in stores} | {"mixed"}) > 2:
         raise InputError("some sources have ids and some have none: name the id column of all, or of none")
     if stores[0].ids == "given":
+        # Each task counts the ids of one hash share, so that no task has to keep all ids in memory.
         _refuse_repeated(on_all(_repeated_ids, [(folders, share, ID_SHARES) for share in range(ID_SHARES)]))
     ranges = user_ranges(stores, parts or max(1, int(ray.cluster_resources().get("CPU", 1))))
     with whole_directory(folder) as temporary:
@@ -95,18 +97,18 @@ def build_on_cluster(
         }
         (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     if len(sources) > 1:
-        for its in folders:
-            shutil.rmtree(its, ignore_errors=True)  # the whole store holds them
+        for one in folders:
+            shutil.rmtree(one, ignore_errors=True)  # their records are in the merged store
     return CorpusStore(folder)
 
 
 def user_ranges(stores: Sequence[CorpusStore], parts: int) -> list[tuple[str | None, str | None]]:
-    """At most ``parts`` ranges [first, last) of users with about equally many records; None: no end on that side."""
+    """At most ``parts`` ranges [first, last) of users with about equally many records; None: open on that side."""
     counts: dict[str, int] = {}
     for store in stores:
         for user, count in zip(store.users, store.counts.tolist(), strict=True):
             counts[user] = counts.get(user, 0) + count
-    users = sorted(counts, key=str.encode)
+    users = sorted(counts, key=str.encode)  # by bytes, as DuckDB sorts
     total = np.cumsum([counts[user] for user in users])
     cuts = sorted({int(np.searchsorted(total, total[-1] * i / parts)) for i in range(1, parts)} - {0})
     bounds: list[str | None] = [None, *(users[i] for i in cuts), None]
@@ -115,7 +117,7 @@ def user_ranges(stores: Sequence[CorpusStore], parts: int) -> list[tuple[str | N
 
 @dataclass(frozen=True)
 class _Built:
-    """One source's store, or why it has none; rows that were skipped and the first of them."""
+    """One source's store, or why it has none; how many rows were skipped, and the first of them."""
 
     folder: Path | None
     skipped: int
@@ -139,7 +141,7 @@ def _refuse_repeated(found: Sequence[tuple[int, str, int]]) -> None:
 
 
 def rows_between(store: CorpusStore, first: str | None, last: str | None) -> tuple[int, int]:
-    """The rows of users in [first, last): a slice, since a store is sorted by user."""
+    """The rows [begin, end) of users in [first, last): one slice, since a store is sorted by user."""
     keys = [user.encode() for user in store.users]
     low = 0 if first is None else bisect.bisect_left(keys, first.encode())
     high = len(keys) if last is None else bisect.bisect_left(keys, last.encode())
@@ -149,7 +151,7 @@ def rows_between(store: CorpusStore, first: str | None, last: str | None) -> tup
 
 
 def _merge_slices(folders: Sequence[Path], first: str | None, last: str | None, path: Path) -> pa.Table:
-    """Write the records of users in [first, last) of all stores; returns the index of these users."""
+    """Write the records that all stores have of users in [first, last); returns the index of these users."""
     with sorting_table(path.with_suffix(".scratch")) as database:
         place = 0
         for store in map(CorpusStore, folders):
@@ -160,7 +162,7 @@ def _merge_slices(folders: Sequence[Path], first: str | None, last: str | None, 
 
 
 def _repeated_ids(folders: Sequence[Path], share: int, shares: int) -> tuple[int, str, int]:
-    """How many ids of this share stand more than once in all stores, and one of them with its number of times."""
+    """How many ids of this share occur more than once over all stores, and one of them with its number of copies."""
     times: Counter[str] = Counter()
     for store in map(CorpusStore, folders):
         for chunk in store.table.column("id").chunks:

@@ -1,4 +1,4 @@
-"""The corpus section of a config: where texts come from, in which format, and which of their users are audited."""
+"""The corpus section of a config: where texts come from, their format, and which users are audited."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def _how_many(value: object) -> str:
     return "several" if isinstance(value, list | tuple) else "one"
 
 
-# told apart by what stands there, so that an error is one line and not one for each
+# The tag is told from the value, so that an error is one line and not one per alternative.
 OneOrSeveral = Annotated[
     Annotated[ExpandedPath, Tag("one")] | Annotated[tuple[ExpandedPath, ...], Field(min_length=1), Tag("several")],
     Discriminator(_how_many),
@@ -33,7 +33,7 @@ OneOrSeveral = Annotated[
 
 
 class FileCorpus(Section):
-    """A file of records, or several, of which later ones may be appended to a store that was built before."""
+    """One or more files of records; later files can be appended to a store that was built before."""
 
     kind: Literal["jsonl", "csv", "parquet", "mbox"]
     path: OneOrSeveral
@@ -60,7 +60,7 @@ class FileCorpus(Section):
 
 
 class MaildirCorpus(Section):
-    """A folder with one message a file, by account (the Enron tarball's layout)."""
+    """A folder with one file per message, sorted by account (the layout of the Enron tarball)."""
 
     kind: Literal["maildir"]
     path: ExpandedPath
@@ -108,7 +108,7 @@ class SyntheticCorpusConfig(Section):
 
 
 class MarkovCorpusConfig(Section):
-    """Users who write by Markov chains, of whom every probability is known."""
+    """Users who write by Markov chains, so that every probability is known."""
 
     kind: Literal["markov"]
     parameters: MarkovCorpus = MarkovCorpus()
@@ -144,13 +144,14 @@ class PresetCorpus(Section):
 
 
 def preset_tokens(tokenizer: str | None) -> Tokens:
-    """How a preset counts: words between blanks, or the tokens of a model's tokenizer (a hub name or folder)."""
+    """What a preset counts: whitespace-separated words, or tokens of a model's tokenizer (a hub name or folder)."""
     if tokenizer is None:
         return WORDS
-    from heldin.models.loading import load_tokenizer
+    from heldin.models.loading import load_tokenizer  # slow to import, and few configs need it
 
     encode = load_tokenizer(tokenizer)
     fast = getattr(encode, "backend_tokenizer", None)
+    # The name alone does not fix the counts: another version of the tokenizer must give another fingerprint.
     known = text_sha256(fast.to_str() if fast else json.dumps(encode.get_vocab(), sort_keys=True))[:16]
     return Tokens(f"{tokenizer} {known}", lambda text: encode(text, add_special_tokens=False)["input_ids"])
 
@@ -162,7 +163,7 @@ CorpusSource = Annotated[
 
 
 class CorpusConfig(Section):
-    """Which texts, and which of their users are audited: what ``users`` does not state is as the preset has it."""
+    """Which texts are used, and which of their users are audited; a preset gives the defaults of ``users``."""
 
     source: CorpusSource
     """Where texts come from, and in which format."""
@@ -179,7 +180,7 @@ class CorpusConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _users_of_the_preset(cls, content: Any) -> Any:
-        """What ``users`` leaves out is the preset's."""
+        """Take from the preset what ``users`` leaves out."""
         stated = content.get("users", {}) if isinstance(content, dict) else None
         if not isinstance(stated, dict):
             return content

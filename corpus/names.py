@@ -1,4 +1,4 @@
-"""Names that are none: what tables write where there is no user."""
+"""Placeholders that tables write where a user's name is missing."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from heldin.base.wording import counted
 
 
 def missing_names(users: Iterable[str]) -> list[str]:
-    """Users whose name is what tables write where there is none, such as "nan"."""
+    """Users whose name is a placeholder for a missing one, such as "nan"."""
     return [user for user in users if user.strip().lower() in _NO_NAMES]
 
 
@@ -14,7 +14,7 @@ _NO_NAMES = {"nan", "none", "null", "na", "n/a", "<na>", "undefined", "unknown"}
 
 
 def missing_names_line(users: Iterable[str], remedy: str = "leave it out by corpus.users.exclude, or") -> str | None:
-    """A line to say where users have such names, and the way besides mending the rows; None where none has."""
+    """A warning, with ``remedy`` as the alternative to mending the rows, or None if no user has such a name."""
     names = missing_names(users)
     if not names:
         return None

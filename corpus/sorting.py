@@ -1,4 +1,4 @@
-"""Records sorted by user out of core, in DuckDB on disk: taken in, named, checked, and written in order."""
+"""Sort records by user out of core, in DuckDB on disk: take them in, make ids, check ids, write in order."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ STAGED = SCHEMA.append(pa.field("made", pa.bool_())).append(pa.field("place", pa
 
 @contextmanager
 def sorting_table(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database with an empty table ``records`` in a folder of its own, which goes when it is done."""
+    """A database with an empty table ``records``, in a folder that is removed at the end."""
     scratch.mkdir()
     settings: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": MEMORY,
@@ -31,6 +31,7 @@ def sorting_table(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         "threads": "2",
     }
     with full_disk_said(), duckdb.connect(str(scratch / "records.duckdb"), config=settings) as database:
+        # The order comes from the column ``place``; keeping DuckDB's own would cost memory.
         database.execute("SET preserve_insertion_order = false")
         database.register("empty", STAGED.empty_table())
         database.execute("CREATE TABLE records AS SELECT * FROM empty")
@@ -40,7 +41,7 @@ def sorting_table(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def take_in(database: duckdb.DuckDBPyConnection, batches: Iterator[pa.RecordBatch]) -> None:
-    """Stream the batches into the table ``records``; what goes wrong in their source is raised as it is."""
+    """Stream the batches into the table ``records``; an error in their source is raised unchanged."""
     raised: list[BaseException] = []
 
     def watched() -> Iterator[pa.RecordBatch]:
@@ -63,23 +64,28 @@ def take_in(database: duckdb.DuckDBPyConnection, batches: Iterator[pa.RecordBatc
 def add_store(
     database: duckdb.DuckDBPyConnection, store: CorpusStore, place: int, rows: tuple[int, int] | None = None
 ) -> None:
-    """Add rows [first, last) of a store (None: all), in its order, from ``place`` on.
+    """Add records of a store, in its order.
 
-    Made ids lose their numbers, to be numbered again.
+    Args:
+        database: of ``sorting_table``.
+        store: where the records are.
+        place: of the first record; the others follow it.
+        rows: rows [first, last) of the store; None: all.
     """
     first, last = rows or (0, len(store))
     places = pa.array(np.arange(place, place + last - first))
     database.register("kept", store.table.slice(first, last - first).append_column("place", places))
     made = store.ids == "made"
+    # Made ids lose their numbers: copies of a text in several stores are numbered together afterwards.
     name = "left(id, 32)" if made else "id"
     database.execute(f'INSERT INTO records SELECT "user", text, {name}, date, {made}, place FROM kept')
     database.unregister("kept")
 
 
 def write_records(database: duckdb.DuckDBPyConnection, path: Path) -> tuple[pa.Table, str]:
-    """Number the made ids and write the records, sorted by user and place; returns users' index and whose the ids are.
+    """Number the made ids and write the records, sorted by user and place.
 
-    Ids are "given", "made", "mixed", or "none" where there is no record.
+    Returns the index of users and the kind of ids: "given", "made", "mixed", or "none" if there is no record.
     """
     kinds = {made for (made,) in database.sql("SELECT DISTINCT made FROM records").fetchall()}
     if True in kinds:
@@ -90,7 +96,7 @@ def write_records(database: duckdb.DuckDBPyConnection, path: Path) -> tuple[pa.T
 
 
 def number_copies(database: duckdb.DuckDBPyConnection) -> None:
-    """Made ids get their number among equal ones, in the source's order."""
+    """Append to each made id its number among equal ones, in the source's order."""
     database.execute(
         "CREATE TABLE numbered AS SELECT * EXCLUDE (id, made), CASE WHEN made THEN id || '-' ||"
         " row_number() OVER (PARTITION BY id, made ORDER BY place) ELSE id END AS id FROM records"
@@ -100,26 +106,27 @@ def number_copies(database: duckdb.DuckDBPyConnection) -> None:
 
 
 def refuse_repeated_ids(database: duckdb.DuckDBPyConnection) -> None:
-    """Raises InputError where an id stands more than once."""
+    """Raises InputError if an id occurs more than once."""
     repeated = database.sql("SELECT id, count(*) AS times FROM records GROUP BY id HAVING times > 1").fetchall()
     if repeated:
         raise say_repeated(len(repeated), *min(repeated))
 
 
 def say_repeated(number: int, name: str, times: int) -> InputError:
-    """What is said where ``number`` ids stand more than once, one of them ``times`` times."""
+    """The error for ``number`` repeated ids, one of which occurs ``times`` times."""
     return InputError(
-        f"{number} record ids stand more than once, such as '{name}' ({times} times): ids must be unique, because no"
+        f"{number} record ids occur more than once, such as '{name}' ({times} times): ids must be unique, because no"
         " record may be on both sides; name another id column, or none to number the records"
     )
 
 
 def write_sorted(reader: pa.RecordBatchReader, path: Path) -> pa.Table:
-    """Write batches to an Arrow file as they come; returns the index of their users."""
+    """Write batches to an Arrow file as they arrive; returns the index of their users."""
 
     def runs() -> Iterator[tuple[str, int]]:
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
             for batch in reader:
+                # DuckDB returns its own string types and may split a batch into chunks.
                 fitting = pa.Table.from_batches([batch]).cast(SCHEMA).combine_chunks().to_batches()
                 for part in fitting:
                     writer.write_batch(part)
@@ -129,11 +136,11 @@ def write_sorted(reader: pa.RecordBatchReader, path: Path) -> pa.Table:
 
 
 def user_index(runs: Iterator[tuple[str, int]]) -> pa.Table:
-    """The index of users from runs of (user, records), in the order of the records; a user's runs follow each other."""
+    """The index of users from runs (user, number of records) in row order; a user's runs are adjacent."""
     users: list[str] = []
     counts: list[int] = []
     for user, count in runs:
-        if users and users[-1] == user:
+        if users and users[-1] == user:  # a user whose records span two batches
             counts[-1] += count
         else:
             users.append(user)
@@ -144,7 +151,7 @@ def user_index(runs: Iterator[tuple[str, int]]) -> pa.Table:
 
 
 def runs_of(batch: pa.RecordBatch) -> Iterator[tuple[str, int]]:
-    """Runs of one user in a batch."""
+    """Runs (user, number of records) in a batch."""
     encoded = pc.run_end_encode(batch.column("user"))
     before = 0
     for user, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
@@ -160,7 +167,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 @contextmanager
 def full_disk_said() -> Iterator[None]:
-    """DuckDB's error for a full disk becomes the operating system's."""
+    """Turn DuckDB's error for a full disk into the operating system's."""
     try:
         yield
     except duckdb.Error as error:

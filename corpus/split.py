@@ -1,8 +1,8 @@
 """Who is audited, what is set aside, and who is held in.
 
 The order matters for the validity of an audit (docs/theory.md#conditions-of-one-run): first the pool of users is fixed,
-then every user's records are set aside by one rule that knows nothing of membership, and only then are the coins drawn.
-After Kandpal et al. (2024), Appendix D.1, with independent coins in place of their half and half.
+then every user's records are set aside by one rule that does not depend on membership, and only then are the coins
+drawn. After Kandpal et al. (2024), Appendix D.1, with independent coins instead of their exact half.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class Part(StrEnum):
 
 
 class Role(StrEnum):
-    """A user's side. Held-in and held-out are decided by chance; the others are not part of the question."""
+    """A user's side. Held-in and held-out are decided by chance; users who are always in are not audited."""
 
     HELD_IN = "held_in"
     HELD_OUT = "held_out"
@@ -39,7 +39,7 @@ class Role(StrEnum):
 
 
 class Assignment(StrEnum):
-    """How membership is decided. Only independent fair coins support a certified statement."""
+    """How membership is decided. Only independent fair coins support a certified bound."""
 
     COIN = "coin"
     EXACT_HALF = "exact_half"
@@ -49,8 +49,8 @@ class Assignment(StrEnum):
 class UserFilter:
     """Which users take part. Patterns are shell globs over user names ("*@enron.com").
 
-    With ``fraction`` no user's place depends on who else there is; of a fixed number, ``max_users``, one more user may
-    push another out: it is not user-local and voids a user-level epsilon.
+    With ``fraction``, whether a user takes part does not depend on other users. With ``max_users`` one more user may
+    displace another: that is not user-local and voids a user-level epsilon.
     """
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
@@ -75,7 +75,15 @@ class UserFilter:
 
 @dataclass(frozen=True)
 class Selection:
-    """Users that take part, and how many were left out and why."""
+    """Users who take part, and how many were left out and why.
+
+    Attributes:
+        users: who take part, sorted.
+        dropped_by_pattern: users whose name no pattern admits.
+        dropped_by_minimum: users with too few records.
+        dropped_by_maximum: users with too many records.
+        dropped_by_sampling: users left out by ``fraction`` or ``max_users``.
+    """
 
     users: tuple[str, ...]
     dropped_by_pattern: int
@@ -87,12 +95,17 @@ class Selection:
 def select_users(
     store: CorpusStore, rule: UserFilter, *, taken: frozenset[str] = frozenset(), seed: int, purpose: str = "user"
 ) -> Selection:
-    """Users admitted by ``rule`` and not in ``taken``, sorted; at most ``max_users`` of them, chosen by ``seed``.
+    """Users admitted by ``rule``, sorted; at most ``max_users`` of them.
 
-    ``purpose`` makes the coins of one rule independent of another's: the users that an audit's coins left over would
-    all fail the same coins once more.
+    Args:
+        store: the corpus.
+        rule: which users take part.
+        taken: users who take part elsewhere and are not considered.
+        seed: public seed of the coins and of the choice of ``max_users``.
+        purpose: name of these coins, which makes them independent of another rule's.
 
-    Raises InputError for a minimum that leaves nothing to train on.
+    Raises:
+        InputError: a number in ``rule`` is out of its range.
     """
     if rule.max_users is not None and rule.max_users < 1:
         raise InputError(f"max_users is {rule.max_users}: it must be at least 1, or null for no limit")
@@ -105,6 +118,7 @@ def select_users(
     enough = [user for user in named if store.count(user) >= rule.min_records]
     fitting = [user for user in enough if rule.max_records is None or store.count(user) <= rule.max_records]
     key = seed_key(seed)
+    # Under one purpose for all rules, the users whom one rule's coins left out would fail the next rule's coins too.
     chosen = [user for user in fitting if keyed_uniform(key, f"{purpose} fraction", user) < rule.fraction]
     if rule.max_users is not None and len(chosen) > rule.max_users:
         chosen = keyed_order(key, f"{purpose} sample", chosen)[: rule.max_users]
@@ -126,10 +140,10 @@ def set_aside(
         ids: row to record id of one user; at least ``MIN_RECORDS_TO_SPLIT`` of them.
         attacker_fraction: share of the records for the attacker, rounded, at least one record.
         evaluation_fraction: share for validation and test together, rounded, at least one record each.
-        seed: of the pseudo-random order, which depends on the record ids only, never on membership.
+        seed: public seed of the pseudo-random order, which depends on the record ids only, never on membership.
 
     Returns:
-        Part to rows; every row in exactly one part, every part non-empty.
+        Part to rows; every row is in exactly one part, and no part is empty.
     """
     if len(ids) < MIN_RECORDS_TO_SPLIT:
         raise InputError(f"a user with {len(ids)} records cannot be split: at least {MIN_RECORDS_TO_SPLIT} are needed")
@@ -155,7 +169,7 @@ def set_aside_sizes(records: int, *, attacker_fraction: float, evaluation_fracti
 
 
 def records_to_train_on(documents: int, *, attacker_fraction: float, evaluation_fraction: float) -> int:
-    """The fewest records a user must have for exactly ``documents`` of them to be left after the set-asides."""
+    """The fewest records of which at least ``documents`` are left for training after the set-asides."""
     records = MIN_RECORDS_TO_SPLIT
     while True:
         attacker, evaluation = set_aside_sizes(
@@ -167,7 +181,7 @@ def records_to_train_on(documents: int, *, attacker_fraction: float, evaluation_
 
 
 def check_pool(users: int, audit_pool: int | None) -> None:
-    """Raises InputError for fewer than two users in the pool, or a pool larger than the users."""
+    """Raises InputError for a pool of fewer than two users, or of more users than there are."""
     if audit_pool is not None and audit_pool > users:
         raise InputError(f"audit_pool is {audit_pool}, but only {users} users have enough records: lower it")
     if (pool := users if audit_pool is None else audit_pool) < 2:
@@ -181,15 +195,15 @@ def assign(
 
     Args:
         users: the fixed pool of audited users.
-        assignment: independent fair coins, or an exact half (which supports no certified bound: the coins depend on
-            each other, docs/theory.md#conditions-of-one-run).
-        audit_pool: number of users, chosen by ``seed``, whose membership is decided by chance; all others are always
-            in. None: all users.
+        assignment: independent fair coins, or an exact half, which supports no certified bound because its coins depend
+            on each other (docs/theory.md#conditions-of-one-run).
+        audit_pool: number of users, chosen by ``seed``, whose membership is decided by chance; all other users are
+            always in. None: all users.
         key: secret key of the coins.
         seed: public seed of the choice of the audit pool.
 
     Raises:
-        InputError: fewer than two users in the pool, a pool larger than the users, or coins that left one side empty.
+        InputError: the pool has fewer than two users or more than there are, or all coins fell on one side.
     """
     pool = list(users)
     check_pool(len(pool), audit_pool)
@@ -207,5 +221,5 @@ def assign(
 
 
 def assign_canaries(canaries: Sequence[str], *, key: bytes) -> dict[str, Role]:
-    """A fair coin for every canary user, whatever decides about the others: all of them are flipped."""
+    """A fair coin for every canary user, however the other users are assigned."""
     return {user: Role.HELD_IN if fair_coin(key, "membership", user) else Role.HELD_OUT for user in canaries}

@@ -12,7 +12,13 @@ from heldin.corpus.store import CorpusStore
 
 @dataclass(frozen=True)
 class RepeatedText:
-    """A text that stands in several records."""
+    """A text that occurs in several records.
+
+    Attributes:
+        text: the text.
+        copies: records with this text.
+        users: users with such a record.
+    """
 
     text: str
     copies: int
@@ -21,7 +27,19 @@ class RepeatedText:
 
 @dataclass(frozen=True)
 class CorpusStatistics:
-    """Counts of a corpus. ``percentiles`` are P0, P25, P50, P75, P100 of records per user."""
+    """Counts of a corpus.
+
+    Attributes:
+        users: number of users.
+        records: number of records.
+        percentiles: P0, P25, P50, P75 and P100 of records per user.
+        tokens: number of tokens, or of words.
+        token_unit: what ``tokens`` counts.
+        duplicates_within_users: records whose user has an earlier record with the same text.
+        duplicates_across_users: records whose text another user has too.
+        most_repeated: texts with the most copies, most first.
+        histogram: (lowest, highest, users) for each bin of records per user.
+    """
 
     users: int
     records: int
@@ -43,20 +61,17 @@ def corpus_statistics(
 ) -> CorpusStatistics:
     """Statistics of a store, in one pass over its texts.
 
-    A record is a duplicate within its user if the same user has an earlier record with the same text, and a duplicate
-    across users if its text also stands under another user.
-
     Args:
         store: the corpus.
         count_tokens: tokens of one text; whitespace-separated words if None.
-        token_unit: the name of what ``count_tokens`` counts.
+        token_unit: name of what ``count_tokens`` counts.
         most_repeated: how many of the most repeated texts to return.
     """
     count = count_tokens or (lambda text: len(text.split()))
     copies: Counter[bytes] = Counter()
     users_of: Counter[bytes] = Counter()
     within = tokens = row = 0
-    digests: list[bytes] = []
+    digests: list[bytes] = []  # digests only: the texts need not fit into memory
     first_row: dict[bytes, int] = {}
     texts = store.texts()
     for records in store.counts:
@@ -102,5 +117,5 @@ def records_histogram(counts: Iterable[int]) -> tuple[tuple[int, int, int], ...]
 
 
 def text_digest(text: str) -> bytes:
-    """A text's hash, to find texts that stand on two sides without keeping them."""
+    """A text's hash, to find texts that occur on two sides without keeping them."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -20,7 +20,15 @@ from heldin.corpus.sources.rows import SCHEMA
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One text of one user."""
+    """One text of one user.
+
+    Attributes:
+        row: row number in the store.
+        user: who wrote the text.
+        id: unique id.
+        text: the text.
+        date: as the source gives it; None if it has none.
+    """
 
     row: int
     user: str
@@ -31,7 +39,13 @@ class Record:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a build found: rows skipped as bad, and the first of them."""
+    """What a build found.
+
+    Attributes:
+        skipped: rows skipped because they could not be used.
+        first_skipped: place and reason of the first of them, or "".
+        reused: whether the store had been built before.
+    """
 
     skipped: int
     first_skipped: str
@@ -39,7 +53,7 @@ class BuildReport:
 
 
 class Corpus(Protocol):
-    """What a run reads of a corpus, whoever keeps it; ``fingerprint`` names the exact content."""
+    """What a run reads from a corpus, wherever it is kept; ``fingerprint`` identifies the exact content."""
 
     fingerprint: str
     users: list[str]
@@ -68,7 +82,7 @@ class Corpus(Protocol):
 
 
 class CorpusStore:
-    """Read access to a built store. Rows are numbered 0..len-1, all rows of one user next to each other."""
+    """Read access to a built store. Rows are numbered from 0; the rows of a user are adjacent."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -114,12 +128,12 @@ class CorpusStore:
         return id_
 
     def _value(self, column: str, row: int) -> Any:
-        number = bisect.bisect_right(self._ends, row)  # a chunked array would look for the chunk each time anew
+        number = bisect.bisect_right(self._ends, row)  # a chunked array searches its chunks linearly for every row
         chunk = self._chunks[column][number]
         return chunk[row - self._ends[number] + len(chunk)].as_py()
 
     def texts(self) -> Iterator[str]:
-        """All texts in row order, a chunk in memory at a time."""
+        """All texts in row order, with one chunk in memory at a time."""
         for chunk in self._chunks["text"]:
             yield from chunk.to_pylist()
 

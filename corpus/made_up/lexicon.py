@@ -1,8 +1,9 @@
-"""The words of the made-up company Northgate: names, topics and phrase grammar, as plain data for `synthetic`.
+"""The words of the made-up company Northgate: names, topics and phrase grammar, as plain data for ``synthetic``.
 
-A table is a name and its phrases, parted by bars; `{slot}` in a phrase is filled from the table of that name or by the
-writer. Facts, problems and remarks are clauses that start in lower case, a step is a verb phrase in its base form, a
-verb its base form, past (equal to its participle) and gerund. Every verb of a topic takes every thing of it as object.
+A table is a name and its phrases, separated by bars; ``{slot}`` in a phrase is filled from the table of that name or
+by the writer. Facts, problems and remarks are clauses that start in lower case; a step is a verb phrase in its base
+form; a verb is given as base form, past (equal to its participle) and gerund. Every verb of a topic takes every thing
+of that topic as its object.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Users who write by Markov chains of tokens: a corpus of which every probability is known.
+"""Users who write by Markov chains of tokens: a corpus in which every probability is known.
 
 Source: Kandpal et al., "User Inference Attacks on Large Language Models", equation (1): D_task = sum_u alpha_u D_u.
 Here D_u is a chain of order 1 over V words, run for L tokens, so that log D_u(x) is a sum and any divergence between
@@ -36,9 +36,10 @@ _SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprstvz" for vowel
 class MarkovCorpus:
     """Public parameters of a corpus of Markov users; equal parameters give equal text under an equal NumPy.
 
-    A row of a user's chain is (1 - d) of the row that all share and d of the user's own, d being `distinctiveness`: at
-    0 nothing in a text depends on its user. As in the synthetic corpus, `users` changes nothing about any one user but
-    for the share alpha_u, and users have `mean_records` records of `length` words on average, `min_records` at least.
+    A row of a user's chain is (1 - d) times the row that all users share plus d times the user's own, where d is
+    ``distinctiveness``: at 0 nothing in a text depends on its user. As in the synthetic corpus, ``users`` changes
+    nothing about a single user except the share alpha_u, and a user has ``mean_records`` records of ``length`` words
+    on average, at least ``min_records``.
 
     Raises:
         InputError: a parameter is out of its range.
@@ -79,7 +80,13 @@ class MarkovCorpus:
 
 @dataclass(frozen=True)
 class MarkovRecord:
-    """One sequence as text: who wrote it, its words, its unique id."""
+    """One sequence as text.
+
+    Attributes:
+        user: name of the user whose chain it is.
+        text: the words, separated by blanks.
+        id: unique id.
+    """
 
     user: str
     text: str
@@ -88,14 +95,14 @@ class MarkovRecord:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """One user's D_u: chances of the first word, (V,), and of the next after each, (V, V); rows sum to one."""
+    """One user's D_u: probabilities of the first word, (V,), and of the next word after each, (V, V)."""
 
     initial: Array
     transitions: Array
 
 
 def chain_of(spec: MarkovCorpus, user: int) -> Chain:
-    """The chain of the user of this index (from 0). Raises InputError if the corpus has no such user."""
+    """The chain of the user with this index (from 0). Raises InputError if the corpus has no such user."""
     if not 0 <= user < spec.users:
         raise InputError(f"markov corpus: there is no user {user}; choose one from 0 to {spec.users - 1}")
     shared, own = _rows(spec.vocabulary, spec.seed, _SHARED, 0), _rows(spec.vocabulary, spec.seed, _OWN, user)
@@ -110,7 +117,14 @@ def user_weights(spec: MarkovCorpus) -> Array:
 
 
 def draw(chain: Chain, count: int, length: int, rng: np.random.Generator) -> Tokens:
-    """Independent sequences of the chain, shape (count, length)."""
+    """Draw independent sequences, shape (count, length).
+
+    Args:
+        chain: of one user.
+        count: number of sequences.
+        length: words per sequence.
+        rng: source of randomness.
+    """
     size = chain.initial.size
     # All rows in one sorted array, row i shifted by i, so that one search serves every state.
     ends = (np.cumsum(chain.transitions, axis=1) + np.arange(size)[:, None]).ravel()
@@ -130,10 +144,11 @@ def log_probability(chain: Chain, tokens: Tokens) -> Array:
 
 
 def generate(spec: MarkovCorpus) -> Iterator[MarkovRecord]:
-    """All records, user by user: sequences of each user's chain as text."""
+    """All records, user by user, as text."""
     words = word_list(spec.vocabulary)
     for user in range(spec.users):
         rng = _rng(spec.seed, _RECORDS, user)
+        # Random rounding, so that a user's expected number of records is exact.
         count = math.floor(_expected_records(spec, user) + rng.random())
         for number, tokens in enumerate(draw(chain_of(spec, user), count, spec.length, rng)):
             text = " ".join(words[token] for token in tokens)
@@ -148,14 +163,15 @@ def word_list(vocabulary: int) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _rows(vocabulary: int, seed: int, purpose: int, user: int) -> Array:
-    """First-word row and transition rows, (1 + V, V)."""
+    """The row of the first word and the rows of transitions, (1 + V, V)."""
     drawn = _rng(seed, purpose, user).dirichlet(np.full(vocabulary, _CONCENTRATION), size=1 + vocabulary)
     return np.asarray((1 - _UNIFORM) * drawn + _UNIFORM / vocabulary, dtype=np.float64)
 
 
 def _expected_records(spec: MarkovCorpus, user: int) -> float:
-    """`min_records` plus a log-normal number with the mean that is left."""
+    """``min_records`` plus a log-normal number with mean ``mean_records - min_records``."""
     normal = _rng(spec.seed, _SHARE, user).standard_normal()
+    # exp(s z) has mean exp(s^2 / 2) for a standard normal z; the second term divides by it.
     return spec.min_records + (spec.mean_records - spec.min_records) * math.exp(_SPREAD * normal - _SPREAD**2 / 2)
 
 

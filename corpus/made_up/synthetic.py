@@ -1,9 +1,9 @@
 """Readable e-mail by made-up people, drawn from the mixture of user distributions that user inference assumes.
 
 Source: Kandpal et al., "User Inference Attacks on Large Language Models", equation (1): D_task = sum_u alpha_u D_u.
-User u has weight alpha_u, and D_u differs from the company's common distribution by topics, habits of phrase and
-punctuation, correspondents, clients, projects and signature. A choice in a mail is made in one of two ways, the user's
-own or the company's; `distinctiveness` sets how often it is the user's own. No two users share an address.
+User u has weight alpha_u, and D_u differs from the company's common distribution in topics, habits of phrase and
+punctuation, correspondents, clients, projects and signature. Each choice in a mail is made either the user's own way or
+the company's; ``distinctiveness`` sets how often it is the user's own. No two users share an address.
 """
 
 import functools
@@ -36,10 +36,10 @@ _NO_REPEAT = frozenset(
 class SyntheticCorpus:
     """Public parameters of a made-up corpus; equal parameters give equal text under an equal version of NumPy.
 
-    `users` changes nothing about any one user: with more asked for, the earlier users' records stay as they are, and
-    only their shares alpha_u shrink. Users have `mean_records` records on average, and `min_records` each at least.
-    `distinctiveness` is 0 when all users write from one distribution (nothing in a text depends on its user), 1 when
-    every mail is signed and most choices are personal; 0.5 leaves most of the text to what all users share.
+    ``users`` changes nothing about a single user: with more users, the earlier users' records stay the same and only
+    their shares alpha_u shrink. A user has ``mean_records`` records on average, at least ``min_records``. At
+    ``distinctiveness`` 0 all users write from one distribution (nothing in a text depends on its user); at 1 every mail
+    is signed and most choices are personal; at 0.5 most of the text is what all users share.
 
     Raises:
         InputError: a parameter is out of its range.
@@ -70,7 +70,18 @@ def check_parameters(
     min_records: int,
     distinctiveness: float,
 ) -> None:
-    """Refuse parameters that no generated corpus can have; ``at_least``: by name a value and the least it may be."""
+    """Refuse parameters that no generated corpus can have.
+
+    Args:
+        kind: name of the corpus, for errors.
+        at_least: parameter to its value and the least value allowed.
+        mean_records: average records of a user.
+        min_records: fewest records of a user.
+        distinctiveness: in [0, 1].
+
+    Raises:
+        InputError: a parameter is out of its range.
+    """
     for name, (value, least) in at_least.items():
         if value < least:
             raise InputError(f"{kind} corpus: {name} is {value}, which is too small; set it to {least} or more")
@@ -88,7 +99,14 @@ def check_parameters(
 
 @dataclass(frozen=True)
 class SyntheticRecord:
-    """One mail: the address of who wrote it, its text, its unique id, and its date (ISO 8601, UTC)."""
+    """One mail.
+
+    Attributes:
+        user: the writer's address.
+        text: the whole mail.
+        id: unique id.
+        date: ISO 8601, UTC.
+    """
 
     user: str
     text: str
@@ -103,20 +121,20 @@ def user_weights(spec: SyntheticCorpus) -> NDArray[np.float64]:
 
 
 def generate(spec: SyntheticCorpus) -> Iterator[SyntheticRecord]:
-    """All records, user by user, each user's in order of date."""
+    """All records, user by user, a user's sorted by date."""
     for user in range(spec.users):
         yield from generate_user(spec, user)
 
 
 def generate_user(spec: SyntheticCorpus, user: int) -> Iterator[SyntheticRecord]:
-    """The records that `generate` gives for the user of this index (from 0), without the cost of the others.
+    """The records of the user with this index (from 0), as in ``generate``, without generating the others.
 
-    Raises:
-        InputError: the corpus has no such user.
+    Raises InputError if the corpus has no such user.
     """
     if not 0 <= user < spec.users:
         raise InputError(f"synthetic corpus: there is no user {user}; choose one from 0 to {spec.users - 1}")
     person, dice = _person(spec, user), _Dice(spec.seed, _RECORDS, user)
+    # Random rounding, so that a user's expected number of records is exact.
     count = math.floor(_expected_records(spec, user) + dice.roll())
     for number, sent in enumerate(sorted(_working_time(dice) for _ in range(count))):
         name, date = f"synthetic-{user:06d}-{number:04d}", f"{sent:%Y-%m-%dT%H:%M:%SZ}"
@@ -124,14 +142,15 @@ def generate_user(spec: SyntheticCorpus, user: int) -> Iterator[SyntheticRecord]
 
 
 class _Dice:
-    """Draws from the one stream of a seed, purpose and user index: streams depend on nothing else."""
+    """Draws from the random stream of a seed, purpose and user index; streams depend on nothing else."""
 
     def __init__(self, seed: int, purpose: int, user: int = 0) -> None:
         self.rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(purpose, user))))
         self._pool: list[float] = []
 
     def roll(self) -> float:
-        """A uniform number in [0, 1); drawn in blocks, since one at a time costs ten times as much."""
+        """A uniform number in [0, 1)."""
+        # Drawn in blocks: one at a time takes ten times as long.
         if not self._pool:
             self._pool = self.rng.random(512).tolist()
         return self._pool.pop()
@@ -144,8 +163,9 @@ class _Dice:
 
 
 def _expected_records(spec: SyntheticCorpus, user: int) -> float:
-    """`min_records` plus a log-normal number with the mean that is left."""
+    """``min_records`` plus a log-normal number with mean ``mean_records - min_records``."""
     normal = _Dice(spec.seed, _WEIGHT, user).rng.standard_normal()
+    # exp(s z) has mean exp(s^2 / 2) for a standard normal z; the second term divides by it.
     return spec.min_records + (spec.mean_records - spec.min_records) * math.exp(_SPREAD * normal - _SPREAD**2 / 2)
 
 
@@ -156,7 +176,7 @@ def _working_time(dice: _Dice) -> datetime:
 
 @dataclass(frozen=True)
 class _Style:
-    """Chances per mail or sentence, but for `length`, a factor on the length of a body. Defaults: the company's."""
+    """Probabilities per mail or sentence, and ``length``, a factor on a body's length; defaults are the company's."""
 
     contraction: float = 0.5
     aside: float = 0.2
@@ -176,7 +196,7 @@ class _Style:
 
 @dataclass(frozen=True)
 class _Person:
-    """What sets one user apart. It counts for more as the dial goes up, and for nothing at 0."""
+    """What sets one user apart: of no effect at dial 0, and of more the higher the dial."""
 
     facts: Mapping[str, str]  # name, address, signature
     topics: tuple[float, ...]  # cumulative chances, shape (topics,)
@@ -214,7 +234,7 @@ def _person(spec: SyntheticCorpus, user: int) -> _Person:
 
 
 def _name(seed: int, user: int) -> tuple[str, str, str]:
-    """First name, last name and address; past all pairs of names come middle initials, then numbers."""
+    """First name, last name and address; once all pairs of names are used come middle initials, then numbers."""
     order = _name_order(seed)
     lap, place = divmod(user, len(order))
     number, initial = divmod(lap, 27)
@@ -234,7 +254,7 @@ def _favourites(dice: _Dice, table: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class _Mail:
-    """One mail in the making: its topic, cast and things stay the same from the first sentence to the last."""
+    """One mail being written; its topic, people and things stay the same throughout."""
 
     def __init__(self, person: _Person, sent: datetime, dice: _Dice) -> None:
         self._person, self._style, self._sent, self._dice = person, person.style, sent, dice
@@ -242,7 +262,7 @@ class _Mail:
         topic = next((i for i, chance in enumerate(person.topics) if level < chance), len(TOPICS) - 1)
         self._tables, self._favourites = TOPICS[topic], person.favourites[topic]
         self._said: set[str] = set()
-        # At dial 0 even a user's not writing to a namesake would tell users apart.
+        # At dial 0 even never writing to a namesake would tell users apart.
         taken = {person.facts["first"]} if person.dial else set()
         cast = self._distinct(lambda: self._own_or_any("person"), 3, taken)
         thing, other = self._distinct(lambda: self._choose("thing"), 2, set())
@@ -252,7 +272,7 @@ class _Mail:
         self._bound |= {name: self._own_or_any(name) for name in ("client", "project")}
 
     def write(self) -> str:
-        """The whole text: greeting, paragraphs, signature, postscript, parted by blank lines."""
+        """The whole text: greeting, paragraphs, signature and postscript, separated by blank lines."""
         style, chance = self._style, self._chance
         sentences = self._body()
         if chance(style.closing):
@@ -308,9 +328,9 @@ class _Mail:
         return self._dice.pick((self._person.own if self._chance(_OWN * self._person.dial) else STOCKS)[name])
 
     def _choose(self, table: str) -> str:
-        """A phrase of the table, by habit or not; one of `_NO_REPEAT` once in a mail, unless the table runs out."""
+        """A phrase of the table, by habit or not; those of ``_NO_REPEAT`` are rarely repeated within a mail."""
         phrase = ""
-        for _ in range(6):
+        for _ in range(6):  # a small table may have nothing new left; then repeat
             tables = self._favourites if self._chance(_HABIT * self._person.dial) else self._tables
             phrase = self._dice.pick(tables[table])
             if phrase not in self._said:
@@ -354,7 +374,7 @@ class _Mail:
         return self._choose("date").format(month_name=month, month_short=month[:3], dom=day.day, ordinal=ordinal)
 
     def _mistyped(self, text: str) -> str:
-        """The text with two inner letters of one lower-case word swapped; names and addresses stay right."""
+        """The text with two inner letters of one lower-case word swapped; names and addresses stay intact."""
         words = [match.start() for match in re.finditer(r"(?<= )[a-z]{6,}(?= )", text)]
         if not words:
             return text

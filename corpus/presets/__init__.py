@@ -1,1 +1,1 @@
-"""Public corpora with the papers' steps."""
+"""Public corpora, prepared as the papers did."""

@@ -1,7 +1,7 @@
-"""One named preset per dataset of the papers: how its published files are read, each step, and which users stay.
+"""One named preset per dataset of the papers: how its published files are read, the steps, and which users stay.
 
-A preset is fixed: a threshold that differs is another experiment. What a step may look at is declared with it
-(docs/theory.md#rules-of-the-data), and a run's plan takes it over.
+A preset is fixed, since another threshold would be another experiment. Each step declares what it looks at
+(docs/theory.md#rules-of-the-data), and a run's plan copies these declarations.
 """
 
 import difflib
@@ -34,7 +34,10 @@ Read = Callable[[Path, Tokens, BadRows], Iterator[pa.RecordBatch]]
 class PresetStep:
     """A step and what it looks at.
 
-    user_local: what is kept of a user depends on that user's records only; record_local: on each record alone.
+    Attributes:
+        name: what the step does.
+        user_local: what is kept of a user depends on that user's records only.
+        record_local: whether a record is kept depends on that record only.
     """
 
     name: str
@@ -48,14 +51,14 @@ class Preset:
 
     Attributes:
         name: in configs and on the command line.
-        paper: where the steps stand.
+        paper: where the steps are described.
         files: the published format.
         user: what a user is.
         text: what a record's text is.
         steps: over rows, in order.
-        minimum: the paper's fewest records of a user; None: it has none.
+        minimum: the paper's fewest records of a user; None: the paper has no minimum.
         published: the numbers that the paper prints.
-        read: the records of files in the published format.
+        read: yields the records of files in the published format.
     """
 
     name: str
@@ -70,7 +73,7 @@ class Preset:
 
     @property
     def users(self) -> UserFilter:
-        """The filter of users that a config has unless it states its own; without a minimum, what a split needs."""
+        """The default filter of users in a config; without a minimum of the paper, as many records as a split needs."""
         return UserFilter(min_records=self.minimum or MIN_RECORDS_TO_SPLIT)
 
 
@@ -190,7 +193,13 @@ PRESETS: Mapping[str, Preset] = {
 
 @dataclass(frozen=True)
 class PresetSource:
-    """A local copy of a dataset, read as its preset says; ``path`` is a file or a folder of files."""
+    """A local copy of a dataset, read as its preset says.
+
+    Attributes:
+        preset: how it is read.
+        path: a file, or a folder of files.
+        tokens: what the preset's lengths count.
+    """
 
     preset: Preset
     path: Path
@@ -201,12 +210,12 @@ class PresetSource:
         return text_sha256("preset", self.preset.name, PRESET_VERSION, self.tokens.name, *_content(self))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the records that the preset's steps leave. Raises InputError for files of another format."""
+        """Yield the records that pass the preset's steps. Raises InputError for files of another format."""
         return self.preset.read(self.path, self.tokens, bad)
 
 
 def preset_named(name: str) -> Preset:
-    """The preset. Raises InputError, with the nearest name, if there is none."""
+    """The preset of this name. Raises InputError, suggesting the nearest name, if there is none."""
     if name in PRESETS:
         return PRESETS[name]
     near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.5)
@@ -227,7 +236,7 @@ def presets_table() -> str:
 
 
 def presets_dict() -> list[dict[str, Any]]:
-    """The same by name, for JSON."""
+    """All presets as dictionaries, for JSON."""
     names = ("name", "paper", "files", "user", "text", "minimum", "published")
     return [
         {**{name: getattr(preset, name) for name in names}, "steps": [asdict(step) for step in preset.steps]}
@@ -236,7 +245,7 @@ def presets_dict() -> list[dict[str, Any]]:
 
 
 def preset_outcome(preset: Preset, store: CorpusStore) -> str:
-    """Users and records that the preset's filter of users leaves, beside what the paper prints."""
+    """Users and records that pass the preset's filter of users, next to what the paper prints."""
     minimum = preset.minimum or 1
     users = select_users(store, UserFilter(min_records=minimum), seed=0).users
     counts = [store.count(user) for user in users]

@@ -1,7 +1,7 @@
-"""The Enron mails as two papers read them, from the CMU tarball or the maildir folder in it.
+"""The Enron mails as two papers read them, from the CMU tarball or its folder maildir.
 
-Both walk ACCOUNT/FOLDER/1. and read every message of every folder. Kandpal et al. (2024), Appendix D.1; Chua et al.
-(2024), Appendix B.1.
+Both read every message of every folder (ACCOUNT/FOLDER/1.). Kandpal et al. (2024), Appendix D.1; Chua et al. (2024),
+Appendix B.1.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ _COLUMNS = Columns(date="date")
 
 
 def enron_kandpal(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Mails that the mailbox's owner wrote, by address, without exact duplicates of a text within an owner."""
+    """Mails written by the mailbox's owner, by address, without an owner's exact duplicates."""
     return batched(enumerate(_owned(path), start=1), path.name, "owner's message", _COLUMNS, bad)
 
 
 def enron_chua(path: Path, tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """One record per mail and receiver, its fields written out; forwarded and repetitive mails are left out."""
+    """One record per mail and receiver, with the header fields as text; forwarded and repetitive mails are left out."""
     return batched(_per_receiver(path, tokens), path.name, "message", _COLUMNS, bad)
 
 
@@ -44,7 +44,7 @@ def owner_of(account: str, senders: Counter[str]) -> str | None:
 
     Args:
         account: the folder's name, LASTNAME-INITIAL.
-        senders: addresses to how many mails of the account they sent; of equals, the first in the alphabet.
+        senders: address to the number of the account's mails it sent; ties go to the first in the alphabet.
     """
     last_name = account.rpartition("-")[0].lower() or account.lower()
     named = [sender for sender in senders if last_name in sender]
@@ -52,24 +52,24 @@ def owner_of(account: str, senders: Counter[str]) -> str | None:
 
 
 def is_forwarded(subject: str, text: str) -> bool:
-    """Whether a mail says that it is one: FW: or Fwd: in the subject, or the line before a forwarded message."""
+    """Whether a mail is marked as forwarded: FW: or Fwd: in the subject, or the line above a forwarded message."""
     return bool(FORWARDED_SUBJECT.match(subject) or FORWARDED_BODY.search(text))
 
 
 def repeats_ngram(text: str, tokens: Tokens, n: int = NGRAM) -> bool:
-    """Whether some n-gram stands in the text more than once."""
+    """Whether some n-gram occurs in the text more than once."""
     parts = tokens.split(text)
     grams = [tuple(parts[i : i + n]) for i in range(len(parts) - n + 1)]
     return len(set(grams)) < len(grams)
 
 
 def enron_fingerprint(path: Path) -> str | None:
-    """The folder's fingerprint; None for a tarball, which is a file like others."""
+    """The folder's fingerprint; None for a tarball, which is hashed like any file."""
     return Maildir(path, "account").fingerprint() if path.is_dir() else None
 
 
 def _owned(path: Path) -> Iterator[dict[str, Any]]:
-    # Two mailboxes may lead to one person, so texts are remembered by address, not by mailbox.
+    # Two mailboxes may belong to one person, so duplicates are found by address, not by mailbox.
     seen: set[bytes] = set()
     finished: set[str] = set()
     for account, messages in itertools.groupby(_messages(path), key=lambda pair: pair[0]):
@@ -103,7 +103,7 @@ def _sender(message: EmailMessage) -> str:
 
 
 def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
-    """Account and message, an account's messages next to each other."""
+    """(account, message); the messages of an account are adjacent."""
     if path.is_dir():
         if not is_maildir(path):
             names = sorted(p.name for p in path.iterdir())[:3]
@@ -114,6 +114,7 @@ def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
             yield file.relative_to(path).parts[0], parse_message(file.read_bytes())
         return
     try:
+        # As a stream: seeking in a compressed tarball would decompress it again and again.
         archive = tarfile.open(existing(path), "r|*")  # noqa: SIM115
     except tarfile.ReadError as error:
         with path.open("rb") as stream:

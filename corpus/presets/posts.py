@@ -1,4 +1,4 @@
-"""Stack Overflow in the published dump: Posts.xml of archive.org's stackexchange, one <row> a post."""
+"""Stack Overflow from the published dump: Posts.xml of archive.org's stackexchange, one <row> per post."""
 
 import re
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ _COLUMNS = Columns(id="id", date="date")
 
 
 def stackoverflow(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Questions and answers, as plain text, by who owns them; posts of nobody are left out."""
+    """Questions and answers as plain text, by owner; posts without an owner are left out."""
     return batched(_posts(path), path.name, "post", _COLUMNS, bad)
 
 
 def plain_text(html: str) -> str:
-    """The text of a post's HTML; paragraphs, list items, code blocks and headings stand on lines of their own."""
+    """The text of a post's HTML, with paragraphs, list items, code blocks and headings on lines of their own."""
     reader = _TextOf()
     reader.feed(html)
     reader.close()
@@ -33,7 +33,7 @@ def plain_text(html: str) -> str:
 
 
 def posts_file(path: Path) -> Path:
-    """The path. Raises InputError for a folder, and where nothing is."""
+    """The path itself. Raises InputError if it is a folder or does not exist."""
     if path.is_dir():
         raise another_format(path, POSTS, "a folder: name the file in it")
     return existing(path)
@@ -56,7 +56,7 @@ def _posts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                         raise another_format(path, POSTS, f"rows with {', '.join(element.keys()) or 'nothing in them'}")
                     if element.get("PostTypeId") in QUESTION_OR_ANSWER and element.get("OwnerUserId"):
                         yield number, _post(element)
-                    root.clear()
+                    root.clear()  # else the parsed rows would pile up in memory: the dump has 100 GB
     except BROKEN as error:
         raise corrupt(path, f"post {number}", error) from error
     except ElementTree.ParseError as error:
@@ -80,7 +80,7 @@ def _beginning(path: Path) -> bytes:
 
 
 class _TextOf(HTMLParser):
-    """Gathers the text between tags."""
+    """Collects the text between tags."""
 
     BLOCKS = frozenset({"p", "pre", "li", "ul", "ol", "blockquote", "h1", "h2", "h3", "hr", "br", "div", "table", "tr"})
 

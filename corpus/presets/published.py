@@ -1,4 +1,4 @@
-"""What presets share: tables in a dataset's published format, how tokens are counted, what was found instead."""
+"""What presets share: tables in a dataset's published format, token counts, errors for other formats."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ TABLE_ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson", ".gz", ".bz2"
 
 @dataclass(frozen=True)
 class Tokens:
-    """How a preset's lengths and n-grams count: ``split`` divides a text; ``name`` is part of a store's fingerprint."""
+    """What a preset's lengths and n-grams count: ``split`` cuts a text; ``name`` goes into the store's fingerprint."""
 
     name: str
     split: Callable[[str], Sequence[Hashable]]
@@ -25,15 +25,15 @@ WORDS = Tokens("words", str.split)
 
 @dataclass(frozen=True)
 class Published:
-    """A published table: what it is called in errors, and the columns that it must have."""
+    """A published table: its description in errors (``words``), and the columns it must have."""
 
     words: str
     columns: tuple[str, ...]
 
     def rows(self, path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
-        """Line and row of every file at ``path``, a file or a folder of them; a row after the first may be no mapping.
+        """(line number, row) for every file at ``path``, a file or a folder; only first rows are known to be mappings.
 
-        Raises InputError for files of another format, with what was found.
+        Raises InputError for files of another format, saying what was found.
         """
         for file in table_files(path):
             rows = _saved_rows(file) if file.is_dir() else rows_of_file(file, self.columns, bad)
@@ -56,14 +56,14 @@ class Published:
 
 
 def another_format(path: Path, expected: str, found: str) -> InputError:
-    """The one line for files of another format: what was expected and what was found."""
+    """The error for files of another format: what was expected and what was found."""
     return InputError(f"'{path}' should be {expected}; found {found}")
 
 
 def table_files(path: Path) -> list[Path]:
-    """The data files at ``path``, in order of their names; a ``save_to_disk`` folder stands for itself.
+    """The data files at ``path``, sorted by name; a ``save_to_disk`` folder counts as one file.
 
-    Raises InputError where there are none.
+    Raises InputError if there are none.
     """
     if not path.is_dir():
         return [existing(path)]
@@ -84,6 +84,6 @@ def _saved_rows(folder: Path) -> Iterator[tuple[int, Any]]:
 
     try:
         data = datasets.load_from_disk(str(folder))
-    except Exception as error:  # the library raises many kinds
+    except Exception as error:  # the library raises exceptions of many classes
         raise InputError(f"cannot load dataset '{folder}': {first_line(error)}") from error
     yield from enumerate(data, start=1)

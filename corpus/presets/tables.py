@@ -1,4 +1,4 @@
-"""Datasets that are published as tables of rows: Reddit comments, CC News, ArXiv abstracts, BookSum.
+"""Datasets published as tables: Reddit comments, CC News, ArXiv abstracts, BookSum.
 
 Steps and thresholds: Kandpal et al. (2024), Appendix D.1; BookSum: Chua et al. (2024), section 3.
 """
@@ -36,10 +36,18 @@ Row = dict[str, Any]
 
 
 def reddit(path: Path, tokens: Tokens, bad: BadRows, *, end: float = LAST_SECOND) -> Iterator[pa.RecordBatch]:
-    """Long comments from September 2015 to ``end`` by people who are no bot, moderator or prolific account.
+    """Long comments from September 2015 on, by authors who are not bots, moderators or prolific accounts.
 
-    Reads the files twice: a first pass counts comments by author, all lengths; memory grows with the authors.
+    Memory grows with the number of authors.
+
+    Args:
+        path: a file or a folder of files.
+        tokens: what the minimum length counts.
+        bad: what to do with unusable rows.
+        end: end of the period (exclusive), Unix time in seconds.
     """
+    # Two passes over the files: how prolific an author is counts comments of all lengths, and is known only at the end.
+    # Bad rows are reported in the second pass.
     passing = BadRows(skip=bad.skip)
     rows = (row for _, row in REDDIT.rows(path, passing) if isinstance(row, dict))
     comments = Counter(row["author"] for row in rows if is_person(row.get("author")) and _in_period(_second(row), end))
@@ -60,7 +68,7 @@ def reddit(path: Path, tokens: Tokens, bad: BadRows, *, end: float = LAST_SECOND
 
 
 def cc_news(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Articles by the web domain they stood on; duplicates stay in (the paper removes them in one experiment only)."""
+    """Articles by web domain; duplicates are kept (the paper removes them in one experiment only)."""
     return _batches(
         CC_NEWS,
         path,
@@ -71,7 +79,7 @@ def cc_news(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatc
 
 
 def arxiv(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Abstracts through 2021 by who submitted them; papers that name nobody are left out."""
+    """Abstracts through 2021 by submitter; papers without a submitter are left out."""
 
     def record(row: Row) -> Row | None:
         if (year := arxiv_year(str(row.get("id")))) is None:
@@ -84,21 +92,21 @@ def arxiv(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]
 
 
 def booksum(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Human-written summaries by the book they summarise."""
+    """Human-written summaries, by the book they summarise."""
     return _batches(
         BOOKSUM, path, bad, lambda row: {"user": row.get("bid"), "text": row.get("summary_text")}, Columns()
     )
 
 
 def is_person(author: object) -> bool:
-    """Whether an author's name has neither "bot" nor "mod" in it, upper or lower case, and is not a deleted account."""
+    """Whether an author's name contains neither "bot" nor "mod" in any case, and the account is not deleted."""
     if not isinstance(author, str) or author in ("", "[deleted]"):
         return False
     return "bot" not in author.lower() and "mod" not in author.lower()
 
 
 def arxiv_year(identifier: str) -> int | None:
-    """The year an arXiv id was given in: of 1501.00001 or hep-th/9901001; None if it is no such id."""
+    """The year of an arXiv id such as 1501.00001 or hep-th/9901001; None if it is not an arXiv id."""
     digits = identifier.rpartition("/")[2][:4]
     if not (len(digits) == 4 and digits.isascii() and digits.isdigit()):
         return None
@@ -123,7 +131,7 @@ def _in_period(second: float | None, end: float) -> bool:
 def _batches(
     published: Published, path: Path, bad: BadRows, record: Callable[[Row], Row | None], columns: Columns
 ) -> Iterator[pa.RecordBatch]:
-    """Records of every file; a row of which ``record`` makes None is left out, one that it refuses is a bad row."""
+    """Records of every file; rows for which ``record`` returns None are left out, rows that it refuses are bad rows."""
 
     def kept(file: Path) -> Iterator[tuple[int, Any]]:
         for number, row in published.rows(file, bad):

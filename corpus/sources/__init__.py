@@ -1,1 +1,1 @@
-"""Formats that records are read from."""
+"""Formats from which records are read."""

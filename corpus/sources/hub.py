@@ -1,4 +1,4 @@
-"""Source for Hugging Face datasets: a name on the hub, streamed or not, or a folder that ``save_to_disk`` wrote."""
+"""Source for Hugging Face datasets: a hub name, streamed or not, or a folder written by ``save_to_disk``."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,12 +17,11 @@ class HuggingFace:
     """A Hugging Face dataset.
 
     Attributes:
-        name: on the hub, or a folder: of ``save_to_disk``, or (streaming) of data files.
-        split: needed where there are several.
+        name: hub name, or a folder: written by ``save_to_disk``, or (streaming) of data files.
+        split: needed if there are several.
         revision: commit, tag or branch on the hub.
-        columns: which holds what.
-        streaming: read records as they come and keep no copy of the dataset; a hub name then needs a revision, since
-            nothing else says which content it is.
+        columns: which column holds what.
+        streaming: read records as they arrive and keep no copy of the dataset; a hub name then needs a revision.
     """
 
     name: str
@@ -32,6 +31,7 @@ class HuggingFace:
     streaming: bool = False
 
     def __post_init__(self) -> None:
+        # The fingerprint of a stream is its name and revision: without a revision, changed content would go unnoticed.
         if self.streaming and self.revision is None and not Path(self.name).is_dir():
             raise InputError(f"dataset '{self.name}' is to be streamed: name its revision (a commit)")
 
@@ -62,7 +62,7 @@ class HuggingFace:
                 data = datasets.load_from_disk(self.name)
             else:
                 data = datasets.load_dataset(self.name, revision=self.revision, streaming=self.streaming)
-        except Exception as error:  # the library raises many kinds for "not there", "no network", "not a dataset"
+        except Exception as error:  # the library raises many classes for "not there", "no network", "not a dataset"
             raise InputError(f"cannot load dataset '{self.name}': {first_line(error)}") from error
         if isinstance(data, datasets.DatasetDict | datasets.IterableDatasetDict):
             if self.split not in data:

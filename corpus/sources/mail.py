@@ -1,7 +1,7 @@
-"""Sources that are mail: mbox files, and folders with one message a file, by account (the Enron tarball's layout).
+"""Mail as a source: mbox files, and folders with one file per message, sorted by account (the Enron tarball's layout).
 
-A message's text is its plain-text body, decoded. Records have no ids of their own (message ids repeat where one mail
-lies in several folders): the store makes them from user and text.
+A message's text is its plain-text body, decoded. Records have no ids of their own; the store makes them from user and
+text.
 """
 
 import email.errors
@@ -23,14 +23,16 @@ from heldin.corpus.sources.rows import BadRows, Columns, batched, existing
 
 MailUser = Literal["sender", "account"]
 _PARSER: "BytesParser[EmailMessage]" = BytesParser(policy=email.policy.default)
-SENDER = "From"  # whose message it is stands under this name, so that one without it is told by the header's
+SENDER = "From"  # column of the user, named like the header so that an error about a missing user is understood
+# No id column: the Message-ID repeats when one mail is filed in several folders.
 _COLUMNS = Columns(user=SENDER, date="date")
-_BROKEN_HEADER = (ValueError, TypeError, AttributeError, IndexError, email.errors.MessageError)  # beyond repair
+# What Python's parser raises for headers that it cannot repair.
+_BROKEN_HEADER = (ValueError, TypeError, AttributeError, IndexError, email.errors.MessageError)
 
 
 @dataclass(frozen=True)
 class Mbox:
-    """A file of messages, each after a line that begins with "From "; the user is the sender's address."""
+    """A file of messages, each preceded by a line that begins with "From "; the user is the sender's address."""
 
     path: Path
 
@@ -39,17 +41,19 @@ class Mbox:
         return text_sha256("mbox", file_sha256(existing(self.path)))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the messages; one without a sender or without text is said with its number."""
+        """Yield the messages; one without a sender or a text is reported with its number."""
         return batched(enumerate(_messages_of_mbox(self.path), start=1), self.path.name, "message", _COLUMNS, bad)
 
 
 @dataclass(frozen=True)
 class Maildir:
-    """A folder with one message a file below a folder for each account: ACCOUNT/FOLDER/1.
+    """A folder with a folder per account and one file per message: ACCOUNT/FOLDER/1.
 
-    user: "sender", the sender's address; or "account", the name of the account's folder, with only what its owner wrote
-    where the folders are those of sent mail (``folders``).
-    folders: names of the accounts' folders to read, such as ("sent", "sent_items", "_sent_mail"); empty: all.
+    Attributes:
+        path: the folder.
+        user: "sender": the user is the sender's address; "account": the name of the account's folder, which is the
+            writer only if ``folders`` selects folders of sent mail.
+        folders: names of the mail folders to read, such as ("sent", "sent_items", "_sent_mail"); empty: all.
     """
 
     path: Path
@@ -57,20 +61,21 @@ class Maildir:
     folders: tuple[str, ...] = ()
 
     def fingerprint(self) -> str:
-        """Hash of every file's path, size and time of change, and of the options; contents are not read for it."""
+        """Hash of every file's path, size and modification time, and of the options."""
+        # Contents are not read: Enron has half a million files.
         stats = [(str(p.relative_to(self.path)), p.stat().st_size, p.stat().st_mtime_ns) for p in self.files()]
         return text_sha256("maildir", repr(stats), self.user, repr(self.folders))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the messages in order of their paths."""
+        """Yield the messages, sorted by path."""
         return batched(enumerate(self._rows(), start=1), self.path.name, "message", _COLUMNS, bad)
 
     def files(self) -> Iterator[Path]:
-        """The messages' files, in order of their paths. Raises InputError if there is no such folder."""
+        """The files of the messages, sorted by path. Raises InputError if there is no such folder."""
         if not self.path.is_dir():
             raise InputError(f"no such folder: '{self.path}'")
         for where, folders, names in os.walk(self.path):
-            folders.sort()
+            folders.sort()  # in place: ``os.walk`` descends in this order
             parts = Path(where).relative_to(self.path).parts
             if parts and (not self.folders or any(part in self.folders for part in parts[1:])):
                 yield from (Path(where) / name for name in sorted(names) if not name.startswith("."))
@@ -84,7 +89,7 @@ class Maildir:
 
 
 def is_maildir(folder: Path) -> bool:
-    """Whether some file below an account's folder begins like a message."""
+    """Whether the first file below an account's folder begins like a message."""
     for file in Maildir(folder).files():
         with file.open("rb") as stream:
             first = stream.readline(1000)
@@ -109,6 +114,7 @@ def _messages_of_mbox(path: Path) -> Iterator[dict[str, Any]]:
                         f" {line[:40]!r}"
                     )
             else:
+                # Writers of mbox quote a body line "From " as ">From ", and ">From " as ">>From ".
                 lines.append(line[1:] if line.startswith(b">") and line.lstrip(b">").startswith(b"From ") else line)
             blank = not line.strip()
         if lines is None:
@@ -117,7 +123,7 @@ def _messages_of_mbox(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _row(raw: bytes) -> dict[str, Any]:
-    """Sender, plain text and date of a message; what it lacks is None or empty, and said by the checks of rows."""
+    """Sender, plain text and date of a message; missing ones are None or empty, which the checks of rows report."""
     message = parse_message(raw)
     try:
         sender = email.utils.parseaddr(str(message["From"] or ""))[1].lower()
@@ -128,12 +134,12 @@ def _row(raw: bytes) -> dict[str, Any]:
 
 
 def parse_message(raw: bytes) -> EmailMessage:
-    """A message of its bytes; what is wrong with it shows where it is looked at."""
+    """The message in these bytes; defects show only when a part of it is read."""
     return _PARSER.parsebytes(raw)
 
 
 def header(message: EmailMessage, name: str) -> str:
-    """A header's text; "" where there is none, or none that can be read."""
+    """A header's text; "" if it is missing or cannot be read."""
     try:
         return str(message[name] or "")
     except _BROKEN_HEADER:
@@ -141,13 +147,13 @@ def header(message: EmailMessage, name: str) -> str:
 
 
 def addresses(message: EmailMessage, *names: str) -> list[str]:
-    """Different mail addresses in the headers ``names``, in lower case and in order, without people's names."""
+    """Distinct mail addresses in the headers ``names``, in lower case and in order, without people's names."""
     found = email.utils.getaddresses([" ".join(header(message, name).split()) for name in names])
     return list(dict.fromkeys(address.lower() for _, address in found if address))
 
 
 def body(message: EmailMessage) -> str:
-    """A message's plain text, decoded; "" where it has none."""
+    """A message's plain text, decoded; "" if it has none."""
     part = message.get_body(preferencelist=("plain",))
     if part is None:
         return ""

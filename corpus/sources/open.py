@@ -1,4 +1,4 @@
-"""Where people's texts come from: one small class per format behind the protocol ``corpus.sources.rows.Source``."""
+"""Open a source by its path: one small class per format, all with the protocol ``corpus.sources.rows.Source``."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Synthetic:
 
 @dataclass(frozen=True)
 class Markov:
-    """Sequences of users' Markov chains as text: a corpus of which every probability is known."""
+    """Sequences of users' Markov chains as text: a corpus in which every probability is known."""
 
     spec: MarkovCorpus = field(default_factory=MarkovCorpus)
 
@@ -51,16 +51,16 @@ class Markov:
 
 @dataclass(frozen=True)
 class Several:
-    """Sources one after the other, such as last year's records and this year's."""
+    """Several sources in sequence, such as last year's records and this year's."""
 
     sources: tuple[Source, ...]
 
     def fingerprint(self) -> str:
-        """Hash of the sources' own, in order."""
+        """Hash of the sources' fingerprints, in order."""
         return text_sha256("several", *(source.fingerprint() for source in self.sources))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the records of each."""
+        """Yield the records of each source in turn."""
         for source in self.sources:
             yield from source.batches(bad)
 
@@ -73,11 +73,11 @@ FORMATS: Mapping[str, Callable[[Path, Columns], Source]] = {
 }
 
 
-_SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")  # of which save_to_disk leaves one
+_SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")  # save_to_disk writes at least one of them
 
 
 def open_source(path: Path, columns: Columns) -> Source:
-    """The source for a file or folder, told by its ending. Raises InputError for an ending that no source reads."""
+    """The source for a file, by its ending, or a folder. Raises InputError if no source reads it."""
     if path.is_dir():
         if is_maildir(path):
             return Maildir(path)
@@ -94,6 +94,6 @@ def open_source(path: Path, columns: Columns) -> Source:
 
 
 def open_sources(paths: Sequence[Path], columns: Columns) -> Source:
-    """One source for a path or several. Raises InputError as ``open_source``."""
+    """One source for one or more paths. Raises InputError like ``open_source``."""
     sources = [open_source(path, columns) for path in paths]
     return sources[0] if len(sources) == 1 else Several(tuple(sources))

@@ -1,7 +1,7 @@
-"""Rows of a source: what a record must hold, what is done with rows that do not, and the batches that come of it.
+"""Rows of a source: what a record must have, what happens to rows that lack it, and batches of records.
 
-Every row has been checked: a user, a text that is not blank, an id where the source has ids. What is wrong with a row
-is said with its file and place, or counted and skipped on request.
+Every record has been checked: a user, a text that is not blank, an id if the source has ids. A bad row is reported with
+its file and place, or counted and skipped on request.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,8 @@ BATCH_ROWS = 8192
 class Columns:
     """Which column holds what.
 
-    Without an ``id`` column a record is named by its user, its text, and how many times that user wrote that text
-    before: never by its place in the file, which would make one user's records move another's
-    (docs/theory.md#rules-of-the-data).
+    Without an ``id`` column, a record's id is made from its user, its text, and how often that user wrote that text
+    before, never from its place in the file (docs/theory.md#rules-of-the-data).
     """
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
@@ -46,7 +45,13 @@ class Columns:
 
 @dataclass
 class BadRows:
-    """What to do with a row that cannot be used: raise at the first one, or count them and go on."""
+    """What to do with a row that cannot be used: raise at the first one, or count them and go on.
+
+    Attributes:
+        skip: count bad rows instead of raising.
+        skipped: bad rows so far.
+        first: place and reason of the first of them, or "".
+    """
 
     skip: bool = False
     skipped: int = 0
@@ -61,16 +66,16 @@ class BadRows:
 
 
 class Source(Protocol):
-    """Anything that yields records. ``fingerprint`` changes whenever the records could."""
+    """Anything that yields records. ``fingerprint`` changes whenever the records may have changed."""
 
     def fingerprint(self) -> str:
-        """Hash of the content and of every option that shapes the records."""
+        """Hash of the content and of every option that affects the records."""
         ...
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield batches of ``SCHEMA``, in the source's order; ids are null where the source has none.
 
-        Raises InputError on input that cannot be used.
+        Raises InputError for input that cannot be used.
         """
         ...
 
@@ -78,7 +83,18 @@ class Source(Protocol):
 def batched(
     rows: Iterator[tuple[int, Any]], name: str, unit: str, columns: Columns, bad: BadRows
 ) -> Iterator[pa.RecordBatch]:
-    """Check rows and gather them into batches of ``SCHEMA``."""
+    """Check rows and collect them into batches of ``SCHEMA``.
+
+    Args:
+        rows: (number, row) in order; a row that is not a mapping is a bad row.
+        name: of the source, for errors.
+        unit: what the numbers count, such as "line", for errors.
+        columns: which column holds what.
+        bad: what to do with rows that cannot be used.
+
+    Raises:
+        InputError: a bad row that is not to be skipped, or a column that the first row lacks.
+    """
     roles = columns.named()
     batch: list[dict[str, str | None]] = []
     checked_columns = False
@@ -118,6 +134,7 @@ def _record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, str |
                 return record, f"empty text in column '{column}'"
             record["text"] = value
         else:
+            # Python counts True as an int, but it is not a name.
             if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
                 return record, f"no {role} in column '{column}' (found {value!r})"
             record[role] = str(value)
@@ -125,7 +142,8 @@ def _record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, str |
 
 
 def is_unicode(text: str) -> bool:
-    """Whether ``text`` can be written as UTF-8: no lone surrogate, which is also what an undecodable byte becomes."""
+    """Whether ``text`` can be written as UTF-8, that is, has no lone surrogate."""
+    # With ``errors="surrogateescape"`` a byte that is not UTF-8 becomes a lone surrogate too.
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -134,7 +152,7 @@ def is_unicode(text: str) -> bool:
 
 
 def require_columns(columns: Columns, present: list[str], where: str) -> None:
-    """Raises InputError where a named column is not among those present."""
+    """Raises InputError if a named column is not among those present."""
     missing = [name for name in columns.named().values() if name not in present]
     if missing:
         raise InputError(
@@ -143,12 +161,12 @@ def require_columns(columns: Columns, present: list[str], where: str) -> None:
 
 
 def existing(path: Path) -> Path:
-    """The path. Raises InputError if no file is there."""
+    """The path itself. Raises InputError if there is no such file."""
     if not path.is_file():
         raise InputError(f"no such file: '{path}'")
     return path
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says."""
+    """The first line of an error's message, or its class if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

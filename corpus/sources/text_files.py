@@ -1,4 +1,4 @@
-"""Sources that are files of rows: JSON lines, CSV, Parquet; plain, gzip or Zstandard."""
+"""Files of rows as sources: JSON lines, CSV, Parquet; plain, gzip or Zstandard."""
 
 import csv
 import json
@@ -26,12 +26,12 @@ from heldin.corpus.sources.rows import (
     require_columns,
 )
 
-csv.field_size_limit(sys.maxsize)
+csv.field_size_limit(sys.maxsize)  # texts may be longer than the default of 128 KiB
 
 
 @dataclass(frozen=True)
 class JsonLines:
-    """One JSON object a line, plain or compressed (.gz, .zst)."""
+    """One JSON object per line, plain or compressed (.gz, .zst)."""
 
     path: Path
     columns: Columns = field(default_factory=Columns)
@@ -41,7 +41,7 @@ class JsonLines:
         return text_sha256("jsonl", file_sha256(existing(self.path)), repr(self.columns))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the file's records; broken JSON and invalid UTF-8 are said with their line."""
+        """Yield the file's records; broken JSON and invalid UTF-8 are reported with their line."""
         return batched(_json_rows(self.path, bad), self.path.name, "line", self.columns, bad)
 
 
@@ -57,7 +57,7 @@ class Csv:
         return text_sha256("csv", file_sha256(existing(self.path)), repr(self.columns))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the file's rows; the line told for a bad row is the one its last field ends on."""
+        """Yield the file's rows; a bad row is reported with the line on which its last field ends."""
         return batched(_csv_rows(self.path, bad), self.path.name, "line", self.columns, bad)
 
 
@@ -73,7 +73,7 @@ class Parquet:
         return text_sha256("parquet", file_sha256(existing(self.path)), repr(self.columns))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the file's rows, read a row group's slice at a time."""
+        """Yield the file's rows, reading part of a row group at a time."""
         existing(self.path)
         try:
             file = pq.ParquetFile(self.path)
@@ -85,15 +85,15 @@ class Parquet:
 
 
 def rows_of_file(path: Path, columns: Sequence[str], bad: BadRows) -> Iterator[tuple[int, Any]]:
-    """Rows of a file with their line or row, the format told by its name: Parquet, CSV, else JSON lines.
+    """Rows of a file with their line or row number; the name tells the format: Parquet, CSV, else JSON lines.
 
     Args:
         path: plain, .gz, .bz2 or .zst.
-        columns: those to read of a Parquet file that has them; rows of the other formats come whole.
-        bad: what is done with lines that cannot be read.
+        columns: columns to read from a Parquet file, if present; rows of other formats are read whole.
+        bad: what to do with lines that cannot be read.
 
     Raises:
-        InputError: no such file, or damage.
+        InputError: there is no such file, or it is damaged.
     """
     existing(path)
     if path.suffix == ".parquet":
@@ -107,7 +107,7 @@ def rows_of_file(path: Path, columns: Sequence[str], bad: BadRows) -> Iterator[t
 
 
 class _KeyTwiceError(Exception):
-    """A JSON object names one key twice, of which the parser would keep the last."""
+    """A JSON object repeats a key; the parser would silently keep the last value."""
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -126,12 +126,13 @@ def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
                 if not line.strip():
                     continue
                 try:
+                    # Some editors begin a UTF-8 file with a byte order mark.
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                     yield number, json.loads(text, object_pairs_hook=_unique_keys)
                 except UnicodeDecodeError as error:
                     bad.report(f"{path.name} line {number}", f"invalid UTF-8 at byte {error.start}")
                 except _KeyTwiceError as error:
-                    bad.report(f"{path.name} line {number}", f"key '{error}' stands twice, with which value is unsaid")
+                    bad.report(f"{path.name} line {number}", f"key '{error}' is given twice, so its value is ambiguous")
                 except json.JSONDecodeError as error:
                     bad.report(f"{path.name} line {number}", f"broken JSON ({error.msg} at column {error.colno})")
                 except (ValueError, RecursionError) as error:  # a number of thousands of digits, endless nesting
@@ -160,9 +161,10 @@ def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
                 raise InputError(f"{path.name}: empty file, not even a header line")
             twice = [name for name in reader.fieldnames if reader.fieldnames.count(name) > 1]
             if twice:
-                raise InputError(f"{path.name}: column '{twice[0]}' stands twice in the header: rename one")
+                raise InputError(f"{path.name}: column '{twice[0]}' appears twice in the header: rename one")
             for row in reader:
                 number = reader.line_num
+                # DictReader puts extra fields under the key None, and None for missing ones.
                 if None in row or None in row.values():
                     bad.report(f"{path.name} line {number}", f"not {len(reader.fieldnames)} fields as in the header")
                 elif not is_unicode("".join(row.values())):
@@ -191,8 +193,8 @@ def _text(path: Path) -> TextIOWrapper:
 
 
 def corrupt(path: Path, last: str, error: BaseException) -> InputError:
-    """The one line for a file that cannot be decompressed or read on after ``last``, such as "line 7"."""
-    if "too much memory" in str(error):  # of archives packed with a window that Arrow does not take
+    """The error for a file that cannot be decompressed or read past ``last``, such as "line 7"."""
+    if "too much memory" in str(error):  # Zstandard archives with a longer window than Arrow accepts
         return InputError(f"{path.name}: packed with a long window: unpack it first ('zstd -d --long=31 {path.name}')")
     kind = f"{_COMPRESSIONS[path.suffix]} " if path.suffix in _COMPRESSIONS else ""
     return InputError(f"{path.name}: corrupt {kind}data after {last} ({first_line(error)}); fetch the file again")

@@ -213,13 +213,13 @@ def test_a_row_that_names_a_key_twice_is_a_bad_row(tmp_path):
     path = tmp_path / "mail.jsonl"
     good = json.dumps({"user": "ann", "text": "hello"})
     path.write_text(f'{good}\n{{"user": "ann", "user": "bob", "text": "x"}}\n', encoding="utf-8")
-    with pytest.raises(InputError, match="mail.jsonl line 2: key 'user' stands twice, with which value is unsaid"):
+    with pytest.raises(InputError, match="mail.jsonl line 2: key 'user' is given twice, so its value is ambiguous"):
         _read(open_source(path, Columns()))
     bad = BadRows(skip=True)
     assert [row["user"] for row in _read(open_source(path, Columns()), bad)] == ["ann"]
     assert bad.skipped == 1
     (tmp_path / "mail.csv").write_text("user,text,user\nann,hello,bob\n", encoding="utf-8")
-    with pytest.raises(InputError, match="mail.csv: column 'user' stands twice in the header: rename one"):
+    with pytest.raises(InputError, match="mail.csv: column 'user' appears twice in the header: rename one"):
         _read(open_source(tmp_path / "mail.csv", Columns()))
 
 

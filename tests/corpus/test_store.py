@@ -95,7 +95,7 @@ def test_a_build_that_was_killed_is_done_anew(tmp_path):
 
 def test_a_repeated_id_is_refused(tmp_path):
     rows = [*_rows(2, 2), {"user": "u9", "text": "x", "id": "r1"}]
-    with pytest.raises(InputError, match=r"1 record ids stand more than once, such as 'r1' \(2 times\)"):
+    with pytest.raises(InputError, match=r"1 record ids occur more than once, such as 'r1' \(2 times\)"):
         build_store(_source(tmp_path, rows), tmp_path)
 
 
@@ -137,7 +137,7 @@ def _counting(real, read):
 def test_an_appended_record_must_have_an_id_of_its_own(tmp_path):
     first, second = (_source(tmp_path, _rows(3, 2), f"{name}.jsonl") for name in "ab")
     build_store(first, tmp_path)
-    with pytest.raises(InputError, match="6 record ids stand more than once, such as 'r0'"):
+    with pytest.raises(InputError, match="6 record ids occur more than once, such as 'r0'"):
         build_store(Several((first, second)), tmp_path)
 
 
@@ -166,7 +166,7 @@ def test_aliases_merge_the_addresses_of_one_person(tmp_path):
         ("ann: [bob]\nbob: [c]\n", "'bob' is itself an alias of 'ann'"),
         ("- ann\n", "expected lines like 'person: "),
         ("ann: [", "broken YAML"),
-        ("ann: [a]\nann: [b]\n", "line 2: 'ann' stands twice: say it once"),
+        ("ann: [a]\nann: [b]\n", "line 2: 'ann' is given twice: keep one"),
     ],
     ids=["two persons", "chain", "list", "broken", "twice"],
 )

@@ -161,7 +161,7 @@ def test_overrides_reach_any_depth_and_their_mistakes_are_told(tmp_path):
         load_config(path, ["name.x=1"])
     with pytest.raises(InputError, match="finetune.epoch: unknown key; did you mean 'epochs'"):
         load_config(path, ["finetune.epoch=3"])
-    with pytest.raises(InputError, match="--set finetune=.*: the value is line 1: 'epochs' stands twice"):
+    with pytest.raises(InputError, match="--set finetune=.*: the value is line 1: 'epochs' is given twice"):
         load_config(path, ["finetune={epochs: 1, epochs: 2}"])
 
 
@@ -187,8 +187,8 @@ def test_what_a_recipe_of_pre_training_leaves_out_is_pre_training_s_own():
     [
         ("a: [", "broken YAML"),
         ("- a", "a mapping of sections was expected, found list"),
-        ("name: x\nseed: 1\nname: y\n", "c.yaml: line 3: 'name' stands twice: say it once"),
-        ("finetune:\n  epochs: 1\n  epochs: 2\n", "line 3: 'epochs' stands twice"),
+        ("name: x\nseed: 1\nname: y\n", "c.yaml: line 3: 'name' is given twice: keep one"),
+        ("finetune:\n  epochs: 1\n  epochs: 2\n", "line 3: 'epochs' is given twice"),
     ],
 )
 def test_files_that_are_no_config(tmp_path, content, message):
