@@ -1,4 +1,4 @@
-"""The answer as a record keeps it: headline, what stands before it, and the test behind it."""
+"""The answer as a record keeps it: headline, notes, and the test behind it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,18 +15,18 @@ from heldin.bounds.judgement import Judgement
 
 
 class DecisionFacts(Facts):
-    """The answer and what it was decided by.
+    """The answer and what decided it.
 
     Attributes:
         headline: the answer in a sentence or two.
-        notes: what stands before it.
+        notes: what a reader should know first.
         decision: the answer and what it rests on.
         by: the thresholds.
-        scores: how many the family has.
-        law: by which the assignment was redrawn.
-        auroc_p: of the family of AUROCs, by the randomisation test.
-        tpr_p: of the family of true-positive rates.
-        reversed_p: of scores that tell the sides apart the wrong way round.
+        scores: number of scores in the family.
+        law: how the assignment was redrawn.
+        auroc_p: p-value of the family of AUROCs, by the randomisation test.
+        tpr_p: p-value of the family of true-positive rates.
+        reversed_p: p-value of scores that separate the sides the wrong way round.
     """
 
     headline: str
@@ -54,17 +54,17 @@ def decision_facts(
 
     Args:
         family: evaluated and tested.
-        fixed: the thresholds, and what was promised.
-        sides: how membership came about.
-        flaws: why the comparison is not valid.
-        judgements: the verdicts on the claims, those of the scored users first.
-        said: lines that stand beneath the headline besides those that the evidence gives.
-        what: is told apart.
+        fixed: the thresholds and the claims.
+        sides: how membership was decided.
+        flaws: why the comparison is not valid; empty if it is.
+        judgements: verdicts on the claims, those about the scored users first.
+        said: further notes, besides those that follow from the evidence.
+        what: the words for what the scores separate: users, canary users or trainings.
     """
     test, member, by = family.test, family.member, fixed.decision
     margins = dict(zip(test.fprs, test.tpr_margins, strict=True))
     rejecting = [v for j in judgements for v in j.verdicts if v.exit_code]
-    gravest = min(rejecting, key=lambda v: v.exit_code, default=None)
+    gravest = min(rejecting, key=lambda v: v.exit_code, default=None)  # 3, certified, is graver than 4, indicative
     scored = judgements[0].verdicts[0].subjects if judgements and judgements[0].verdicts else None
     ceilings = [claim.ceiling for claim in fixed.claims]
     fprs = sorted({rate.fpr for score in family.scores for rate in score.evidence.rates})
@@ -85,6 +85,7 @@ def decision_facts(
         violated_by=gravest.subjects if gravest and gravest.subjects != scored else None,
     )
     decided = decide(evidence, by)
+    # a record has few digits: more would be about single users (audit.coarse)
     shown_tpr = None if decided.excluded_tpr is None else brief(decided.excluded_tpr)
     decided = replace(decided, excluded_auroc=brief(decided.excluded_auroc), excluded_tpr=shown_tpr)
     lengths = [score.length_correlation for score in family.scores]
@@ -102,6 +103,6 @@ def decision_facts(
 
 
 def shown_of(facts: DecisionFacts) -> set[int]:
-    """Numbers of the scores whose curves a record may show: the leading one and the one that the headline names."""
+    """Indices of the scores whose curves a record may show: the leading one and the one the headline names."""
     strongest = facts.decision.strongest
     return {0} if strongest is None else {0, strongest}

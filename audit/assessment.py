@@ -30,13 +30,13 @@ def results_of(
     """Evaluate and test every attack, run the blind baselines, judge the claims by the leading attack, and decide.
 
     Args:
-        table: scores and membership; the reference alone among the attacks.
+        table: scores and membership; the reference alone is one of the attacks.
         texts: the attacker's texts by user.
-        fixed: before any score was seen.
-        sides: how membership came about.
-        beside: verdicts on the claims by other people in the same training, which the answer must not pass over.
-        flaws: why the comparison is not valid, as far as is known beforehand.
-        advance: called with 1 after every part; there are ``parts_of`` of them.
+        fixed: what was fixed before any score was seen.
+        sides: how membership was decided.
+        beside: verdicts from other people in the same training (canary users), which the answer must take into account.
+        flaws: reasons known beforehand why the comparison is not valid.
+        advance: called with 1 after each of the ``parts_of`` parts.
     """
     step = advance or (lambda _: None)
     lengths = np.array([np.mean([len(text) for text in texts[user]]) for user in table.users])
@@ -75,7 +75,7 @@ def results_of(
 
 
 def empty_scores(family: Family) -> list[str]:
-    """Where all users have one score, such as of texts that are all the same, nothing is compared."""
+    """A flaw if all users have the same score, as when all texts are equal: then nothing is compared."""
     leading = family.scores[0]
     if np.ptp(leading.values) > 0:
         return []
@@ -83,5 +83,5 @@ def empty_scores(family: Family) -> list[str]:
 
 
 def parts_of(scores: int) -> int:
-    """How often ``advance`` is called for a family of so many scores."""
+    """How often ``advance`` is called for a family of this many scores."""
     return scores + 4

@@ -21,7 +21,7 @@ class TprAt(Facts):
     Attributes:
         fpr: the false-positive rate.
         estimate: null where too few held-out users can resolve it.
-        adjusted_p: by the randomisation test; null where the rate takes no part in it.
+        adjusted_p: p-value by the randomisation test; null where the rate is not part of the test.
     """
 
     fpr: float
@@ -30,12 +30,12 @@ class TprAt(Facts):
 
 
 class Histogram(Facts):
-    """Users by score; the outer bins hold all beyond them, and no bin holds fewer than ten.
+    """Users by score; the outer bins include everything beyond them, and no bin holds fewer than ten users.
 
     Attributes:
-        edges: k + 1 of them, ascending.
-        held_in: k counts.
-        held_out: k counts.
+        edges: k + 1 bin edges, ascending.
+        held_in: k counts of held-in users.
+        held_out: k counts of held-out users.
     """
 
     edges: list[float]
@@ -47,9 +47,9 @@ class Curve(Facts):
     """One grouping of the users by one score, ten or more in each group (``audit.coarse``).
 
     Attributes:
-        fpr: of the ROC curve at the ends of the groups.
-        tpr: likewise.
-        histogram: of the groups.
+        fpr: false-positive rates of the ROC curve at the ends of the groups.
+        tpr: true-positive rates at the same points.
+        histogram: users of each group.
         tpr_at: true-positive rates read off the curve.
     """
 
@@ -63,14 +63,14 @@ class AttackResult(Facts):
     """One attack under one aggregation.
 
     Attributes:
-        attack: by name.
-        aggregation: how a user's texts make one score.
-        auroc: over users.
+        attack: name of the attack.
+        aggregation: how the scores of a user's texts become one score.
+        auroc: AUROC over users.
         simultaneous: interval of the AUROC that holds for the whole family at once; null where none was tested.
-        adjusted_p: of the AUROC by the randomisation test; null where none was made.
+        adjusted_p: p-value of the AUROC by the randomisation test; null where none was made.
         length_correlation: rank correlation of the score with the mean length of the user's texts.
-        curve: of the leading attack and of the one that the headline names; null for the others, since curves of many
-            scores would tell together who was held in.
+        curve: only of the leading attack and of the one the headline names; null for the others, since the curves of
+            many scores together would reveal who was held in.
     """
 
     attack: str
@@ -89,10 +89,10 @@ class DialSetting(Facts):
         dial: what the attacker chooses.
         setting: how it is chosen here.
         leads: whether this is the setting of the leading attack.
-        auroc: over users.
-        difference: to the leading setting; null where this one leads, and where no error can be estimated: too few
-            users, the same scores, or a setting that tells all apart.
-        adjusted_p: of the AUROC by the randomisation test.
+        auroc: AUROC over users.
+        difference: difference to the leading setting; null for the leading setting itself, and where no error can be
+            estimated: too few users, equal scores, or a setting that separates the sides completely.
+        adjusted_p: p-value of the AUROC by the randomisation test.
     """
 
     dial: str
@@ -107,9 +107,9 @@ def attack_results(family: Family, fprs: tuple[float, ...], shown: Collection[in
     """Every attack under every aggregation, the leading one first.
 
     Args:
-        family: evaluated.
+        family: the evaluated scores.
         fprs: false-positive rates of the table.
-        shown: scores by number that stand with their curve and true-positive rates; see ``audit.coarse``.
+        shown: indices of the scores shown with their curve and true-positive rates; see ``audit.coarse``.
     """
     return [
         AttackResult(
@@ -147,11 +147,11 @@ def _rate(fpr: float, interval: Interval | None, evidence: RateEvidence | None) 
 
 
 def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:
-    """The leading attack with one dial turned at a time, beside the leading setting; nothing where no dial was.
+    """The leading attack with one dial changed at a time, next to the leading setting; empty if none was changed.
 
     Args:
-        family: evaluated.
-        attack: which settings lead.
+        family: the evaluated scores.
+        attack: the config, which says which settings lead.
     """
     leading = family.scores[0]
 

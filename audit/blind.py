@@ -27,10 +27,10 @@ class Blind(Facts):
     """How well a blind score separates the groups.
 
     Attributes:
-        name: of the baseline.
-        auroc: over users.
-        p_value: of "not at all".
-        level: of the alarm.
+        name: name of the baseline.
+        auroc: AUROC over users.
+        p_value: p-value of the hypothesis that it does not separate them at all.
+        level: significance level of the alarm.
         separates: whether the p-value is below the level.
     """
 
@@ -54,20 +54,20 @@ def bag_of_words(
     """A linear classifier on users' words, fitted on one half of the users and tested on the other, both ways.
 
     The two tests are each valid given the half that was fitted on; the p-value is twice the smaller one. None where a
-    side has too few users to cut in half.
+    side has too few users to split in half.
 
     Args:
         texts: the attacker's texts by user.
         member: whether each user is held in.
-        level: of the alarm.
-        seed: of the halving.
+        level: significance level of the alarm.
+        seed: seed of the random halves.
     """
     users = sorted(texts)
     labels = np.array([member[user] for user in users])
     if min(labels.sum(), (~labels).sum()) < MIN_USERS_PER_SIDE:
         return None
     if any(not re.search(r"\w", " ".join(its)) for its in texts.values()):
-        return None  # a user without a single word: there is no bag to look into
+        return None  # a user without a single word has no bag of words
     generator = np.random.default_rng(seed)
     first = np.zeros(len(users), dtype=bool)
     for side in (labels, ~labels):
@@ -80,7 +80,15 @@ def bag_of_words(
 
 
 def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], sides: Sides, *, seed: int) -> list[Blind]:
-    """The reference model alone and the bag of words; alarm at 1e-4 where heldin drew the sides, else at 0.01."""
+    """The reference model alone, where it was scored, and the bag of words, where there are users enough.
+
+    Args:
+        table: scores and membership.
+        texts: the attacker's texts by user.
+        sides: how membership was decided.
+        seed: seed of the bag of words' random halves.
+    """
+    # 1e-4 where heldin drew the sides: there an alarm can only be chance or a leaked draw
     level = BLIND_UNDER_COINS if sides.witnessed else BLIND_OTHERWISE
     member = dict(zip(table.users, table.member.tolist(), strict=True))
     found = [reference_alone(*table.sides(REFERENCE_ALONE), level=level)] if table.has(REFERENCE_ALONE) else []
@@ -89,7 +97,7 @@ def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], side
 
 
 def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[str]:
-    """Where the sides are asserted, groups that differ by themselves say nothing of the model."""
+    """Flaws of asserted sides: if the groups differ without the audited model, scores say nothing about it."""
     return [
         f"the two groups differ even without the audited model ({b.name}: AUROC {b.auroc:.2f}, p = {b.p_value:.1g})"
         for b in blind
@@ -98,11 +106,11 @@ def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[str]:
 
 
 def blind_by_chance(blind: Blind) -> str:
-    """Where heldin drew the sides, a blind baseline that separates them is chance, or the coins leaked."""
+    """The note where heldin drew the sides: a blind baseline that separates them is chance, or the coins leaked."""
     return (
         f"The blind baseline '{blind.name}' separates the groups without the audited model (AUROC {blind.auroc:.2f}, p"
         f" = {blind.p_value:.1g}). heldin drew the sides, so that this is chance, once in ten thousand audits for each"
-        " baseline, or the draw has leaked: keep the answer, and look who could see the ledger."
+        " baseline, or the draw has leaked: keep the answer, and check who could see the ledger."
     )
 
 

@@ -1,4 +1,4 @@
-"""Bootstrap over users, held-in and held-out resampled apart. The statistical unit is the user. numpy only."""
+"""Bootstrap over users, held-in and held-out resampled separately. The statistical unit is the user. numpy only."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,19 @@ class Method(StrEnum):
 
 @dataclass(frozen=True)
 class Interval:
-    """A statistic with its 95 % interval; ``mean``, ``deviation``, ``at_most`` (95 % quantile) are over the resamples.
+    """A statistic with its 95 % interval.
 
     An estimate: users' scores share one model, so its coverage is nominal, not certified
     (docs/theory.md#conditions-of-one-run).
+
+    Attributes:
+        value: the statistic of the observed scores.
+        mean: mean over the resamples.
+        deviation: standard deviation over the resamples.
+        lower: lower end of the interval.
+        upper: upper end of the interval.
+        at_most: 95 % quantile over the resamples.
+        method: how the interval was made.
     """
 
     value: float
@@ -43,11 +52,11 @@ class Estimate(Facts):
     """A number with its 95 % interval, as a record keeps it: in few digits.
 
     Attributes:
-        value: of the scores in hand.
-        mean: over the resamples.
+        value: the statistic of the observed scores.
+        mean: mean over the resamples.
         deviation: standard deviation over the resamples.
-        lower: end of the interval.
-        upper: end of the interval.
+        lower: lower end of the interval.
+        upper: upper end of the interval.
         method: how the interval was made.
         label: what kind of statement it is.
     """
@@ -62,7 +71,7 @@ class Estimate(Facts):
 
     @staticmethod
     def of(interval: Interval) -> "Estimate":
-        """Of the whole interval."""
+        """The interval in the few digits of a record."""
         return Estimate(
             value=brief(interval.value),
             mean=brief(interval.mean),
@@ -142,12 +151,12 @@ def separation_lower_limit(pairs: int, level: float = 0.025) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Ranked:
-    """One score's users, highest first, and where the two sides stand to each other.
+    """One score's users, highest first, and how the two sides rank against each other.
 
     Attributes:
-        order_in, order_out: of the held-in and held-out users, shapes (n1,), (n0,).
-        above, at_least: of each held-out user in this order, how many held-in users score higher, and at least as high.
-        ends: of each held-out user, the place where the run of its equals ends, shape (n0,).
+        order_in, order_out: indices that sort the held-in and held-out users, shapes (n1,), (n0,).
+        above, at_least: for each held-out user in this order, how many held-in users score higher, or at least as high.
+        ends: for each held-out user, the place where its run of equal scores ends, shape (n0,).
     """
 
     order_in: NDArray[np.intp]
@@ -175,9 +184,8 @@ class _Ranked:
         n1, n0 = counts_in.shape[1], counts_out.shape[1]
         twice = np.einsum("bj,bj->b", known[:, self.above] + known[:, self.at_least], drawn_out, dtype=np.int64)
         rates = np.zeros((len(counts_in), len(fprs)))
-        wrong = np.cumsum(drawn_out, axis=1, dtype=np.int32)[
-            :, self.ends
-        ]  # named with each held-out user and its equals
+        # held-out users named together with each of them: its equals cannot be left out
+        wrong = np.cumsum(drawn_out, axis=1, dtype=np.int32)[:, self.ends]
         for j, fpr in enumerate(fprs):
             if not fpr_is_resolved(n0, fpr):
                 continue
@@ -190,7 +198,7 @@ class _Ranked:
 def _resampled(users: int, size: int, generator: np.random.Generator) -> NDArray[np.int32]:
     """How often each user is drawn in each resample, shape (size, users)."""
     drawn = generator.integers(0, users, (size, users))
-    drawn += np.arange(size)[:, None] * users
+    drawn += np.arange(size)[:, None] * users  # each row counts in bins of its own
     return np.bincount(drawn.ravel(), minlength=size * users).reshape(size, users).astype(np.int32)
 
 
@@ -206,7 +214,7 @@ def _result(
         value = tpr_at_fpr(held_in, held_out, fpr)
         tprs.append((fpr, None if value is None else _percentile(value, rates[:, j])))
     value = auroc(held_in, held_out)
-    if value in (0.0, 1.0):
+    if value in (0.0, 1.0):  # no resample would differ: the percentile interval would have no width
         return BootstrapResult(_separated(value, min(held_in.size, held_out.size)), tuple(tprs))
     return BootstrapResult(_percentile(value, areas), tuple(tprs))
 

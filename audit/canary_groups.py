@@ -1,8 +1,7 @@
-"""What the scores say of canary users, apart from real ones: AUROC by group, blind baselines, bounds and verdict.
+"""What the scores say about canary users, separately from real users: AUROC by group, blind baselines, bounds, verdict.
 
-A group is a kind, a length and a number of documents (Kandpal et al. 2024, Figure 5). Bounds are taken over all canary
-users of a kind together, as was fixed before looking: picking the group that leaks most would have to be paid for.
-Scores of different groups are made comparable by taking them from their group's median, which looks at no coin.
+A group is a kind, a length and a number of documents (Kandpal et al. 2024, Figure 5). Bounds are over all canary users
+of a kind together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,11 +34,11 @@ class CanaryGroup(Facts):
 
     Attributes:
         kind: how they were made.
-        length: of the substring in tokens; null for other kinds.
-        documents: for training; null: all that they have.
-        held_in: users.
-        held_out: users.
-        auroc: of the leading attack; null where the coins left fewer than two users on a side.
+        length: length of the substring in tokens; null for other kinds.
+        documents: number of training documents; null: all they have.
+        held_in: number of held-in users.
+        held_out: number of held-out users.
+        auroc: AUROC of the leading attack; null where the coins left fewer than two users on a side.
     """
 
     kind: Literal["unseen_token", "high_temperature", "rare_phrase", "substring"]
@@ -54,16 +53,17 @@ class CanaryFacts(Facts):
     """Canary users, and how well the leading attack did on each group.
 
     Attributes:
-        users: canary users.
-        held_in: of them.
-        held_out: of them.
-        replaced: real users whose place they took.
-        training_texts: of those held in, before any defense on the data side.
-        trained_on: what such a defense left of them.
-        attacker_texts: scored.
-        groups: by kind, length and number of documents.
+        users: number of canary users.
+        held_in: number of them held in.
+        held_out: number of them held out.
+        replaced: number of real users whose place they took.
+        training_texts: training texts of those held in, before any data-side defense.
+        trained_on: how many of these texts such a defense kept.
+        attacker_texts: number of scored texts.
+        groups: results by kind, length and number of documents.
         blind: baselines that never saw the audited model.
-        decision: of all canary users together, scores taken from their group's median; null with an empty side.
+        decision: the answer for all canary users together, from scores minus their group's median; null if a side has
+            fewer than two users.
     """
 
     users: int
@@ -78,7 +78,7 @@ class CanaryFacts(Facts):
     decision: DecisionFacts | None
 
 
-COINS = Sides(Assignment.COIN, witnessed=True)  # each canary user has its own, whatever the real users have
+COINS = Sides(Assignment.COIN, witnessed=True)  # each canary user has its own coin, however real users were split
 
 
 def canary_results(
@@ -90,15 +90,15 @@ def canary_results(
     training_texts: int,
     trained_on: int,
 ) -> tuple[CanaryFacts, list[Judgement]]:
-    """Groups of canary users, the answer for all of them together, and what those of each kind certify.
+    """Results by group of canary users, the answer for all of them together, and what those of each kind certify.
 
     Args:
-        table: scores of the canary users, held in by an independent fair coin each; the reference alone among them.
+        table: scores of the canary users, each held in by an independent fair coin; includes the reference alone.
         texts: the attacker's texts by canary user.
-        canaries: canary user to how it was made.
-        fixed: before any score was seen.
-        training_texts: of canary users that are held in, before any defense on the data side.
-        trained_on: those of them that were trained on.
+        canaries: how each canary user was made.
+        fixed: what was fixed before any score was seen.
+        training_texts: training texts of held-in canary users, before any data-side defense.
+        trained_on: how many of these texts were trained on.
     """
     scores = table.scores(fixed.attack.primary, fixed.attack.aggregations[0])
     both_sides = 0 < int(table.member.sum()) < len(table.users)
@@ -119,6 +119,7 @@ def canary_results(
     centred = dict(zip(table.users, _centred(scores, groups).tolist(), strict=True))
     member = dict(zip(table.users, table.member.tolist(), strict=True))
     judgements = []
+    # by kind, as fixed before looking: picking the group that leaks most would need a correction
     for kind in kinds_of(canaries):
         users = [user for user, canary in canaries.items() if canary.kind is kind]
         judgements.append(
@@ -136,12 +137,12 @@ def canary_results(
 
 
 def kinds_of(canaries: Mapping[str, Canary]) -> list[Kind]:
-    """The kinds that there are, each judged by itself."""
+    """The kinds present, each judged separately."""
     return sorted({canary.kind for canary in canaries.values()})
 
 
 def _groups(table: ScoredUsers, canaries: Mapping[str, Canary]) -> list[NDArray[np.intp]]:
-    """Rows of the table by kind, length and number of documents, in this order."""
+    """Rows of the table, grouped and sorted by kind, length and number of documents."""
     by_group: dict[tuple[str, int, int], list[int]] = {}
     for row, user in enumerate(table.users):
         canary = canaries[user]
@@ -150,8 +151,8 @@ def _groups(table: ScoredUsers, canaries: Mapping[str, Canary]) -> list[NDArray[
 
 
 def _centred(scores: Array, groups: Sequence[NDArray[np.intp]]) -> Array:
-    """Scores less the median of their group."""
-    found = scores.copy()
+    """Scores minus the median of their group."""
+    found = scores.copy()  # the median makes groups comparable and does not depend on any coin
     for rows in groups:
         found[rows] -= np.median(scores[rows])
     return found
@@ -163,9 +164,9 @@ def _decision(
     fixed: Preregistration,
     judgements: Sequence[Judgement],
 ) -> DecisionFacts | None:
-    """The answer for all canary users, whose scores are taken from their group's median; None with too few on a side.
+    """The answer for all canary users, from scores minus their group's median; None with too few users on a side.
 
-    The coins are redrawn with the groups held fixed; medians look at no coin.
+    The coins are redrawn with the groups held fixed; the medians do not depend on any coin.
     """
     if min(int(table.member.sum()), int((~table.member).sum())) < LEAST_PER_SIDE:
         return None

@@ -1,9 +1,9 @@
-"""Curves, histograms and percentiles that a report may show: one grouping of the users by score, of ten or more each.
+"""Curves, histograms and percentiles that a report may show: one grouping of the users by score, at least ten in each.
 
-Sorted by score, a vertex of an ROC curve says of one user whether it was held in, and a bin of one user likewise, to
-whoever holds the scores; curve and histogram cut at different places would do so together. Both are therefore of one
-grouping, and the numbers beside them are read off it. Groupings by many scores would tell still more where they cross
-(tests/audit/test_coarse.py measures it), which is why a record has curves of two scores at most.
+To anyone who holds the scores, a vertex of the full ROC curve reveals whether one user was held in, and so does a bin
+with one user; a curve and a histogram cut at different places would do so together. Both therefore use one grouping,
+and the numbers next to them are read off it. Groupings by many scores would reveal more where they cross
+(tests/audit/test_coarse.py measures it), which is why a record has curves of at most two scores.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Groups:
 
     Attributes:
         held_in, held_out: users of each side in each group, shape (k,).
-        edges: k + 1 scores, ascending, of which the outer two bound nothing: their groups hold all beyond.
+        edges: k + 1 scores, ascending; the outer two are for drawing only, since the outer groups are open-ended.
     """
 
     held_in: NDArray[np.int64]
@@ -33,12 +33,12 @@ class Groups:
 
     @property
     def roc(self) -> Roc:
-        """Of the rule "held in if in one of the first groups"; straight lines between are below the whole curve."""
+        """ROC of the rule "held in if in one of the first groups"; its straight lines never exceed the whole curve."""
         fpr, tpr = (np.append(0, np.cumsum(side)) / side.sum() for side in (self.held_out, self.held_in))
         return Roc(fpr, tpr)
 
     def tpr(self, fpr: float) -> float:
-        """Read off ``roc`` between its vertices."""
+        """TPR at ``fpr``, interpolated between the vertices of ``roc``."""
         curve = self.roc
         at = int(np.searchsorted(curve.fpr, fpr, "right")) - 1
         if at + 1 == curve.fpr.size:
@@ -48,12 +48,13 @@ class Groups:
 
 
 def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> Groups:
-    """Cut the users, from the highest score on, into groups that double in size up to a twelfth of all.
+    """Cut the users, from the highest score down, into groups that double in size up to a twelfth of all users.
 
     Args:
         held_in: scores of members, shape (n1,).
-        held_out: of non-members, shape (n0,).
-        least: users in a group, equal scores never apart; 1 cuts everywhere, for what is no person.
+        held_out: scores of non-members, shape (n0,).
+        least: minimum users in a group; equal scores are never separated. 1 cuts everywhere, for units that are not
+            people.
     """
     both = np.concatenate([held_in, held_out])
     order = np.argsort(-both, kind="stable")
@@ -69,17 +70,17 @@ def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> G
 
 
 def brief(value: float, digits: int = 3) -> float:
-    """A number with no more digits than a reader needs: the rest would be about single users."""
+    """Round to the decimals a reader needs: further ones would be about single users."""
     return round(value, digits)
 
 
 def significant(value: float, digits: int = 2) -> float:
-    """A number of any size with no more digits than a reader needs."""
+    """Round to the significant digits a reader needs."""
     return float(f"{value:.{digits}g}")
 
 
 def coarse_percentiles(counts: Sequence[int]) -> list[int]:
-    """P10, P25, P50, P75, P90, none of them with fewer than ten users beyond it; the median alone of under 20 users."""
+    """P10, P25, P50, P75, P90, each with at least ten users beyond it; only the median if there are under 20 users."""
     ordered = np.sort(np.asarray(counts))
     n, beyond = ordered.size, LEAST_IN_GROUP
     if n < 2 * beyond:
@@ -89,7 +90,7 @@ def coarse_percentiles(counts: Sequence[int]) -> list[int]:
 
 
 def _between(low: float, high: float) -> float:
-    """The shortest number between two scores, so that an edge is nobody's own score."""
+    """The number with the fewest digits between two scores, so that an edge is no user's own score."""
     middle = low + (high - low) / 2
     for digits in range(1, 18):
         short = float(f"{middle:.{digits}g}")
@@ -99,7 +100,7 @@ def _between(low: float, high: float) -> float:
 
 
 def _bounded(cuts: Sequence[float], scores: Scores) -> tuple[float, ...]:
-    """Ascending cuts with an outer edge on either side, about as far as cuts lie apart."""
+    """Ascending cuts with an outer edge on either side, at about the typical distance between cuts."""
     if not cuts:
         middle = float(f"{np.median(scores):.2g}")
         reach = float(f"{max(np.ptp(scores), 1e-9 * max(1.0, abs(middle))):.1g}")

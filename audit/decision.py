@@ -1,4 +1,4 @@
-"""The answer of an audit in one of four words, by thresholds that are stated beforehand: a pure function of evidence.
+"""The answer of an audit, one of four, by thresholds that are stated beforehand: a pure function of the evidence.
 
 | answer | when |
 |---|---|
@@ -20,7 +20,7 @@ from heldin.audit.limits import Z_ONE_SIDED
 from heldin.audit.randomisation import REDRAWS, least_redraws
 
 NAMED_AT = (0.01, 0.05, 0.1)  # false-positive rates at which the headline counts people
-ENOUGH_ERRORS = 5  # held-out users that a rate lets err, for a count of people that is worth reading
+ENOUGH_ERRORS = 5  # held-out users wrongly named at a rate, before a count of named people is worth reading
 
 
 class Answer(StrEnum):
@@ -33,7 +33,7 @@ class Answer(StrEnum):
 
 
 class Promise(StrEnum):
-    """How what was found stands to what was promised."""
+    """How the finding compares with what was promised."""
 
     WITHIN = "within"
     ABOVE = "above the promised ceiling by the estimate, not certified"
@@ -73,9 +73,15 @@ class DecisionConfig(BaseModel):
 
 @dataclass(frozen=True)
 class RateEvidence:
-    """A score's true-positive rate at a false-positive rate: 95 % interval, one-sided upper limit, adjusted p-value.
+    """A score's true-positive rate at a false-positive rate.
 
-    ``adjusted_p`` is None where the rate takes no part in the test.
+    Attributes:
+        fpr: the false-positive rate.
+        value: the true-positive rate.
+        lower: lower end of its 95 % interval.
+        upper: upper end of its 95 % interval.
+        at_most: one-sided 95 % upper limit.
+        adjusted_p: adjusted p-value; None where the rate is not part of the randomisation test.
     """
 
     fpr: float
@@ -91,11 +97,14 @@ class ScoreEvidence:
     """One score of the family.
 
     Attributes:
-        name: of the attack with its dials, and how a user's texts make one score.
-        auroc: with its simultaneous 95 % interval ``lower`` to ``upper``, and one-sided limit ``at_most``.
-        adjusted_p: of the AUROC, by the randomisation test.
-        rates: at each false-positive rate that so many held-out users can show, ascending.
-        tpr_p: the smallest adjusted p-value of a true-positive rate, of those too that so few users cannot show.
+        name: the attack with its dials, and how a user's texts become one score.
+        auroc: AUROC over users.
+        lower: lower end of its simultaneous 95 % interval.
+        upper: upper end of its simultaneous 95 % interval.
+        at_most: one-sided 95 % upper limit of the AUROC.
+        adjusted_p: adjusted p-value of the AUROC, by the randomisation test.
+        rates: true-positive rates at each false-positive rate that this many held-out users can show, ascending.
+        tpr_p: the smallest adjusted p-value of a true-positive rate, including those not in ``rates``.
     """
 
     name: str
@@ -108,7 +117,7 @@ class ScoreEvidence:
     tpr_p: float = 1.0
 
     def at(self, fpr: float) -> RateEvidence | None:
-        """The true-positive rate at ``fpr``; None where so few users cannot show it."""
+        """The true-positive rate at ``fpr``; None where there are too few users to show it."""
         return next((rate for rate in self.rates if math.isclose(rate.fpr, fpr)), None)
 
 
@@ -117,18 +126,18 @@ class Evidence:
     """Everything that the answer depends on.
 
     Attributes:
-        users: scored, of both sides.
-        held_out: of them.
-        scores: of the family, the leading one first.
-        auroc_p, tpr_p, reversed_p: of the two families, and of scores that point the wrong way.
+        users: number of scored users, both sides.
+        held_out: number of them held out.
+        scores: the family, the leading score first.
+        auroc_p, tpr_p, reversed_p: p-values of the two families, and of scores that point the wrong way.
         auroc_margin, tpr_margin: see ``audit.randomisation.FamilyTest``; the latter at the decision's FPR, None where
-            so few users cannot show it.
+            there are too few users to show it.
         exact: whether the p-values are exact, because heldin drew the assignment; else they are indicative.
-        flaws: why the comparison is not valid; none where it is.
-        ceiling: the largest AUROC that what was promised allows; None without a promise.
-        ceiling_rates: (FPR, largest TPR that it allows), at each rate of the scores.
+        flaws: why the comparison is not valid; empty if it is.
+        ceiling: the largest AUROC that the promise allows; None without a promise.
+        ceiling_rates: (FPR, largest TPR that the promise allows), at each rate of the scores.
         violated: standing of the gravest verdict that rejects a claim; None where none does.
-        violated_by: of whom that verdict speaks, where it is not the users whose scores these are.
+        violated_by: whom that verdict is about, if not the users whose scores these are.
     """
 
     users: int
@@ -149,7 +158,14 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Named:
-    """Of 1,000 held-in users so many are named at a false-positive rate, with the 95 % interval of that number."""
+    """How many of 1,000 held-in users are named at a false-positive rate.
+
+    Attributes:
+        fpr: the false-positive rate.
+        of_1000: named users of 1,000.
+        lower: lower end of the 95 % interval of that number.
+        upper: upper end of the 95 % interval of that number.
+    """
 
     fpr: float
     of_1000: float
@@ -162,16 +178,17 @@ class Decision:
     """The answer and what it rests on.
 
     Attributes:
-        answer: one of four words.
+        answer: one of the four answers.
         exact: see ``Evidence``.
-        strongest: number in the family of the strongest score that passes after adjustment, of the leading one where a
-            violated claim alone says "leaks"; None unless it leaks.
-        named: people that this score names; None where no rate can be shown, or it does not pass.
-        promise: how a leak stands to what was promised; None without a leak or a promise.
+        strongest: index in the family of the strongest score that passes after adjustment, or of the leading score if
+            only a violated claim says "leaks"; None unless it leaks.
+        named: how many people this score names; None where no rate can be shown, or the score does not pass.
+        promise: how a leak compares with what was promised; None without a leak or a promise.
         excluded_auroc: every score's AUROC is at most this, at 95 % for the largest of them.
-        excluded_tpr: the same of the true-positive rate at the decision's FPR; None where it cannot be shown.
-        users_needed: that would exclude the decision's thresholds in four of five audits, were all scores at chance.
-        reversed: whether some score tells the sides apart the wrong way round.
+        excluded_tpr: the same for the true-positive rate at the decision's FPR; None where it cannot be shown.
+        users_needed: users that would exclude the decision's thresholds in four of five audits if all scores were at
+            chance.
+        reversed: whether some score separates the sides the wrong way round.
         flaws: see ``Evidence``.
     """
 
@@ -194,6 +211,7 @@ def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
     shown = [rate.at_most for rate in rates if rate is not None]
     excluded_tpr = max(shown) if len(shown) == len(rates) else None
     leaks = evidence.auroc_p <= by.auroc_level or evidence.tpr_p <= by.tpr_level or evidence.violated is not None
+    # flaws are about the compared users: a claim that other people's scores violate (canary users) still counts
     void = bool(evidence.flaws) and not (evidence.violated and evidence.violated_by)
     strongest = _strongest(evidence, by) if leaks and not void else None
     backwards = evidence.reversed_p <= by.auroc_level
@@ -220,16 +238,16 @@ def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
 
 
 def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | None) -> int:
-    """Users of whom half are held in that exclude both thresholds in four of five audits if every score is at chance.
+    """Number of users, half held in, that excludes both thresholds in four of five audits if all scores are at chance.
 
-    With n users the best of the scores strays to 1/2 + margin / sqrt(3 n), and its upper limit lies 1.645 / sqrt(3 n)
-    above; the best TPR strays to t = f + margin sqrt(4 f (1 - f) / n), where its limit lies 1.645 deviations above,
-    with the variance 2 t (1 - t) / n of the rate and 2 (t / f)^2 f (1 - f) / n of the threshold.
+    With n users the best of the scores strays to 1/2 + margin / sqrt(3 n), and its upper limit is 1.645 / sqrt(3 n)
+    above that; the best TPR strays to t = f + margin sqrt(4 f (1 - f) / n), and its limit is 1.645 deviations above
+    that, with the variance 2 t (1 - t) / n of the rate and 2 (t / f)^2 f (1 - f) / n of the threshold.
 
     Args:
         by: the thresholds.
         auroc_margin: how far the best of the scores strays by chance, in standard deviations.
-        tpr_margin: the same of TPRs; None takes the AUROC's.
+        tpr_margin: the same for TPRs; None: the AUROC's.
     """
     f, stray = by.fpr, max(0.0, auroc_margin if tpr_margin is None else tpr_margin)
 
@@ -246,7 +264,7 @@ def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | No
 
 
 def disagreement(evidence: Evidence, by: DecisionConfig) -> bool:
-    """Whether some score passes after adjustment where the leading one does not."""
+    """Whether some score passes after adjustment although the leading one does not."""
     passing = [passes(score, by) for score in evidence.scores]
     return any(passing) and not passing[0]
 
@@ -257,7 +275,7 @@ def passes(score: ScoreEvidence, by: DecisionConfig) -> bool:
 
 
 def _strongest(evidence: Evidence, by: DecisionConfig) -> int:
-    """The highest AUROC among the scores that pass by AUROC, else among those that pass by a TPR, else the leading."""
+    """The highest AUROC among scores that pass by AUROC, else among those that pass by a TPR, else the leading one."""
     numbered = list(enumerate(evidence.scores))
     by_auroc = [i for i, score in numbered if score.adjusted_p <= by.auroc_level]
     candidates = by_auroc or [i for i, score in numbered if score.tpr_p <= by.tpr_level] or [0]
@@ -271,7 +289,7 @@ def _named_by(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> 
 
 
 def _named(score: ScoreEvidence, held_out: int) -> Named | None:
-    """At the lowest rate that lets enough held-out users err, else at the highest that can be shown."""
+    """At the lowest rate with enough wrongly named held-out users, else at the highest that can be shown."""
     shown = [rate for f in NAMED_AT if (rate := score.at(f)) is not None]
     if not shown:
         return None
@@ -287,6 +305,7 @@ def _promise(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> P
     if evidence.ceiling is None:
         return None
     allowed = dict(evidence.ceiling_rates)
+    # every score that passes, not the strongest alone: another may be above the ceiling at a low FPR
     for score in evidence.scores:
         named = _named(score, evidence.held_out) if passes(score, by) else None
         if named is not None and named.of_1000 > 1000 * allowed.get(named.fpr, 1.0):

@@ -1,4 +1,4 @@
-"""How many users an audit needs for "no leak found", before it is paid for. A planning number, not a bound."""
+"""How many users an audit needs for "no leak found", estimated before paying for it. For planning, not a bound."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from heldin.base.wording import at_most_counted, counted
 
 SCORES, CORRELATION = 15, 0.7  # about as many as a run judges by default, and as correlated as its scores mostly are
 MOST_SCORES = 200
-_USERS, _REDRAWS = 1000, 2000  # that margins are simulated with
+_USERS, _REDRAWS = 1000, 2000  # of the simulation of margins
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Exclusion:
     """What "no leak found" takes if every score of the family is at chance.
 
     Attributes:
-        scores: of the family that is judged together.
-        correlation: of any two of them.
-        auroc, tpr, fpr: the thresholds that are to be excluded.
-        users_needed: whose audit excludes both in four of five, half of them held in.
-        users_auroc: an audit of the asked number of users excludes an AUROC above this in 85 of 100.
+        scores: number of scores judged together.
+        correlation: correlation of any two of them.
+        auroc, tpr, fpr: the thresholds to exclude.
+        users_needed: number of users, half held in, whose audit excludes both in four of five cases.
+        users_auroc: an audit of the asked number of users excludes an AUROC above this in 85 of 100 cases.
     """
 
     scores: int
@@ -46,7 +46,14 @@ class Exclusion:
 def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlation: float = CORRELATION) -> Exclusion:
     """See ``Exclusion``; by the formulas of ``audit.decision.users_needed``.
 
-    Raises InputError for fewer than two users or one score, or a correlation outside [0, 1].
+    Args:
+        users: number of users, for ``users_auroc``.
+        by: the thresholds to exclude.
+        scores: number of scores judged together.
+        correlation: correlation of any two of them, in [0, 1].
+
+    Raises:
+        InputError: fewer than two users or one score, or a correlation outside [0, 1].
     """
     if users < 2:
         raise InputError(f"{counted(users, 'user')}: an audit needs one on each side, so give at least 2")
@@ -63,12 +70,21 @@ def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlati
 
 
 def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple[float, float]:
-    """How far the best of so many scores strays by chance, in AUROC and in TPR at ``fpr``, by the audit's own test.
+    """How far the best of several scores strays by chance, in AUROC and in TPR at ``fpr``, by the audit's own test.
 
-    In the units of ``audit.randomisation.FamilyTest``, of normal scores of 1,000 users.
+    Simulated with normal scores of 1,000 users; in the units of ``audit.randomisation.FamilyTest``.
+
+    Args:
+        fpr: false-positive rate of the TPR.
+        scores: number of scores.
+        correlation: correlation of any two of them, in [0, 1].
+        seed: seed of scores and redraws.
+
+    Raises:
+        InputError: fewer than one score or more than 200, or a correlation outside [0, 1].
     """
     if not 1 <= scores <= MOST_SCORES:
-        raise InputError(f"{scores} scores: give the number that is judged together, 1 to {MOST_SCORES}")
+        raise InputError(f"{scores} scores: give the number judged together, 1 to {MOST_SCORES}")
     if not 0.0 <= correlation <= 1.0:
         raise InputError(f"correlation {correlation:g} is outside [0, 1]: give that of two scores, for example 0.7")
     rng = np.random.default_rng(seed)

@@ -1,7 +1,7 @@
-"""Who is at risk: what goes with a high score among held-in users (Kandpal et al. 2024, section 4.1, Figure 2).
+"""Who is at risk: what correlates with a high score among held-in users (Kandpal et al. 2024, section 4.1, Figure 2).
 
-Single users stand in an owner-only file. Record and report have groups of ten users or more: sorted by score, a row
-about one user is that user's name to whoever holds the scores, whatever is rounded or left out.
+Single users are only in an owner-only file. Record and report have groups of ten or more users: sorted by score, a row
+about one user identifies that user to anyone who holds the scores, whatever is rounded or left out.
 """
 
 import math
@@ -37,18 +37,18 @@ PROPERTIES = {
 
 @dataclass(frozen=True)
 class Exposed:
-    """A held-in user, for the owner of the run alone.
+    """A held-in user, for the owner of the run only.
 
     Attributes:
-        user: name.
-        score: of the leading attack; higher is more exposed.
-        above: share of held-out users whose score is below it.
-        share: of the training records that are this user's.
-        reference_loss: of the attacker's texts of the user under the reference model, nats per token.
-        reference_divergence: KL(D_u || p_ref) from below, nats per token (``attacks.reference_divergence``); None where
-            no text of the user has another beside it.
+        user: name of the user.
+        score: score of the leading attack; higher is more exposed.
+        above: share of held-out users with a lower score.
+        share: share of the training records that are this user's.
+        reference_loss: loss of the reference model on the attacker's texts of the user, nats per token.
+        reference_divergence: lower estimate of KL(D_u || p_ref), nats per token (``attacks.reference_divergence``);
+            None where the user has a single text.
         word_divergence: KL divergence of the user's words from everybody else's in training, nats, smoothed.
-        near_duplicates: training records of the user that are nearly copies of an earlier one.
+        near_duplicates: training records of the user that nearly copy an earlier one.
     """
 
     user: str
@@ -63,7 +63,17 @@ class Exposed:
 
 @dataclass(frozen=True)
 class ExposureGroup:
-    """Means over the ``users`` of a group of neighbours by score; those of ``Exposed`` but for name and score."""
+    """Means over a group of users with neighbouring scores; the properties are those of ``Exposed``.
+
+    Attributes:
+        users: number of users in the group.
+        above: mean share of held-out users with a lower score.
+        share: mean share of the training records.
+        reference_loss: mean loss under the reference model, nats per token.
+        reference_divergence: mean over the users who have one, nats per token; None where they are fewer than ten.
+        word_divergence: mean KL divergence of words, nats.
+        near_duplicates: mean number of near-duplicate training records.
+    """
 
     users: int
     above: float
@@ -79,9 +89,9 @@ class Correlation:
     """Spearman's correlation of a property with the score over held-in users.
 
     Attributes:
-        name: of the property.
-        rho: null where the property does not vary.
-        p_value: of no correlation; null likewise.
+        name: name of the property.
+        rho: the correlation; null where property or scores do not vary, or fewer than ten users have the property.
+        p_value: p-value of no correlation; null likewise.
     """
 
     name: str
@@ -90,12 +100,12 @@ class Correlation:
 
 
 class ExposureFacts(Facts):
-    """What goes with exposure over all held-in users.
+    """What correlates with exposure over all held-in users.
 
     Attributes:
-        users: held in.
-        groups: of ten or more, most exposed first.
-        correlations: of the properties with the score.
+        users: number of held-in users.
+        groups: groups of ten or more users, most exposed first.
+        correlations: correlation of each property with the score.
     """
 
     users: int
@@ -109,10 +119,10 @@ def exposed_users(
     """Every held-in user, most exposed first.
 
     Args:
-        table: of the scored users; the reference model alone among the attacks.
-        training: records that were trained on, users' next to each other.
+        table: the scored users; includes the reference model alone.
+        training: records that were trained on, each user's next to each other.
         attack: the leading attack.
-        aggregation: over texts.
+        aggregation: how the scores of a user's texts become one.
     """
     scores = table.scores(attack, aggregation)
     losses = -table.scores(REFERENCE_ALONE)
@@ -143,7 +153,7 @@ def exposed_users(
 
 
 def exposure_groups(users: Sequence[Exposed]) -> list[ExposureGroup]:
-    """Users, most exposed first, in up to five groups of equal size, each of ten or more; none of fewer users."""
+    """Up to five groups of equal size, ten users or more each, from users sorted by exposure; empty if under ten."""
     count = min(MOST_GROUPS, len(users) // LEAST_IN_GROUP)
     if not count:
         return []
@@ -163,7 +173,7 @@ def exposure_groups(users: Sequence[Exposed]) -> list[ExposureGroup]:
 
 
 def correlations(users: Sequence[Exposed]) -> list[Correlation]:
-    """Of every property with the score, over the users who have the property."""
+    """Correlation of each property with the score, over the users who have the property."""
     scores = [u.score for u in users]
     return [_correlation(label, [getattr(u, name) for u in users], scores) for name, label in PROPERTIES.items()]
 
@@ -176,7 +186,7 @@ def write_people(users: Sequence[Exposed], path: Path) -> None:
 
 
 def read_people(path: Path) -> list[Exposed]:
-    """What ``write_people`` wrote. Raises InputError where there is nothing, or something else."""
+    """Read what ``write_people`` wrote. Raises InputError if the file is missing or something else."""
     try:
         return [Exposed(**row) for row in pq.read_table(path).to_pylist()]
     except (OSError, TypeError, pa.ArrowException) as error:
@@ -201,8 +211,7 @@ def people_table(users: Sequence[Exposed], most: int) -> str:
 def word_divergences(texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """KL(words of a user || words of all others), nats: a bag-of-words distance of D_u from D_-u.
 
-    Each of the V words seen gets SMOOTHING counts more on both sides, so that it is finite. Words that the user does
-    not write enter through sums over all words, less those over the user's own: the cost is that of reading the texts.
+    Each of the V words seen gets ``SMOOTHING`` extra counts on both sides, which keeps it finite.
     """
     counts = {user: Counter(word for text in its for word in text.lower().split()) for user, its in texts.items()}
     everybody = Counter[str]()
@@ -222,18 +231,19 @@ def _divergence(own: Counter[str], everybody: Counter[str], total: int, size: in
         (count + SMOOTHING) * (math.log((count + SMOOTHING) / (everybody[word] - count + SMOOTHING)) + scale)
         for word, count in own.items()
     )
+    # words the user does not write enter as a sum over all words minus the user's own: linear in the texts read
     logs_unseen = logs - math.fsum(math.log(everybody[word] + SMOOTHING) for word in own)
     unseen = SMOOTHING * ((size - len(own)) * (math.log(SMOOTHING) + scale) - logs_unseen)
     return max(0.0, (seen + unseen) / p_total)
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Of two digits: an exact mean is a sum over a few users, of which one choice alone may fit."""
+    """Mean in two digits: an exact mean is a sum over a few users, which only one choice of users may fit."""
     return significant(float(np.mean(values)))
 
 
 def _mean_of_group(values: Sequence[float | None]) -> float | None:
-    """Over those that have a value; None where they are too few to be a group."""
+    """Mean of the values that exist; None if they are too few for a group."""
     there = [value for value in values if value is not None]
     return _mean(there) if len(there) >= LEAST_IN_GROUP else None
 

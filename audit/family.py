@@ -1,6 +1,6 @@
 """Every score of an audit's family: each configured attack under each aggregation, and each setting of a dial.
 
-Their AUROCs and true-positive rates with intervals, tested together by redrawing the assignment.
+AUROCs and true-positive rates of all of them, with intervals, tested together by redrawing the assignment.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Variant:
-    """An attack under one aggregation, and the dial that was turned, if one was."""
+    """An attack under one aggregation, perhaps with one dial changed.
+
+    Attributes:
+        attack: name of the attack.
+        aggregation: how the scores of a user's texts become one.
+        dial: the dial that was changed and its setting; None: the leading settings.
+    """
 
     attack: str
     aggregation: str
@@ -36,16 +42,22 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """What a reader calls it."""
+        """The name shown to readers."""
         turned = "" if self.dial is None else f"; {self.dial.name}: {self.dial.setting}"
         return f"{self.attack} ({self.aggregation} over a user's texts{turned})"
 
 
 @dataclass(frozen=True, eq=False)
 class FamilyScore:
-    """One score: of every user, shape (n,), what it reaches, and its rank correlation with the length of texts.
+    """One score of every user, and what it reaches.
 
-    ``groups``: of the users by the score, for whatever leaves this machine.
+    Attributes:
+        variant: which score.
+        values: score of every user, shape (n,).
+        groups: the users grouped by the score; only groups may leave this machine.
+        intervals: bootstrap intervals of AUROC and TPRs.
+        evidence: what the decision takes from it.
+        length_correlation: rank correlation with the length of texts; None where either does not vary.
     """
 
     variant: Variant
@@ -58,7 +70,13 @@ class FamilyScore:
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """All scores, the leading one first, the test of them together, and who was held in, shape (n,)."""
+    """All scores of an audit.
+
+    Attributes:
+        scores: the scores, the leading one first.
+        test: the test of all of them together.
+        member: who was held in, shape (n,).
+    """
 
     scores: tuple[FamilyScore, ...]
     test: FamilyTest
@@ -69,7 +87,7 @@ def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig
     """Which scores make the family, the leading one first.
 
     Args:
-        attacks: the statistics that there are, by attack and dial.
+        attacks: attack and dial of each available statistic.
         config: which attack and aggregation lead, and the aggregations.
     """
     unknown = set(config.aggregations) - set(AGGREGATIONS)
@@ -99,17 +117,17 @@ def evaluate_family(
     """Evaluate scores and test them together.
 
     Args:
-        variants: the scores' names, K of them.
+        variants: names of the K scores.
         values: K arrays of shape (n,).
-        member: shape (n,).
-        fixed: false-positive rates, resamples and redraws, and the seed of both.
-        sides: how membership came about.
-        lengths: mean characters of a user's texts, shape (n,), or None.
-        least: users in a group of a curve.
-        advance: called with 1 after every score, and with 1 after the test.
+        member: who was held in, shape (n,).
+        fixed: false-positive rates, numbers of resamples and redraws, and their seed.
+        sides: how membership was decided.
+        lengths: mean characters of each user's texts, shape (n,), or None.
+        least: minimum users in a group of a curve.
+        advance: called with 1 after each score, and once after the test.
 
     Raises:
-        InputError: nobody on one side.
+        InputError: one side is empty.
     """
     step, audit, decision = advance or (lambda _: None), fixed.audit, fixed.decision
     table = np.array(values, dtype=np.float64)
@@ -137,7 +155,15 @@ def family_of(
     lengths: Array | None = None,
     advance: Callable[[int], object] | None = None,
 ) -> Family:
-    """The family of a table's scores; arguments of ``evaluate_family``."""
+    """Evaluate all scores of a table together; see ``evaluate_family``.
+
+    Args:
+        table: scores and membership.
+        fixed: attacks, false-positive rates, numbers of resamples and redraws, and their seed.
+        sides: how membership was decided.
+        lengths: mean characters of each user's texts, shape (n,), or None.
+        advance: called with 1 after each score, and once after the test.
+    """
     variants = variants_of(table.attacks, fixed.attack)
     values = [table.scores(variant.attack, variant.aggregation, variant.dial) for variant in variants]
     return evaluate_family(variants, values, table.member, fixed, sides=sides, lengths=lengths, advance=advance)
@@ -152,7 +178,7 @@ def _evidence(
     limits: AurocLimits,
     test: FamilyTest,
 ) -> ScoreEvidence:
-    """Rates are read off the groups; those that equal scores at the top hide cannot be shown."""
+    """Rates are read off the groups; a rate below the share of ties at the top cannot be shown."""
     adjusted = dict(zip(test.fprs, test.tpr_adjusted[k].tolist(), strict=True))
     members, tied = int(groups.held_in.sum()), float((values == values.max()).mean())
     rates = []

@@ -1,6 +1,6 @@
-"""The answer in words: one headline, the same in PDF, terminal, record and exit line, and notes that stand before it.
+"""The answer in words: one headline, the same in PDF, terminal, record and exit line, and notes to read before it.
 
-A pure function of evidence and decision. No number is made here.
+A pure function of evidence and decision. No number is computed here.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,18 @@ from heldin.audit.decision import (
 from heldin.base.wording import at_most_counted
 
 LENGTH_DROWNS = 0.5  # a score whose rank correlation with the length of texts is at least this ...
-LESS_BY = 0.2  # ... and that much below it in one that passes: length is the cause of the disagreement
+LESS_BY = 0.2  # ... while that of a score that passes is lower by this: length explains the disagreement
 
 
 @dataclass(frozen=True)
 class Wording:
-    """What is told apart: two sides of users, or of trainings."""
+    """Words for what is separated: two sides of users, or of trainings.
+
+    Attributes:
+        sides: the two sides, as in "tells held-in from held-out users".
+        member: the held-in side.
+        unit: the statistical unit, plural.
+    """
 
     sides: str = "held-in from held-out users"
     member: str = "held-in users"
@@ -44,7 +50,14 @@ PROMISES = {
 
 
 def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording = USERS) -> str:
-    """The answer in one or two sentences, beginning with its word."""
+    """The answer in one or two sentences, beginning with one of the four answers.
+
+    Args:
+        evidence: the scores and their tests.
+        decision: what was decided from them.
+        by: the thresholds.
+        what: words for what is separated.
+    """
     match decision.answer:
         case Answer.LEAKS:
             return _leaks(evidence, decision, by, what)
@@ -64,7 +77,14 @@ def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: W
 def notes(
     evidence: Evidence, by: DecisionConfig, length_correlations: Sequence[float | None], what: Wording = USERS
 ) -> list[str]:
-    """What must be said before anything else: that attacks disagree, and why where it can be told."""
+    """What a reader must know first: a broken promise, and attacks that disagree, with the reason if it is known.
+
+    Args:
+        evidence: the scores and their tests.
+        by: the thresholds.
+        length_correlations: rank correlation of each score with the length of texts; None where unknown.
+        what: words for what is separated.
+    """
     said = []
     if evidence.violated and evidence.violated_by and any(passes(score, by) for score in evidence.scores):
         said.append(f"A promise is broken: {_violation(evidence)}.")

@@ -22,29 +22,28 @@ def judge(
     subjects: str = REAL_USERS,
     flawed: bool = False,
 ) -> Judgement:
-    """What the primary attack's scores certify, and what they say of each claim.
+    """What the primary attack's scores certify, and what they say about each claim.
 
-    The config names the attack and its aggregation before anything is seen: they are pre-registered, so that no
-    correction for the other attacks is needed, whose results are for the reader's information.
+    The config names the attack and its aggregation before anything is seen. They are pre-registered, so no correction
+    for the other attacks is needed; the results of those are for information only.
 
     Args:
-        scores: of every scored user.
-        member: user to whether held in.
-        fixed: the claims, and delta of the bounds where no claim states one.
-        sides: how membership came about.
-        blind: baselines; the smallest of their p-values counts, times their number.
-        subjects: whom scores and bounds speak of.
-        flawed: the comparison is not valid, so that no verdict is passed on the model: a rejection that blind scores
-            could make too says nothing against it.
+        scores: score of every scored user.
+        member: whether each user is held in.
+        fixed: the claims, and delta of the bounds if no claim states one.
+        sides: how membership was decided.
+        blind: blind baselines.
+        subjects: whom scores and bounds are about.
+        flawed: the comparison is not valid, so no verdict is passed on the model.
 
     Raises:
-        InputError: a score without membership, a delta that is none, and other mistakes of the caller.
+        InputError: a score without membership, an invalid delta, and other mistakes of the caller.
     """
     p_values = [b.p_value for b in blind]
     design = Design(
         sides.assignment,
         coins_witnessed=sides.witnessed,
-        blind_p_value=min(1.0, len(p_values) * min(p_values)) if p_values else None,
+        blind_p_value=min(1.0, len(p_values) * min(p_values)) if p_values else None,  # Bonferroni
         attacks=fixed.judged,
         subjects=subjects,
     )
@@ -56,4 +55,5 @@ def judge(
         return nothing_judged(len(member), fixed.audit.delta, str(error), subjects)
     if not flawed:
         return found
+    # blind scores could have made the same rejection, so it says nothing against the model
     return replace(found, verdicts=tuple(replace(v, outcome=Outcome.INCONCLUSIVE) for v in found.verdicts))

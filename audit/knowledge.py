@@ -1,6 +1,6 @@
-"""How much of a user the attacker knows: AUROC over the number of the user's texts (Kandpal et al. 2024, Figure 10).
+"""What the attacker gains from more texts of a user: AUROC by number of texts (Kandpal et al. 2024, Figure 10).
 
-From cached statistics; no model is run. numpy only.
+Computed from cached statistics; no model is run. numpy only.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class Knowledge:
     Not an interval for the AUROC: users stay the same, only the attacker's texts are drawn.
 
     Attributes:
-        texts: known of each user at most.
-        mean: over the draws.
+        texts: maximum number of texts known per user.
+        mean: mean over the draws.
         deviation: standard deviation over the draws.
         low: 2.5 % quantile.
         high: 97.5 % quantile.
@@ -48,10 +48,10 @@ def attacker_knowledge(
 
     Args:
         table: scores and membership.
-        attack: whose statistics.
-        aggregation: "mean", "min" or "max" over the texts that are known.
-        draws: random choices of texts; the choices of one draw are nested over m.
-        seed: of the choices; public.
+        attack: the attack whose statistics are used.
+        aggregation: "mean", "min" or "max" over the known texts.
+        draws: number of random choices of texts; the choices of one draw are nested over m.
+        seed: seed of the choices; public.
     """
     of_user, values = table.texts[attack, None]
     counts = np.bincount(of_user, minlength=len(table.users))

@@ -21,12 +21,19 @@ Array = NDArray[np.float64]
 CONFIDENCE = 0.95
 Z_ONE_SIDED = 1.6448536269514722  # 95 %
 _DRAWS = 20_000
-_SEED = 0  # of the normal draws that give the largest of K dependent deviations
+_SEED = 0  # of the normal draws for the largest of K dependent deviations
 
 
 @dataclass(frozen=True, eq=False)
 class AurocLimits:
-    """Of K scores, all shapes (K,): AUROC, simultaneous 95 % interval, one-sided 95 % upper limit of each alone."""
+    """AUROCs of K scores and how large they may be.
+
+    Attributes:
+        auroc: AUROC of each score, shape (K,).
+        lower: lower ends of the simultaneous 95 % intervals, shape (K,).
+        upper: upper ends of the simultaneous 95 % intervals, shape (K,).
+        at_most: one-sided 95 % upper limit of each score by itself, shape (K,).
+    """
 
     auroc: Array
     lower: Array
@@ -35,22 +42,21 @@ class AurocLimits:
 
 
 def auroc_limits(held_in: Array, held_out: Array) -> AurocLimits:
-    """Intervals that hold for all K scores at once, whatever their dependence, and upper limits of each alone.
+    """Intervals that hold for all K scores at once, whatever their dependence, and upper limits of each by itself.
 
     The covariance of the K AUROCs is that of DeLong, DeLong and Clarke-Pearson (1988); the largest of the K
     standardised deviations is drawn from the normal law with that correlation; limits are taken on the logit scale. A
-    score that separates the sides completely has the exact limit of that case, at level 0.025 / K. Upper limits stand
-    around max(AUROC, 1/2), so that a score that strays below chance excludes no more than one at chance, with the
-    larger of the deviations under H0 and by DeLong.
+    score that separates the sides completely has the exact limit of that case, at level 0.025 / K. Upper limits are
+    max(AUROC, 1/2) plus 1.645 times the larger of the deviations under H0 and by DeLong.
 
     Args:
         held_in: scores of members, shape (K, n1).
-        held_out: of non-members, shape (K, n0). One user on a side shows no spread, and nothing is excluded.
+        held_out: scores of non-members, shape (K, n0).
     """
     k, n1, n0 = len(held_in), held_in.shape[1], held_out.shape[1]
     placed = [placements(a, b) for a, b in zip(held_in, held_out, strict=True)]
     areas = np.array([in_.mean() for in_, _ in placed])
-    if min(n1, n0) < 2:
+    if min(n1, n0) < 2:  # one user on a side shows no spread: nothing is excluded
         return AurocLimits(areas, np.zeros(k), np.ones(k), np.ones(k))
     covariance = _covariance(placed)
     deviation = np.sqrt(np.diag(covariance))
@@ -63,6 +69,7 @@ def auroc_limits(held_in: Array, held_out: Array) -> AurocLimits:
     lower = np.where(areas == 1, exact, np.where(areas == 0, 0.0, lower))
     upper = np.where(areas == 0, 1 - exact, np.where(areas == 1, 1.0, upper))
     by_chance = math.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
+    # around 1/2 at least: a score that strays below chance excludes no more than one at chance
     at_most = np.minimum(1.0, np.maximum(areas, 0.5) + Z_ONE_SIDED * np.maximum(deviation, by_chance))
     return AurocLimits(areas, lower, upper, at_most)
 
@@ -70,14 +77,14 @@ def auroc_limits(held_in: Array, held_out: Array) -> AurocLimits:
 def tpr_at_most(estimate: float, resampled: float, fpr: float, members: int) -> float:
     """One-sided 95 % upper limit of the TPR at ``fpr``, around max(estimate, fpr).
 
-    The larger of two: as far above the estimate as the bootstrap's 95 % quantile, which knows that the threshold is
-    estimated too; and Clopper and Pearson's limit for the threshold as it stands, which knows that counts are few.
+    The larger of two limits: the bootstrap's 95 % quantile, which accounts for the threshold being estimated too; and
+    Clopper and Pearson's limit at the given threshold, which accounts for small counts.
 
     Args:
-        estimate: the TPR that was seen.
-        resampled: 95 % quantile of the bootstrap's.
-        fpr: at which rate.
-        members: n1.
+        estimate: the observed TPR.
+        resampled: 95 % quantile of the bootstrapped TPR.
+        fpr: the false-positive rate.
+        members: number of members n1.
     """
     centre = max(estimate, fpr)
     seen = min(members - 1e-9, centre * members)
@@ -86,7 +93,7 @@ def tpr_at_most(estimate: float, resampled: float, fpr: float, members: int) -> 
 
 
 def _covariance(placed: Sequence[tuple[Array, Array]]) -> Array:
-    """Of K AUROCs from their users' placements, shape (K, K): DeLong's."""
+    """DeLong's covariance of K AUROCs from their users' placements, shape (K, K)."""
     sides = (np.array([its[side] for its in placed]) for side in (0, 1))
     return np.asarray(sum(np.atleast_2d(np.cov(values)) / values.shape[1] for values in sides))
 

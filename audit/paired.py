@@ -1,4 +1,4 @@
-"""Whether one AUROC is above another: of two attacks on the same users, or of two runs. numpy only."""
+"""Whether one AUROC is above another, for two attacks on the same users or for two runs. numpy only."""
 
 import math
 from typing import Literal
@@ -14,12 +14,12 @@ LEAST_PER_SIDE = 2
 
 
 class Difference(Facts):
-    """Of two AUROCs, with a 95 % interval.
+    """Difference of two AUROCs, with a 95 % interval.
 
     Attributes:
-        value: the second less the first.
-        lower: end of the interval.
-        upper: end of the interval.
+        value: the second minus the first.
+        lower: lower end of the interval.
+        upper: upper end of the interval.
         label: what kind of statement it is.
     """
 
@@ -34,7 +34,7 @@ class Difference(Facts):
 
 
 def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]) -> Difference | None:
-    """AUROC of ``second`` less that of ``first`` with a 95 % interval (DeLong, DeLong and Clarke-Pearson 1988).
+    """AUROC of ``second`` minus that of ``first`` with a 95 % interval (DeLong, DeLong and Clarke-Pearson 1988).
 
     An estimate: it holds for many independent users, and scores of one model are not quite independent.
 
@@ -43,8 +43,8 @@ def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]
         second: other scores of the same users in the same order.
 
     Returns:
-        The difference; None with one user on a side, and where an attack separates completely or the
-        scores are the same, since they leave no spread to estimate an error from.
+        The difference; None if a side has one user, an attack separates the sides completely, or the scores are equal,
+        since then there is no spread to estimate an error from.
     """
     (in_first, out_first), (in_second, out_second) = placements(*first), placements(*second)
     difference = float(in_second.mean() - in_first.mean())
@@ -62,9 +62,9 @@ def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]
 def independent_difference(
     first: tuple[float, float, float], second: tuple[float, float, float]
 ) -> tuple[float, float, float]:
-    """``second`` less ``first``, values with their 95 % limits, of independent samples (MOVER; Zou and Donner 2008).
+    """``second`` minus ``first`` for independent samples, each (value, 95 % limits) (MOVER; Zou and Donner 2008).
 
-    What is asymmetric stays so, such as the exact limit of groups that are told apart completely.
+    Asymmetric limits stay asymmetric, such as the exact limit of groups that are separated completely.
     """
     (a, a_low, a_high), (b, b_low, b_high) = first, second
     return b - a, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low)

@@ -1,4 +1,4 @@
-"""What an audit fixes before it sees a score, so that nothing it says has to be corrected for the choice."""
+"""What an audit fixes before it sees a score, so that no result has to be corrected for the choice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ class Preregistration:
     """What is fixed beforehand.
 
     Attributes:
-        attack: which attack and aggregation lead, and which stand beside them.
+        attack: which attack and aggregation lead, and the others.
         audit: false-positive rates, resamples, delta.
-        decision: by what the answer is decided.
-        claims: to test.
-        seed: of bootstrap, redraws and halving; public.
-        judged: groups of people on whom the claims are tested side by side; each pays for all (Bonferroni).
+        decision: the thresholds of the answer.
+        claims: the claims to test.
+        seed: seed of bootstrap, redraws and halves; public.
+        judged: number of groups of people on whom the claims are tested side by side (Bonferroni correction).
     """
 
     attack: AttackConfig
@@ -31,5 +31,5 @@ class Preregistration:
 
     @property
     def delta(self) -> float:
-        """Of the bounds: the first claim's, or the config's where nothing is claimed."""
+        """delta of the bounds: the first claim's, or the config's if nothing is claimed."""
         return self.claims[0].delta if self.claims else self.audit.delta

@@ -1,4 +1,4 @@
-"""Is there any leak at all? Redraw the coins, and see how often chance does what was seen.
+"""Is there any leak at all? Redraw the coins and see how often chance alone does what was observed.
 
 Conditions and proofs: docs/theory.md#randomisation-test.
 
@@ -28,12 +28,12 @@ Array = NDArray[np.float64]
 Members = NDArray[np.bool_]
 
 REDRAWS = 10_000
-MARGIN = 0.85  # of two margins: both hold in about four audits of five
+MARGIN = 0.85  # quantile of the two margins: both hold in about four of five audits
 _CELLS = 4_000_000  # users x redraws looked at together
 
 
 class Law(StrEnum):
-    """How the assignment came about, and so how it is redrawn."""
+    """How the assignment was drawn, and therefore how it is redrawn."""
 
     COINS = "independent fair coins"
     PERMUTATION = "permutations"
@@ -44,17 +44,17 @@ class FamilyTest:
     """What chance does to K scores of the same n users.
 
     Attributes:
-        law: of the redraws.
-        redraws: B.
-        auroc_p: of "no score tells the sides apart", by the largest standardised AUROC.
+        law: how the assignment was redrawn.
+        redraws: number of redraws B.
+        auroc_p: p-value of "no score separates the sides", by the largest standardised AUROC.
         auroc_adjusted: step-down adjusted p-value of each score, shape (K,).
-        reversed_p: the same question of the smallest standardised AUROC: does any score tell them apart the wrong way?
-        fprs: false-positive rates, F of them, that so many users can show; may be none.
-        tpr_p: by the smallest p-value of any TPR at any of ``fprs``; 1 if there are none.
+        reversed_p: the same by the smallest standardised AUROC: does any score separate them the wrong way round?
+        fprs: the F false-positive rates that this many users can show; may be none.
+        tpr_p: p-value by the smallest p-value of any TPR at any of ``fprs``; 1 if there are none.
         tpr_adjusted: step-down adjusted p-values, shape (K, F).
-        auroc_margin: quantile 0.85 over redraws of the largest standardised AUROC: how far the best of so many
-            dependent scores strays by chance, for planning.
-        tpr_margins: the same of the largest TPR at each of ``fprs``, less the FPR f, in units of sqrt(4 f (1 - f) / n).
+        auroc_margin: 0.85 quantile over redraws of the largest standardised AUROC: how far the best of these dependent
+            scores strays by chance, for planning.
+        tpr_margins: the same for the largest TPR at each FPR f of ``fprs``, minus f, in units of sqrt(4 f (1 - f) / n).
     """
 
     law: Law
@@ -83,11 +83,11 @@ def randomisation_test(
 
     Args:
         scores: shape (K, n), finite; higher means more likely held in.
-        member: shape (n,), both sides non-empty.
-        law: of the assignment.
-        fprs: false-positive rates; those that so many users cannot show are left out.
-        redraws: B.
-        seed: of the redraws; public, and independent of the coins.
+        member: who was held in, shape (n,), both sides non-empty.
+        law: how the assignment was drawn.
+        fprs: false-positive rates; those that this many users cannot show are left out.
+        redraws: number of redraws B.
+        seed: seed of the redraws; public, and independent of the coins.
         advance: called with the number of redraws done.
 
     Raises:
@@ -96,6 +96,7 @@ def randomisation_test(
     if member.all() or not member.any():
         raise InputError("all users are on one side: there is nothing to redraw")
     table = _Table.of(scores)
+    # which rates are tested must not depend on the coins: the expected number of held-out users decides
     shown = tuple(f for f in fprs if f * _held_out(member, law) >= 1 - 1e-9)
     areas, rates = [], []
     for drawn in _assignments(member, law, redraws, seed):
@@ -127,7 +128,7 @@ def least_redraws(level: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """What is the same in all redraws: ranks, ties and orders of K scores of n users."""
+    """What all redraws share: ranks, ties and orders of K scores of n users."""
 
     twice_ranks: Array  # (n, K): twice the mid-ranks, whole numbers
     ties: Array  # (K,): sum of t^3 - t over ties, over n (n - 1)
@@ -178,7 +179,8 @@ def _right(
     """Members above the lowest threshold that keeps wrongly named users within ``allowed`` (b, F); shape (b, F)."""
     most = int(allowed.max())
     depth = order.size
-    for guess in (3 * most + 60, 8 * most + 300):  # by chance few go further down the list
+    # a shortcut: under chance few thresholds lie further down the list than this; else the whole list is read
+    for guess in (3 * most + 60, 8 * most + 300):
         if guess < depth:
             wrong = np.cumsum(~drawn[:, order[:guess]], axis=1, dtype=np.int32)
             if (wrong[:, -1] > most).all():
@@ -214,7 +216,7 @@ def _assignments(member: Members, law: Law, redraws: int, seed: int) -> Iterator
 
 
 def _coins(generator: np.random.Generator, size: int, users: int) -> Members:
-    """Rows of fair coins, those with an empty side left out: at least one row."""
+    """At least one row of fair coins; rows with an empty side are left out."""
     while True:
         bits = np.frombuffer(generator.bytes(size * (-(-users // 8))), dtype=np.uint8).reshape(size, -1)
         drawn = np.unpackbits(bits, axis=1, count=users).astype(np.bool_)
@@ -224,15 +226,15 @@ def _coins(generator: np.random.Generator, size: int, users: int) -> Members:
 
 
 def _held_out(member: Members, law: Law) -> float:
-    """How many held-out users to expect, coins unseen."""
+    """The expected number of held-out users, without looking at the coins."""
     return float((~member).sum()) if law is Law.PERMUTATION else member.size / 2
 
 
 def _step_down(statistics: Array) -> Array:
     """Westfall and Young's step-down adjusted p-values, larger meaning more extreme; (B + 1, S) to (S,).
 
-    Row 0 is the observed one. Statistic by statistic, from the most extreme on, it is held against the largest of those
-    not yet passed.
+    Row 0 is the observed one. From the most extreme statistic on, each is compared with the largest of those not yet
+    passed.
     """
     order = np.argsort(-statistics[0], kind="stable")
     left = np.maximum.accumulate(statistics[:, order[::-1]], axis=1)[:, ::-1]  # the largest of this one and the rest
@@ -243,7 +245,7 @@ def _step_down(statistics: Array) -> Array:
 
 
 def _p_values(statistics: Array) -> Array:
-    """Of each statistic in each row among all rows, larger meaning more extreme; shape (B + 1, S)."""
+    """p-value of each statistic in each row among all rows, larger meaning more extreme; shape (B + 1, S)."""
     rows = len(statistics)
     found = np.empty_like(statistics)
     for column in range(statistics.shape[1]):

@@ -18,19 +18,20 @@ class TrainingsFacts(Facts):
     """Independent trainings with and without one worst-case user, and the test at one threshold of their scores.
 
     Attributes:
-        runs: trainings.
-        with_user: those of them with the worst-case user.
-        documents: of the worst-case user.
+        runs: number of trainings.
+        with_user: number of them with the worst-case user.
+        documents: number of documents of the worst-case user.
         target: what was trained: the config's defense, or none.
-        pilot: the first trainings, which picked the threshold and are not tested at it; 0 if it was fixed beforehand.
+        pilot: number of first trainings, which picked the threshold and are not tested at it; 0 if it was fixed
+            beforehand.
         threshold: a training is called "with" if its score is at least this; null where ROC bands were used.
-        members: tested trainings with the user; null where ROC bands were used, like the next three.
-        true_positives: those of them that were called "with".
-        non_members: tested trainings without the user.
-        false_positives: those of them that were called "with".
-        epsilon_lower: the bound of this test, which was chosen before looking.
-        reach: what the tested trainings could have certified at best.
-        seconds_each: median time of a training.
+        members: number of tested trainings with the user; null where ROC bands were used, like the next three.
+        true_positives: number of those called "with".
+        non_members: number of tested trainings without the user.
+        false_positives: number of those called "with".
+        epsilon_lower: lower bound on epsilon by this test, which was chosen before looking.
+        reach: the largest epsilon that the tested trainings could have certified.
+        seconds_each: median time of a training, seconds.
     """
 
     runs: int
@@ -49,18 +50,18 @@ class TrainingsFacts(Facts):
 
 
 class Results(Facts):
-    """Everything that an audit found: a function of scores, membership, claims and config, and of nothing else.
+    """Everything that an audit found: a function of scores, membership, claims and config only.
 
     Attributes:
         decision: the answer, with the test behind it.
         attacks: every attack under every aggregation, the leading one first.
         blind: baselines that never saw the audited model.
         judgement: bounds, and a verdict on each claim.
-        knowledge: AUROC by number of texts that the attacker has of a user.
-        dials: the primary attack with one of the attacker's dials turned at a time.
-        canaries: of planted users, apart from the real ones; null where there are none.
-        exposure: what goes with a high score among held-in users; null where training is not known.
-        trainings: of many independent trainings; null elsewhere.
+        knowledge: AUROC by number of texts per user that the attacker has.
+        dials: the primary attack with one of the attacker's dials changed at a time.
+        canaries: results for canary users, separate from the real ones; null if there are none.
+        exposure: what correlates with a high score among held-in users; null if the training data is unknown.
+        trainings: results of many independent trainings; null otherwise.
     """
 
     decision: DecisionFacts

@@ -1,4 +1,4 @@
-"""Users' scores joined to membership, once: texts are lifted to users here, and every consumer asks this table."""
+"""Users' scores joined to membership, once: text scores become user scores here, and every consumer asks this table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ScoredUsers:
-    """n users, who of them was held in, and every attack's statistic of every text of theirs.
+    """n users, which of them were held in, and every attack's statistic of every text of theirs.
 
     Attributes:
         users: names, in one order for all arrays.
         member: shape (n,), True for held in.
-        texts: attack, and the dial that was turned, to (user's number, statistic) of its texts, shapes (t,), ordered
-            by user.
+        texts: by attack and changed dial, (user's index, statistic) of each scored text, shapes (t,), ordered by user.
     """
 
     users: tuple[str, ...]
@@ -30,18 +29,18 @@ class ScoredUsers:
 
     @property
     def attacks(self) -> tuple[tuple[str, Dial | None], ...]:
-        """The attacks and the dial that was turned, in the order in which they were scored."""
+        """The attacks and the changed dial, in the order in which they were scored."""
         return tuple(self.texts)
 
     def has(self, attack: str) -> bool:
-        """Whether the attack was scored, no dial turned."""
+        """Whether the attack was scored with no dial changed."""
         return (attack, None) in self.texts
 
     def scores(self, attack: str, aggregation: str = "mean", dial: Dial | None = None) -> Array:
         """The score of every user, shape (n,); higher means more likely held in.
 
-        Raises InputError for an attack that was not scored, an unknown aggregation, a user without a text, and a score
-        that is not finite (names the user).
+        Raises InputError for an attack that was not scored, an unknown aggregation, a user without a text, or a score
+        that is not finite; the message names the user.
         """
         found = self.lifted(attack, aggregation, dial)
         bad = np.flatnonzero(~np.isfinite(found))
@@ -59,11 +58,11 @@ class ScoredUsers:
         return self.split(self.scores(attack, aggregation))
 
     def split(self, values: Array) -> tuple[Array, Array]:
-        """Any values of the users, shape (n,), by side."""
+        """Split values of the users, shape (n,), into held-in and held-out ones."""
         return values[self.member], values[~self.member]
 
     def lifted(self, attack: str, aggregation: str = "mean", dial: Dial | None = None) -> Array:
-        """As ``scores``, NaN for users without a text."""
+        """Like ``scores``, but NaN for users without a text."""
         if aggregation not in AGGREGATIONS:
             raise InputError(f"unknown aggregation '{aggregation}': choose from {', '.join(AGGREGATIONS)}")
         if (attack, dial) not in self.texts:
@@ -81,8 +80,8 @@ def scored_users(statistics: Sequence[TextStatistic], member: Mapping[str, bool]
     """Join statistics to membership.
 
     Args:
-        statistics: of texts; those of users who are not in ``member`` are left out.
-        member: user to whether held in; its order is the table's.
+        statistics: statistics of texts; those of users who are not in ``member`` are left out.
+        member: whether each user is held in; its order is the table's.
     """
     number = {user: i for i, user in enumerate(member)}
     rows: dict[tuple[str, Dial | None], tuple[list[int], list[float]]] = {}

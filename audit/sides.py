@@ -1,4 +1,4 @@
-"""How held-in and held-out users came about, and who knows it: what every statement about them rests on."""
+"""How users came to be held in or out, and who vouches for it: every statement about them rests on this."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ class Sides:
     """How membership was assigned.
 
     Attributes:
-        assignment: independent fair coins, anything else that is known (an exact half, a split by hand), or unknown.
-        witnessed: heldin drew the assignment; False where somebody asserts it.
+        assignment: independent fair coins, any other known way (an exact half, a split by hand), or unknown.
+        witnessed: True if heldin drew the assignment, False if somebody asserts it.
     """
 
     assignment: Assignment
@@ -26,10 +26,10 @@ class Sides:
 
     @property
     def law(self) -> Law:
-        """How it is redrawn: coins as coins, all else by permutations of the users with both numbers kept."""
+        """How it is redrawn: coins as coins, all else as permutations that keep the size of each side."""
         return Law.COINS if self.assignment is Assignment.COIN else Law.PERMUTATION
 
 
 def sides_of_run(assignment: SplitAssignment) -> Sides:
-    """Of a run, whose ledger heldin drew: coins, or an exact half."""
+    """The sides of a run, whose ledger heldin drew: coins, or an exact half."""
     return Sides(Assignment.COIN if assignment is SplitAssignment.COIN else Assignment.FIXED, witnessed=True)

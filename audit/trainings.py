@@ -1,4 +1,4 @@
-"""What the scores of many independent trainings say, with a worst-case user or without: answer, bounds, verdicts."""
+"""Answer, bounds and verdicts from the scores of many independent trainings, with or without a worst-case user."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class TrainingScores:
 
     Attributes:
         scores: shape (n,); higher means more likely with the worst-case user.
-        member: shape (n,), each decided by its own fair coin.
-        seconds: that each took, shape (n,).
-        documents: of the worst-case user.
+        member: whether the user was included, each by its own fair coin, shape (n,).
+        seconds: time each training took, shape (n,).
+        documents: number of documents of the worst-case user.
         target: what was trained: the config's defense, or none.
     """
 
@@ -46,9 +46,9 @@ def results_of_trainings(its: TrainingScores, fixed: Preregistration, *, thresho
     """Test the trainings' scores, judge the claims, and decide.
 
     Args:
-        its: what was trained and scored.
-        fixed: before any score was seen.
-        threshold: fixed before looking; None: the first quarter picks it.
+        its: the trainings' scores.
+        fixed: what was fixed before any score was seen.
+        threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
     """
     family = evaluate_family([Variant(SCORE, "mean")], [its.scores], its.member, fixed, sides=COINS, least=1)
     test: ThresholdTest | None = None
@@ -88,7 +88,7 @@ def _facts(its: TrainingScores, test: ThresholdTest | None) -> TrainingsFacts:
 
 
 def _certified(its: TrainingScores, test: ThresholdTest | None, judgement: Judgement) -> str:
-    """The bound that was chosen before looking, which the highest of several was not, and what it says of claims."""
+    """The bound that was chosen before looking, not the highest of several, and what it says about the claims."""
     least = test.epsilon if test else 0.0
     certify = f"certify an epsilon of at least {least:.2f}" if least > 0 else "certify no epsilon above zero"
     outcomes = [v.outcome for v in judgement.verdicts if v.claim != NO_CLAIM]

@@ -1,4 +1,4 @@
-"""`heldin account`: what a mechanism costs and promises, without training."""
+"""``heldin account``: what a mechanism costs and promises, without training."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from heldin.defenses.accounting.account import AccountRow
 
 
-NORMS = "Clip norms, from public users' texts"
+NORMS = "Clip norms, estimated from public users' texts"
 
 
 class _AccountGroup(typer.core.TyperGroup):
-    """Lets a plan file stand where a subcommand would: `heldin account plan.json`."""
+    """Accepts a plan file in place of a subcommand: ``heldin account plan.json``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands:
@@ -47,7 +47,7 @@ class _AccountGroup(typer.core.TyperGroup):
 
 app = typer.Typer(
     cls=_AccountGroup,
-    help="What a mechanism costs: noise, epsilon, and the bound on any attacker, without training.",
+    help="Noise, epsilon and the bound on any attacker for a mechanism, without training.",
     no_args_is_help=True,
 )
 
@@ -57,9 +57,11 @@ def uls(
     steps: Steps,
     delta: Delta,
     users: Annotated[int | None, typer.Option(help="Public number of users N.")] = None,
-    cohort: Annotated[float | None, typer.Option(help="Expected users a step M; the rate is M / N.")] = None,
+    cohort: Annotated[
+        float | None, typer.Option(help="Expected number of users per step M; the sampling rate is M / N.")
+    ] = None,
     sampling_rate: Rate = None,
-    cap: Annotated[int | None, typer.Option(help="Hard cap on the cohort.")] = None,
+    cap: Annotated[int | None, typer.Option(help="Maximum number of users in a step.")] = None,
     noise_multiplier: Noise = None,
     target_epsilon: Target = None,
     json: AsJson = False,
@@ -114,12 +116,12 @@ def _account_els(
 
 
 app.command(
-    "els", help="Example-level sampling with at most G examples a user (Charles et al., Theorem 1): epsilon per user."
+    "els", help="Example-level sampling, at most G examples per user (Charles et al., Theorem 1): epsilon per user."
 )(_account_els)
 
 
 app.command(
-    "group", help="Group privacy with exactly k records a user (Chua et al.): epsilon per user, tight and black-box."
+    "group", help="Group privacy, exactly k records per user (Chua et al.): epsilon per user, tight and black-box."
 )(_account_els)
 
 
@@ -130,13 +132,15 @@ def example(
     examples: Examples = None,
     batch: Batch = None,
     sampling_rate: Rate = None,
-    group_size: Annotated[int | None, typer.Option(help="Bound attackers on users of so many examples.")] = None,
+    group_size: Annotated[
+        int | None, typer.Option(help="Also bound attacks on a user with this many examples.")
+    ] = None,
     noise_multiplier: Noise = None,
     target_epsilon: Target = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Example-level DP-SGD: epsilon per example. It promises nothing finite about a user without a group size."""
+    """Example-level DP-SGD: epsilon per example. Without --group-size there is no finite guarantee per user."""
     from heldin.defenses.accounting.account import account_example
 
     _account(
@@ -158,26 +162,26 @@ def example(
 @app.command()
 def choose(
     users: Annotated[int, typer.Option(help="Public number of users N.")],
-    budget: Annotated[int, typer.Option(help="Expected gradients a step, B = group size x cohort.")],
+    budget: Annotated[int, typer.Option(help="Expected gradients per step, B = group size x cohort.")],
     steps: Steps,
-    target_epsilon: Annotated[float, typer.Option(help="Of every option.")],
-    delta: Annotated[float | None, typer.Option(help="Of every option (default: N^-1.1).")] = None,
-    els_group_size: Annotated[int | None, typer.Option(help="Examples a user for the ELS row.")] = None,
+    target_epsilon: Annotated[float, typer.Option(help="epsilon that every option must meet.")],
+    delta: Annotated[float | None, typer.Option(help="delta of every option (default: N^-1.1).")] = None,
+    els_group_size: Annotated[int | None, typer.Option(help="Examples per user in the ELS row.")] = None,
     public_texts: Annotated[
-        Path | None, typer.Option(help="Texts of public users, to estimate clip norms.", rich_help_panel=NORMS)
+        Path | None, typer.Option(help="File of public users' texts.", rich_help_panel=NORMS)
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Base model to estimate clip norms at.", rich_help_panel=NORMS)
+        str | None, typer.Option(help="Base model whose gradients are measured.", rich_help_panel=NORMS)
     ] = None,
     user: Annotated[str, typer.Option(help="Column that names the user.", rich_help_panel=NORMS)] = "user",
     text: Annotated[str, typer.Option(help="Column that holds the text.", rich_help_panel=NORMS)] = "text",
-    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens of a text.", rich_help_panel=NORMS)] = 128,
+    sequence_length: Annotated[int, typer.Option(min=1, help="Tokens per text.", rich_help_panel=NORMS)] = 128,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Spend a compute budget: every ULS split beside ELS, by the noise each adds; Estimate-and-Double's choice.
+    """Compare ULS group sizes and ELS at one compute budget by the noise each adds, and choose (Estimate-and-Double).
 
-    Clip norms and the ELS group size come from public users' texts (Charles et al., section 6), never from others.
+    Clip norms and the ELS group size are estimated from public users' texts only (Charles et al., section 6).
     """
     from heldin.defenses.accounting import choose as engine
 
@@ -209,7 +213,7 @@ def plan(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """The numbers of a plan that a run wrote: `heldin account RUN/plan.json`."""
+    """The same numbers from the plan that a run wrote; heldin account RUN/plan.json for short."""
     from heldin.defenses.accounting.account import account_plan
     from heldin.defenses.plan_file import read_plan
 

@@ -1,4 +1,4 @@
-"""`heldin audit`: a checkpoint, or a model behind an endpoint, from two files of texts."""
+"""``heldin audit``: a checkpoint, or a model behind an endpoint, audited with two files of texts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +11,8 @@ from heldin.commands.finish import command_line, finish, interruptible
 from heldin.commands.options import AsJson, Out, Quiet
 
 READING = "How the files are read"
-KNOWN = "What is known of the groups"
-DECIDING = "What is promised, and by what the answer is decided"
+KNOWN = "What is known about the two groups"
+DECIDING = "Claims, and thresholds of the answer"
 ENDPOINT = "A model behind an endpoint"
 
 
@@ -21,17 +21,19 @@ def audit(
     model: Annotated[str | None, typer.Option(help="Model folder or hub name; may be a LoRA adapter folder.")] = None,
     reference: Annotated[
         list[str] | None,
-        typer.Option(help="Model not trained on these users, such as the base model. Repeatable: the first leads."),
+        typer.Option(
+            help="Model not trained on these users, such as the base model. Repeatable; the first is the main one."
+        ),
     ] = None,
-    held_in: Annotated[Path | None, typer.Option(help="Texts of users that were trained on.")] = None,
-    held_out: Annotated[Path | None, typer.Option(help="Texts of users that were not.")] = None,
+    held_in: Annotated[Path | None, typer.Option(help="Texts of users the model was trained on.")] = None,
+    held_out: Annotated[Path | None, typer.Option(help="Texts of users it was not trained on.")] = None,
     user: Annotated[str | None, typer.Option(help="Column that names the user (default: user).")] = None,
     text: Annotated[str | None, typer.Option(help="Column that holds the text (default: text).")] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="YAML with these options by key, and more; options given here win."),
+        typer.Option(help="YAML file with these options as keys, and more; options on the command line win."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the audit, for the report (default: audit).")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the audit in the report (default: audit).")] = None,
     out: Out = None,
     quiet: Quiet = False,
     json: AsJson = False,
@@ -40,92 +42,105 @@ def audit(
         typer.Option(help="Column with unique record ids (default: made from user and text).", rich_help_panel=READING),
     ] = None,
     skip_bad_lines: Annotated[
-        bool | None, typer.Option("--skip-bad-lines", help="Count and skip unusable rows.", rich_help_panel=READING)
+        bool | None, typer.Option("--skip-bad-lines", help="Skip and count unusable rows.", rich_help_panel=READING)
     ] = None,
     max_texts_per_user: Annotated[
-        int | None, typer.Option(help="Score at most this many texts of a user.", rich_help_panel=READING)
+        int | None, typer.Option(help="Score at most this many texts per user.", rich_help_panel=READING)
     ] = None,
     max_characters: Annotated[
         int | None,
-        typer.Option(help="Score this many characters of a text, from its beginning (4000).", rich_help_panel=READING),
+        typer.Option(help="Score only this many characters of each text (default: 4000).", rich_help_panel=READING),
     ] = None,
     assignment: Annotated[
         str | None,
         typer.Option(
-            help="How sides came about: coin (each user by its own fair coin; not an exact half, nor one of each pair),"
-            " fixed (anything else that is known) or unknown.",
+            help="How users came to be held in or out. coin: an independent fair coin for each user. fixed: any other"
+            " known way, such as an exact half or one of each pair. unknown: you do not know.",
             rich_help_panel=KNOWN,
         ),
     ] = None,
     training: Annotated[
         Path | None,
         typer.Option(
-            help="What the model was trained on, by the same columns: look whose texts are in it.",
+            help="The training data, with the same columns: check which users' texts are in it.",
             rich_help_panel=KNOWN,
         ),
     ] = None,
     texts: Annotated[
         str | None,
         typer.Option(
-            help="What the texts are, if nobody looks: fresh, or training (trained on).", rich_help_panel=KNOWN
+            help="Without --training: whether the held-in texts are fresh or training (trained on).",
+            rich_help_panel=KNOWN,
         ),
     ] = None,
     claim: Annotated[
-        list[str] | None, typer.Option(help="Test epsilon=8,delta=1e-6. Repeatable.", rich_help_panel=DECIDING)
+        list[str] | None,
+        typer.Option(help="Claim to test, such as epsilon=8,delta=1e-6. Repeatable.", rich_help_panel=DECIDING),
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option(help="Test the curve of this plan.json.", rich_help_panel=DECIDING)
+        Path | None, typer.Option(help="plan.json whose privacy curve is tested.", rich_help_panel=DECIDING)
     ] = None,
     exclude_auroc: Annotated[
         float | None,
         typer.Option(
-            help="Say 'no leak found' only if more than this AUROC is excluded (0.60).", rich_help_panel=DECIDING
+            help="Answer 'no leak found' only if an AUROC above this is excluded (default: 0.60).",
+            rich_help_panel=DECIDING,
         ),
     ] = None,
     exclude_tpr: Annotated[
         float | None,
-        typer.Option(help="And more than this share named at 5 % false positives (0.15).", rich_help_panel=DECIDING),
+        typer.Option(
+            help="... and if a true-positive rate above this at 5 % FPR is too (default: 0.15).",
+            rich_help_panel=DECIDING,
+        ),
     ] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(help="Address such as https://host/v1; --model is a name there.", rich_help_panel=ENDPOINT),
+        typer.Option(
+            help="Base URL, such as https://host/v1; --model is then a model name there.", rich_help_panel=ENDPOINT
+        ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(help="Tokenizer of the models there; else texts are sent.", rich_help_panel=ENDPOINT),
+        typer.Option(help="Tokenizer of the models there (default: send texts, not tokens).", rich_help_panel=ENDPOINT),
     ] = None,
     context: Annotated[
         int | None,
         typer.Option(help="Context length in tokens, if the server does not report it.", rich_help_panel=ENDPOINT),
     ] = None,
     api_key_env: Annotated[
-        str | None, typer.Option(help="Name of the variable that holds the API key.", rich_help_panel=ENDPOINT)
+        str | None, typer.Option(help="Environment variable that holds the API key.", rich_help_panel=ENDPOINT)
     ] = None,
     requests_per_minute: Annotated[
-        float | None, typer.Option(help="At most (default: no limit).", rich_help_panel=ENDPOINT)
+        float | None, typer.Option(help="Maximum request rate (default: no limit).", rich_help_panel=ENDPOINT)
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(help="Requests in flight (default: 4).", rich_help_panel=ENDPOINT)
+        int | None, typer.Option(help="Maximum number of requests in flight (default: 4).", rich_help_panel=ENDPOINT)
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds of silence before a new try (120).", rich_help_panel=ENDPOINT)
+        float | None,
+        typer.Option(help="Seconds without an answer before a retry (default: 120).", rich_help_panel=ENDPOINT),
     ] = None,
-    max_tries: Annotated[int | None, typer.Option(help="Tries of a request (6).", rich_help_panel=ENDPOINT)] = None,
+    max_tries: Annotated[
+        int | None, typer.Option(help="Maximum tries per request (default: 6).", rich_help_panel=ENDPOINT)
+    ] = None,
     price_per_million: Annotated[
         float | None,
-        typer.Option(metavar="PRICE", help="Price of a million tokens, for the cost.", rich_help_panel=ENDPOINT),
+        typer.Option(
+            metavar="PRICE", help="Price per million tokens, for the cost estimate.", rich_help_panel=ENDPOINT
+        ),
     ] = None,
     max_tokens_sent: Annotated[
-        int | None, typer.Option(help="Refuse to send more than this.", rich_help_panel=ENDPOINT)
+        int | None, typer.Option(help="Refuse an audit that would send more tokens.", rich_help_panel=ENDPOINT)
     ] = None,
 ) -> None:
     """Audit a checkpoint that someone else trained, from two files of users' texts; nothing is trained.
 
-    Needs --model, --reference, --held-in and --held-out, here or in --config. The same command goes on after a kill.
-    Exit code 4 if a claim is violated; never 3, since nobody but its maker knows who was held in.
+    Needs --model, --reference, --held-in and --held-out, here or in --config. If killed, the same command resumes.
+    Exit code 4 if a claim is violated; never 3, since only the model's maker knows who was held in.
 
-    A model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt: --endpoint URL and --model
-    NAME; a reference named endpoint:NAME stands there too (docs/endpoints.md).
+    To audit a model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt, give --endpoint
+    URL and --model NAME; a reference behind the same endpoint is endpoint:NAME (docs/endpoints.md).
     """
     content = _content(config, _nested({_KEYS.get(name, name): its for name, its in called.params.items()}))
     references = content.get("reference") or []
@@ -144,7 +159,7 @@ def audit(
         finish(record, folder, json=json)
 
 
-# options by the key of a config that they set, where it is another or none
+# the config key that an option sets, if it is not the option's own name; "" sets none
 _KEYS = {
     "claim": "claims",
     "user": "columns.user",
@@ -176,13 +191,13 @@ _DATA = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst", ".bz2")
 
 
 def _options(called: typer.Context) -> dict[str, str]:
-    """By the key of a config, the options that were given, as a person writes them."""
+    """The options that were given, as typed on the command line, by the config key they set."""
     given = [name for name, its in called.params.items() if its not in (None, [], ())]
     return {_KEYS.get(name, name): f"--{name.replace('_', '-')}" for name in given}
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:
-    """Options that were given, by dotted key, as the sections of a config."""
+    """The given options, nested from dotted keys into config sections."""
     content: dict[str, Any] = {}
     for key, value in options.items():
         if key and value not in (None, [], ()):
@@ -195,7 +210,7 @@ def _nested(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    """The file's content with the options over it; refuses what no audit can do without."""
+    """The file's content, overridden by the options; raises InputError if something required is missing."""
     content = given
     if config is not None:
         from heldin.jobs.config import merged, read_config
@@ -214,7 +229,7 @@ def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _look_for(models: Sequence[Any], files: Sequence[Any]) -> None:
-    """Look at what is named before anything is imported, let alone asked of a hub."""
+    """Check that named files and folders exist, before the slow imports and before any hub is asked."""
     for file in files:
         if isinstance(file, str) and "$" not in file and not Path(file).exists():
             raise InputError(f"no such file or folder: '{file}'")

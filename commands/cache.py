@@ -1,4 +1,4 @@
-"""`heldin cache`: what is kept to save time, its size, and its removal."""
+"""``heldin cache``: list or clear what is kept to save time."""
 
 import sys
 from typing import Annotated
@@ -11,14 +11,14 @@ from heldin.commands.options import AsCsv, AsJson, answer, json_text
 
 def cache(
     kind: Annotated[
-        str | None, typer.Argument(help="One kind alone: corpora, scores, pretrained, references or pld.")
+        str | None, typer.Argument(help="Only one kind: corpora, scores, pretrained, references or pld.")
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Remove it; what is in use is refused.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove it; refused while it is in use.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask for confirmation.")] = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Say what the cache ($HELDIN_CACHE_DIR, else ~/.cache/heldin) holds and how large it is, or clear it."""
+    """Show what the cache ($HELDIN_CACHE_DIR, else ~/.cache/heldin) holds and its size, or clear it."""
     from heldin.base.files import cache_root
     from heldin.jobs import cache as engine
 
@@ -28,12 +28,12 @@ def cache(
         answer("\n".join(engine.lines(found)), {"folder": str(cache_root()), "kinds": rows}, rows, json=json, csv=csv)
         return
     if csv:
-        raise InputError("--csv lists what there is: leave it out with --clear")
+        raise InputError("--csv is for the list: leave it out with --clear")
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError("nobody is there to be asked: give --yes to remove it")
+            raise InputError("no terminal to ask for confirmation: give --yes to remove it")
         typer.echo("\n".join(engine.lines(found)), err=True)
-        if not typer.confirm("Remove all this? It will be made again when it is needed.", err=True):
+        if not typer.confirm("Remove all this? It will be made again when needed.", err=True):
             raise InputError("nothing was removed")
     size = engine.clear(found)
     kinds = [part.kind for part in found]

@@ -53,26 +53,33 @@ app.add_typer(study.app, name="study")
 @app.command()
 def bound(
     scores: Annotated[Path, typer.Argument(help="CSV with the columns user, score, member.")],
-    higher_is: Annotated[str, typer.Option(help="Whom a higher score speaks for: member or non-member.")] = "member",
+    higher_is: Annotated[str, typer.Option(help="Whom a higher score indicates: member or non-member.")] = "member",
     assignment: Annotated[
         str,
         typer.Option(
-            help="How membership came about. coin: one fair coin for each user, independent of all others; not an exact"
-            " half, not one of each pair, not by hand or by time. fixed: any of these. unknown."
+            help="How membership was decided. coin: an independent fair coin for each user, not an exact half"
+            " and not one of each pair. fixed: any other known way, by hand or by date included. unknown: you do not"
+            " know."
         ),
     ] = "unknown",
     independent_trainings: Annotated[
-        bool, typer.Option("--independent-trainings", help="Every row comes from a training of its own.")
+        bool, typer.Option("--independent-trainings", help="Each row comes from its own independent training.")
     ] = False,
-    delta: Annotated[float | None, typer.Option(help="delta of the bounds; the first claim's if not given.")] = None,
-    claim: Annotated[list[str] | None, typer.Option(help="epsilon=4,delta=1e-6. Repeatable.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="plan.json whose curve is the claim.")] = None,
-    guesses: Annotated[int | None, typer.Option(help="Number of guesses registered before looking.")] = None,
-    threshold: Annotated[list[float] | None, typer.Option(help="Fixed before looking. Repeatable.")] = None,
-    attacks: Annotated[int, typer.Option(min=1, help="Of how many attacks these scores are the best.")] = 1,
+    delta: Annotated[float | None, typer.Option(help="delta of the bounds (default: the first claim's).")] = None,
+    claim: Annotated[
+        list[str] | None, typer.Option(help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable.")
+    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="plan.json whose privacy curve is tested as a claim.")] = None,
+    guesses: Annotated[int | None, typer.Option(help="Number of guesses, chosen before looking at the scores.")] = None,
+    threshold: Annotated[
+        list[float] | None, typer.Option(help="Score threshold chosen before looking at the scores. Repeatable.")
+    ] = None,
+    attacks: Annotated[
+        int, typer.Option(min=1, help="Number of attacks tried, if these scores are the best of several.")
+    ] = 1,
     json: AsJson = False,
 ) -> None:
-    """Bounds and verdict for any tool's scores: what is valid for this design, what is refused and why.
+    """Bounds and verdict from any tool's scores: which are valid for this design, which are refused and why.
 
     Exit codes: 3 certified violation of a claim, 4 indicative violation.
     """
@@ -97,17 +104,21 @@ def bound(
 
 @app.command()
 def power(
-    users: Annotated[int, typer.Option(help="Users whose membership is decided by coin.")],
-    auroc: Annotated[float, typer.Option(help="AUROC that the attack is expected to reach.")],
-    delta: Annotated[float, typer.Option(help="delta of the statements.")] = 1e-5,
-    claim: Annotated[list[str] | None, typer.Option(help="epsilon=4,delta=1e-6. Repeatable.")] = None,
-    scores: Annotated[int, typer.Option(help="Scores that are judged together: attacks by ways to aggregate.")] = 15,
+    users: Annotated[int, typer.Option(help="Number of users whose membership is decided by coin.")],
+    auroc: Annotated[float, typer.Option(help="Expected AUROC of the attack.")],
+    delta: Annotated[float, typer.Option(help="delta of the epsilons.")] = 1e-5,
+    claim: Annotated[
+        list[str] | None, typer.Option(help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable.")
+    ] = None,
+    scores: Annotated[
+        int, typer.Option(help="Number of scores judged together: attacks times ways to aggregate.")
+    ] = 15,
     exclude_auroc: ExcludeAuroc = None,
     exclude_tpr: ExcludeTpr = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """What an audit could certify, falsify or exclude, before it is paid for."""
+    """Estimate what an audit could certify, falsify or exclude, before you pay for it."""
     from heldin.audit.exclusion import exclusion, lines
     from heldin.bounds import power as planning
     from heldin.bounds.claims import parse_claim
@@ -121,7 +132,7 @@ def power(
 
 
 def main() -> None:
-    """Run the command line; turn errors that a user can cause into one line and an exit code."""
+    """Run the command line; errors that a user can cause become one line and an exit code."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
@@ -133,21 +144,21 @@ def main() -> None:
     except ResumableError as error:
         _fail(f"stopped: {error}", RESUMABLE)
     except Interrupted:
-        _fail("interrupted: the same command goes on from the last checkpoint", INTERRUPTED)
+        _fail("interrupted: the same command resumes from the last checkpoint", INTERRUPTED)
     except OSError as error:
         if error.errno is None:
             raise
         if error.errno in _MISNAMED and error.filename:
             _fail(f"error: {os.strerror(error.errno)}: '{error.filename}': name another file or folder", BAD_INPUT)
         where = f": '{error.filename}'" if error.filename else ""
-        _fail(f"stopped: {os.strerror(error.errno)}{where}; mend it and run the command again", RESUMABLE)
-    if code == INTERRUPTED:  # before there was anything to go on with
+        _fail(f"stopped: {os.strerror(error.errno)}{where}; fix it and run the command again", RESUMABLE)
+    if code == INTERRUPTED:  # before there was anything to resume
         _fail("interrupted", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail_usage(error: Any) -> NoReturn:
-    """One line for a wrong option or command, as for any other wrong input; the help where nothing was asked for."""
+    """One line for a wrong option or command, as for any other wrong input; the help if no command was given."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         sys.exit(BAD_INPUT)

@@ -1,4 +1,4 @@
-"""`heldin config`: every key of a run's configuration, its JSON schema, and files to start from."""
+"""``heldin config``: every key of a run's configuration, its JSON schema, and files to start from."""
 
 import shutil
 from pathlib import Path
@@ -12,23 +12,23 @@ from heldin.commands.options import AsCsv, AsJson, answer, json_text
 
 def config(
     section: Annotated[
-        str | None, typer.Argument(help="A section or key alone, such as finetune or defense.clip_norm.")
+        str | None, typer.Argument(help="Only this section or key, such as finetune or defense.clip_norm.")
     ] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="The JSON schema of a file, for editors.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The reference as docs/configuration.md.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema, for editors.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in docs/configuration.md.")] = False,
     init: Annotated[
         str | None,
         typer.Option(
             metavar="KIND",
-            help="A commented file to start from: none, uls, els, group, example, filter, clip, canaries, or own (a"
-            " corpus of your own).",
+            help="Print a commented file to start from. KIND: none, uls, els, group, example, filter, clip, canaries,"
+            " or own (your own corpus).",
         ),
     ] = None,
-    to: Annotated[Path | None, typer.Option(help="With --init: write it to this new file.")] = None,
+    to: Annotated[Path | None, typer.Option(help="With --init: write to this new file instead.")] = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Print every key of a configuration: its default, what is allowed, what it means."""
+    """Print every key of a configuration: its default, its allowed values and its meaning."""
     from heldin.jobs.config_keys import blocks, blocks_at
 
     if sum((schema, markdown, csv, json and not init, init is not None)) > 1:
@@ -66,7 +66,7 @@ def _start(kind: str, to: Path | None, json: bool) -> None:
         typer.echo(json_text({"kind": kind, "text": text}) if json else text, nl=json)
         return
     if to.exists():
-        raise InputError(f"'{to}' is there already: name a new file")
+        raise InputError(f"'{to}' already exists: name a new file")
     write_text(to, text)
     again = f"heldin run {to} --check"
     typer.echo(json_text({"kind": kind, "file": str(to), "try": again}) if json else f"{to}: look it over with {again}")

@@ -1,4 +1,4 @@
-"""`heldin corpus`: build a store, or say what is in it."""
+"""``heldin corpus``: build a store, or show what is in it."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from heldin.corpus.sources.rows import Source
     from heldin.corpus.store import CorpusStore
 
-app = typer.Typer(help="Build a corpus, or say what is in it.", no_args_is_help=True)
+app = typer.Typer(help="Build a corpus, or show what is in it.", no_args_is_help=True)
 
 Paths = Annotated[
     list[Path],
     typer.Argument(
-        help="Files (.jsonl, .csv, plain, .gz or .zst; .parquet; .mbox), a maildir or a save_to_disk folder. Of"
-        " several, later ones are appended to the store of the earlier ones."
+        help="Files (.jsonl or .csv, also .gz or .zst; .parquet; .mbox), a maildir or a save_to_disk folder. If"
+        " several, each is appended to the store of those before it."
     ),
 ]
 PresetName = Annotated[
     str | None,
-    typer.Option("--preset", help="Read a local copy of a paper's dataset as `heldin corpus presets` lists."),
+    typer.Option("--preset", help="Read a local copy of a paper's dataset; heldin corpus presets lists them."),
 ]
 
 
@@ -51,14 +51,18 @@ def build(
     date: DateColumn = None,
     aliases: Aliases = None,
     skip_bad_lines: SkipBad = False,
-    ray: Annotated[bool, typer.Option("--ray", help="Build on a Ray cluster, a task for each file.")] = False,
-    ray_address: Annotated[str | None, typer.Option(help="Of the cluster (default: the one Ray finds).")] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="A preset counts its tokens, else words.")] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Build on a Ray cluster, one task per file.")] = False,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Address of the cluster (default: the one Ray finds).")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="With --preset: count tokens of this tokenizer (default: words).")
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Build the store of a corpus out of core, or find it built before, and say where it is.
+    """Build the store of a corpus out of core, or reuse it from the cache, and print where it is.
 
-    With --ray the cache ($HELDIN_CACHE_DIR) must lie on a file system that all machines share.
+    With --ray the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
     """
     if preset is None and tokenizer is not None:
         raise InputError("--tokenizer counts the tokens of a preset's thresholds: name one with --preset")
@@ -103,11 +107,11 @@ def stats(
     date: DateColumn = None,
     aliases: Aliases = None,
     skip_bad_lines: SkipBad = False,
-    tokenizer: Annotated[str | None, typer.Option(help="Count tokens with this model's tokenizer, else words.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Count tokens of this tokenizer (default: words).")] = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Users, records, sizes, a histogram, and texts that stand more than once. Prints people's text."""
+    """Show users, records, sizes, a histogram and repeated texts. Prints people's text."""
     from heldin.corpus.statistics import corpus_statistics
     from heldin.corpus.statistics_table import statistics_table
 
@@ -130,7 +134,7 @@ def stats(
 
 @app.command()
 def presets(json: AsJson = False) -> None:
-    """The datasets of the papers: published format, user, steps, thresholds, and what each step looks at."""
+    """List the papers' datasets: published format, user, steps, thresholds and what each step looks at."""
     from heldin.corpus.presets.catalogue import presets_dict, presets_table
 
     typer.echo(json_text({"presets": presets_dict()}) if json else presets_table())
@@ -139,15 +143,15 @@ def presets(json: AsJson = False) -> None:
 @app.command()
 def example(
     to: Annotated[Path, typer.Option(help="New folder.")],
-    users: Annotated[int, typer.Option(help="Made-up users; every other one is public.")] = 400,
+    users: Annotated[int, typer.Option(help="Number of made-up users; every other one is public.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal files.")] = 0,
     models: Annotated[
-        bool, typer.Option("--models", help="Also train a small base model and a fine-tuned one, in half a minute.")
+        bool, typer.Option("--models", help="Also train a small base model and a fine-tuned one (half a minute).")
     ] = False,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
-    """Write the built-in corpus as files for the other commands, and say what each is for."""
+    """Write the built-in corpus as files for the other commands, and print what each is for."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.example import lines, write_example
 
@@ -167,7 +171,7 @@ def _say_missing_names(store: "CorpusStore") -> None:
 
 
 def _outcome(preset: str | None, store: "CorpusStore") -> str | None:
-    """What a preset leaves, beside what its paper prints; None without a preset."""
+    """What a preset keeps, next to what its paper reports; None without a preset."""
     if preset is None:
         return None
     from heldin.corpus.presets.catalogue import preset_named, preset_outcome

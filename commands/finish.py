@@ -1,4 +1,4 @@
-"""How a command that makes a record ends: the report, what was found, the exit code; and how it is interrupted."""
+"""How a command that makes a record ends: report, findings and exit code; and what Ctrl-C does."""
 
 import shlex
 import sys
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
-    """Make the report and say what was found, as one JSON object if so asked."""
+    """Write the report, print the findings (``json``: as one JSON object) and exit with the verdict's code."""
     from heldin.base.log_file import log_line
     from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
     from heldin.reports.pdf import write_report
@@ -39,7 +39,7 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
 
 
 def _facts(record: "Record") -> dict[str, Any]:
-    """Of a record what an answer rests on: by what it was decided, bounds and verdicts."""
+    """What a record's answer rests on: the decision with its thresholds, bounds and verdicts."""
     return {
         "kind": record.kind,
         "name": record.name,
@@ -49,7 +49,7 @@ def _facts(record: "Record") -> dict[str, Any]:
 
 
 def finish_without_model(folder: Path, *, json: bool = False) -> None:
-    """Say that a filter halted training, which is a result; the reporter has said at which step."""
+    """Say that a filter halted training, which is a result; the reporter has named the step."""
     said = "the filter halted training: no model is released, and there is nothing to audit"
     typer.echo(json_text({"answer": None, "headline": said, "exit_code": 0, "folder": str(folder)}) if json else said)
 
@@ -68,5 +68,5 @@ def interruptible() -> Iterator[None]:
 
 
 def command_line() -> str:
-    """How this process was called, for the record."""
+    """The command line of this process, for the record."""
     return shlex.join(["heldin", *sys.argv[1:]])

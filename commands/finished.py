@@ -15,18 +15,19 @@ def report(
     people: Annotated[
         bool, typer.Option("--people", help="Print the most exposed users by name, from the owner-only people.parquet.")
     ] = False,
-    most: Annotated[int, typer.Option(min=1, help="With --people: at most so many of them.")] = 20,
+    most: Annotated[int, typer.Option(min=1, help="With --people: print at most this many.")] = 20,
     scores: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.csv", help="Write every user's score and side, for heldin bound and other tools; yours alone."
+            metavar="FILE.csv",
+            help="Write every user's score and side to this owner-only CSV, for heldin bound and other tools.",
         ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Make report.pdf from a folder's record.json, or with --people or --scores tell of single users.
+    """Make report.pdf from a folder's record.json, or with --people or --scores list individual users.
 
-    The report names nobody; what these two give is for the owner of the folder.
+    The report names nobody; the output of --people and --scores does, and is for the owner of the folder.
     """
     if scores is not None:
         if people:
@@ -59,15 +60,16 @@ def _write_scores(run: Path, to: Path, json: bool) -> None:
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
     over: Annotated[
-        str | None, typer.Option(help="Config key that differs (finetune.epochs), or parameters, users or records.")
+        str | None,
+        typer.Option(help="What varies: a config key such as finetune.epochs, or parameters, users or records."),
     ] = None,
-    to: Annotated[Path | None, typer.Option(help="Folder for compare.svg and compare.json.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Folder to write compare.svg and compare.json to.")] = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Set finished runs side by side: epsilon, validation loss, AUROC, TPR at low FPR, ceiling and verdict of each.
+    """Compare finished runs side by side: epsilon, validation loss, AUROC, TPR at low FPR, ceiling and verdict.
 
-    With --to also as a figure: AUROC and loss over --over, ROC curves, and canary users by substring length.
+    With --to also draw a figure: AUROC and loss over --over, ROC curves, and canary users by substring length.
     """
     from heldin.record import compare as engine
 
@@ -84,7 +86,7 @@ def compare(
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    """A run's row with a cell of its own for every number."""
+    """A run's row flattened to one number per cell."""
     difference = row.pop("difference") or (None, None, None)
     rates = {f"tpr_at_{fpr:g}": tpr for fpr, tpr in row.pop("tpr_at")}
     return {**row, **dict(zip(("difference", "difference_low", "difference_high"), difference, strict=True)), **rates}
@@ -93,13 +95,13 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
 def verify(
     run: Annotated[Path | None, typer.Argument(help="Folder of a finished run or audit.")] = None,
     exported: Annotated[
-        Path | None, typer.Option(help="In place of a run: a folder that heldin export wrote; compare its files.")
+        Path | None, typer.Option(help="Instead of a run: check the files of a folder that heldin export wrote.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Recompute every number of a record from its scores, ledger and plan, and say which differ (exit code 2).
+    """Recompute every number of a record from its scores, ledger and plan; exit code 2 if any differs.
 
-    With --exported DIR show that every file of an exported model is the one that its plan names.
+    With --exported DIR check that every file of an exported model is the one its plan names.
     """
     if (run is None) == (exported is None):
         raise InputError("name the folder of a finished run, or --exported and the folder that heldin export wrote")
@@ -120,10 +122,10 @@ def verify(
 
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    to: Annotated[Path, typer.Option(help="New folder for what may leave.")],
+    to: Annotated[Path, typer.Option(help="New folder for the exported files.")],
     json: AsJson = False,
 ) -> None:
-    """Write what may leave: the model folder with a model card and the public plan, nothing else."""
+    """Write what may be released: the model folder with a model card and the public plan, nothing else."""
     from heldin.jobs.export import export_run
 
     files = export_run(run, to)

@@ -16,7 +16,7 @@ BAD_INPUT = 2
 
 
 def _hush(quiet: bool) -> bool:
-    """After a command: what stands before it has been read."""
+    """Callback of ``--quiet`` after a command; the app's own ``--quiet`` has already been read."""
     be_quiet(quiet or is_quiet())
     return quiet
 
@@ -31,13 +31,13 @@ def _say_version(wanted: bool) -> None:
 
 def beginning(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_say_version)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_say_version)
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress: the answer and errors alone.", callback=be_quiet)
+        bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=be_quiet)
     ] = False,
 ) -> None:
-    """Options before the command; typer shows the help of the app in place of this line."""
+    """Options before the command; typer shows the app's help instead of this line."""
 
 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: runs/NAME).")]
@@ -45,39 +45,49 @@ UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
 TextColumn = Annotated[str, typer.Option(help="Column that holds the text.")]
 IdColumn = Annotated[str | None, typer.Option(help="Column with unique record ids (default: made from user and text).")]
 DateColumn = Annotated[str | None, typer.Option(help="Column with dates.")]
-Steps = Annotated[int, typer.Option(help="Optimizer steps T.")]
+Steps = Annotated[int, typer.Option(help="Number of optimizer steps T.")]
 Delta = Annotated[float, typer.Option(help="delta of the guarantee, at least 1e-11.")]
-Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Poisson sampling rate of a unit in a step.")]
-Noise = Annotated[float | None, typer.Option("--noise-multiplier", help="Noise standard deviation over clip norm.")]
-Target = Annotated[float | None, typer.Option("--target-epsilon", help="Find the noise multiplier for this epsilon.")]
+Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Probability that a unit is sampled in a step.")]
+Noise = Annotated[float | None, typer.Option("--noise-multiplier", help="Noise standard deviation / clip norm.")]
+Target = Annotated[float | None, typer.Option("--target-epsilon", help="Calibrate the noise to this epsilon.")]
 Examples = Annotated[int | None, typer.Option(help="Public number of examples.")]
-Batch = Annotated[float | None, typer.Option(help="Expected examples a step.")]
-GroupSize = Annotated[int, typer.Option("--group-size", help="Examples of one user at most.")]
+Batch = Annotated[float | None, typer.Option(help="Expected number of examples per step.")]
+GroupSize = Annotated[int, typer.Option("--group-size", help="Maximum number of examples per user.")]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="One JSON object; null stands for what is not known and for an infinite number.")
+    bool, typer.Option("--json", help="Print one JSON object; null means unknown or an infinite number.")
 ]
-AsCsv = Annotated[bool, typer.Option("--csv", help="The table as CSV; a cell that nobody knows is empty.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress: the answer and errors alone.", callback=_hush)]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print the table as CSV; an empty cell means unknown.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=_hush)
+]
 StudyFolder = Annotated[Path, typer.Option("--to", help="Folder for the figure and the numbers.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Count and skip unusable rows.")]
 ExcludeAuroc = Annotated[
-    float | None, typer.Option(help="Say 'no leak found' only if more than this AUROC is excluded (default: 0.60).")
+    float | None, typer.Option(help="Answer 'no leak found' only if an AUROC above this is excluded (default: 0.60).")
 ]
 ExcludeTpr = Annotated[
-    float | None, typer.Option(help="And more than this share named at 5 % false positives (default: 0.15).")
+    float | None, typer.Option(help="... and if a true-positive rate above this at 5 % FPR is too (default: 0.15).")
 ]
-Aliases = Annotated[Path | None, typer.Option(help="YAML file with a list of aliases for each person.")]
+Aliases = Annotated[Path | None, typer.Option(help="YAML file that lists each person's aliases.")]
 
 
 def json_text(fields: dict[str, Any]) -> str:
-    """One JSON object, as strict as ``strict_json``."""
+    """One JSON object in strict JSON: see ``strict_json``."""
     from heldin.base.strict_json import strict_json
 
     return strict_json(fields)
 
 
 def answer(table: str, fields: dict[str, Any], rows: Sequence[Mapping[str, Any]], *, json: bool, csv: bool) -> None:
-    """Print what a command found: its table, or the same as one JSON object or as CSV."""
+    """Print a command's result as a table, as one JSON object or as CSV.
+
+    Args:
+        table: what is printed without ``--json`` or ``--csv``.
+        fields: the same as a JSON object.
+        rows: the same as rows of CSV.
+        json: whether ``--json`` was given.
+        csv: whether ``--csv`` was given; raises InputError together with ``json``.
+    """
     if json and csv:
         raise InputError("one of --json and --csv at a time")
     if csv:
@@ -89,7 +99,7 @@ def answer(table: str, fields: dict[str, Any], rows: Sequence[Mapping[str, Any]]
 
 
 def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":
-    """The decision by these thresholds, or by default; raises InputError for what no audit could reach."""
+    """The decision's thresholds, each by default if None; raises InputError for a threshold that no audit can reach."""
     from pydantic import ValidationError
 
     from heldin.audit.decision import DecisionConfig

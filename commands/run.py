@@ -1,4 +1,4 @@
-"""`heldin run` and `heldin demo`: corpus to report."""
+"""``heldin run`` and ``heldin demo``: corpus to report."""
 
 import os
 from pathlib import Path
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 
 def demo(out: Out = None, quiet: Quiet = False, json: AsJson = False) -> None:
-    """Run the whole job on the built-in corpus, in a few minutes on two cores, and say where the PDF is."""
+    """Run everything on the built-in corpus, a few minutes on two cores, and print where the PDF is."""
     from heldin.jobs.demo import demo_config
 
     _run(demo_config(), out, json)
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="YAML configuration; heldin config lists its keys.")],
+    config: Annotated[Path, typer.Argument(help="YAML configuration; heldin config lists the keys.")],
     out: Out = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override: section.key=value. Repeatable.")] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Read nothing: say all that is wrong, or what would be done (exit code 2 or 0)."),
+        typer.Option("--check", help="Only check: print every problem (exit code 2), or what the run would do."),
     ] = False,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
     """Corpus to report: split users by coin, fine-tune, attack, and write record.json and report.pdf.
 
-    The same command again goes on where a killed run stopped.
+    If the run is killed, the same command resumes it.
     """
     from heldin.jobs.config import load_config
 
@@ -77,5 +77,5 @@ def _run(config: "RunConfig", out: Path | None, json: bool) -> None:
         record = run_pipeline(config, folder, reporter_for_this_terminal(), command=command_line())
         if record is not None:
             finish(record, folder, json=json)
-    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes the first alone speaks
+    if os.environ.get("RANK", "0") == "0":  # only the first of torchrun's processes prints
         finish_without_model(folder, json=json)

@@ -1,4 +1,4 @@
-"""`heldin study`: published results, computed anew."""
+"""``heldin study``: published results, recomputed."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,17 +7,17 @@ import typer
 
 from heldin.commands.options import AsJson, StudyFolder, json_text
 
-app = typer.Typer(help="Published results, computed anew where the truth is known.", no_args_is_help=True)
+app = typer.Typer(help="Recompute published results where the truth is known.", no_args_is_help=True)
 
 
 @app.command("mean-estimation")
 def mean_estimation(
     to: StudyFolder = Path("runs/mean-estimation"),
-    trials: Annotated[int, typer.Option(min=2, help="Trials of each setting, besides those that tune it.")] = 128,
-    seed: Annotated[int, typer.Option(min=0, help="Of data, coins and noise.")] = 0,
+    trials: Annotated[int, typer.Option(min=2, help="Simulations per setting, not counting those that tune it.")] = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data, coins and noise.")] = 0,
     json: AsJson = False,
 ) -> None:
-    """ELS against ULS where the truth is known (Charles et al., section 4): three sweeps, and what they confirm."""
+    """Compare ELS and ULS where the truth is known (Charles et al., section 4): three sweeps and what they confirm."""
     from heldin.base.files import private_directory
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.reports.study_figures import mean_estimation_figure
@@ -32,7 +32,7 @@ def mean_estimation(
 
 @app.command("effective-noise")
 def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson = False) -> None:
-    """When Asi & Liu's filter adds less noise than user-wise DP-SGD (Chua et al., Figures 3 and 7)."""
+    """Find when Asi & Liu's filter adds less noise than user-wise DP-SGD (Chua et al., Figures 3 and 7)."""
     from heldin.base.files import private_directory
     from heldin.reports.study_figures import effective_noise_figure
     from heldin.studies import effective_noise as noise
@@ -45,11 +45,11 @@ def effective_noise(to: StudyFolder = Path("runs/effective-noise"), json: AsJson
 @app.command("proposition")
 def proposition(
     to: StudyFolder = Path("runs/proposition"),
-    draws: Annotated[int, typer.Option(min=2, help="Sequences drawn where they are too many to enumerate.")] = 100_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of sources and draws.")] = 0,
+    draws: Annotated[int, typer.Option(min=2, help="Sequences drawn where there are too many to enumerate.")] = 100_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of sources and draws.")] = 0,
     json: AsJson = False,
 ) -> None:
-    """The attack statistic between its bounds (Kandpal et al., Propositions 1 and 2), on known Markov sources."""
+    """Compare the attack statistic with its bounds (Kandpal et al., Propositions 1 and 2) on known Markov sources."""
     from heldin.base.files import private_directory
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.reports.proposition_figure import proposition_figure

@@ -1,4 +1,4 @@
-"""`heldin audit-trainer`: a training implementation, watched from inside."""
+"""``heldin audit-trainer``: a training implementation, watched from inside."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,36 +7,41 @@ import typer
 
 from heldin.commands.options import AsJson, GroupSize, Noise, Quiet, Rate, Target, json_text
 
-HOW = "How it is audited"
+HOW = "How the audit is done"
 
 
 def audit_trainer(
-    plan: Annotated[Path | None, typer.Option(help="Audit the trainer under this plan.json.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Without a plan: uls, els or example.")] = None,
-    population: Annotated[int | None, typer.Option(help="Public number of users (uls) or examples.")] = None,
-    cohort: Annotated[float | None, typer.Option(help="Expected number of them in a step.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="plan.json of the mechanism to audit.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Without --plan: mechanism, uls, els or example.")] = None,
+    population: Annotated[
+        int | None, typer.Option(help="Public number of users (uls) or examples (els, example).")
+    ] = None,
+    cohort: Annotated[float | None, typer.Option(help="Expected number of them per step.")] = None,
     sampling_rate: Rate = None,
     group_size: GroupSize = 1,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps T.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of optimizer steps T.")] = None,
     delta: Annotated[float | None, typer.Option(help="delta of the guarantee.")] = None,
     noise_multiplier: Noise = None,
     target_epsilon: Target = None,
     canaries: Annotated[
-        int, typer.Option(min=2, help="Canary users of each training, each in by a coin.", rich_help_panel=HOW)
+        int, typer.Option(min=2, help="Canary users per training, each included by a fair coin.", rich_help_panel=HOW)
     ] = 2000,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Trainings, each with its own key, coins and canaries.", rich_help_panel=HOW)
+        int,
+        typer.Option(
+            min=1, help="Number of trainings, each with its own key, coins and canaries.", rich_help_panel=HOW
+        ),
     ] = 3,
     directions: Annotated[
-        str, typer.Option(help="Of the canaries' gradients: coordinate or random.", rich_help_panel=HOW)
+        str, typer.Option(help="Direction of the canaries' gradients: coordinate or random.", rich_help_panel=HOW)
     ] = "coordinate",
     one_process: Annotated[
-        bool, typer.Option("--one-process", help="Do not train in two processes too.", rich_help_panel=HOW)
+        bool, typer.Option("--one-process", help="Skip the trainings in two processes.", rich_help_panel=HOW)
     ] = False,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
-    """White-box audit of heldin's own trainer: canary users by coin, every step watched, and the step taken apart.
+    """White-box audit of heldin's own trainer: canary users included by coin, every step watched and checked.
 
     Exit codes: 3 certified violation of the accountant's curve, 4 the trainer is not the stated mechanism.
     """

@@ -1,4 +1,4 @@
-"""`heldin audit-training`: many independent trainings of a config, with a worst-case user or without, by coin."""
+"""``heldin audit-training``: many independent trainings of a config, with a worst-case user or without, by coin."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,32 +10,35 @@ from heldin.commands.options import AsJson, Out, Quiet
 
 
 def audit_training(
-    config: Annotated[Path, typer.Argument(help="YAML of the run whose training, and plan, is tested.")],
+    config: Annotated[Path, typer.Argument(help="YAML of the run whose training and plan are tested.")],
     runs: Annotated[
         int, typer.Option(min=2, help="Number of trainings; each includes the worst-case user with probability 1/2.")
     ] = 200,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override: section.key=value. Repeatable.")] = None,
     out: Out = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="Trainings at a time (default: cores).")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Trainings in parallel (default: cores).")] = None,
     target: Annotated[
-        str, typer.Option(help="What to train: the config's defense, or, as a control, none.")
+        str, typer.Option(help="What to train: defense (the config's), or none as a control.")
     ] = "defense",
     documents: Annotated[
         int | None, typer.Option(min=1, help="Documents of the worst-case user (default: the group size).")
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Threshold of the score, fixed beforehand (default: a quarter picks it).")
+        float | None,
+        typer.Option(help="Score threshold, fixed beforehand (default: a quarter of the trainings picks it)."),
     ] = None,
-    claim: Annotated[list[str] | None, typer.Option(help="Also test epsilon=8,delta=1e-6. Repeatable.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="In place of the config's.")] = None,
+    claim: Annotated[
+        list[str] | None, typer.Option(help="Also test a claim such as epsilon=8,delta=1e-6. Repeatable.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed, instead of the config's.")] = None,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
-    """Audit how models are trained: train many small ones, with a worst-case user or without, and certify.
+    """Audit how models are trained: train many small ones, with or without a worst-case user, and bound epsilon below.
 
-    Each training is a whole run of the config's defense under a key of its own and leaves one score; Clopper-Pearson
-    limits at one threshold certify a lower bound on epsilon per user (docs/independent-trainings.md). The same command
-    goes on after a kill. Exit code 3 if a claim is violated.
+    Each training runs the config's whole defense under its own key and yields one score; Clopper-Pearson limits at one
+    threshold certify a lower bound on epsilon per user (docs/independent-trainings.md). If killed, the same command
+    resumes. Exit code 3 if a claim is violated.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.bounds.claims import parse_claim

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ("arguments", "words"),
     [
         (["--help"], ["demo", "run", "audit", "report", "export", "corpus", "account", "bound", "power", "Exit codes"]),
-        (["run", "--help"], ["--set", "--out", "goes on where a killed run stopped"]),
+        (["run", "--help"], ["--set", "--out", "the same command resumes it"]),
         (["audit", "--help"], ["--model", "--reference", "--held-in", "--held-out", "LoRA", "exact half"]),
         (["bound", "--help"], ["--assignment", "not an exact half"]),
         (["power", "--help"], ["--scores", "--exclude-auroc", "--exclude-tpr"]),
@@ -70,11 +70,11 @@ def test_a_config_with_errors_is_exit_code_2_and_no_traceback(call, tmp_path):
     ("error", "code", "line"),
     [
         (ResumableError("the loss became NaN"), 5, "stopped: the loss became NaN\n"),
-        (KeyboardInterrupt(), 130, "interrupted: the same command goes on from the last checkpoint\n"),
+        (KeyboardInterrupt(), 130, "interrupted: the same command resumes from the last checkpoint\n"),
         (
             OSError(28, "No space left on device", "/runs/x"),
             5,
-            "stopped: No space left on device: '/runs/x'; mend it and run the command again\n",
+            "stopped: No space left on device: '/runs/x'; fix it and run the command again\n",
         ),
     ],
     ids=["diverged", "interrupted", "disk full"],
@@ -254,7 +254,7 @@ def test_no_help_text_is_cut_or_eaten_on_80_columns():
         found = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=True, env=environment)
         assert "…" not in found.stdout, command
         assert max(map(len, found.stdout.splitlines())) <= 80
-    assert "YAML file with a list of aliases" in " ".join(
+    assert "YAML file that lists each person's aliases" in " ".join(
         subprocess.run(
             [sys.executable, "-m", "heldin", "corpus", "stats", "--help"], capture_output=True, text=True, cwd=ROOT
         ).stdout.split()
@@ -276,7 +276,7 @@ def test_a_full_disk_without_a_name_leaves_no_hole_in_the_line(call, small_confi
 
     monkeypatch.setattr(pipeline, "read_corpus", full)
     code, _, err = call("run", small_config, "--out", tmp_path / "run")
-    assert (code, err) == (5, "stopped: No space left on device; mend it and run the command again\n")
+    assert (code, err) == (5, "stopped: No space left on device; fix it and run the command again\n")
 
 
 def test_a_plan_that_cannot_be_is_refused_before_anything_is_read(call, small_config, tmp_path, monkeypatch):

@@ -53,7 +53,7 @@ def test_one_kind_or_all_are_removed_and_nothing_else(call):
 
 def test_without_yes_somebody_is_asked(call, monkeypatch):
     code, _, err = call("cache", "--clear")
-    assert (code, err) == (2, "error: nobody is there to be asked: give --yes to remove it\n")
+    assert (code, err) == (2, "error: no terminal to ask for confirmation: give --yes to remove it\n")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *a, **k: False)
     code, _, err = call("cache", "--clear")

@@ -190,7 +190,7 @@ def test_the_command_prints_keys_schema_and_starting_files_and_refuses_two_at_on
     assert (code, target.read_text(encoding="utf-8")) == (0, starting_file("uls"))
     assert f"heldin run {target} --check" in out
     for arguments, said in (
-        (["--init", "uls", "--to", target], "is there already: name a new file"),
+        (["--init", "uls", "--to", target], "already exists: name a new file"),
         (["--init", "ulss"], "did you mean uls? choose from none, uls"),
         (["--schema", "--markdown"], "at a time"),
         (["finetune", "--schema"], "leave the section out"),
