@@ -1,0 +1,166 @@
+"""The way of a mechanism through plan.json: whole, refused when it was changed, never half-written."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from heldin.base.errors import InputError
+from heldin.defenses.choices import (
+    CappedPoissonSampler,
+    NoClip,
+)
+from heldin.defenses.mechanism import Guarantee
+from heldin.defenses.plan_file import promise_fields, read_plan, write_plan
+from tests.made_mechanisms import els, example, shuffled, uls
+
+
+@pytest.fixture(autouse=True)
+def _private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path / "cache"))
+
+
+ROUND_TRIPS = {
+    "uls": uls,
+    "els": els,
+    "example": example,
+    "shuffled": shuffled,
+    "capped": lambda: uls(sampler=CappedPoissonSampler.of(1024, 16, cap=64)),
+    "void": lambda: uls(clip=NoClip(), noise_multiplier=0.0),
+    "plain": lambda: uls(unit="none", delta=None),
+    "calibrated": lambda: uls().calibrated(3.0),
+}
+
+
+@pytest.mark.parametrize("name", ROUND_TRIPS)
+def test_plan_reads_back_to_the_same_epsilon(name, tmp_path):
+    mechanism = ROUND_TRIPS[name]()
+    write_plan(mechanism, tmp_path / "run" / "plan.json")
+    again = read_plan(tmp_path / "run" / "plan.json")
+    assert again == mechanism
+    assert again.epsilon() == mechanism.epsilon()
+    assert again.guarantee() == mechanism.guarantee()
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["plan.json"]
+    document = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert document["guarantee"]["label"] == mechanism.guarantee().label
+    assert document["guarantee"]["holds"] is isinstance(mechanism.guarantee(), Guarantee)
+
+
+def test_plan_names_its_event(tmp_path):
+    write_plan(els(group_size=2), tmp_path / "plan.json")
+    event = json.loads((tmp_path / "plan.json").read_text())["dp_event"]
+    assert (event["type"], event["count"]) == ("SelfComposedDpEvent", 1000)
+    assert event["event"]["type"] == "MixtureOfGaussiansDpEvent"
+    assert event["event"]["sensitivities"] == [0.0, 1.0, 2.0]
+
+
+def tampered(tmp_path, change, mechanism=None):
+    path = tmp_path / "plan.json"
+    write_plan(mechanism or uls(), path)
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(version=2), "plan version 2, this heldin reads version 1"),
+        (lambda d: d.update(extra=2), r"unknown keys \['extra'\]"),
+        (lambda d: d.pop("covers"), r"missing keys \['covers'\]"),
+        (lambda d: d["mechanism"].update(nois_multiplier=2), "unknown key nois_multiplier"),
+        (
+            lambda d: d["mechanism"].update(noise_multiplier=0.8),
+            r"guarantee.label is stated as .* but this mechanism gives",
+        ),
+        (lambda d: d["mechanism"].update(noise_multiplier=0.0), "the stated guarantee is not this mechanism's"),
+        (lambda d: d["mechanism"].update(base_model_saw_protected=True), "the base model was trained"),
+        (lambda d: d["guarantee"].update(epsilon=1.0), "guarantee.epsilon is stated as 1.0, but this mechanism gives"),
+        (lambda d: d["guarantee"].update(epsilon=10**400), "guarantee.epsilon is stated as 1000"),
+        (lambda d: d["guarantee"].update(epsilon=math.nan), "guarantee.epsilon is stated as NaN"),
+        (lambda d: d["guarantee"].update(delta=1.001e-6), "guarantee.delta is stated as"),
+        (lambda d: d["guarantee"].update(label="epsilon 0.1, delta 1e-09 per user"), "guarantee.label is stated as"),
+        (lambda d: d["guarantee"].update(conditions=[]), "guarantee.conditions is stated as"),
+        (lambda d: d["guarantee"].update(holds=1), "the stated guarantee is not"),
+        (lambda d: d["guarantee"].update(certified=True), r"guarantee has unknown keys \['certified'\]"),
+        (lambda d: d.update(guarantee=3), "the stated guarantee is not"),
+        (lambda d: d.update(covers="the model,\nwhatever is done with it"), "covers is stated as"),
+        (lambda d: d["dp_event"]["event"].update(sampling_probability=0.001), "dp_event.event.sampling_probability is"),
+        (lambda d: d["dp_event"].update(type="NonPrivateDpEvent"), "dp_event.type is stated as"),
+    ],
+)
+def test_a_changed_plan_is_refused(tmp_path, change, message):
+    path = tampered(tmp_path, change)
+    with pytest.raises(InputError, match=message) as caught:
+        read_plan(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plan_that_hides_a_reason_is_refused(tmp_path):
+    def hide(document):
+        document["guarantee"]["reasons"].pop()
+
+    with pytest.raises(InputError, match="guarantee.reasons is stated as"):
+        read_plan(tampered(tmp_path, hide, uls(clip=NoClip(), noise_multiplier=0.0)))
+
+
+@pytest.mark.parametrize("mechanism", [uls(), els(group_size=2)])
+def test_a_plan_of_another_accountant_version_or_processor_is_read(tmp_path, mechanism):
+    """Its epsilon, the label that shows it, and the weights of its event may differ by a rounding."""
+    other = dataclasses.replace(mechanism.guarantee(), epsilon=mechanism.epsilon() * 1.001)
+    assert other.label != mechanism.guarantee().label
+
+    def round_otherwise(document):
+        document["guarantee"].update(epsilon=other.epsilon, label=other.label)
+        event = document["dp_event"]["event"]
+        if "sampling_probs" in event:
+            event["sampling_probs"] = [p * (1 + 1e-14) for p in event["sampling_probs"]]
+
+    assert read_plan(tampered(tmp_path, round_otherwise, mechanism)) == mechanism
+
+
+def test_assumed_and_fallback_epsilons_are_those_of_the_mechanism(tmp_path):
+    mechanism = shuffled()
+    for change, field in (
+        (lambda g: g.update(assumed_epsilon=0.1), "guarantee.assumed_epsilon"),
+        (lambda g: g["fallback"].update(epsilon=0.1), "guarantee.fallback.epsilon"),
+        (lambda g: g["fallback"].update(unit="example"), "guarantee.fallback.unit"),
+        (lambda g: g.update(fallback=None), "guarantee.fallback is stated as null"),
+    ):
+        with pytest.raises(InputError, match=field):
+            read_plan(tampered(tmp_path, lambda d, change=change: change(d["guarantee"]), mechanism))
+    promise = mechanism.guarantee()
+    other = dataclasses.replace(
+        promise,
+        assumed_epsilon=promise.assumed_epsilon * 1.001,
+        fallback=dataclasses.replace(promise.fallback, epsilon=promise.fallback.epsilon * 0.999),
+    )
+    path = tampered(tmp_path, lambda d: d.update(guarantee=promise_fields(other)), mechanism)
+    assert read_plan(path) == mechanism
+
+
+def test_unreadable_plans(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_plan(tmp_path / "absent.json")
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(InputError, match="not JSON"):
+        read_plan(tmp_path / "bad.json")
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(InputError, match="plan version None"):
+        read_plan(tmp_path / "list.json")
+
+
+def test_a_failed_write_leaves_the_old_plan(tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    write_plan(uls(), path)
+    before = path.read_bytes()
+    monkeypatch.setattr(
+        "heldin.defenses.plan_file.json.dump", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full"))
+    )
+    with pytest.raises(OSError, match="disk full"):
+        write_plan(els(), path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".tmp"] == []
