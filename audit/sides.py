@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from heldin.audit.randomisation import Law
 from heldin.bounds.verdict import Assignment
-from heldin.corpus.split import Assignment as SplitAssignment
+from heldin.corpus.split import SplitRule
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,6 @@ class Sides:
         return Law.COINS if self.assignment is Assignment.COIN else Law.PERMUTATION
 
 
-def sides_of_run(assignment: SplitAssignment) -> Sides:
+def sides_of_run(assignment: SplitRule) -> Sides:
     """The sides of a run, whose ledger heldin drew: coins, or an exact half."""
-    return Sides(Assignment.COIN if assignment is SplitAssignment.COIN else Assignment.FIXED, witnessed=True)
+    return Sides(Assignment.COIN if assignment is SplitRule.COIN else Assignment.FIXED, witnessed=True)

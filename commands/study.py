@@ -13,7 +13,7 @@ app = typer.Typer(help="Recompute published results where the truth is known.", 
 @app.command("mean-estimation")
 def mean_estimation(
     to: StudyFolder = Path("runs/mean-estimation"),
-    trials: Annotated[int, typer.Option(min=2, help="Simulations per setting, not counting those that tune it.")] = 128,
+    repeats: Annotated[int, typer.Option(min=2, help="Simulations per setting, those that tune it aside.")] = 128,
     seed: Annotated[int, typer.Option(min=0, help="Seed of data, coins and noise.")] = 0,
     json: AsJson = False,
 ) -> None:
@@ -26,7 +26,7 @@ def mean_estimation(
     private_directory(to)  # before the work
     settings = len(study.settings_of(study.Sweeps()))
     with reporter_for_this_terminal().track("mean estimation", settings, "settings") as advance:
-        found = study.run_study(trials, seed, advance=advance)
+        found = study.run_study(repeats, seed, advance=advance)
     _study(to, "mean-estimation", found.as_dict(), study.table(found), mean_estimation_figure(found), json)
 
 

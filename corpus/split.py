@@ -38,7 +38,7 @@ class Role(StrEnum):
     ALWAYS_IN = "always_in"
 
 
-class Assignment(StrEnum):
+class SplitRule(StrEnum):
     """How membership is decided. Only independent fair coins support a certified bound."""
 
     COIN = "coin"
@@ -189,7 +189,7 @@ def check_pool(users: int, audit_pool: int | None) -> None:
 
 
 def assign(
-    users: Sequence[str], *, assignment: Assignment, audit_pool: int | None, key: bytes, seed: int
+    users: Sequence[str], *, assignment: SplitRule, audit_pool: int | None, key: bytes, seed: int
 ) -> dict[str, Role]:
     """Decide who is held in.
 
@@ -210,9 +210,9 @@ def assign(
     if audit_pool is not None:
         pool = keyed_order(seed_key(seed), "audit pool", pool)[:audit_pool]
     match assignment:
-        case Assignment.COIN:
+        case SplitRule.COIN:
             held_in = {user for user in pool if fair_coin(key, "membership", user)}
-        case Assignment.EXACT_HALF:
+        case SplitRule.EXACT_HALF:
             held_in = set(keyed_order(key, "membership", pool)[: len(pool) // 2])
     if not held_in or len(held_in) == len(pool):
         raise InputError(f"all {len(pool)} coins fell on one side: audit more users, or start again for new coins")

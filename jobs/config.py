@@ -17,7 +17,7 @@ from heldin.base.section import ExpandedName, Section
 from heldin.base.yaml_files import parse_yaml, read_yaml
 from heldin.canaries.config import CanarySpec, SubstringCanaries
 from heldin.corpus.config import CorpusConfig
-from heldin.corpus.split import Assignment, UserFilter
+from heldin.corpus.split import SplitRule, UserFilter
 from heldin.defenses.config import Defense, FilterDefense, NoDefense
 from heldin.defenses.texts.data_side import DataDefense
 from heldin.finetune.recipe import Recipe, Select
@@ -27,7 +27,7 @@ from heldin.models.shape import TinyModel
 class SplitConfig(Section):
     """How records are set aside and membership is decided."""
 
-    assignment: Assignment = Assignment.COIN
+    assignment: SplitRule = SplitRule.COIN
     """How membership is decided: by an independent fair coin for each user, or an exact half, which supports no
     certified statement and voids a user-level epsilon."""
     audit_pool: int | None = Field(None, ge=2)

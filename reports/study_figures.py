@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from heldin.base.errors import InputError
 from heldin.reports.drawing import BLUE, GREY, ORANGE, figure
 from heldin.studies.effective_noise import PAPERS_LIMIT, PAPERS_MEASURED, NoiseRow
-from heldin.studies.mean_estimation import Outcome, Point
+from heldin.studies.mean_estimation import Point, TunedArm
 from heldin.studies.mean_estimation_sweeps import Study, Swept, mean_error
 
 _AXES: dict[Swept, str] = {
@@ -113,7 +113,7 @@ def _mark(axes: Axes, x: float, marks: Sequence[tuple[int, float]], *, left: boo
         )
 
 
-def _with_intervals(axes: Axes, values: Sequence[float], outcomes: Sequence[Outcome], label: str) -> None:
+def _with_intervals(axes: Axes, values: Sequence[float], outcomes: Sequence[TunedArm], label: str) -> None:
     style, marker, colour = _LINES[outcomes[0].arm.method]
     found = [mean_error(outcome) for outcome in outcomes]
     centre = np.array([its.value for its in found])

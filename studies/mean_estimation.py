@@ -4,9 +4,9 @@ A population mean mu ~ N(0, I_d); user means ~ N(mu, between^2 I_d); a user's ex
 loss of an example x is ||theta - x||^2 / 2, its gradient theta - x; theta starts at 0, and what is measured is
 ||theta_T - mu||^2 after T steps. The rounds are Charles et al., Algorithms 1 and 2, with Poisson cohorts and a constant
 divisor: the mechanism that the trainer runs (finetune/private.py; tests/studies/test_mean_estimation.py runs both with
-the same coins and noise). Where the paper tunes and reports on the same trials, trials of their own tune here.
+the same coins and noise). Where the paper tunes and reports on the same repeats, repeats of their own tune here.
 
-Axes: R trials, N users, K examples of a user, m units of a cohort, H pairs of learning rate and clip norm, d.
+Axes: R repeats, N users, K examples of a user, m units of a cohort, H pairs of learning rate and clip norm, d.
 """
 
 import itertools
@@ -28,8 +28,8 @@ Stage = Literal["tuning", "measuring"]
 
 LEARNING_RATES = tuple(2.0**k for k in range(-9, 1))
 CLIP_NORMS = tuple(2.0**k for k in range(-1, 7))
-TUNING_TRIALS = 32
-_BLOCK = 32  # trials drawn and run together
+TUNING_REPEATS = 32
+_BLOCK = 32  # repeats drawn and run together
 _SMALLEST_SQUARE = 1e-150
 
 
@@ -106,10 +106,10 @@ class Data:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class TunedArm:
     """An arm at its best learning rate and clip norm.
 
-    tuning_error: mean squared error of the trials that chose them; errors: (R,), of other trials. on_edge: the best
+    tuning_error: mean squared error of the repeats that chose them; errors: (R,), of other repeats. on_edge: the best
     pair lies at an end of the grid, so that a wider grid might do better.
     """
 
@@ -129,15 +129,15 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """ELS and ULS with every group size at one setting; errors of one trial stand on the same data and noise."""
+    """ELS and ULS with every group size at one setting; errors of one repeat stand on the same data and noise."""
 
     setting: Setting
-    els: Outcome
-    every_uls: tuple[Outcome, ...]
+    els: TunedArm
+    every_uls: tuple[TunedArm, ...]
 
     @property
-    def uls(self) -> Outcome:
-        """ULS with the group size that was best on the tuning trials."""
+    def uls(self) -> TunedArm:
+        """ULS with the group size that was best on the tuning repeats."""
         return min(self.every_uls, key=lambda outcome: outcome.tuning_error)
 
 
@@ -155,31 +155,31 @@ def arms_of(task: Task, budget: int) -> list[Arm]:
     return [els, *(Arm("ULS", g, m, task.users) for g, m in splits)]
 
 
-def draw_data(task: Task, within: float, trials: int, rng: np.random.Generator) -> Data:
-    """New populations, users and examples for R = ``trials``."""
-    mean = rng.standard_normal((trials, task.dimension))
-    users = rng.standard_normal((trials, task.users, task.dimension))
-    examples = rng.standard_normal((trials, task.users, task.examples, task.dimension))
+def draw_data(task: Task, within: float, repeats: int, rng: np.random.Generator) -> Data:
+    """New populations, users and examples for R = ``repeats``."""
+    mean = rng.standard_normal((repeats, task.dimension))
+    users = rng.standard_normal((repeats, task.users, task.dimension))
+    examples = rng.standard_normal((repeats, task.users, task.examples, task.dimension))
     users = mean[:, None] + task.between * users
     return Data(mean, users[:, :, None] + within * examples)
 
 
 def draw_points(arm: Arm, data: Data, rng: np.random.Generator) -> tuple[Array, NDArray[np.bool_]]:
-    """A Poisson cohort of every trial: points (R, m, d), the mean of each unit's chosen examples, and present (R, m).
+    """A Poisson cohort of every repeat: points (R, m, d), the mean of each unit's chosen examples, and present (R, m).
 
     ULS chooses G of a user's K examples anew every round, without replacement; m is the largest cohort's size.
     """
-    trials, users, examples, d = data.examples.shape
-    drawn = rng.random((trials, arm.units)) < arm.rate
+    repeats, users, examples, d = data.examples.shape
+    drawn = rng.random((repeats, arm.units)) < arm.rate
     counts = drawn.sum(1)
-    trial, unit = np.nonzero(drawn)
-    index = np.zeros((trials, max(1, int(counts.max()))), dtype=np.int64)
-    index[trial, np.arange(len(trial)) - np.repeat(np.cumsum(counts) - counts, counts)] = unit
+    repeat, unit = np.nonzero(drawn)
+    index = np.zeros((repeats, max(1, int(counts.max()))), dtype=np.int64)
+    index[repeat, np.arange(len(repeat)) - np.repeat(np.cumsum(counts) - counts, counts)] = unit
     present = np.arange(index.shape[1]) < counts[:, None]
-    rows = np.arange(trials)[:, None]
+    rows = np.arange(repeats)[:, None]
     if arm.method == "ULS" and arm.group_size == examples:
         return data.user_means[rows, index], present
-    flat = data.examples.reshape(trials, users * examples, d)
+    flat = data.examples.reshape(repeats, users * examples, d)
     if arm.method == "ELS":
         return flat[rows, index], present
     if arm.group_size == 1:
@@ -221,7 +221,7 @@ def run_arm(
     coins: np.random.Generator,
     noises: np.random.Generator,
 ) -> Array:
-    """||theta_T - mu||^2 of every trial and pair, (R, H)."""
+    """||theta_T - mu||^2 of every repeat and pair, (R, H)."""
     theta = np.zeros((len(data.mean), len(pairs.clip_norm), task.dimension))
     for _ in range(task.rounds):
         points, present = draw_points(arm, data, coins)
@@ -231,25 +231,25 @@ def run_arm(
     return errors
 
 
-def measure_point(task: Task, setting: Setting, trials: int, seed: int) -> Point:
-    """Tune every arm over the same grid, then measure each at its best pair on ``trials`` trials that tuned nothing.
+def measure_point(task: Task, setting: Setting, repeats: int, seed: int) -> Point:
+    """Tune every arm over the same grid, then measure each at its best pair on ``repeats`` repeats that tuned nothing.
 
-    Raises InputError for less than two trials, a budget without a split, or a setting that no noise meets.
+    Raises InputError for less than two repeats, a budget without a split, or a setting that no noise meets.
     """
-    if trials < 2:
-        raise InputError(f"{trials} trials give no interval: take at least 2")
+    if repeats < 2:
+        raise InputError(f"{repeats} repeats give no interval: take at least 2")
     if not setting.within > 0.0:
         raise InputError(f"within-user deviation {setting.within} is not a number above 0")
     arms = arms_of(task, setting.budget)
     noise = [arm.noise_multiplier(task, setting.epsilon) for arm in arms]
     grid = np.array(list(itertools.product(LEARNING_RATES, CLIP_NORMS)))
     everywhere = [Pairs(grid[:, 0], grid[:, 1])] * len(arms)
-    tuned = [e.mean(0) for e in _errors(task, setting, arms, noise, everywhere, TUNING_TRIALS, seed, "tuning")]
+    tuned = [e.mean(0) for e in _errors(task, setting, arms, noise, everywhere, TUNING_REPEATS, seed, "tuning")]
     best = [grid[int(mean.argmin())] for mean in tuned]
     at_best = [Pairs(pair[:1], pair[1:]) for pair in best]
-    errors = _errors(task, setting, arms, noise, at_best, trials, seed, "measuring")
+    errors = _errors(task, setting, arms, noise, at_best, repeats, seed, "measuring")
     found = [
-        Outcome(arm, z, float(pair[0]), float(pair[1]), float(mean.min()), its[:, 0])
+        TunedArm(arm, z, float(pair[0]), float(pair[1]), float(mean.min()), its[:, 0])
         for arm, z, pair, mean, its in zip(arms, noise, best, tuned, errors, strict=True)
     ]
     return Point(setting, found[0], tuple(found[1:]))
@@ -261,19 +261,19 @@ def _errors(
     arms: Sequence[Arm],
     noise: Sequence[float],
     pairs: Sequence[Pairs],
-    trials: int,
+    repeats: int,
     seed: int,
     stage: Stage,
 ) -> list[Array]:
-    """(trials, H) for each arm.
+    """(repeats, H) for each arm.
 
     All arms and settings see the same standard-normal draws of data and noise, which makes their differences sharper;
     coins are an arm's own.
     """
     found: list[list[Array]] = [[] for _ in arms]
-    for block, start in enumerate(range(0, trials, _BLOCK)):
+    for block, start in enumerate(range(0, repeats, _BLOCK)):
         root = [seed, int(stage == "measuring"), block]
-        data = draw_data(task, setting.within, min(_BLOCK, trials - start), np.random.default_rng([*root, 0]))
+        data = draw_data(task, setting.within, min(_BLOCK, repeats - start), np.random.default_rng([*root, 0]))
         for i, arm in enumerate(arms):
             coins, noises = np.random.default_rng([*root, 2 + i]), np.random.default_rng([*root, 1])
             found[i].append(run_arm(task, arm, noise[i], pairs[i], data, coins, noises))

@@ -1,8 +1,8 @@
 """The three sweeps of Charles et al. (2024), Figure 3, and a test of what the paper concludes from them.
 
-Everything is said about ratios of mean squared errors over trials. Trials share data and noise between arms and
+Everything is said about ratios of mean squared errors over repeats. Trials share data and noise between arms and
 settings and are independent of each other, so the logarithm of a product of such means has the linearisation
-sum_i sign_i error_i / mean_i per trial, whose mean over trials gets a Student interval (delta method, paired).
+sum_i sign_i error_i / mean_i per repeat, whose mean over repeats gets a Student interval (delta method, paired).
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from scipy import stats
 
-from heldin.studies.mean_estimation import Array, Outcome, Point, Setting, Task, measure_point
+from heldin.studies.mean_estimation import Array, Point, Setting, Task, TunedArm, measure_point
 
 Swept = Literal["epsilon", "budget", "within"]
 
@@ -75,16 +75,16 @@ class Study:
     """The points of each sweep in increasing order, and the findings, each at confidence 1 - ALPHA / FINDINGS."""
 
     task: Task
-    trials: int
+    repeats: int
     seed: int
     sweeps: dict[Swept, tuple[Point, ...]]
     findings: tuple[Finding, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every number of table and figure; per-trial errors are left out, the seed gives them again."""
+        """Every number of table and figure; per-repeat errors are left out, the seed gives them again."""
         return {
             "task": dataclasses.asdict(self.task),
-            "trials": self.trials,
+            "repeats": self.repeats,
             "seed": self.seed,
             "confidence": {"errors": 1.0 - ALPHA, "findings": 1.0 - ALPHA / FINDINGS},
             "sweeps": {swept: [_point_dict(point) for point in points] for swept, points in self.sweeps.items()},
@@ -93,7 +93,7 @@ class Study:
 
 
 def run_study(
-    trials: int = 128,
+    repeats: int = 128,
     seed: int = 0,
     *,
     task: Task | None = None,
@@ -103,7 +103,7 @@ def run_study(
     """Measure every setting once and judge the findings.
 
     Args:
-        trials: of each arm, besides those that tune it; at least 2.
+        repeats: of each arm, besides those that tune it; at least 2.
         seed: of data, coins and noise.
         task: sizes; the paper's if not given.
         sweeps: values; the defaults if not given.
@@ -112,10 +112,10 @@ def run_study(
     task, sweeps = task or Task(), sweeps or Sweeps()
     points = {}
     for setting in settings_of(sweeps):
-        points[setting] = measure_point(task, setting, trials, seed)
+        points[setting] = measure_point(task, setting, repeats, seed)
         advance(1)
     found = {swept: tuple(points[setting] for setting in sweeps.settings(swept)) for swept in NAMES}
-    return Study(task, trials, seed, found, judge(found))
+    return Study(task, repeats, seed, found, judge(found))
 
 
 def settings_of(sweeps: Sweeps) -> list[Setting]:
@@ -124,7 +124,7 @@ def settings_of(sweeps: Sweeps) -> list[Setting]:
 
 
 def contrast(above: Sequence[Array], below: Sequence[Array], confidence: float) -> Interval:
-    """The product of the mean errors ``above`` over that of those ``below``, (R,) each, of the same trials.
+    """The product of the mean errors ``above`` over that of those ``below``, (R,) each, of the same repeats.
 
     One above, none below: the mean itself. Intervals are symmetric in the logarithm.
     """
@@ -139,9 +139,9 @@ def contrast(above: Sequence[Array], below: Sequence[Array], confidence: float) 
     return Interval(math.exp(centre), math.exp(centre - width), math.exp(centre + width))
 
 
-def mean_error(outcome: Outcome, confidence: float = 1.0 - ALPHA) -> Interval:
-    """The mean squared error over trials."""
-    return contrast([outcome.errors], [], confidence)
+def mean_error(tuned: TunedArm, confidence: float = 1.0 - ALPHA) -> Interval:
+    """The mean squared error over repeats."""
+    return contrast([tuned.errors], [], confidence)
 
 
 def ratio(point: Point, confidence: float = 1.0 - ALPHA) -> Interval:
@@ -191,7 +191,7 @@ def table(study: Study) -> str:
     task = study.task
     lines = [
         f"{task.users} users x {task.examples} examples, d = {task.dimension}, {task.rounds} rounds, delta"
-        f" {task.delta:g}, {study.trials} trials; squared error of the mean (95 % interval)",
+        f" {task.delta:g}, {study.repeats} repeats; squared error of the mean (95 % interval)",
     ]
     for swept, points in study.sweeps.items():
         lines += ["", f"{NAMES[swept]}", f"{'':>8}  {'ELS':<26}{'ULS':<26}{'G x M':<10}ULS / ELS"]
@@ -219,19 +219,19 @@ def _point_dict(point: Point) -> dict[str, Any]:
         **dataclasses.asdict(point.setting),
         "ratio": dataclasses.asdict(ratio(point)),
         "best_group_size": point.uls.arm.group_size,
-        "els": _outcome_dict(point.els),
-        "uls": [_outcome_dict(outcome) for outcome in point.every_uls],
+        "els": _tuned_dict(point.els),
+        "uls": [_tuned_dict(tuned) for tuned in point.every_uls],
     }
 
 
-def _outcome_dict(outcome: Outcome) -> dict[str, Any]:
+def _tuned_dict(tuned: TunedArm) -> dict[str, Any]:
     return {
-        **dataclasses.asdict(outcome.arm),
-        "sampling_rate": outcome.arm.rate,
-        "noise_multiplier": outcome.noise_multiplier,
-        "learning_rate": outcome.learning_rate,
-        "clip_norm": outcome.clip_norm,
-        "on_edge": outcome.on_edge,
-        "tuning_error": outcome.tuning_error,
-        "error": dataclasses.asdict(mean_error(outcome)),
+        **dataclasses.asdict(tuned.arm),
+        "sampling_rate": tuned.arm.rate,
+        "noise_multiplier": tuned.noise_multiplier,
+        "learning_rate": tuned.learning_rate,
+        "clip_norm": tuned.clip_norm,
+        "on_edge": tuned.on_edge,
+        "tuning_error": tuned.tuning_error,
+        "error": dataclasses.asdict(mean_error(tuned)),
     }

@@ -15,7 +15,7 @@ from heldin.canaries.kinds import Canary
 from heldin.corpus.aliases import load_aliases
 from heldin.corpus.build import build_store
 from heldin.corpus.names import missing_names_line
-from heldin.corpus.split import Assignment, Part, Role, Selection, check_pool, select_users
+from heldin.corpus.split import Part, Role, Selection, SplitRule, check_pool, select_users
 from heldin.corpus.store import Corpus, CorpusStore, texts_of
 from heldin.defenses.texts.data_side import Cap, Removal, TrainingRecord, apply_defenses
 from heldin.finetune.batches import encode
@@ -248,7 +248,7 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
 def split_facts(data: RunData) -> SplitFacts:
     """What the record says of the split of the real users."""
     ledger, counts = data.ledger, data.ledger.count(data.canaries)
-    coins = ledger.assignment is Assignment.COIN
+    coins = ledger.assignment is SplitRule.COIN
     parts = {part.value: sum(len(ledger.parts[user][part]) for user in data.real(ledger.parts)) for part in Part}
     return SplitFacts(
         assignment=ledger.assignment.value,

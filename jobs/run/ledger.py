@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from heldin.base.coins import keyed_order, new_key, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, whole_file
-from heldin.corpus.split import Assignment, Part, Role, assign, assign_canaries, set_aside
+from heldin.corpus.split import Part, Role, SplitRule, assign, assign_canaries, set_aside
 from heldin.corpus.store import Corpus
 
 
@@ -28,7 +28,7 @@ class Ledger:
     key: bytes
     corpus: str
     split: str
-    assignment: Assignment
+    assignment: SplitRule
     roles: Mapping[str, Role]
     parts: Mapping[str, Mapping[Part, tuple[int, ...]]]
 
@@ -67,7 +67,7 @@ def draw_ledger(
     store: Corpus,
     users: tuple[str, ...],
     *,
-    assignment: Assignment,
+    assignment: SplitRule,
     audit_pool: int | None,
     attacker_fraction: float,
     evaluation_fraction: float,
@@ -154,7 +154,7 @@ def load_ledger(folder: Path) -> Ledger | None:
             key=bytes.fromhex(content["key"]),
             corpus=content["corpus"],
             split=content["split"],
-            assignment=Assignment(content["assignment"]),
+            assignment=SplitRule(content["assignment"]),
             roles={user: Role(role) for user, role in zip(users["user"], users["role"], strict=True)},
             parts={user: {part: tuple(rows) for part, rows in of.items()} for user, of in parts.items()},
         )

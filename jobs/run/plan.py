@@ -14,7 +14,7 @@ from heldin.bounds.verdict import Claim
 from heldin.canaries.config import SubstringCanaries, UnseenTokenCanaries
 from heldin.corpus.config import PresetCorpus
 from heldin.corpus.presets.catalogue import preset_named
-from heldin.corpus.split import Assignment
+from heldin.corpus.split import SplitRule
 from heldin.defenses.choices import (
     BatchClip,
     CappedPoissonSampler,
@@ -213,7 +213,7 @@ def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:
         steps.append(DataStep(name="maximum number of records", user_local=True, record_local=False))
     if config.split.audit_pool is not None:
         steps.append(DataStep(name="audit pool of fixed size", user_local=False, record_local=False))
-    if config.split.assignment is Assignment.EXACT_HALF:
+    if config.split.assignment is SplitRule.EXACT_HALF:
         steps.append(DataStep(name="an exact half held in", user_local=False, record_local=False))
     steps += _canary_steps(config)
     steps += [declared(defense) for defense in config.data_defenses]

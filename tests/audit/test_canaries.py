@@ -26,8 +26,8 @@ from heldin.canaries.planted import load_canaries, save_canaries
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
-from heldin.corpus.split import Assignment as Split
 from heldin.corpus.split import Part, Role, records_to_train_on, set_aside_sizes
+from heldin.corpus.split import SplitRule as Split
 from heldin.jobs.config import parse_config
 from heldin.jobs.run.ledger import draw_ledger, ledger_of_run
 from heldin.jobs.run.plan import mechanism_of

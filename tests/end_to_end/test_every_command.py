@@ -69,7 +69,7 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "account example": ["--steps", 10, "--delta", 1e-5, "--noise-multiplier", 0, *UNIT],  # epsilon is infinite
         "account choose": ["--users", 100, "--budget", 8, "--steps", 10, "--target-epsilon", 4],
         "account plan": [run / "plan.json"],
-        "study mean-estimation": ["--to", tmp_path / "study", "--trials", 2],
+        "study mean-estimation": ["--to", tmp_path / "study", "--repeats", 2],
         "study effective-noise": ["--to", tmp_path / "study"],
         "study proposition": ["--to", tmp_path / "study", "--draws", 2],
     }

@@ -22,18 +22,18 @@ def small(monkeypatch):
 
 
 def test_mean_estimation_writes_figure_and_numbers(call, small, tmp_path):
-    code, out, err = call("study", "mean-estimation", "--to", tmp_path / "new" / "study", "--trials", 6, "--seed", 2)
+    code, out, err = call("study", "mean-estimation", "--to", tmp_path / "new" / "study", "--repeats", 6, "--seed", 2)
     assert code == 0, err
     assert "4/4 settings" in err
     assert "32 users x 4 examples" in out
     assert out.count("confirmed: ") == 4
     numbers = json.loads((tmp_path / "new" / "study" / "mean-estimation.json").read_text(encoding="utf-8"))
-    assert (numbers["trials"], numbers["seed"]) == (6, 2)
+    assert (numbers["repeats"], numbers["seed"]) == (6, 2)
     assert [point["epsilon"] for point in numbers["sweeps"]["epsilon"]] == [0.5, 1.0]
     error = numbers["sweeps"]["within"][1]["els"]["error"]
     assert f"{error['value']:.3f} ({error['low']:.3f} to {error['high']:.3f})" in out
     ET.parse(tmp_path / "new" / "study" / "mean-estimation.svg")
-    code, out, _ = call("study", "mean-estimation", "--to", tmp_path, "--trials", 6, "--seed", 2, "--json")
+    code, out, _ = call("study", "mean-estimation", "--to", tmp_path, "--repeats", 6, "--seed", 2, "--json")
     assert code == 0
     assert json.loads(out) == numbers
 
@@ -69,9 +69,9 @@ def test_proposition_writes_figure_and_numbers(call, tmp_path, monkeypatch):
 
 
 def test_bad_options_are_one_line(call, tmp_path, monkeypatch):
-    code, _, err = call("study", "mean-estimation", "--trials", 1)
+    code, _, err = call("study", "mean-estimation", "--repeats", 1)
     assert code == 2
-    assert "--trials" in err
+    assert "--repeats" in err
     (tmp_path / "file").touch()
     monkeypatch.setattr(effective_noise, "effective_noise", None)  # the folder is tried before the work
     code, _, err = call("study", "effective-noise", "--to", tmp_path / "file")

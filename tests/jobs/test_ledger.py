@@ -14,7 +14,7 @@ from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
-from heldin.corpus.split import Assignment, Part, Role
+from heldin.corpus.split import Part, Role, SplitRule
 from heldin.jobs.run.ledger import draw_ledger, ledger_of_run, load_ledger, save_ledger
 
 
@@ -29,7 +29,7 @@ def _store(folder, sizes):
 
 def _draw(store, **changes):
     options = {
-        "assignment": Assignment.COIN,
+        "assignment": SplitRule.COIN,
         "audit_pool": None,
         "attacker_fraction": 0.1,
         "evaluation_fraction": 0.1,
@@ -43,7 +43,7 @@ def _draw(store, **changes):
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.integers(4, 30), min_size=8, max_size=25),
-    assignment=st.sampled_from(Assignment),
+    assignment=st.sampled_from(SplitRule),
     pool=st.integers(4, 8) | st.none(),
     fraction=st.floats(0.05, 0.6),
     seed=st.integers(0, 99),

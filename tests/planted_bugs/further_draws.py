@@ -124,7 +124,7 @@ DRAWS = (
         "coins by short names",
         "rates",
         "coins keyed by an id column of eight characters",
-        "users of one prefix are drawn together: a group, 4 to 27.9 for two",
+        "users of one prefix are drawn together: 4 up to 36.9",
         "sampling: spread of cohorts of canaries",
         "white-box",
         wrong_draws.short_names,

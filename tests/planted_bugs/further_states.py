@@ -128,7 +128,7 @@ _RANKS: tuple[tuple[Mistake, str, str, str, str], ...] = (
         "shard coins",
         "coins by place in the shard",
         "each rank draws from its own shard by position, under the seed that all share",
-        "users of one position are drawn together: 4 to 27.9 (W = 2)",
+        "users of one position are drawn together: 4 up to 36.9",
         "sampling: two of canaries together",
     ),
 )

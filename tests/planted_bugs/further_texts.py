@@ -93,7 +93,7 @@ TEXTS = (
         "a neighbour's record",
         "texts",
         "rows[start : end + 1]: the first record of the next user in the table goes along",
-        "a group of two: 4 to 27.9",
+        "removing a user changes another's clipped gradient too, by up to 2 C: no epsilon is computed",
         TEXTS_LOW,
         "white-box",
         wrong_texts.neighbours_record,

@@ -23,7 +23,7 @@ from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, plan_private_training
 from heldin.studies import mean_estimation as sim
 from heldin.studies import mean_estimation_sweeps as study
-from heldin.studies.mean_estimation import Arm, Data, Outcome, Pairs, Point, Setting, Task
+from heldin.studies.mean_estimation import Arm, Data, Pairs, Point, Setting, Task, TunedArm
 from tests.oracles.mean_estimation import naive_step
 
 KEY = seed_key(7)
@@ -113,11 +113,11 @@ def test_step_is_the_naive_step():
     present[2] = False  # an empty cohort steps, with noise
     pairs = Pairs(np.array([0.1, 0.5, 1.0, 2.0]), np.array([0.5, 2.0, 8.0, 1e6]))
     found = sim.step(theta, points, present, noise, pairs, 3.0)
-    for trial, pair in itertools.product(range(3), range(4)):
+    for repeat, pair in itertools.product(range(3), range(4)):
         eta, clip = pairs.learning_rate[pair], pairs.clip_norm[pair]
-        units = [[x] for x, here in zip(points[trial], present[trial], strict=True) if here]
-        expected = naive_step(theta[trial, pair], units, noise[trial], clip, eta, 3.0)
-        np.testing.assert_allclose(found[trial, pair], expected, atol=1e-10)
+        units = [[x] for x, here in zip(points[repeat], present[repeat], strict=True) if here]
+        expected = naive_step(theta[repeat, pair], units, noise[repeat], clip, eta, 3.0)
+        np.testing.assert_allclose(found[repeat, pair], expected, atol=1e-10)
 
 
 def test_a_point_at_theta_contributes_nothing():
@@ -127,23 +127,23 @@ def test_a_point_at_theta_contributes_nothing():
     np.testing.assert_array_equal(found, theta)
 
 
-def _numbered(trials, users, examples):
+def _numbered(repeats, users, examples):
     """Example j of user u has the one coordinate 2^(u examples + j): a sum says what it is a sum of."""
     values = 2.0 ** np.arange(users * examples).reshape(1, users, examples, 1)
-    return Data(np.zeros((trials, 1)), np.repeat(values, trials, axis=0))
+    return Data(np.zeros((repeats, 1)), np.repeat(values, repeats, axis=0))
 
 
 @pytest.mark.parametrize("group", [1, 2, 4])
 def test_uls_draws_users_by_coin_and_distinct_examples(group):
-    users, examples, trials, cohort = 6, 4, 20_000, 2
-    data = _numbered(trials, users, examples)
+    users, examples, repeats, cohort = 6, 4, 20_000, 2
+    data = _numbered(repeats, users, examples)
     points, present = sim.draw_points(Arm("ULS", group, cohort, users), data, np.random.default_rng(1))
     sums = (points[..., 0] * group)[present].astype(np.int64)
     bits = np.array([[(s >> np.arange(users * examples)) & 1] for s in sums]).reshape(-1, users, examples)
     assert (bits.sum((1, 2)) == group).all()
     assert ((bits.sum(2) > 0).sum(1) == 1).all()
     counts = np.bincount(present.sum(1), minlength=users + 1)
-    expected = trials * stats.binom.pmf(np.arange(users + 1), users, cohort / users)
+    expected = repeats * stats.binom.pmf(np.arange(users + 1), users, cohort / users)
     assert stats.chisquare(counts, expected).pvalue > 1e-6
     shares = bits.sum(0).ravel()
     assert stats.chisquare(shares).pvalue > 1e-6
@@ -223,14 +223,14 @@ def test_bad_settings():
         sim.arms_of(Task(), 5000)
     with pytest.raises(InputError, match="budget 257 has no split into a power of two and at most 256 users"):
         sim.arms_of(Task(), 257)
-    with pytest.raises(InputError, match="1 trials give no interval: take at least 2"):
+    with pytest.raises(InputError, match="1 repeats give no interval: take at least 2"):
         sim.measure_point(SMALL, Setting(), 1, 0)
     with pytest.raises(InputError, match="within-user deviation -1 is not a number above 0"):
         sim.measure_point(SMALL, Setting(within=-1), 4, 0)
 
 
 def test_contrasts_cover_and_shorter_ones_do_not():
-    """95 % intervals of the ratio of two correlated means, 32 trials, true ratio 2."""
+    """95 % intervals of the ratio of two correlated means, 32 repeats, true ratio 2."""
     rng = np.random.default_rng(4)
     missed = too_short = 0
     for _ in range(2000):
@@ -249,7 +249,7 @@ def _points(level, factors, single=1.0, seed=0):
     rng = np.random.default_rng(seed)
 
     def outcome(arm, mean):
-        return Outcome(arm, 1.0, 0.1, 1.0, mean, mean * rng.gamma(16.0, 1 / 16.0, size=128))
+        return TunedArm(arm, 1.0, 0.1, 1.0, mean, mean * rng.gamma(16.0, 1 / 16.0, size=128))
 
     return [
         Point(
@@ -305,7 +305,7 @@ def test_a_study_measures_each_setting_once_and_is_a_function_of_its_seed(small)
 
 
 def test_a_study_is_plausible(small):
-    """More epsilon, less error; no arm beats all examples without privacy; errors of distinct trials."""
+    """More epsilon, less error; no arm beats all examples without privacy; errors of distinct repeats."""
     low, high = small.sweeps["epsilon"]
     assert study.mean_error(high.uls).high < study.mean_error(low.uls).low
     for points in small.sweeps.values():
@@ -318,7 +318,7 @@ def test_a_study_is_plausible(small):
 
 def test_the_table_says_it(small):
     text = study.table(small)
-    assert "32 users x 4 examples, d = 4, 24 rounds, delta 1e-05, 40 trials" in text
+    assert "32 users x 4 examples, d = 4, 24 rounds, delta 1e-05, 40 repeats" in text
     assert text.count("ULS improves on ELS") == 3
     its = study.ratio(small.sweeps["within"][1])
     assert f"{its.value:.3f} ({its.low:.3f} to {its.high:.3f})" in text
