@@ -19,7 +19,6 @@ from heldin.commands.options import (
     ExcludeTpr,
     answer,
     beginning,
-    json_text,
     thresholds,
 )
 
@@ -78,6 +77,7 @@ def bound(
         int, typer.Option(min=1, help="Number of attacks tried, if these scores are the best of several.")
     ] = 1,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Bounds and verdict from any tool's scores: which are valid for this design, which are refused and why.
 
@@ -98,7 +98,7 @@ def bound(
         attacks=attacks,
     )
     result = bound_scores(read_scores(scores), design, higher_is=higher_is, delta=delta, claims=claims)
-    typer.echo(json_text(result.as_dict()) if json else engine.table(result))
+    answer(engine.table(result), result.as_dict(), result.rows(), json=json, csv=csv)
     raise typer.Exit(result.exit_code)
 
 

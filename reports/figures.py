@@ -11,11 +11,13 @@ from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
 from heldin.reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
+from heldin.reports.retraining_figure import trainings_histogram
 
 
 def figures(record: Record) -> dict[str, str]:
     """SVG by name: "roc", "histogram"; "curves", "knowledge", "canaries" and "norms" where the record holds such."""
-    found = {"roc": _roc(record), "histogram": _histogram(record.named())}
+    histogram = trainings_histogram(record) if record.trainings else _histogram(record.named())
+    found = {"roc": _roc(record), "histogram": histogram}
     if record.training and len(record.training.curve) > 1:
         found["curves"] = _curves(record)
     if record.gradient_norms:

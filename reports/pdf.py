@@ -16,7 +16,6 @@ from heldin.reports.facts import facts
 from heldin.reports.figures import canary_caption, figures, shown_curves
 from heldin.reports.findings import findings
 from heldin.reports.next_steps import glossary
-from heldin.reports.retraining_figure import trainings_histogram
 from heldin.reports.tables import (
     attack_rows,
     blind_rows,
@@ -43,7 +42,7 @@ def write_report(folder: Path, to: Path | None = None) -> Path:
     path = to or folder / "report.pdf"
     with tempfile.TemporaryDirectory() as scratch:
         workplace = Path(scratch)
-        drawn = _drawn(record)
+        drawn = figures(record)
         for name, svg in drawn.items():
             (workplace / f"{name}.svg").write_text(svg, encoding="utf-8")
         (workplace / "report.json").write_text(json.dumps(_content(record, drawn)), encoding="utf-8")
@@ -52,11 +51,6 @@ def write_report(folder: Path, to: Path | None = None) -> Path:
     with whole_file(path) as temporary:
         temporary.write_bytes(document)
     return path
-
-
-def _drawn(record: Record) -> dict[str, str]:
-    """SVG by name; the histogram of independent trainings says that each is a training, not a user."""
-    return {**figures(record), **({"histogram": trainings_histogram(record)} if record.trainings else {})}
 
 
 def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
