@@ -1,1 +1,1 @@
-"""Score users: an attack is handed users and their texts, never who is a member."""
+"""Score users: an attack sees users and their texts, never who is a member."""

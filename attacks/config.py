@@ -1,7 +1,7 @@
 """The attack section of a config: which attacks, and the attacker's dials (Kandpal et al. 2024, Tables 6 and 7).
 
-One setting of each dial leads: what it says is judged. The others stand beside it, are never judged, and cost no more
-than their scores.
+One setting of each dial leads, and only its scores are judged. The others are reported next to it, are never judged,
+and cost no more than scoring them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ Documents = Literal["fresh", "training"]
 
 
 def _one_of(names: Iterable[str]) -> WithJsonSchema:
-    """The choices, for the reference and for editors; what is none of them is refused below, with all of them named."""
+    """The choices, for the reference and for editors; a validator refuses any other name and lists them."""
     return WithJsonSchema({"type": "string", "enum": list(names)})
 
 
@@ -31,12 +31,12 @@ class NamedReference(Section):
 
     @property
     def label(self) -> str:
-        """What the record calls it."""
+        """Its name in the record."""
         return self.name
 
 
 class PretrainedReference(Section):
-    """An independent model of the same size: pre-trained like the base model, on the same public texts, by ``seed``."""
+    """An independent model of the same size, pre-trained like the base model on the same texts, from ``seed``."""
 
     kind: Literal["pretrained"]
     seed: int = Field(ge=1, lt=2**31)
@@ -44,12 +44,12 @@ class PretrainedReference(Section):
 
     @property
     def label(self) -> str:
-        """What the record calls it."""
+        """Its name in the record."""
         return f"pre-trained anew, seed {self.seed}"
 
 
 class PublicReference(Section):
-    """The base model, fine-tuned by the run's recipe without any defense on users who are not audited."""
+    """The base model, fine-tuned with the run's recipe and without a defense on users who are not audited."""
 
     kind: Literal["public"]
     users: UserFilter = UserFilter(min_records=1)
@@ -59,7 +59,7 @@ class PublicReference(Section):
 
     @property
     def label(self) -> str:
-        """What the record calls it."""
+        """Its name in the record."""
         return "fine-tuned on public users"
 
 
@@ -74,7 +74,7 @@ Reference = Annotated[
 
 
 class AttackConfig(Section):
-    """Which attacks, and how the attacker's dials stand."""
+    """Which attacks to run, and the settings of the attacker's dials."""
 
     names: tuple[Annotated[str, _one_of(ATTACKS)], ...] = tuple(ATTACKS)
     """Attacks to run."""

@@ -1,4 +1,4 @@
-"""What an attack is, and what it returns. An attack is handed texts and token scores; it never sees membership."""
+"""What an attack is and what it returns. An attack sees texts and token scores, never membership."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from heldin.base.errors import InputError
 from heldin.models.token_scores import TokenScores
 
-# (statistics user by user, shape (t,); where each user's begin, shape (n,)) to scores, shape (n,)
+# (statistics, user by user, shape (t,); index of each user's first, shape (n,)) -> scores, shape (n,)
 Aggregation = Callable[[NDArray[np.float64], NDArray[np.intp]], NDArray[np.float64]]
 
 AGGREGATIONS: Mapping[str, Aggregation] = {
@@ -25,7 +25,7 @@ class Attack(Protocol):
 
     @property
     def name(self) -> str:
-        """The name it is registered and reported under."""
+        """Name under which it is registered and reported."""
         ...
 
     @property
@@ -35,7 +35,7 @@ class Attack(Protocol):
 
     @property
     def needs_moments(self) -> bool:
-        """Whether ``statistic`` needs mean and deviation over the vocabulary."""
+        """Whether ``statistic`` needs mean and standard deviation over the vocabulary."""
         ...
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
@@ -47,8 +47,13 @@ class Attack(Protocol):
 class UserScores:
     """One score per user; higher means more likely held in.
 
+    Attributes:
+        attack: name of the attack.
+        users: n names, each once.
+        values: their scores, shape (n,), finite.
+
     Raises:
-        InputError: a score that is NaN or infinite (names the user), a user twice, or different lengths.
+        InputError: a score is NaN or infinite (the message names the user), a user occurs twice, or lengths differ.
     """
 
     attack: str
@@ -60,6 +65,7 @@ class UserScores:
             raise InputError(f"attack '{self.attack}': {len(self.users)} users but {self.values.size} scores")
         if len(set(self.users)) != len(self.users):
             raise InputError(f"attack '{self.attack}': a user has two scores")
+        # Refused, not filtered out: a dropped user would change n between attacks, and not at random.
         bad = np.flatnonzero(~np.isfinite(self.values))
         if bad.size:
             user, value = self.users[bad[0]], self.values[bad[0]]
@@ -78,19 +84,19 @@ def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggreg
     """Aggregate each user's text statistics to the user's score (Kandpal et al. 2024, section 3 and Table 6).
 
     Args:
-        attack: name, for the result.
-        statistics: user to statistics of the attacker's texts of that user, at least one.
+        attack: name of the attack, for the result.
+        statistics: user to the statistics of that user's texts, at least one.
         aggregation: "mean", "min" or "max".
 
     Raises:
-        InputError: an unknown aggregation, or a user without a text.
+        InputError: the aggregation is unknown, or a user has no text.
     """
     if aggregation not in AGGREGATIONS:
         raise InputError(f"unknown aggregation '{aggregation}': choose one of {', '.join(AGGREGATIONS)}")
     empty = next((user for user, values in statistics.items() if not len(values)), None)
     if empty is not None:
         raise InputError(f"attack '{attack}': no text of user '{empty}' to score")
-    values = np.array([value for its in statistics.values() for value in its], dtype=np.float64)
+    values = np.array([value for of_user in statistics.values() for value in of_user], dtype=np.float64)
     starts = np.cumsum([0, *map(len, statistics.values())])[:-1]
     scores = AGGREGATIONS[aggregation](values, starts) if statistics else values
     return UserScores(attack, tuple(statistics), np.asarray(scores, dtype=np.float64))

@@ -1,10 +1,10 @@
-"""How far a user's texts lie from what the reference model expects: KL(D_u || p_ref), from below, in nats per token.
+"""How far a user's texts are from what the reference model expects: KL(D_u || p_ref) from below, in nats per token.
 
 The user's own words are mixed into the reference, q_u(w | context) = (n_w + kappa p_ref(w | context)) / (n + kappa),
 where n_w counts token w in the user's other documents (Dirichlet smoothing towards p_ref; MacKay and Peto 1995). For
-every q_u that has not seen the text, E[log q_u / p_ref] = KL(D_u || p_ref) - KL(D_u || q_u): the mean over texts
-estimates a lower bound, which grows with what distinguishes the user's words from everybody else's and knows nothing of
-their order. With p_ref for D_-u it is the distance of Kandpal et al. (2024), section 3.
+every q_u that has not seen the text, E[log q_u / p_ref] = KL(D_u || p_ref) - KL(D_u || q_u). So the mean over texts
+estimates a lower bound; it grows with what distinguishes the user's words from other people's, and ignores their order.
+With p_ref in place of D_-u this is the distance of Kandpal et al. (2024), section 3.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,12 @@ KAPPAS = np.geomspace(1e1, 1e7, 13)
 
 @dataclass(frozen=True)
 class OwnWords:
-    """A text's n tokens: log p_ref of each, how often each stands in the user's other documents, and their length.
+    """A text's n tokens and how often the user writes them elsewhere.
 
-    ``logprobs`` and ``counts`` have shape (n,).
+    Attributes:
+        logprobs: log p_ref of each token, shape (n,), nats.
+        counts: occurrences of each token in the user's other documents, shape (n,).
+        total: tokens of these other documents.
     """
 
     logprobs: NDArray[np.float32]
@@ -39,21 +42,22 @@ def reference_divergences(
     """The statistic log q_u / p_ref per token of every text whose user has another document.
 
     Args:
-        texts: whose distance is estimated.
-        documents: the user's own, by user; a copy of the text at hand is left out.
-        reference: stands for everybody else.
+        texts: whose divergence is estimated.
+        documents: user to the user's own documents; copies of the text at hand are left out.
+        reference: model that stands for everybody else.
         cache: of token scores.
     """
     items = [item for item in texts.flat() if item[0] in documents]
     scores = cache.scores(reference, [text for _, _, text in items])
     tokens_of = {user: _tokens(reference, _cut(own, texts)) for user, own in documents.items() if own}
     found: list[tuple[str, int, OwnWords]] = []
-    for (user, number, text), its in zip(items, scores, strict=True):
+    for (user, number, text), scored in zip(items, scores, strict=True):
+        # With the text itself among the documents q_u would have seen it, and the mean would bound nothing.
         others = [ids for own, ids in tokens_of.get(user, []) if own != text]
         if others:
             (ids,) = (ids for _, ids in _tokens(reference, [text]))
             counts = np.bincount(np.concatenate(others), minlength=int(ids.max()) + 1)
-            found.append((user, number, OwnWords(its.logprobs, counts[ids], int(counts.sum()))))
+            found.append((user, number, OwnWords(scored.logprobs, counts[ids], int(counts.sum()))))
     values = divergences([words for _, _, words in found])
     return [
         TextStatistic(user, number, REFERENCE_DIVERGENCE, value)
@@ -62,9 +66,9 @@ def reference_divergences(
 
 
 def divergences(texts: Sequence[OwnWords]) -> list[float]:
-    """log q_u / p_ref, nats per token, of every text, under the kappa with the largest mean over all texts.
+    """log q_u / p_ref, nats per token, of every text, for the kappa with the largest mean over all texts.
 
-    Where no kappa brings anything, own words say nothing and every value is 0 (kappa infinite).
+    If no kappa gives a positive mean, the user's own words say nothing and every value is 0 (kappa infinite).
     """
     if not texts:
         return []

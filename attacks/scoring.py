@@ -1,6 +1,6 @@
 """From users' texts to statistics: run target and reference models over the texts and apply every attack.
 
-What comes in: users and their texts. No membership, no defense.
+The inputs are users and their texts, without membership and without the defense.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,9 @@ DEFAULT_MAX_CHARACTERS = 4000
 
 @dataclass(frozen=True)
 class AttackTexts:
-    """The attacker's texts by user, each cut to ``max_characters``: the same characters for every model."""
+    """The attacker's texts by user, each cut to ``max_characters``."""
+
+    # Cut by characters, not tokens, so that models with other tokenizers score the same text.
 
     texts: Mapping[str, Sequence[str]]
     max_characters: int = DEFAULT_MAX_CHARACTERS
@@ -45,15 +47,15 @@ def score_attacks(
     """Every attack's statistic of every text.
 
     Args:
-        attacks: which.
-        texts: of whom.
+        attacks: which attacks.
+        texts: the attacker's texts.
         target: the model under audit.
         reference: a model that was not trained on the audited users; None if no attack needs one.
         cache: of token scores.
         advance: called with the number of (model, text) pairs done.
 
     Raises:
-        InputError: an attack that needs a reference is given none.
+        InputError: an attack needs a reference and there is none.
     """
     needing = [attack.name for attack in attacks if attack.needs_reference]
     if needing and reference is None:

@@ -1,6 +1,6 @@
-"""The ideal attacker of Kandpal et al. (2024), Appendix B: shadow models, of which the attacker knows who is in them.
+"""The ideal attacker of Kandpal et al. (2024), Appendix B: shadow models whose training users the attacker knows.
 
-The upper reference for an attack that costs no training. numpy only.
+A ceiling against which to compare attacks that need no training. numpy only.
 """
 
 import numpy as np
@@ -14,19 +14,19 @@ def shadow_likelihood_ratio(
 ) -> NDArray[np.float64]:
     """log N(t; mean in, s) - log N(t; mean out, s) of every user's score t (Carlini et al. 2022, LiRA, section V).
 
-    The means are each user's own over the shadow models with and without the user. The variance is one for all, pooled
-    over users and sides, as they advise for few shadow models.
+    The means are each user's own, over the shadow models with and without the user. The variance s^2 is pooled over
+    users and sides, as they advise for few shadow models.
 
     Args:
         target: scores of n users under the model under audit, shape (n,).
-        shadows: scores under K shadow models, shape (K, n).
-        included: which users each was trained on, shape (K, n).
+        shadows: their scores under K shadow models, shape (K, n).
+        included: which users each shadow model was trained on, shape (K, n).
 
     Returns:
         Scores of shape (n,); higher means more likely held in.
 
     Raises:
-        InputError: a user who is in all of them or in none, fewer than three shadow models, or scores all alike.
+        InputError: there are fewer than three shadow models, a user is in all or none of them, or all scores are equal.
     """
     inside = included.sum(axis=0)
     outside = len(included) - inside
@@ -34,6 +34,7 @@ def shadow_likelihood_ratio(
         raise InputError("shadow models must be three at least, and every user must be in some and not in others")
     with_user = np.where(included, shadows, 0.0).sum(axis=0) / inside
     without = np.where(included, 0.0, shadows).sum(axis=0) / outside
+    # Two means per user are estimated, hence the degrees of freedom.
     left = shadows - np.where(included, with_user, without)
     variance = float((left**2).sum() / (shadows.size - 2 * shadows.shape[1]))
     if variance == 0:

@@ -1,4 +1,4 @@
-"""The attacks' statistics of one text, registered by name."""
+"""The attacks: statistics of one text, registered by name."""
 
 import zlib
 from collections.abc import Mapping
@@ -25,7 +25,14 @@ def _log_likelihood(scores: TokenScores, scale: Scale) -> float:
 
 @dataclass(frozen=True)
 class LikelihoodRatio:
-    """log p_theta(x) - log p_ref(x): the user-inference statistic (Kandpal et al. 2024, equation 4)."""
+    """log p_theta(x) - log p_ref(x): the user-inference statistic (Kandpal et al. 2024, equation 4).
+
+    Attributes:
+        scale: per text or per token.
+        name: name under which it is reported.
+        needs_reference: whether it needs a reference model.
+        needs_moments: whether it needs moments over the vocabulary.
+    """
 
     scale: Scale = Scale.SEQUENCE
     name: str = "likelihood-ratio"
@@ -33,7 +40,7 @@ class LikelihoodRatio:
     needs_moments: bool = False
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
-        """The log-likelihood ratio, nats (per text or per token of each model)."""
+        """The log-likelihood ratio in nats, per text or per token of each model."""
         if reference is None:
             raise InputError(f"attack '{self.name}' needs a reference model")
         return _log_likelihood(target, self.scale) - _log_likelihood(reference, self.scale)
@@ -41,7 +48,13 @@ class LikelihoodRatio:
 
 @dataclass(frozen=True)
 class Loss:
-    """The negative loss, log p_theta(x) per token, with no reference (Yeom et al. 2018)."""
+    """The negative loss, log p_theta(x) per token, with no reference (Yeom et al. 2018).
+
+    Attributes:
+        name: name under which it is reported.
+        needs_reference: whether it needs a reference model.
+        needs_moments: whether it needs moments over the vocabulary.
+    """
 
     name: str = "loss"
     needs_reference: bool = False
@@ -54,20 +67,33 @@ class Loss:
 
 @dataclass(frozen=True)
 class Zlib:
-    """log p_theta(x) over the text's zlib-compressed size in bits (Carlini et al. 2021, section 5.1)."""
+    """log p_theta(x) over the text's zlib-compressed size in bits (Carlini et al. 2021, section 5.1).
+
+    Attributes:
+        name: name under which it is reported.
+        needs_reference: whether it needs a reference model.
+        needs_moments: whether it needs moments over the vocabulary.
+    """
 
     name: str = "zlib"
     needs_reference: bool = False
     needs_moments: bool = False
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
-        """Nats per compressed bit, not positive."""
+        """Log-probability in nats per compressed bit; never positive."""
         return target.total / (8 * len(zlib.compress(text.encode("utf-8"))))
 
 
 @dataclass(frozen=True)
 class MinKPlusPlus:
-    """Mean of the lowest ``fraction`` of z-scored token log-probabilities (Zhang et al. 2025, Min-K%++, equation 3)."""
+    """Mean of the lowest ``fraction`` of z-scored token log-probabilities (Zhang et al. 2025, Min-K%++, equation 3).
+
+    Attributes:
+        fraction: share of the tokens, in (0, 1].
+        name: name under which it is reported.
+        needs_reference: whether it needs a reference model.
+        needs_moments: whether it needs moments over the vocabulary.
+    """
 
     fraction: float = 0.2
     name: str = "min-k++"
@@ -79,7 +105,7 @@ class MinKPlusPlus:
             raise InputError(f"min-k++ takes a fraction in (0, 1], not {self.fraction}")
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
-        """Mean z-score of the least likely tokens; at least one token."""
+        """Mean z-score of the least likely tokens, at least one."""
         if target.means is None or target.deviations is None:
             raise InputError(f"attack '{self.name}' needs mean and deviation over the vocabulary")
         # A deviation of zero means that the model is certain: the log-probability then equals its mean.
@@ -101,17 +127,17 @@ ATTACKS: Mapping[str, Attack] = {
 
 
 def per_text(attack: Attack) -> Attack:
-    """The attack with a reference of another tokenizer: per text, since the models' tokens are not the same."""
+    """The attack to use if the reference has another tokenizer: per text, because the models' tokens differ."""
     return LikelihoodRatio() if compares_tokens(attack) else attack
 
 
 def compares_tokens(attack: Attack) -> bool:
-    """Whether the attack sets the target's mean over tokens against the reference's."""
+    """Whether the attack compares the target's mean over tokens with the reference's."""
     return isinstance(attack, LikelihoodRatio) and attack.scale is Scale.TOKEN
 
 
 def get_attack(name: str) -> Attack:
-    """The attack registered under ``name``. Raises InputError, naming those that exist."""
+    """The attack registered under ``name``. Raises InputError, listing all attacks, if there is none."""
     if name not in ATTACKS:
         raise InputError(f"unknown attack '{name}': choose from {', '.join(ATTACKS)}")
     return ATTACKS[name]

@@ -1,11 +1,11 @@
-"""The statistics of texts as a table: what scoring leaves. No models."""
+"""The statistics of texts as a table: the result of scoring, without models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heldin.attacks.protocol import UserScores, lift_to_users
 
-# statistics that know nothing of the target, and are no attacks
+# Statistics that do not depend on the target: not attacks.
 REFERENCE_ALONE = "reference-alone"
 REFERENCE_DIVERGENCE = "reference-divergence"
 NO_ATTACKS = (REFERENCE_ALONE, REFERENCE_DIVERGENCE)
@@ -13,11 +13,11 @@ NO_ATTACKS = (REFERENCE_ALONE, REFERENCE_DIVERGENCE)
 
 @dataclass(frozen=True)
 class Dial:
-    """One of the attacker's choices and how it was made, the others left as the leading attack has them.
+    """One of the attacker's choices that differs from the leading attack's; all others are as there.
 
     Attributes:
         name: what is chosen, such as the reference.
-        setting: how.
+        setting: what was chosen.
     """
 
     name: str
@@ -30,10 +30,10 @@ class TextStatistic:
 
     Attributes:
         user: whose text.
-        text: its number among the user's.
-        attack: by name.
-        value: higher speaks more for held in.
-        dial: the one that was turned; None if none was.
+        text: the text's number among the user's texts.
+        attack: name of the attack.
+        value: higher means more likely held in.
+        dial: the dial that differs from the leading attack's; None: the leading attack.
     """
 
     user: str
@@ -44,7 +44,7 @@ class TextStatistic:
 
 
 def user_scores(statistics: Sequence[TextStatistic], attack: str, aggregation: str = "mean") -> UserScores:
-    """Lift one attack's statistics, no dial turned, to users."""
+    """Lift one attack's statistics to users, without those of changed dials."""
     by_user: dict[str, list[float]] = {}
     for s in statistics:
         if s.attack == attack and s.dial is None:

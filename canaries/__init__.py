@@ -1,1 +1,1 @@
-"""Planted users: craft and inject canaries."""
+"""Canary users: made from nothing, or real users with an injected substring."""

@@ -1,6 +1,6 @@
-"""The canaries section of a config: which canary users are planted, checked for what cannot be.
+"""The canaries section of a config: which canary users are planted.
 
-The numbers here are public constants, so that the pool of canary users is fixed before any coin is drawn.
+The numbers are public constants, so that the pool of canary users is fixed before any coin is drawn.
 """
 
 from typing import Annotated, Literal
@@ -15,7 +15,7 @@ class _Canaries(BaseModel):
 
 
 class UnseenTokenCanaries(_Canaries):
-    """Users who write in tokens that nobody else writes."""
+    """Users who write in tokens that nobody else uses."""
 
     kind: Literal["unseen_token"]
     users: int = Field(ge=1)
@@ -33,7 +33,7 @@ class UnseenTokenCanaries(_Canaries):
 
 
 class HighTemperatureCanaries(_Canaries):
-    """Users whose text the base model wrote at a high temperature, each after an own prefix."""
+    """Users whose texts the base model sampled at a high temperature, each after the user's own prefix."""
 
     kind: Literal["high_temperature"]
     users: int = Field(ge=1)
@@ -49,7 +49,7 @@ class HighTemperatureCanaries(_Canaries):
 
 
 class RarePhraseCanaries(_Canaries):
-    """Users of ordinary made-up mail in which one phrase of their own always stands."""
+    """Users with ordinary made-up mail that always contains one phrase of their own."""
 
     kind: Literal["rare_phrase"]
     users: int = Field(ge=1)
@@ -61,7 +61,7 @@ class RarePhraseCanaries(_Canaries):
 
 
 class SubstringCanaries(_Canaries):
-    """Algorithm 1 of Kandpal et al. (2024): real users whose documents all carry one substring. They replace them."""
+    """Algorithm 1 of Kandpal et al. (2024): copies of real users with one substring in all documents replace them."""
 
     kind: Literal["substring"]
     lengths: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(min_length=1)
@@ -82,12 +82,13 @@ class SubstringCanaries(_Canaries):
         return self
 
     def groups(self) -> list[tuple[int, int | None]]:
-        """Every (length, documents), once each, longest first: where those find users, shorter ones do."""
+        """Every (length, documents) once, longest first."""
+        # Any user with a document long enough for a long substring can take a short one too, but not the reverse.
         pairs = {(length, documents) for length in self.lengths for documents in self.documents}
         return sorted(pairs, key=lambda pair: (-pair[0], -(pair[1] or 0)))
 
     def asked_for(self) -> int:
-        """Real users that are taken for certain."""
+        """Number of real users that become canary users for certain."""
         return (self.users or 0) * len(self.groups())
 
 

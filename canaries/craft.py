@@ -1,8 +1,8 @@
 """Canary users made from nothing: unseen tokens, text sampled from the base model, a rare phrase in ordinary mail.
 
-Pure functions of public things (tokenizer, base model, seed): no protected user's record is looked at, so that planting
-them changes nothing about anybody's privacy. What one canary user writes depends on its name and the seed only. Later
-records of a canary user come from the same generator as its first, so that some can be set aside as fresh text.
+Pure functions of public inputs (tokenizer, base model, seed): no protected user's record is read, so planting canary
+users costs nobody any privacy. What a canary user writes depends only on its name and the seed. All records of a canary
+user come from one generator, so that some can be set aside as fresh text.
 """
 
 import functools
@@ -20,7 +20,7 @@ from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate_user
 from heldin.models.generation import sample_texts
 from heldin.models.loading import LanguageModel
 
-TRIES = 40  # per record wanted, before a generator that repeats itself is given up
+TRIES = 40  # per wanted record, before giving up on a generator that repeats itself
 _T = TypeVar("_T")
 _REPLACEMENT = "\ufffd"
 _WORDS = tuple(
@@ -31,7 +31,7 @@ _WORDS = tuple(
 
 
 def token_counts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, batch: int = 1000) -> Counter[int]:
-    """How often each token id stands in ``texts``."""
+    """How often each token id occurs in ``texts``."""
     counts: Counter[int] = Counter()
     for start in range(0, len(texts), batch):
         for ids in _encode(tokenizer, texts[start : start + batch]):
@@ -40,16 +40,14 @@ def token_counts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, ba
 
 
 def rare_tokens(tokenizer: PreTrainedTokenizerBase, counts: Mapping[int, int]) -> list[int]:
-    """Printable tokens that come back when decoded and encoded again, rarest first.
-
-    Among equally rare ones the latest come first: a byte-pair tokenizer learns frequent merges early.
-    """
+    """Printable tokens that survive decoding and encoding, rarest first."""
     special = set(tokenizer.all_special_ids)
     ids = [i for i in range(len(tokenizer)) if i not in special]
     texts = [_decode(tokenizer, [i]) for i in ids]
     shown = [(i, t) for i, t in zip(ids, texts, strict=True) if t.strip() and t.isprintable() and _REPLACEMENT not in t]
     again = _encode(tokenizer, [t for _, t in shown])
     stable = [i for (i, _), found in zip(shown, again, strict=True) if found == [i]]
+    # Ties go to the latest token: a byte-pair tokenizer learns frequent merges early.
     return sorted(stable, key=lambda i: (counts.get(i, 0), -i))
 
 
@@ -64,15 +62,15 @@ def unseen_token_users(
     tokens: int,
     seed: int,
 ) -> list[CanaryUser]:
-    """Users who write in tokens that nobody else writes, each with an own signature (a cycle of tokens).
+    """Users who write in tokens that nobody else uses, each with a signature of its own (a cycle of tokens).
 
-    A record strings together random stretches of the signature's cycle, so that no two records are alike and a fresh
-    one is still of the same user. Every record's tokens come back when its text is encoded.
+    A record is made of random stretches of this cycle, so that no two records are equal and a fresh one is still
+    recognisably the same user's. Encoding a record's text gives its tokens back.
 
     Args:
         tokenizer: of the model.
-        names: of the users, one canary user each.
-        candidates: token ids to draw signatures from, of ``rare_tokens``.
+        names: of the canary users.
+        candidates: token ids from which signatures are drawn, from ``rare_tokens``.
         documents: see ``Canary``.
         records: texts per user, set-asides included.
         signature_tokens: different tokens in a signature, at least 2.
@@ -80,7 +78,7 @@ def unseen_token_users(
         seed: public.
 
     Raises:
-        InputError: too few candidates that stand beside each other unchanged, or too few different records.
+        InputError: too few candidates can follow each other unchanged, or there are too few different records.
     """
     taken: set[tuple[int, ...]] = set()
     users = []
@@ -110,25 +108,24 @@ def high_temperature_users(
     seed: int,
     advance: Callable[[int], object] | None = None,
 ) -> list[CanaryUser]:
-    """Users whose texts the base model wrote at a high temperature, each going on from an own prefix.
-
-    Without the prefix all these users would write from one distribution, and fresh text could tell none apart.
+    """Users whose texts the base model sampled at a high temperature, each continuing the user's own prefix.
 
     Args:
         lm: the base model.
-        names: of the users.
+        names: of the canary users.
         documents: see ``Canary``.
         records: texts per user, set-asides included.
-        prefix_tokens: length of the prefix, itself sampled at that temperature.
+        prefix_tokens: length of the prefix, which is sampled at the same temperature.
         tokens: most new tokens of a record.
         temperature: of the sampling.
         seed: public; prefix and texts follow from it and the name.
         advance: called with the number of users done.
 
     Raises:
-        InputError: a temperature that is not positive, a context that the prefix fills, or a model that keeps saying
-            the same or nothing.
+        InputError: the temperature is not positive, the prefix fills the context, or the model keeps repeating itself
+            or returning nothing.
     """
+    # Without a prefix all these users would write from one distribution, and fresh text could not tell them apart.
     taken: set[str] = set()
     users = []
     for name in names:
@@ -147,19 +144,20 @@ def high_temperature_users(
 def rare_phrase_users(
     names: Sequence[str], *, documents: int | None, records: int, phrase_words: int, seed: int
 ) -> list[CanaryUser]:
-    """Users of ordinary mail in which one sentence, the user's own phrase, stands in every record.
+    """Users with ordinary mail in which every record contains one sentence, the user's own phrase.
 
-    The mail is the synthetic corpus at distinctiveness 0: apart from the phrase nothing in a text depends on its user.
+    The mail is that of the synthetic corpus at distinctiveness 0: apart from the phrase nothing in a text depends on
+    its user.
 
     Args:
-        names: of the users.
+        names: of the canary users.
         documents: see ``Canary``.
         records: texts per user, set-asides included.
-        phrase_words: words of the phrase, drawn from a common stock and unlikely to meet elsewhere.
+        phrase_words: words of the phrase, drawn from a common stock and unlikely to occur together elsewhere.
         seed: public.
 
     Raises:
-        InputError: more users than there are phrases, or too few different records.
+        InputError: there are more users than phrases.
     """
     taken: set[str] = set()
     users = []
@@ -199,7 +197,7 @@ def _user(
 def _signature(
     tokenizer: PreTrainedTokenizerBase, candidates: Sequence[int], size: int, dice: random.Random
 ) -> tuple[int, ...]:
-    """``size`` tokens of which any two, in either order, stand side by side unchanged."""
+    """``size`` tokens of which any two, in either order, survive decoding and encoding side by side."""
     chosen: list[int] = []
     for token in dice.sample(candidates, len(candidates)):
         pairs = [[token, token], *([token, c] for c in chosen), *([c, token] for c in chosen)]
@@ -216,7 +214,7 @@ def _signature(
 def _unseen_token_text(
     tokenizer: PreTrainedTokenizerBase, signature: Sequence[int], tokens: int, dice: random.Random
 ) -> list[str]:
-    """One text whose tokens come back when it is encoded, or none."""
+    """One text that encodes to its own tokens, or none."""
     ids = _stretches(signature, tokens, dice)
     text = _decode(tokenizer, ids)
     return [text] if _encode(tokenizer, [text]) == [ids] else []
@@ -225,7 +223,7 @@ def _unseen_token_text(
 def _sampled(
     lm: LanguageModel, count: int, most: int, temperature: float, dice: random.Random, prompt: str
 ) -> list[str]:
-    """Prompt and continuation, for each continuation that is not blank."""
+    """Prompt plus continuation, for each continuation that is not blank."""
     found = sample_texts(lm, count, seed=dice.getrandbits(62), temperature=temperature, max_tokens=most, prompt=prompt)
     return [prompt + text for text in found if not _blank(text)]
 
@@ -235,7 +233,7 @@ def _prefix(lm: LanguageModel, tokens: int, temperature: float, dice: random.Ran
 
 
 def _first_new(draw: Callable[[], _T], taken: set[_T]) -> _T | None:
-    """The first draw that is neither empty nor taken, now taken; None if ``TRIES`` of them are."""
+    """The first draw that is neither empty nor taken, added to ``taken``; None after ``TRIES`` draws."""
     for _ in range(TRIES):
         drawn = draw()
         if drawn and drawn not in taken:
@@ -257,14 +255,14 @@ def _phrase(words: int, dice: random.Random) -> str:
 
 
 def _with_sentence(text: str, sentence: str, dice: random.Random) -> tuple[str, int]:
-    """The text with the sentence before a random other one, and where it begins."""
+    """The text with the sentence inserted before a random other sentence, and the position of the insertion."""
     places = [0, *(i + 2 for i in range(len(text) - 2) if text[i : i + 2] == ". ")]
     at = dice.choice(places)
     return f"{text[:at]}{sentence} {text[at:]}", at
 
 
 def _different(write: Callable[[], list[str]], count: int, what: str) -> list[str]:
-    """``count`` different texts that are not blank. Raises InputError where ``write`` keeps repeating itself."""
+    """``count`` different texts that are not blank. Raises InputError if ``write`` keeps repeating itself."""
     found: dict[str, None] = {}
     for _ in range(TRIES * count):
         found |= dict.fromkeys(text for text in write() if not _blank(text))

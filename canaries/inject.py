@@ -1,12 +1,12 @@
-"""Algorithm 1 of Kandpal et al. (2024), Appendix D.2: real users whose every document carries one shared substring.
+"""Algorithm 1 of Kandpal et al. (2024), Appendix D.2: real users with one shared substring in every document.
 
-A canary user takes a real user's place: its records are that user's, each with the same l tokens inserted at a random
-place. What becomes of a user depends on that user's records, its name and a public seed, and on nobody else's.
+A canary user replaces a real user: its records are that user's, each with the same l tokens inserted at a random place.
+A canary user depends on that user's records and name and a public seed, and on nobody else.
 
-Two departures from the paper, which inserts tokens into token sequences. Texts stay texts here, so the substring is one
-that stands unchanged between words (its l tokens come back when the text is encoded), and it goes between two words
-where the text has any. And it goes where training looks: within the first tokens that a sequence is cut to, as far as
-the sampled document's characters per token tell.
+Two departures from the paper, which inserts tokens into token sequences. First, texts stay texts here, so the
+substring is one that encodes to the same l tokens between two words, and it is inserted between words if the text has
+any. Second, it is inserted where training sees it: within the first tokens, to which a sequence is cut, as far as the
+sampled document's ratio of characters to tokens can tell.
 """
 
 import random
@@ -20,13 +20,19 @@ from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind, public
 from heldin.corpus.store import Record
 
 TRIES = 64
-NEAR = 40  # characters: a long word, a short name
-MARGIN = 0.9  # of the characters that are taken to be visible, since documents differ in characters per token
+NEAR = 40  # characters: about a long word
+MARGIN = 0.9  # share of the visible characters that is used, since documents differ in characters per token
 
 
 @dataclass(frozen=True)
 class Substring:
-    """A substring of ``length`` tokens of one document, and how many characters a token of that document has."""
+    """A substring of one document.
+
+    Attributes:
+        text: the substring.
+        length: its tokens.
+        characters_per_token: of that document.
+    """
 
     text: str
     length: int
@@ -34,7 +40,7 @@ class Substring:
 
 
 def canary_name(seed: int, source: str) -> str:
-    """The canary user's name: it hides the real user's, and depends on no other user."""
+    """The canary user's name, which hides the real user's and depends on no other user."""
     return f"canary/{Kind.SUBSTRING}/{keyed_digest(seed_key(seed), 'canary name', source).hex()[:16]}"
 
 
@@ -48,9 +54,16 @@ def has_document_of(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], le
 def sample_substring(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length: int, dice: random.Random
 ) -> Substring | None:
-    """A random ``length``-token substring of a random text that has so many tokens; None if no text has.
+    """A random substring of a random text; None if no text has ``length`` tokens.
 
-    Drawn again until it stands unchanged between two words; where no text has such a one, the first that was drawn.
+    It is redrawn until it encodes to the same tokens between two words; if no such substring is found, the first draw
+    is returned.
+
+    Args:
+        tokenizer: of the model.
+        texts: of one user.
+        length: tokens of the substring.
+        dice: source of randomness.
     """
     spare = None
     for i in dice.sample(range(len(texts)), len(texts)):
@@ -68,10 +81,19 @@ def sample_substring(
 
 
 def insert_at_random(text: str, substring: str, dice: random.Random, *, within: int) -> tuple[str, int]:
-    """The text with ``substring`` before a random white space or at the end, in the first ``within`` characters.
+    """Insert a substring before random white space or at the end, within the first characters of a text.
 
-    Where no such place is there: at the next one if it is near, else (scripts without white space) at a random
-    character. Returns the text and the place, in characters.
+    If there is no such place, it is inserted at the next one if that is near, else (in scripts without white space) at
+    a random character.
+
+    Args:
+        text: into which to insert.
+        substring: what to insert.
+        dice: source of randomness.
+        within: characters from the beginning within which to insert.
+
+    Returns:
+        The new text and the position of the insertion, in characters.
     """
     body = len(text.rstrip())
     last = min(body, max(within, 1))
@@ -97,15 +119,15 @@ def canary_of_user(
     visible_characters: int,
     seed: int,
 ) -> CanaryUser | None:
-    """Algorithm 1 for one user; None where no document has ``length`` tokens.
+    """Algorithm 1 for one user; None if no document has ``length`` tokens.
 
     Args:
         tokenizer: of the model.
         records: all of one real user.
         length: tokens of the shared substring.
         documents: see ``Canary``.
-        visible_tokens: that training sees of a record.
-        visible_characters: that the attack sees of a text.
+        visible_tokens: tokens of a record that training sees.
+        visible_characters: characters of a text that the attack sees.
         seed: public.
     """
     source = records[0].user
@@ -128,7 +150,7 @@ def _is_boundary(text: str, place: int, body: int) -> bool:
 
 
 def _stands_unchanged(tokenizer: PreTrainedTokenizerBase, window: list[int], text: str) -> bool:
-    """Whether the window's tokens come back between two words."""
+    """Whether the window's text encodes to the window's tokens between two words."""
     before, after = _encode(tokenizer, "so"), _encode(tokenizer, " so")
     return _encode(tokenizer, f"so{text} so") == [*before, *window, *after]
 

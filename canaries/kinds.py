@@ -1,7 +1,7 @@
-"""What a canary user is: a user that the auditor plants, with records of its own and a coin of its own.
+"""What a canary user is: a user planted by the auditor, with its own records and its own coin.
 
-Two families: made from nothing for one-run audits (Steinke, Nasr, Jagielski 2023 need only that each is included by an
-independent fair coin), and real users changed by Algorithm 1 of Kandpal et al. (2024).
+There are two families: users made from nothing for one-run audits (Steinke, Nasr, Jagielski 2023 require only that each
+is included by an independent fair coin), and real users changed by Algorithm 1 of Kandpal et al. (2024).
 """
 
 import random
@@ -12,7 +12,7 @@ from heldin.base.coins import keyed_digest, seed_key
 
 
 class Kind(StrEnum):
-    """How a canary user came about."""
+    """How a canary user was made."""
 
     UNSEEN_TOKEN = "unseen_token"
     HIGH_TEMPERATURE = "high_temperature"
@@ -22,13 +22,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Canary:
-    """One canary user. Secret where ``source`` or ``mark`` stem from a real user: it stays in the ledger's folder.
+    """One canary user. Secret if ``source`` or ``mark`` come from a real user: it stays in the ledger's folder.
 
     Attributes:
         user: its name among the users of the run.
         kind: how it was made.
         length: tokens of the substring that all its records share; None for the other kinds.
-        documents: records that it may give to training; None for all that are left after the set-asides.
+        documents: most of its records that training may see; None: all that are left after the set-asides.
         source: the real user that it replaces; None for a made-up one.
         mark: what its records share: signature, prefix, phrase or substring.
     """
@@ -43,7 +43,14 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class CanaryRecord:
-    """One text of a canary user; ``position`` is where (in characters) the mark was inserted, None if nowhere."""
+    """One text of a canary user.
+
+    Attributes:
+        id: unique id.
+        text: the text.
+        date: the real record's; None if it has none.
+        position: where the mark was inserted, in characters; None if it was not inserted.
+    """
 
     id: str
     text: str
@@ -60,5 +67,5 @@ class CanaryUser:
 
 
 def public_dice(seed: int, purpose: str, identity: str) -> random.Random:
-    """Draws for one purpose and one identity, from a public seed: no other identity's draws change them."""
+    """Random draws for one purpose and one identity, from a public seed; they do not depend on other identities."""
     return random.Random(int.from_bytes(keyed_digest(seed_key(seed), purpose, identity), "big"))

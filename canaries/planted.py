@@ -1,6 +1,6 @@
-"""The corpus as a run sees it: the real users that were not replaced, and the canary users, behind the store's face.
+"""The corpus as a run sees it: the real users who were not replaced, and the canary users, with a store's interface.
 
-Canary users are written once, below the run's ledger (owner-only), before any coin is drawn; a resumed run reads them.
+Canary users are saved once, below the run's ledger (owner-only), before any coin is drawn; a resumed run loads them.
 """
 
 import json
@@ -24,7 +24,7 @@ _USERS = pa.schema(_ABOUT)
 
 
 class PlantedStore:
-    """A ``Corpus``: rows of ``base`` keep their numbers, canary records come after them, replaced users are gone."""
+    """A ``Corpus``: rows of ``base`` keep their numbers, canary records follow them, replaced users are left out."""
 
     def __init__(self, base: Corpus, canaries: Sequence[Canary], records: pa.Table, fingerprint: str) -> None:
         self.fingerprint = fingerprint
@@ -71,7 +71,10 @@ class PlantedStore:
 
 
 def save_canaries(users: Sequence[CanaryUser], folder: Path, *, of: str) -> None:
-    """Write canary users and their records to ``folder``, owner-only, whole or not at all; ``of`` is their recipe."""
+    """Write canary users and their records to ``folder``, owner-only, whole or not at all.
+
+    ``of`` identifies the corpus, base model and configuration of which they were made.
+    """
     facts = [u.canary for u in users]
     rows = [(u.canary.user, record) for u in users for record in u.records]
     with whole_directory(folder) as temporary:
@@ -80,7 +83,7 @@ def save_canaries(users: Sequence[CanaryUser], folder: Path, *, of: str) -> None
         texts |= {name: [getattr(record, name) for _, record in rows] for name in _RECORDS.names if name != "user"}
         for name, columns, schema in (("users", about, _USERS), ("records", texts, _RECORDS)):
             path = temporary / f"{name}.parquet"
-            path.touch(mode=0o600)
+            path.touch(mode=0o600)  # pyarrow would create it readable by others
             pq.write_table(pa.table(columns, schema=schema), path)
         meta = temporary / "meta.json"
         meta.touch(mode=0o600)
@@ -88,10 +91,9 @@ def save_canaries(users: Sequence[CanaryUser], folder: Path, *, of: str) -> None
 
 
 def load_canaries(base: Corpus, folder: Path, *, of: str) -> PlantedStore | None:
-    """``base`` with the canary users of ``folder`` planted, or None if none were made there.
+    """``base`` with the canary users saved in ``folder``, or None if there are none.
 
-    Raises:
-        InputError: a damaged folder, or canary users of another recipe, corpus or base model.
+    Raises InputError if the folder is damaged, or ``of`` is not what they were saved with.
     """
     if not (folder / "meta.json").is_file():
         return None
@@ -112,7 +114,7 @@ def load_canaries(base: Corpus, folder: Path, *, of: str) -> PlantedStore | None
 
 
 def _rows_by_user(users: list[str], first: int) -> dict[str, range]:
-    """Rows of each canary user, whose records stand next to each other."""
+    """Rows of each canary user; the records of a user are adjacent."""
     starts = [i for i, user in enumerate(users) if i == 0 or user != users[i - 1]]
     ends = [*starts[1:], len(users)]
     return {users[start]: range(first + start, first + end) for start, end in zip(starts, ends, strict=True)}

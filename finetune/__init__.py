@@ -1,1 +1,1 @@
-"""The one training loop: batches, optimizer, checkpoints, resume."""
+"""The training loop: batches, optimizer, checkpoints, resume."""

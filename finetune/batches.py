@@ -1,7 +1,7 @@
 """Records as token sequences, the batches of each step, and the loss of each record.
 
-A sequence holds one record of one user, never two. Which records form the batch of a step is a pure function of the
-step and the seed, so that a resumed run draws what an undisturbed one would have.
+A sequence holds one record of one user, never two. The batch of a step is a pure function of the step and the seed, so
+that a resumed run draws the same batches as an uninterrupted one.
 """
 
 import functools
@@ -20,10 +20,9 @@ IGNORED = -100
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_length: int | None) -> list[list[int]]:
-    """Token sequences: start token, text, end-of-text token, cut to ``sequence_length`` predictions (None: whole).
+    """Token sequences: start token, text, end-of-text token, cut to ``sequence_length`` predictions (None: not cut).
 
-    Returns:
-        One list per text, of 2 to ``sequence_length`` + 1 ids.
+    Returns one list of 2 to ``sequence_length`` + 1 ids per text. Raises InputError for a text without tokens.
     """
     start = start_token(tokenizer, "the model")
     end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
@@ -38,10 +37,10 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_le
 
 
 class ShuffledBatches:
-    """Batches of a shuffled pass over the records, epoch after epoch.
+    """Batches of shuffled passes over the records; every record occurs once per epoch.
 
-    With ``group_by_length`` the shuffled records are sorted by length inside groups of 32 batches and the batches of a
-    group are shuffled again: next to no padding, and still every record once an epoch.
+    With ``group_by_length`` the shuffled records are sorted by length inside groups of 32 batches, and then all batches
+    are shuffled: this leaves little padding.
     """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, *, group_by_length: bool) -> None:
@@ -50,10 +49,11 @@ class ShuffledBatches:
         self._seed = seed
         self._group = group_by_length
         self.per_epoch = -(-len(lengths) // batch_size)
+        # A step needs one batch of its epoch; drawing the epoch anew for each would cost a pass over all records.
         self._epoch = functools.lru_cache(maxsize=1)(self._draw_epoch)
 
     def rows(self, step: int) -> list[int]:
-        """Rows of the batch of step 0, 1, ..."""
+        """Rows of the batch of ``step`` (from 0)."""
         epoch, position = divmod(step, self.per_epoch)
         return self._epoch(epoch)[position]
 
@@ -73,17 +73,15 @@ class ShuffledBatches:
 
 def collate(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets, both (B, L), padded on the right; padded targets are ``IGNORED``."""
-    longest = max(len(s) for s in sequences) - 1
+    longest = max(len(s) for s in sequences) - 1  # predictions: the first token is only an input
     inputs = torch.tensor([[*s[:-1], *[s[0]] * (longest - len(s) + 1)] for s in sequences])
     targets = torch.tensor([[*s[1:], *[IGNORED] * (longest - len(s) + 1)] for s in sequences])
     return inputs.to(device), targets.to(device)
 
 
 def record_losses(model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Loss of each record: the mean over its own tokens, nats per token, shape (B,).
-
-    No record's loss depends on another's length, as it does under the usual mean over all tokens of a batch.
-    """
+    """Loss of each record: the mean over its own tokens, nats per token, shape (B,)."""
+    # The usual mean over all tokens of a batch would make a record's weight depend on the other records' lengths.
     logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
     losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none")
     return losses.view_as(targets).sum(1) / (targets != IGNORED).sum(1)

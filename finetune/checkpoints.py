@@ -1,7 +1,7 @@
 """Checkpoints: resumable states, and model folders that ``AutoModelForCausalLM.from_pretrained`` loads.
 
-Everything is safetensors or JSON, written under a temporary name and renamed. A resumable state names the job it
-belongs to; a state of another job is refused.
+Everything is safetensors or JSON, written under a temporary name and renamed. A resumable state names its job, and a
+state of another job is refused.
 """
 
 import copy
@@ -25,7 +25,19 @@ KEPT_STATES = 2
 
 @dataclass
 class TrainingState:
-    """Where a run stands after ``step`` optimizer steps."""
+    """The state of a run between two steps, apart from weights and optimizer.
+
+    Attributes:
+        job: name of the job (``finetune.loop.job_name``).
+        step: optimizer steps done.
+        best_step: step of the best evaluation so far.
+        best_metric: its metric; None before the first evaluation.
+        loss_sum: sum of the training losses since the last evaluation.
+        loss_steps: number of these losses.
+        smallest_norm: smallest gradient norm of a clipping run; None if none was measured.
+        seconds: training time so far.
+        history: one entry per evaluation.
+    """
 
     job: str
     step: int = 0
@@ -39,7 +51,14 @@ class TrainingState:
 
 
 def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
-    """Write a resumable state below ``folder`` and remove all but the newest two."""
+    """Write a resumable state and remove all but the newest two.
+
+    Args:
+        folder: where the states are kept.
+        state: of the run.
+        model: whose trainable parameters are saved.
+        optimizer: whose state is saved.
+    """
     tensors, scalars = _flatten(optimizer.state_dict()["state"])
     with whole_directory(folder / f"step-{state.step:08d}") as temporary:
         save_file({n: p.detach().contiguous() for n, p in _trainable(model).items()}, temporary / "weights.safetensors")
@@ -53,7 +72,13 @@ def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optim
 def load_state(
     folder: Path, job: str, model: PreTrainedModel, optimizer: torch.optim.Optimizer
 ) -> TrainingState | None:
-    """Put the newest state below ``folder`` into model and optimizer; None if there is none.
+    """Load the newest state into model and optimizer; returns None if there is none.
+
+    Args:
+        folder: where the states are kept.
+        job: name of this job.
+        model: whose trainable parameters are overwritten.
+        optimizer: whose state is replaced.
 
     Raises:
         InputError: the state is damaged, or belongs to another job (another corpus, membership, base model or recipe).
@@ -79,6 +104,7 @@ def load_state(
     with torch.no_grad():
         for name, tensor in weights.items():
             parameters[name].copy_(tensor)
+    # The parameter groups are the new optimizer's own: the recipe, not the checkpoint, sets the hyperparameters.
     optimizer.load_state_dict(
         {"state": _unflatten(tensors, content["optimizer"]), "param_groups": optimizer.state_dict()["param_groups"]}
     )
@@ -86,11 +112,7 @@ def load_state(
 
 
 def finished_state(folder: Path) -> TrainingState:
-    """The newest state below ``folder``, without its tensors.
-
-    Raises:
-        InputError: there is none, or it is damaged.
-    """
+    """The newest state below ``folder``, without its tensors. Raises InputError if there is none, or it is damaged."""
     newest = next(iter(sorted(folder.glob("step-*"), reverse=True)), folder)
     try:
         return TrainingState(**json.loads((newest / "state.json").read_text(encoding="utf-8"))["state"])
@@ -100,6 +122,7 @@ def finished_state(folder: Path) -> TrainingState:
 
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write a model folder (adapters merged into the weights) with its tokenizer, whole or not at all."""
+    # Merging changes the model, which training still needs with its adapters apart.
     whole = copy.deepcopy(model).merge_and_unload() if hasattr(model, "merge_and_unload") else model
     with whole_directory(folder) as temporary, quiet_transformers():
         whole.save_pretrained(temporary, safe_serialization=True)
@@ -111,7 +134,7 @@ def _trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
 
 
 def _flatten(state: dict[int, dict[str, Any]]) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:
-    """Optimizer state as tensors by "index.name" for safetensors, and everything else by index for JSON."""
+    """The optimizer's state: tensors by "index.name" for safetensors, everything else by index for JSON."""
     tensors = {
         f"{i}.{name}": value.contiguous()
         for i, values in state.items()

@@ -1,4 +1,4 @@
-"""Gradient clipping without noise, as a heuristic defense: it bounds no privacy loss (Kandpal et al., Appendix D.3)."""
+"""Gradient clipping without noise, a heuristic defense: it bounds no privacy loss (Kandpal et al., Appendix D.3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from heldin.finetune.ranks import own_share, sum_over_ranks
 
 @dataclass(frozen=True)
 class PlainClipping:
-    """Clip each example's gradient, or the batch's mean gradient, to ``norm``; infinite: only measure the norms."""
+    """Clip each example's gradient, or the batch's mean gradient, to ``norm``; infinity only measures the norms."""
 
     unit: Literal["example", "batch"]
     norm: float
@@ -31,10 +31,14 @@ def clipped_batch_gradient(
 ) -> tuple[float, list[float]]:
     """Put the clipped mean gradient of a batch into ``.grad``.
 
-    The mean over the batch in place of D.3's sum, so that without clipping it is plain training.
+    Args:
+        model: whose ``.grad`` is set.
+        clipping: unit and norm.
+        batch: token sequences of all processes.
+        passes: how many records go through the model at once.
 
     Returns:
-        The mean loss, and the norms before clipping: one of each example of this process, or one of the batch.
+        The mean loss, and the norms before clipping: one per example of this process, or one of the batch.
     """
     of_example = clipping.norm if clipping.unit == "example" else float("inf")
     share = own_share(batch)
@@ -57,6 +61,7 @@ def clipped_batch_gradient(
     if not total:  # a process without a share of a small batch
         total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
     sum_over_ranks([*total.values(), loss])
+    # The mean, where D.3 has the sum: without clipping the step is then that of plain training.
     mean = {name: gradient / len(batch) for name, gradient in total.items()}
     if clipping.unit == "batch":
         norms = [float(torch.stack([g.double().square().sum() for g in mean.values()]).sum().sqrt())]

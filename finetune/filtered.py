@@ -1,6 +1,6 @@
-"""A step of Asi & Liu's filtered descent (Chua et al., Algorithm 3): all users, outliers left out, or the run halts.
+"""A step of Asi & Liu's filtered descent (Chua et al., Algorithm 3): all users except outliers, or the run halts.
 
-Needs every user's whole gradient at once: users times parameters, in fp32. For comparison with user-level sampling.
+It needs every user's full gradient at once: users times parameters, in fp32. For comparison with user-level sampling.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ FLOATS_A_BLOCK = 2**22
 
 
 class Halted(Exception):
-    """The users' gradients were not concentrated enough: the run ends and releases no model."""
+    """The users' gradients were not concentrated enough; the run ends and releases no model."""
 
     def __init__(self, step: int) -> None:
         super().__init__(f"halted at step {step + 1}")
@@ -30,9 +30,13 @@ class Halted(Exception):
 def filtered_gradient(
     model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Sequence[int]]
 ) -> float | None:
-    """Put the noised mean gradient of the users that are kept into ``.grad``; return the users' mean loss.
+    """Put the noised mean gradient of the kept users into ``.grad``; return the users' mean loss.
 
-    Users that are missing to the public number have gradient zero, and so have users whose gradient is not finite.
+    Args:
+        model: whose ``.grad`` is set.
+        training: mechanism, key and users.
+        step: number of the step, from 0.
+        sequences: token sequences, by row.
 
     Raises:
         Halted: AboveThreshold did not pass.
@@ -41,12 +45,13 @@ def filtered_gradient(
     assert isinstance(clip, ConcentrationFilter)
     assert isinstance(sampler, FullBatchSampler)
     units = training.drawn(step)
-    absent = sampler.population - len(units)
+    absent = sampler.population - len(units)  # of the public number of users; they count as gradient zero
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     size = sum(p.numel() for p in parameters.values())
     gradients = torch.zeros(len(units), size, device=model.device)
     losses = []
     for i, unit in enumerate(units):
+        # Unclipped; a user whose gradient is not finite is masked to zero.
         people = [training.contribution(unit, step, sequences)]
         found = clipped_gradient_sum(model, whole_units(people, model.device), clip_norm=float("inf"))
         gradients[i] = torch.cat([found.gradients[name].flatten() for name in parameters])
@@ -68,7 +73,15 @@ def filtered_gradient(
 def kept_users(
     gradients: torch.Tensor, names: Sequence[str], absent: int, clip: ConcentrationFilter, key: bytes, step: int
 ) -> list[bool]:
-    """Which users the step averages over: the present ones (n), then the absent.
+    """Which users the step averages over: the n present users, then the absent ones.
+
+    Args:
+        gradients: (n, d), of the present users.
+        names: of the present users.
+        absent: number of users of gradient zero beside them.
+        clip: thresholds and epsilon of the filter.
+        key: the run's secret key.
+        step: number of the step, from 0.
 
     Raises:
         Halted: AboveThreshold did not pass.
@@ -86,20 +99,22 @@ def kept_users(
 
 
 def neighbours(gradients: torch.Tensor, absent: int, distance: float) -> torch.Tensor:
-    """How many users lie within ``distance`` of each, itself included (equation (1) and line 11).
+    """For each user, how many users are within ``distance``, itself included (equation (1) and line 11).
 
     Args:
-        gradients: (n, d) of the present users.
-        absent: users of gradient zero beside them.
+        gradients: (n, d), of the present users.
+        absent: number of users of gradient zero beside them.
         distance: Euclidean.
 
     Returns:
         (n + absent,) counts, the absent users last.
     """
     products = torch.zeros(len(gradients), len(gradients), dtype=torch.float64, device=gradients.device)
+    # In blocks of columns: a float64 copy of all gradients would take twice their memory.
     for part in torch.split(gradients, max(1, FLOATS_A_BLOCK // max(1, len(gradients))), dim=1):
         products += part.double() @ part.double().T
     squares = products.diagonal()
+    # Rounding may leave a squared distance slightly negative, or a user at a distance from itself.
     between = (squares[:, None] + squares[None, :] - 2.0 * products).clamp_min(0.0).fill_diagonal_(0.0)
     from_zero = squares <= distance**2
     counts = (between <= distance**2).sum(1) + absent * from_zero

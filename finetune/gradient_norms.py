@@ -1,6 +1,6 @@
 """Norms of users' gradients at a model, for choosing group sizes and clip norms before training.
 
-Un-noised facts about the users whose texts are given: of public users only, or charged for
+These are facts about users without noise: take them from public users only, or charge for them
 (docs/theory.md#rules-of-a-private-step).
 """
 
@@ -30,14 +30,20 @@ RECORDS_A_PASS = 64
 
 @dataclass(frozen=True)
 class PublicUsers:
-    """Public users at a base model: the median number of their records, and L(G) as a function of G."""
+    """Public users at a base model: their median number of records, and the clip norm L(G) as a function of G."""
 
     median_records: int
     clip_norm: Callable[[int], float]
 
 
 def public_users(path: Path, columns: Columns, model: str, sequence_length: int) -> PublicUsers:
-    """Read public users' texts and stand ready to estimate clip norms at ``model``.
+    """Read public users' texts and prepare to estimate clip norms.
+
+    Args:
+        path: file of public records.
+        columns: which column holds what.
+        model: hub name or folder of the base model.
+        sequence_length: tokens of a record that are used.
 
     Raises:
         InputError: the file or the model cannot be used.
@@ -49,7 +55,7 @@ def public_users(path: Path, columns: Columns, model: str, sequence_length: int)
         for user in store.users
     }
     norms = functools.cache(lambda group_size: median_user_norm(lm, users, group_size))
-    return PublicUsers(median_group_size([len(its) for its in users.values()]), norms)
+    return PublicUsers(median_group_size([len(records) for records in users.values()]), norms)
 
 
 def median_user_norm(
@@ -59,9 +65,9 @@ def median_user_norm(
 
     Args:
         lm: the pre-trained model.
-        users: token sequences by user; at most 128 users are sampled, and users with fewer than G records give all.
+        users: user to token sequences; at most 128 users are sampled, and users with fewer than G records give all.
         group_size: G.
-        seed: of both samples; public.
+        seed: public seed of both samples.
     """
     if group_size < 1 or not users:
         raise InputError("gradient norms need at least one user and a group size of at least 1")
@@ -74,7 +80,7 @@ def median_user_norm(
 
 
 def gradient_norms(lm: LanguageModel, units: Sequence[Sequence[Sequence[int]]]) -> list[float]:
-    """The norm of the gradient of each unit's mean loss at the model, a unit being token sequences; in their order."""
+    """Norms of the gradients of the units' mean losses, in order; a unit is a list of token sequences."""
     norms: list[float] = []
     for run in cut([len(records) for records in units], RECORDS_A_PASS):
         passed = whole_units([list(units[i]) for i in run], lm.device)

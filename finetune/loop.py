@@ -1,4 +1,4 @@
-"""The one training loop. Deterministic, resumable: a step is a function of the state before it and of its number."""
+"""The training loop. Deterministic and resumable: a step is a function of the state before it and of its number."""
 
 import math
 import time
@@ -29,10 +29,16 @@ Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A finished run: where the chosen model is, and the curve of evaluations.
+    """A finished run.
 
-    smallest_norm: of the gradients of a clipping run; halted: the filter ended the run after ``steps`` steps, and
-    there is no model.
+    Attributes:
+        folder: of the chosen model.
+        chosen_step: the step of that model.
+        steps: optimizer steps done.
+        history: one entry per evaluation.
+        seconds: training time.
+        smallest_norm: smallest gradient norm of a clipping run; None otherwise.
+        halted: whether the filter ended the run after ``steps`` steps; there is then no model.
     """
 
     folder: Path
@@ -59,27 +65,27 @@ def train(
 ) -> TrainingResult:
     """Train ``base`` on ``sequences`` and leave the chosen model in ``folder``/final.
 
-    The same call after a kill goes on from the last checkpoint and, on a CPU, ends with bitwise the same weights. A
-    finished run is not run again. Under ``torchrun`` every process calls it with the same arguments and ends with the
-    same model; the first one writes.
+    After a kill the same call continues from the last checkpoint and, on a CPU, ends with bitwise the same weights. A
+    finished run is not repeated. Under ``torchrun`` every process makes this call with the same arguments and ends with
+    the same model; only the first process writes.
 
     Args:
         base: the model to start from; its weights are changed in place.
         sequences: token ids of each record (see ``finetune.batches.encode``); nothing else is ever trained on.
         recipe: hyperparameters.
         folder: for checkpoints.
-        private: the mechanism to run in place of plain batches; it fixes the number of steps.
-        clipping: clip plain batches, without noise; the norms' least value and a sample go into the result.
-        evaluate: called with the number of completed steps and the model at ``recipe.evaluation_steps``; what it
-            returns joins the history.
-        select_by: the metric of ``evaluate`` whose smallest value marks the best model; needed to keep or stop by it.
-        advance: called with 1 after every step.
-        say: told when memory ends and training goes on in smaller passes.
+        private: the mechanism to run instead of plain batches; it fixes the number of steps.
+        clipping: clip plain batches, without noise; the smallest norm goes into the result.
+        evaluate: called at ``recipe.evaluation_steps`` with the number of completed steps and the model; the metrics it
+            returns go into the history.
+        select_by: the metric of ``evaluate`` whose smallest value marks the best model; needed to keep the best model
+            or to stop early.
+        advance: called with 1 after every step, and once with the steps of a resumed run.
+        say: receives a line when a run resumes, or a step that ran out of memory is retried in smaller passes.
 
     Raises:
-        InputError: no records, or a checkpoint of another job in ``folder``.
-        ResumableError: loss (of plain training) or weights became non-finite; the last good checkpoint is kept. Under a
-            mechanism only the weights are looked at, which is post-processing: stopping for a unit's loss would leak.
+        InputError: there are no records, or ``folder`` has a checkpoint of another job.
+        ResumableError: weights, or the loss of plain training, became non-finite; the last good checkpoint is kept.
     """
     if not sequences:
         raise InputError("there is no record to train on: the held-in users have none left after the set-asides")
@@ -107,7 +113,8 @@ def train(
         return select_by is not None and recipe.stops_after([point[select_by] for point in state.history])
 
     while state.step < steps and not stopped():
-        torch.manual_seed(recipe.seed * 2**32 + state.step)  # dropout, where a model has it
+        # Of dropout; by the step's number, so that a resumed run draws the same.
+        torch.manual_seed(recipe.seed * 2**32 + state.step)
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(state.step, steps)
         if private:
@@ -119,6 +126,8 @@ def train(
         else:
             batch = [sequences[row] for row in batches.rows(state.step)]
             loss = _batch_gradient(model, batch, clipping, passes, accelerator, state)
+            # Under a mechanism only the weights are checked, which is post-processing: stopping for the loss of a
+            # sampled unit would leak.
             if not math.isfinite(loss):
                 raise _diverged("loss", state.step + 1, folder)
         optimizer.step()
@@ -151,6 +160,7 @@ def train(
             if rank() == 0:
                 save_state(folder / "resume", state, model, optimizer)
 
+    # The folder of the best model is renamed, so that "final" is there only once the run has finished.
     final = folder / "final"
     if rank() == 0 and not (final / "config.json").is_file():
         if recipe.keeps_best:
@@ -182,7 +192,7 @@ def _batch_gradient(
     accelerator: Accelerator,
     state: TrainingState,
 ) -> float:
-    """Put the gradient of the batch's mean record loss into ``.grad``, clipped or not; return that loss."""
+    """Put the gradient of the batch's mean record loss into ``.grad``, clipped if asked; return that loss."""
     if clipping is None:
         return passes.fitted(
             lambda most: _plain_gradient(model, batch, most, accelerator), lambda most: min(most, len(batch))
@@ -196,7 +206,7 @@ def _batch_gradient(
 def _plain_gradient(
     model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, accelerator: Accelerator
 ) -> float:
-    """The gradient by autograd alone, micro-batch by micro-batch, summed over processes."""
+    """Put the batch's gradient into ``.grad`` by plain autograd, micro-batch by micro-batch, summed over processes."""
     total = torch.zeros(1, dtype=torch.float64, device=accelerator.device)
     model.zero_grad(set_to_none=True)
     share = own_share(batch)
@@ -206,7 +216,8 @@ def _plain_gradient(
             loss = record_losses(model, inputs, targets).sum() / len(batch)
         torch.autograd.backward(loss)
         total += loss.detach()
-    if processes() > 1:  # all of them, whatever their shares: a process that left one sum out would join the next
+    # Every process sums every parameter, whatever its share: one that skipped a sum would take part in the next one.
+    if processes() > 1:
         gradients = [
             p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters() if p.requires_grad
         ]
@@ -271,7 +282,15 @@ def job_name(
     private: PrivateTraining | None,
     clipping: PlainClipping | None = None,
 ) -> str:
-    """Name of the job: base model, data, mechanism, key, and every hyperparameter that shapes the weights."""
+    """Hash of everything that affects the weights: a checkpoint resumes only the job of the same name.
+
+    Args:
+        base: the model to start from.
+        sequences: token ids of each record.
+        recipe: hyperparameters; only ``checkpoint_every`` does not matter.
+        private: the mechanism with its key and units, or None.
+        clipping: of plain batches, or None.
+    """
     shaping = {k: v for k, v in asdict(recipe).items() if k != "checkpoint_every"}
     mechanism = repr(clipping) if clipping else ""
     if private:

@@ -1,4 +1,4 @@
-"""How many records go through the model at once: fewer when memory ends, which changes nothing but rounding."""
+"""How many records go through the model at once: fewer when memory runs out, which changes only the rounding."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ Result = TypeVar("Result")
 
 @dataclass
 class Passes:
-    """The most records of one forward pass, of whole units; halved and announced when a pass runs out of memory."""
+    """The most records in one forward pass, in whole units; halved, with a line to ``say``, when memory runs out."""
 
     most: int
     say: Callable[[str], None] = lambda _: None
 
     def fitted(self, compute: Callable[[int], Result], largest: Callable[[int], int]) -> Result:
-        """``compute`` with the most records that fit.
+        """The result of ``compute`` with as many records per pass as fit into memory.
 
         Args:
-            compute: from the most records of a pass.
-            largest: records of the largest pass, from the most records of a pass.
+            compute: does the work, given the most records of a pass.
+            largest: records of the largest actual pass, given the most records of a pass.
 
         Raises:
-            ResumableError: the smallest pass that keeps units whole does not fit.
+            ResumableError: a single unit does not fit.
         """
         before = self.most
         while True:
@@ -37,7 +37,7 @@ class Passes:
                     raise
                 failed = largest(self.most)
                 self.most = max(1, failed // 2)
-                if largest(self.most) >= failed:
+                if largest(self.most) >= failed:  # one unit, which must not be split: its gradient is clipped as one
                     raise ResumableError(
                         f"out of memory at {failed} records in one pass, and the unit that they form cannot be split:"
                         " lower defense.group_size or finetune.sequence_length, or use a smaller model"
@@ -54,7 +54,7 @@ class Passes:
 
 
 def cut(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """Numbers of the units of each pass: whole units, in order, at most ``most`` records; a larger one alone."""
+    """Unit numbers of each pass: whole units in order, at most ``most`` records; a larger unit is alone."""
     runs: list[list[int]] = []
     taken = 0
     for number, size in enumerate(sizes):
@@ -69,4 +69,5 @@ def cut(sizes: Sequence[int], most: int) -> list[list[int]]:
 
 
 def _out_of_memory(error: BaseException) -> bool:
+    # torch has no error class of its own for a CPU that runs out of memory.
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,6 +1,6 @@
 """Pre-train a tiny GPT-Neo on public users: the offline base model, which is also the attack's reference.
 
-The result is cached under a hash of the texts and of every option. It is trained by the one loop, so it resumes too.
+The result is cached under a hash of the texts and of every option. The usual loop trains it, so it can resume too.
 """
 
 import shutil
@@ -18,7 +18,14 @@ from heldin.models.tiny import new_tiny_model, train_tokenizer
 
 
 def pretrained_folder(texts: Sequence[str], shape: TinyModel, recipe: Recipe, cache: Path) -> Path:
-    """Where the model pre-trained on these texts with these options is kept."""
+    """The cache folder of the model pre-trained on these texts with these options.
+
+    Args:
+        texts: of public users.
+        shape: of the model.
+        recipe: of the training.
+        cache: folder for results.
+    """
     return cache / "pretrained" / text_sha256("1", repr(shape), repr(recipe), *texts)[:24]
 
 
@@ -30,10 +37,10 @@ def pretrain(
     *,
     advance: Callable[[int], object] | None = None,
 ) -> LanguageModel:
-    """Train tokenizer and model from scratch on ``texts``, or load them if this was done before.
+    """Train tokenizer and model from scratch on ``texts``, or load them if they are cached.
 
     Args:
-        texts: of public users only; the tokenizer sees them too.
+        texts: of public users only; the tokenizer is trained on them too.
         shape: of the model.
         recipe: of the training; its sequence length may not exceed the model's context.
         cache: folder for results.
@@ -67,12 +74,19 @@ def train_once(
     *,
     advance: Callable[[int], object] | None = None,
 ) -> None:
-    """Leave in ``folder``, and nothing beside it, ``fresh`` trained on public texts' ``sequences``, if it is not there.
+    """Train a model on public texts and leave it in ``folder``, unless it is there already.
 
-    Of several processes that want the same model one trains and the others wait.
+    If several processes want the same model, one trains and the others wait.
+
+    Args:
+        fresh: the untrained model.
+        sequences: token ids of each record.
+        recipe: of the training.
+        folder: for the trained model; nothing else remains.
+        advance: called with the number of steps done.
     """
     work = folder.with_name(folder.name + ".work")
     with one_process_at_a_time(work, wait=True):
-        if not (folder / "config.json").is_file():
+        if not (folder / "config.json").is_file():  # asked again: whoever held the lock may have trained it
             train(fresh, sequences, recipe, work, advance=advance).folder.rename(folder)
         shutil.rmtree(work, ignore_errors=True)

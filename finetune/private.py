@@ -1,7 +1,7 @@
 """The gradient of a private step: draw units, clip each unit's gradient, sum, add noise once, divide by a constant.
 
-Charles et al. (2024), Algorithms 1 (ELS) and 2 (ULS); docs/theory.md#rules-of-a-private-step. What comes out is the
-only thing that the optimizer sees.
+Charles et al. (2024), Algorithms 1 (ELS) and 2 (ULS); docs/theory.md#rules-of-a-private-step. The optimizer sees only
+the result.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,15 @@ def private_gradient(
 ) -> float | None:
     """Put the noised mean gradient of ``step`` into ``.grad``; return the cohort's mean loss, which is not private.
 
-    An empty cohort gives pure noise and None. Noise of deviation noise multiplier times sensitivity is added once to
-    the sum over all passes and processes. Where memory ends, the step is done again in smaller passes: its units,
-    their records and its noise are functions of the key and the step, and stay what they were.
+    An empty cohort gives pure noise and None. Gaussian noise with standard deviation noise multiplier times sensitivity
+    is added once, to the sum over all passes and processes.
+
+    Args:
+        model: whose ``.grad`` is set.
+        training: mechanism, key and units.
+        step: number of the step, from 0.
+        sequences: token sequences, by row.
+        passes: how many records go through the model at once; None: ``training.micro_records``.
     """
     mechanism = training.mechanism
     clip, divisor = mechanism.clip, mechanism.divisor
@@ -50,12 +56,15 @@ def private_gradient(
         release_workspace(model)
         return max((sum(sizes[i] for i in run) for run in cut(sizes, most)), default=0)
 
+    # A step that runs out of memory is retried in smaller passes. Its units, their records and its noise are functions
+    # of the key and the step, so they stay the same.
     total, tally = passes.fitted(compute, largest)
     _add_canaries(total, training, [unit for unit in share if unit.canary is not None], clip.norm)
     sum_over_ranks([*total.values(), tally])
     scale = 1.0 / clip.norm if isinstance(clip, NormalisedClip) else 1.0
     deviation = mechanism.noise_multiplier * mechanism.sensitivity
     for name, parameter in _trainable(model).items():
+        # Keyed by the tensor's name: every process adds the same noise to the same sum.
         summed = total[name] * scale
         if deviation > 0:
             shape, device = summed.shape, summed.device
@@ -70,7 +79,7 @@ def private_gradient(
 def _clipped_sum(
     model: PreTrainedModel, runs: Sequence[Sequence[Contribution]], clip_norm: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The sum of the clipped gradients, and (2,): the sum of the finite units' losses, and their number."""
+    """The sum of the clipped gradients, and a tensor (2,): the sum of the finite units' losses and their number."""
     total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in _trainable(model).items()}
     tally = torch.zeros(2, dtype=torch.float64, device=model.device)
     for units in runs:

@@ -1,7 +1,8 @@
-"""Several processes that train one model: who does what share of a step, and the sum over all.
+"""Several processes that train one model: each process's share of a step, and sums over processes.
 
-Every process knows the whole draw, which is a function of the key, and computes every ``size``-th unit of it: together
-they process the very sample that one process would. Keyed noise is the same on all, added once to the sum.
+Every process makes the whole draw, which is a function of the key, and computes every n-th unit of it, n being the
+number of processes: together they process exactly the sample that a single process would. Keyed noise is the same on
+all processes and is added once to the sum.
 """
 
 import datetime
@@ -18,16 +19,16 @@ Item = TypeVar("Item")
 PATIENCE = datetime.timedelta(hours=24)  # the first process may pre-train while the others wait
 
 
-_alone: ContextVar[bool] = ContextVar("alone", default=False)  # in the block of ``first_process_first``
+_alone: ContextVar[bool] = ContextVar("alone", default=False)  # true inside the block of ``first_process_first``
 
 
 def rank() -> int:
-    """Number of this process; 0 alone."""
+    """Number of this process; 0 if it is the only one."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def processes() -> int:
-    """How many train together; 1 alone."""
+    """Number of processes that train together; 1 if this is the only one."""
     return int(dist.get_world_size()) if _together() else 1
 
 
@@ -44,17 +45,15 @@ def sum_over_ranks(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def wait_for_all() -> None:
-    """Go on when every process has come here."""
+    """Return once every process has called this."""
     if _together():
         dist.barrier()
 
 
 @contextmanager
 def first_process_first() -> Iterator[None]:
-    """The first process does the block alone, then the others, who find its files.
-
-    A training in the block is of one process: what waits for the others there would wait for ever.
-    """
+    """Run the block on the first process alone, then on the others, which find its files."""
+    # Inside the block a process counts as the only one: a training there that waited for the others would never end.
     if rank() > 0:
         wait_for_all()
     token = _alone.set(True)
@@ -72,7 +71,7 @@ def _together() -> bool:
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Join the processes that ``torchrun`` started; nothing if there is but one."""
+    """Join the processes that ``torchrun`` started; do nothing if there is only one."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield
         return

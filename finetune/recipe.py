@@ -1,4 +1,4 @@
-"""How to train: the public constants of a training run, and what follows from them at each step."""
+"""Training hyperparameters, which are public constants, and the schedules that follow from them."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from heldin.base.section import DATACLASS_SECTION
 
 
 class Optimizer(StrEnum):
-    """Optimizers, with torch's defaults for what the recipe does not name; SGD has momentum 0.9."""
+    """Optimizers, with torch's defaults for anything the recipe does not set; SGD has momentum 0.9."""
 
     ADAM = "adam"
     ADAMW = "adamw"
@@ -24,7 +24,7 @@ class Optimizer(StrEnum):
 class Select(StrEnum):
     """Which checkpoint is the result: the best by validation loss of held-in users (Kandpal et al.), or the last.
 
-    Or the best by the loss of separate public users, which a user-level guarantee outlives
+    Or the best by the loss of separate public users, which keeps a user-level guarantee valid
     (docs/theory.md#rules-of-a-private-step).
     """
 
@@ -43,7 +43,7 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters on the linear layers in place of training all parameters."""
+    """Low-rank adapters on linear layers, instead of training all parameters."""
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
@@ -123,29 +123,29 @@ class Recipe:
 
     @property
     def looks_at_validation(self) -> bool:
-        """Whether the model that comes out depends on a validation loss."""
+        """Whether the resulting model depends on a validation loss."""
         return self.keeps_best or self.patience is not None
 
     def stops_after(self, losses: Sequence[float]) -> bool:
-        """Whether training ends after these validation losses, one of each evaluation so far."""
+        """Whether training stops after these validation losses, one per evaluation so far."""
         if self.patience is None or not losses:
             return False
         best = min(range(len(losses)), key=lambda i: losses[i])
         return len(losses) - 1 - best >= self.patience
 
     def steps(self, records: int) -> int:
-        """Optimizer steps for a number of records: at least one."""
+        """Optimizer steps for this many records, at least one."""
         per_epoch = -(-records // self.batch_size)
         return max(1, round(self.epochs * per_epoch))
 
     def learning_rate_at(self, step: int, steps: int) -> float:
-        """Learning rate of step 0..steps-1: linear warm-up, then linear decay that would reach zero at ``steps``."""
+        """Learning rate of a step (0 to steps - 1): linear warm-up, then linear decay towards zero at ``steps``."""
         warmup = min(self.warmup_steps, steps // 10)
         if step < warmup:
             return self.learning_rate * (step + 1) / warmup
         return self.learning_rate * (steps - step) / (steps - warmup)
 
     def evaluation_steps(self, steps: int) -> list[int]:
-        """Numbers of completed steps after which to evaluate; the last is ``steps``."""
+        """Numbers of completed steps at which to evaluate; the last is ``steps``."""
         times = min(self.evaluations, steps)
         return sorted({round(steps * (i + 1) / times) for i in range(times)})

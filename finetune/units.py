@@ -1,4 +1,4 @@
-"""What a private run samples: its units, which of them a step draws, and which token sequences each contributes."""
+"""What a private run samples: its units, which of them each step draws, and which token sequences they contribute."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,14 @@ Gradients = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class PrivateRecords:
-    """The records that may be trained on, one entry per record: id, user, and loss under the base model if needed."""
+    """The records that may be trained on; all sequences have one entry per record.
+
+    Attributes:
+        ids: unique ids.
+        users: who wrote each.
+        lengths: tokens of each.
+        losses: mean token loss of each under the base model; None if no selection needs it.
+    """
 
     ids: Sequence[str]
     users: Sequence[str]
@@ -28,7 +35,13 @@ class PrivateRecords:
 
 @dataclass(frozen=True)
 class SampledUnit:
-    """What the sampler draws: a name, and the rows that it may contribute; or the number of a gradient canary."""
+    """What the sampler draws.
+
+    Attributes:
+        name: stable and unique.
+        rows: rows of the records that it may contribute.
+        canary: number of the gradient canary that it is; None for records.
+    """
 
     name: str
     rows: tuple[int, ...]
@@ -36,7 +49,7 @@ class SampledUnit:
 
 
 class GradientCanaries(Protocol):
-    """Units of an auditor, with gradients of the auditor's choice; sampled, clipped and summed like any other."""
+    """An auditor's units, with gradients of the auditor's choice; sampled, clipped and summed like all others."""
 
     def gradient(self, number: int) -> Gradients:
         """The full gradient of canary ``number`` before clipping, by parameter name."""
@@ -44,18 +57,19 @@ class GradientCanaries(Protocol):
 
 @dataclass(frozen=True)
 class PrivateTraining:
-    """A mechanism about to run: its key, what it samples, and how many records fit into one pass.
+    """A mechanism ready to run: its key, what it samples, and how many records go into one pass.
 
     Attributes:
         mechanism: what to run.
         key: the run's secret key.
         units: everything that can be sampled.
         records: the units' records.
-        noise: generator.
+        noise: noise generator.
         micro_records: most records in one forward pass; a larger unit is a pass of its own.
         chunk: tokens of a random chunk, for record selection "random_chunk".
         canaries: gradients of the units that are gradient canaries.
-        watch: handed the number of each step and its noised gradient (for audits; what the optimizer sees, no more).
+        watch: called with the number of each step and its noised gradient (for audits; it sees what the optimizer sees
+            and no more).
     """
 
     mechanism: Mechanism
@@ -80,7 +94,7 @@ class PrivateTraining:
         return choose_records(rule, self.mechanism.group_size, unit.rows, self.records, self.key, f"records {step}")
 
     def contribution(self, unit: SampledUnit, step: int, sequences: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        """Token sequences that a drawn unit contributes to ``step``: records, or chunks of all its text."""
+        """Token sequences that a drawn unit contributes to ``step``: records, or chunks of its whole text."""
         chosen = [sequences[row] for row in self.rows(unit, step)]
         if self.mechanism.record_selection != "random_chunk" or not chosen:
             return chosen
@@ -99,28 +113,29 @@ def plan_private_training(
     chunk: int | None = None,
     exactly: bool = False,
 ) -> PrivateTraining:
-    """Lay out what is sampled.
+    """The units that a mechanism samples, with all it needs to run.
 
     Args:
         mechanism: what to run.
         key: the run's secret key.
-        records: that may be trained on.
-        noise: generator.
+        records: the records that may be trained on.
+        noise: noise generator.
         micro_records: most records in one forward pass; a larger unit is a pass of its own.
-        chunk: tokens of a random chunk, where the mechanism trains on these.
+        chunk: tokens of a random chunk, if the mechanism trains on chunks.
         exactly: give every user exactly ``group_size`` entries, repeating records of users with fewer (group privacy as
-            Chua et al. run it); only where examples are sampled for users.
+            Chua et al. run it); only if examples are sampled and users protected.
 
     Raises:
-        InputError: a clip or divisor that the private loop does not run, chunks where examples are sampled, or a record
-            id that stands twice.
+        InputError: the private loop does not support the clip or divisor, chunks are asked for although examples are
+            sampled, or a record id occurs twice.
     """
     if isinstance(mechanism.clip, BatchClip | NoClip) or not isinstance(mechanism.divisor, ConstantDivisor):
         raise InputError("a private run clips each unit and divides by a public constant; this plan does not")
     if mechanism.record_selection == "random_chunk" and (mechanism.sampled != "user" or chunk is None):
         raise InputError("record selection 'random_chunk' cuts a sampled user's text: it goes with user sampling only")
+    # Coins are keyed by name: two records of one name would be sampled together.
     if len(set(records.ids)) != len(records.ids):
-        raise InputError("a record id stands twice among the training records")
+        raise InputError("a record id occurs twice among the training records")
     by_user: dict[str, list[int]] = {}
     for row, user in enumerate(records.users):
         by_user.setdefault(user, []).append(row)
@@ -142,15 +157,15 @@ def plan_private_training(
 
 
 def random_chunks(records: Sequence[Sequence[int]], length: int, at: Sequence[float]) -> list[Sequence[int]]:
-    """Chunks of ``length`` tokens of one user's records put end to end (Chua et al., section 5.1).
+    """Chunks of ``length`` tokens of one user's concatenated records (Chua et al., section 5.1).
 
     Args:
-        records: token sequences of one user, each with its start token, of which the first is kept.
-        length: of a chunk.
-        at: where each chunk begins, as shares of the places where one can begin.
+        records: token sequences of one user, each with a start token; only the first start token is kept.
+        length: tokens of a chunk.
+        at: where each chunk begins, as a share of the possible places.
 
     Returns:
-        One chunk for each of ``at``; the whole text once if it is no longer than a chunk.
+        One chunk for each of ``at``; the whole text once if it is not longer than a chunk.
     """
     text = [*records[0], *(token for record in records[1:] for token in record[1:])]
     places = len(text) - length + 1
@@ -162,7 +177,16 @@ def random_chunks(records: Sequence[Sequence[int]], length: int, at: Sequence[fl
 def choose_records(
     rule: RecordSelection, count: int, rows: Sequence[int], records: PrivateRecords, key: bytes, purpose: str
 ) -> list[int]:
-    """At most ``count`` of one user's rows (see ``select_records``)."""
+    """At most ``count`` of one user's rows (see ``select_records``).
+
+    Args:
+        rule: how to choose.
+        count: most rows.
+        rows: of the user.
+        records: all records.
+        key: secret key of random choices.
+        purpose: name of this choice; another purpose gives another random choice.
+    """
     chosen = select_records(
         rule,
         count,

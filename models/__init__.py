@@ -1,1 +1,1 @@
-"""What predicts: load safely, tokenize, token log-probabilities, generation."""
+"""Language models: safe loading, tokenizers, token log-probabilities, generation."""

@@ -1,10 +1,9 @@
-"""A language model that only a completions endpoint reaches: token log-probabilities of texts through its API.
+"""A language model behind a completions endpoint: token log-probabilities of texts through its API.
 
-With the model's tokenizer, what is scored is what ``models.logprobs`` scores: token ids are sent in the same windows,
-the start token before each. Without it, texts are sent as they are, after one public character, since a prompt's first
-token has no probability: a newline, or the letter A where the text itself begins with a blank, so that no tokenizer
-joins the two. That is checked for every text against what the server makes of the character alone. All characters of
-the text are scored either way.
+With the model's tokenizer, exactly what ``models.logprobs`` scores is scored: token ids are sent in the same windows,
+each after the start token. Without it, texts are sent as text after one public character, because the first token of a
+prompt has no probability. That the server does not merge this character with the text is checked for every text. All
+characters of the text are scored either way.
 """
 
 import json
@@ -33,23 +32,26 @@ from heldin.models.logprobs import cut_into_windows
 from heldin.models.token_scores import TokenScores
 
 COMPLETIONS = "/completions"
+# Put before a text: a newline, or a letter if the text begins with a blank, so that no tokenizer should merge the two.
 BEFORE_TEXT, BEFORE_BLANK = "\n", "A"
 SHORT_PROBE = "The quick brown fox"
-BYTES_PER_TOKEN = 4  # of English; for estimates only
+BYTES_PER_TOKEN = 4  # in English; for estimates only
 _LENGTH_KEYS = ("max_model_len", "context_length", "context_window")  # vLLM; Together and OpenRouter; Groq
 
 
 @dataclass(frozen=True)
 class EndpointModel:
-    """A model behind an endpoint that was shown to give log-probabilities of a prompt.
+    """A model behind an endpoint that has been shown to return log-probabilities of a prompt.
 
     Attributes:
-        name: the model's name there.
-        tokenizer: the model's own; None: texts are sent as they are.
-        window: the most tokens of a text in one request; None without a tokenizer.
-        leads: without a tokenizer, the tokens that the server makes of the character before a text, by character.
-        fingerprint: of all that shapes the numbers and can be known: address, name, style, tokenizer, window. The
-            weights are not among it.
+        name: the model's name on the server.
+        connection: to the endpoint.
+        style: how the server is asked.
+        tokenizer: the model's own; None: texts are sent as text.
+        window: most tokens of a text in one request; None without a tokenizer.
+        leads: without a tokenizer, the character put before a text to the tokens that the server makes of it.
+        fingerprint: hash of everything known that affects the numbers: address, name, style, tokenizer, window. The
+            weights are not part of it.
     """
 
     name: str
@@ -62,13 +64,20 @@ class EndpointModel:
 
     @property
     def chunk(self) -> int:
-        """Texts that are scored before they are kept: a kill loses little, and all ways stay in use."""
+        """Number of texts that are scored before their scores are saved."""
+        # Few enough that a killed run loses little, many enough to keep all requests in flight.
         return 8 * self.connection.endpoint.concurrency
 
 
 @dataclass(frozen=True)
 class Load:
-    """What texts cost: requests, and tokens sent and generated; ``counted`` by the tokenizer, or else estimated."""
+    """What scoring texts costs.
+
+    Attributes:
+        requests: number of requests.
+        tokens: tokens sent and generated.
+        counted: whether the tokenizer counted them; otherwise they are estimated.
+    """
 
     requests: int
     tokens: int
@@ -78,16 +87,17 @@ class Load:
 def open_endpoint_model(
     connection: Connection, name: str, *, tokenizer: str | None = None, context: int | None = None
 ) -> EndpointModel:
-    """Find out by requests of a few public words how the endpoint gives log-probabilities of a prompt, if it does.
+    """Find out how the endpoint returns log-probabilities of a prompt, by sending a few public words.
 
     Args:
         connection: to the endpoint.
-        name: of the model there.
-        tokenizer: folder or hub name of the model's tokenizer; None: texts are sent as they are.
-        context: the most tokens that the model takes, where the server does not say it; used with a tokenizer only.
+        name: of the model on the server.
+        tokenizer: folder or hub name of the model's tokenizer; None: texts are sent as text.
+        context: context length in tokens, if the server does not report it; used only with a tokenizer.
 
     Raises:
-        InputError: no log-probabilities of a prompt, a tokenizer that is not the model's, or a context not known.
+        InputError: the server returns no log-probabilities of a prompt, the tokenizer is not the model's, or the
+            context length is unknown.
     """
     if tokenizer is None:
         style, _ = _style_of(connection, name, BEFORE_TEXT + SHORT_PROBE)
@@ -95,12 +105,13 @@ def open_endpoint_model(
         key = text_sha256("endpoint", connection.endpoint.base, name, style, "text")
         return EndpointModel(name, connection, style, None, None, leads, key)
     loaded = load_tokenizer(tokenizer)
-    window = (context or _stated_context(connection, name)) - 2  # the start token before it, one generated after it
+    window = (context or _stated_context(connection, name)) - 2  # for the start token and one generated token
     if window < 1:
         raise InputError(f"a context of {window + 2} tokens leaves no room for a text: at least 3 are needed")
     words, ids = _fitting(PROBE, loaded, window)
     prompt = [start_token(loaded, tokenizer), *ids]
     style, as_ids = _style_of(connection, name, prompt)
+    # The same words as text and as ids must give the same tokens, or the tokenizer is another model's.
     as_text = connection.post(COMPLETIONS, request_body(style, name, words))
     try:
         alike = reads_alike(as_ids, as_text, style, prompt)
@@ -117,12 +128,12 @@ def open_endpoint_model(
 
 
 def score_endpoint_texts(model: EndpointModel, texts: Sequence[str]) -> list[TokenScores]:
-    """Score every text; see the module for what is sent.
+    """Score every text; the module docstring says what is sent.
 
     Raises:
-        InputError: a text without tokens, or longer than the model takes where no tokenizer cuts it into windows; an
-            answer without a finite log-probability for every token.
-        ResumableError: the endpoint gives no answer any more.
+        InputError: a text has no tokens, or is too long for the model and no tokenizer cuts it into windows; or an
+            answer lacks a finite log-probability for some token.
+        ResumableError: the endpoint has stopped answering.
     """
     if not texts:
         return []
@@ -146,7 +157,7 @@ def score_endpoint_texts(model: EndpointModel, texts: Sequence[str]) -> list[Tok
                 values[text] += values_of_tokens(answer, model.style, prompt)
         except NoLogprobs as error:
             raise InputError(f"endpoint model '{model.name}' returns for text number {text + 1} {error}") from error
-    return [_token_scores(model, its, text) for text, its in enumerate(values)]
+    return [_token_scores(model, of_text, text) for text, of_text in enumerate(values)]
 
 
 def load_of(model: EndpointModel, texts: Sequence[str]) -> Load:
@@ -160,17 +171,17 @@ def load_of(model: EndpointModel, texts: Sequence[str]) -> Load:
 
 
 def probe_score(scores: TokenScores) -> float:
-    """Mean log-probability of the probe text's tokens, nats: what is compared to see a model change."""
+    """Mean log-probability of the probe text's tokens, nats; if it changes, so has the model."""
     return scores.total / len(scores.logprobs)
 
 
 def probe_now(model: EndpointModel) -> float:
-    """``probe_score`` of a fresh answer."""
+    """``probe_score`` of a new answer from the server."""
     return probe_score(score_endpoint_texts(model, [PROBE])[0])
 
 
 def _prompts(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str | list[int]]]:
-    """(number of the text, prompt), in order; several of one text where the tokenizer cuts it into windows."""
+    """(number of the text, prompt), in order; a text that is cut into windows has several prompts."""
     if model.tokenizer is None or model.window is None:
         return [(i, (BEFORE_BLANK if text[:1].isspace() else BEFORE_TEXT) + text) for i, text in enumerate(texts)]
     start = start_token(model.tokenizer, model.name)
@@ -179,7 +190,7 @@ def _prompts(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str 
 
 
 def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, window: int) -> tuple[str, list[int]]:
-    """As many of the text's first words as fit into the window, one at least, and their tokens."""
+    """As many of the text's first words as fit into the window, at least one, and their tokens."""
     words = text.split(" ")
     for count in range(len(words), 0, -1):
         ids = tokenizer(" ".join(words[:count]), add_special_tokens=False)["input_ids"]
@@ -189,7 +200,7 @@ def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, window: int) -> tupl
 
 
 def _after_lead(model: EndpointModel, echoed: Echoed, lead: str, text: int) -> Sequence[object]:
-    """Values of the text's own tokens, those after the character that was put before it."""
+    """Values of the text's own tokens, without those of the character put before it."""
     tokens = model.leads[lead]
     if echoed.tokens[: len(tokens)] != tokens:
         raise InputError(
@@ -212,11 +223,9 @@ def _token_scores(model: EndpointModel, values: Sequence[object], text: int) -> 
 
 
 def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tuple[Style, dict[str, Any]]:
-    """The first style in which the server gives what is needed, and its answer to ``prompt``.
-
-    A text's tokens can be told apart in an echo only.
-    """
+    """The first style in which the server returns log-probabilities of a prompt, and its answer to ``prompt``."""
     found: list[str] = []
+    # For a text only an echo says which tokens the server made of it.
     for style in Style if not isinstance(prompt, str) else (Style.ECHO, Style.ECHO_AND_ONE):
         try:
             answer = connection.post(COMPLETIONS, request_body(style, name, prompt))
@@ -225,7 +234,7 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
             else:
                 values = values_of_tokens(answer, style, prompt)
         except Refusal as error:
-            if error.status == 404:
+            if error.status == 404:  # no such address or model: another style would not help
                 raise
             found.append(f"asked for {style}: {error}")
         except NoLogprobs as error:
@@ -243,7 +252,7 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
 
 
 def _tokens_of(connection: Connection, name: str, style: Style, lead: str) -> tuple[str, ...]:
-    """What the server makes of the character before a text."""
+    """The tokens that the server makes of the character put before a text."""
     try:
         answer = connection.post(COMPLETIONS, request_body(style, name, lead))
         tokens = values_of_text(answer, style, lead).tokens
@@ -257,7 +266,7 @@ def _tokens_of(connection: Connection, name: str, style: Style, lead: str) -> tu
 
 
 def _stated_context(connection: Connection, name: str) -> int:
-    """The most tokens that the model takes, as the server's list of models says it."""
+    """The context length in tokens, from the server's list of models."""
     try:
         listed = connection.get("/models").get("data")
     except Refusal:

@@ -1,8 +1,8 @@
-"""What an OpenAI-compatible server is asked for the log-probabilities of a prompt, and how its answer is read.
+"""Ask an OpenAI-compatible server for the log-probabilities of a prompt, and read its answer.
 
-Two styles are in use: ``echo`` with ``logprobs``, which gives the prompt back with its tokens (OpenAI's completions,
-vLLM, SGLang), and vLLM's ``prompt_logprobs``, which gives a table by token id for each position. The first token of a
-prompt has no probability in either.
+Two styles are in use: ``echo`` with ``logprobs``, which returns the prompt with its tokens (OpenAI's completions, vLLM,
+SGLang), and vLLM's ``prompt_logprobs``, which returns a table by token id for each position. In both, the first token
+of a prompt has no probability.
 """
 
 import math
@@ -19,14 +19,14 @@ INFINITE = -9998.0  # vLLM writes -9999 for minus infinity, which JSON cannot sa
 
 
 class Style(StrEnum):
-    """How a server is asked; some refuse to generate no token at all."""
+    """How a server is asked; some refuse to generate zero tokens."""
 
     ECHO = "echo"
     ECHO_AND_ONE = "echo, one token generated"
     PROMPT_LOGPROBS = "prompt_logprobs"
 
 
-# A temperature of 1, since some servers divide the prompt's logits by it too.
+# The temperature must be 1: some servers divide the prompt's logits by it too.
 _ASKED: Mapping[Style, Mapping[str, Any]] = {
     Style.ECHO: {"max_tokens": 0, "temperature": 1, "echo": True, "logprobs": 1},
     Style.ECHO_AND_ONE: {"max_tokens": 1, "temperature": 1, "echo": True, "logprobs": 1},
@@ -35,12 +35,12 @@ _ASKED: Mapping[Style, Mapping[str, Any]] = {
 
 
 class NoLogprobs(Exception):
-    """An answer without usable log-probabilities of the prompt; the message says what there was, after 'returns'."""
+    """An answer has no usable log-probabilities of the prompt; the message says what it has, to follow "returns"."""
 
 
 @dataclass(frozen=True)
 class Echoed:
-    """A prompt as the server read it: its tokens as the server writes them, and a value for each (null at first)."""
+    """A prompt as the server read it: its tokens as strings, and a value for each (None for the first)."""
 
     tokens: tuple[str, ...]
     values: tuple[object, ...]
@@ -52,10 +52,9 @@ def request_body(style: Style, model: str, prompt: str | Sequence[int]) -> dict[
 
 
 def values_of_tokens(answer: Mapping[str, Any], style: Style, prompt: Sequence[int]) -> Sequence[object]:
-    """Values of ``prompt[1:]``, as they came.
+    """Values of ``prompt[1:]``, unchecked.
 
-    Raises:
-        NoLogprobs: there are none, or not one for each token that was sent.
+    Raises NoLogprobs if there are none, or not one for each token sent.
     """
     choice = _choice(answer)
     stated = _stated_count(answer)
@@ -72,10 +71,9 @@ def values_of_tokens(answer: Mapping[str, Any], style: Style, prompt: Sequence[i
 
 
 def values_of_text(answer: Mapping[str, Any], style: Style, prompt: str) -> Echoed:
-    """The echo of a text that was sent as it is.
+    """The echo of a prompt sent as text.
 
-    Raises:
-        NoLogprobs: no echo with log-probabilities, or the echo of another text.
+    Raises NoLogprobs if there is no echo with log-probabilities, or the echo is of another text.
     """
     choice = _choice(answer)
     echoed = _prompt_part(choice, style, _stated_count(answer))
@@ -86,16 +84,25 @@ def values_of_text(answer: Mapping[str, Any], style: Style, prompt: str) -> Echo
 
 
 def reads_alike(as_ids: Mapping[str, Any], as_text: Mapping[str, Any], style: Style, prompt: Sequence[int]) -> bool:
-    """Whether the server makes of a text the very tokens that were also sent as ids, ``prompt`` after a start token.
+    """Whether the server tokenizes a text into the ids that were also sent.
 
-    It is free to put a start token of its own before the text.
+    Args:
+        as_ids: the server's answer to the ids.
+        as_text: its answer to the text.
+        style: how it was asked.
+        prompt: the ids sent: a start token and the text's tokens.
+
+    Raises:
+        NoLogprobs: an answer without log-probabilities of the prompt.
     """
+    # The server may put a start token of its own before the text, hence the one extra entry.
     count = len(prompt) - 1
     if style is Style.PROMPT_LOGPROBS:
         entries = _choice(as_text).get("prompt_logprobs")
         if not isinstance(entries, list) or not count <= len(entries) <= count + 1:
             return False
         pairs = list(zip(entries[-count:], prompt[1:], strict=True))
+        # Each table holds the prompt's own token, so a missing id means that the server read another token.
         return all(entry is None or (isinstance(entry, dict) and str(token) in entry) for entry, token in pairs)
     ours = _prompt_part(_choice(as_ids), style, len(prompt)).tokens[1:]
     theirs = _prompt_part(_choice(as_text), style, _stated_count(as_text)).tokens
@@ -119,14 +126,14 @@ def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _stated_count(answer: Mapping[str, Any]) -> int | None:
-    """How many tokens of a prompt the server says that it read; None if it does not say."""
+    """How many prompt tokens the server says it read; None if it does not say."""
     usage = answer.get("usage")
     stated = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
     return stated if isinstance(stated, int) else None
 
 
 def _prompt_part(choice: Mapping[str, Any], style: Style, count: int | None) -> Echoed:
-    """The prompt's tokens and values without a generated one after them; ``count`` of the prompt if that is known."""
+    """The prompt's tokens and values, without a generated one; ``count``: tokens of the prompt, if known."""
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
         raise NoLogprobs(f"no logprobs but {_named(choice)}")
@@ -136,7 +143,7 @@ def _prompt_part(choice: Mapping[str, Any], style: Style, count: int | None) -> 
     generated = 0 if style is Style.ECHO else 1
     if count is None:
         count = len(values) - generated
-    # A first value of null marks the prompt's first token; without it only the exact number shows that none is missing.
+    # A first value of null marks the prompt's first token; otherwise only the exact number shows that none is missing.
     first_is_null = bool(values) and values[0] is None
     if not (len(values) == count + generated or (first_is_null and count <= len(values) <= count + 1)):
         raise NoLogprobs(f"{len(values)} token_logprobs for a prompt of {count} tokens")
@@ -145,13 +152,13 @@ def _prompt_part(choice: Mapping[str, Any], style: Style, count: int | None) -> 
 
 def _entry(entry: object, token: int) -> object:
     """The value of ``token`` in a table by token id."""
-    its = entry.get(str(token)) if isinstance(entry, dict) else None
-    if its is None:
+    value = entry.get(str(token)) if isinstance(entry, dict) else None
+    if value is None:
         raise NoLogprobs(f"prompt_logprobs without the token {token} that was sent")
-    return its.get("logprob") if isinstance(its, dict) else its
+    return value.get("logprob") if isinstance(value, dict) else value
 
 
 def _named(content: Mapping[str, Any]) -> str:
-    """What there is instead: the names of what is not null."""
+    """For errors: the names of the entries that are not null."""
     names = sorted(str(name) for name, value in content.items() if value is not None)
     return ", ".join(names[:8]) or "nothing"

@@ -1,4 +1,4 @@
-"""Requests to an OpenAI-compatible server: paced, several in flight, tried again with growing waits."""
+"""Requests to an OpenAI-compatible server: rate-limited, concurrent, retried with exponential backoff."""
 
 import os
 import random
@@ -23,7 +23,7 @@ LONGEST_QUOTE = 200
 
 
 class Refusal(InputError):
-    """The server will not answer this request, however long one waits; ``status`` is HTTP's."""
+    """The server refuses this request, so a retry would not help; ``status`` is the HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -32,20 +32,20 @@ class Refusal(InputError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where models are served and how fast they may be asked. It holds no secret: the key stays in the environment.
+    """Where models are served and how fast to ask. It contains no secret: the key stays in the environment.
 
     Attributes:
-        url: the address below which /completions lies, such as https://host/v1.
+        url: address to which /completions is appended, such as https://host/v1.
         key_variable: name of the environment variable that holds the API key; None: no key is sent.
-        requests_per_minute: at most; None: as fast as answers come.
+        requests_per_minute: upper limit; None: no limit.
         concurrency: requests in flight at once.
         timeout: seconds of silence after which a request is given up.
-        max_tries: of one request, the first included.
-        first_wait: seconds before the second try, give or take half; they double with every try, up to a minute.
+        max_tries: tries of one request, the first included.
+        first_wait: seconds before the second try, give or take half; doubled with every try, up to a minute.
 
     Raises:
-        InputError: an address that is none or holds a secret, the key itself for its variable's name, or a number that
-            is not positive.
+        InputError: the address is invalid or contains a secret, the key itself is given instead of its variable's
+            name, or a number is not positive.
     """
 
     url: str
@@ -70,7 +70,7 @@ class Endpoint:
             raise InputError(f"the endpoint's address is none{self._said(repr(self.url))}")
         if self.base.endswith("/completions"):
             raise InputError(f"'{self.url}' is the address of a call: leave out what follows /v1")
-        # A wrong name may be the key itself, and so is not repeated.
+        # An invalid name may be the key itself, so the message does not quote it.
         if self.key_variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable):
             raise InputError("the API key is given by the name of an environment variable that holds it, not as it is")
         for what in ("requests_per_minute", "concurrency", "timeout", "max_tries", "first_wait"):
@@ -79,16 +79,16 @@ class Endpoint:
                 raise InputError(f"the endpoint's {what.replace('_', ' ')} is {value}: it must be above 0")
 
     def _said(self, what: object) -> str:
-        """What is wrong and what to do; nothing of the address where it may hold a password."""
+        """What is wrong and what to do; the address is not quoted if it may contain a password."""
         return f"{'' if '@' in self.url else f' ({what})'}: give one like https://host/v1"
 
     @property
     def base(self) -> str:
-        """The address without a slash at its end."""
+        """The address without a trailing slash."""
         return self.url.rstrip("/")
 
     def key(self) -> str | None:
-        """The API key. Raises InputError if its variable is not set or holds what no header can."""
+        """The API key. Raises InputError if its variable is not set, or its value cannot be sent in a header."""
         if self.key_variable is None:
             return None
         key = os.environ.get(self.key_variable, "").strip()
@@ -100,7 +100,7 @@ class Endpoint:
 
 
 class Connection:
-    """An open way to an endpoint; threads share it. Close it, or use it as a context."""
+    """An open connection to an endpoint, shared by threads. Close it, or use it as a context manager."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -117,33 +117,33 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         self._client.close()
 
     def post_all(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """``post`` of every body, several in flight; answers in the bodies' order."""
+        """``post`` every body, several in flight at once; answers come in the order of the bodies."""
         self._pace.start()
         with ThreadPoolExecutor(self.endpoint.concurrency) as threads:
             answers = [threads.submit(self.post, path, body) for body in bodies]
             try:
                 return [answer.result() for answer in answers]
-            except BaseException:  # an interruption too: leaving the block waits for what is in flight only
+            except BaseException:  # an interrupt too: cancel the rest, so that only requests in flight are waited for
                 self._pace.stop()
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON object that the server answers to ``body``.
+        """The JSON object that the server returns for ``body``.
 
         Raises:
-            Refusal: the server will not answer this request.
+            Refusal: the server refuses this request.
             InputError: nothing listens at the address, or the key is refused.
-            ResumableError: no whole answer after all tries.
+            ResumableError: no complete answer after all tries.
         """
         return self._ask("POST", path, body)
 
     def get(self, path: str) -> dict[str, Any]:
-        """As ``post``, without a body."""
+        """Like ``post``, without a body."""
         return self._ask("GET", path, None)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Connection:
             try:
                 response = self._client.request(method, f"{self.endpoint.base}{path}", json=body)
             except httpx2.ConnectError as error:
-                if not self._answered:
+                if not self._answered:  # a wrong address; later it is a server that is down for a while
                     raise InputError(
                         f"nothing answers at '{self.endpoint.base}' ({error}): is the server up and the address right?"
                     ) from error
@@ -178,7 +178,7 @@ class Connection:
         )
 
     def _answer(self, response: httpx2.Response) -> dict[str, Any] | None:
-        """The JSON object; None for a body that is not whole."""
+        """The JSON object; None for a body that is incomplete."""
         status = response.status_code
         if status in (401, 403):
             has = "refuses the API key" if self._key else "wants an API key, and none was given"
@@ -195,7 +195,7 @@ class Connection:
         return content if isinstance(content, dict) else None
 
     def _honour_retry_after(self, response: httpx2.Response) -> None:
-        """Hold every thread for as long as the server asks for."""
+        """Hold all threads for as long as the server asks."""
         asked = _retry_after(response.headers.get("retry-after"))
         if asked is None:
             return
@@ -207,7 +207,7 @@ class Connection:
         self._pace.hold(asked)
 
     def _quoted(self, response: httpx2.Response) -> str:
-        """What the server says of its error, cut, without the key; empty if nothing."""
+        """The server's own error message, shortened and without the key; "" if there is none."""
         try:
             content = response.json()
             error = content.get("error", content) if isinstance(content, dict) else content
@@ -215,13 +215,14 @@ class Connection:
         except ValueError:
             said = response.text
         said = " ".join(said.split()).rstrip(".")
+        # Some servers quote the key they were sent.
         if self._key:
             said = said.replace(self._key, "***")
         return f": {said[:LONGEST_QUOTE]}" if said else ""
 
 
 class _Pace:
-    """Turns of all threads, ``per_minute`` at most, evenly spaced; held back as a whole when the server asks for it."""
+    """Evenly spaced turns for all threads, at most ``per_minute``; all are held back when the server asks."""
 
     def __init__(self, per_minute: float | None) -> None:
         self._gap = 60.0 / per_minute if per_minute else 0.0
@@ -238,12 +239,12 @@ class _Pace:
         self.rest(turn - now)
 
     def rest(self, seconds: float) -> None:
-        """Wait, unless all work was stopped, which ends this thread's."""
+        """Wait. Raises ResumableError as soon as all work is stopped."""
         if self._stopped.wait(max(0.0, seconds)):
             raise ResumableError("stopped with the other requests")
 
     def hold(self, seconds: float) -> None:
-        """No turn for anybody for so long."""
+        """Give no thread a turn for this long."""
         with self._lock:
             self._next = max(self._next, time.monotonic() + seconds)
 
@@ -257,6 +258,7 @@ class _Pace:
 
 
 def _jitter() -> float:
+    # So that threads that failed together do not all retry at the same moment.
     return random.uniform(0.5, 1.5)
 
 

@@ -10,12 +10,18 @@ from heldin.models.loading import LanguageModel
 def sample_texts(
     lm: LanguageModel, count: int, *, seed: int, temperature: float = 1.0, max_tokens: int = 128, prompt: str = ""
 ) -> list[str]:
-    """Sample ``count`` texts, each of at most ``max_tokens`` new tokens, ended by the end-of-text token.
+    """Sample texts, without top-k or top-p, each up to the end-of-text token.
 
-    Sampling is plain: no top-k, no top-p. The prompt is not part of what is returned.
+    Args:
+        lm: the model.
+        count: number of texts.
+        seed: of the sampling.
+        temperature: of the sampling; 1: the model's own distribution.
+        max_tokens: most new tokens of a text.
+        prompt: what each text continues; it is not part of the result.
 
     Raises:
-        InputError: a temperature that is not positive, or a prompt that leaves no room in the model's context.
+        InputError: the temperature is not positive, or the prompt leaves no room in the model's context.
     """
     if temperature <= 0:
         raise InputError(f"temperature is {temperature}: it must be positive")
@@ -23,6 +29,7 @@ def sample_texts(
     room = lm.context - len(ids)
     if room < 1:
         raise InputError(f"the prompt has {len(ids)} tokens and the context of '{lm.name}' is {lm.context}: shorten it")
+    # Drawn on the CPU, so that a seed gives the same draws on every device.
     generator = torch.Generator(device="cpu").manual_seed(seed)
     tokens = torch.tensor([ids] * count, device=lm.device)  # (count, L)
     ended = torch.zeros(count, dtype=torch.bool)

@@ -1,7 +1,7 @@
-"""Load a causal language model and its tokenizer safely, or say in one line why not.
+"""Load a causal language model and its tokenizer safely, or say in one line why that fails.
 
-Weights are read from safetensors only and no code that comes with a model is run. A LoRA adapter folder is loaded onto
-its base model and merged.
+Weights are read only from safetensors, and no code that comes with a model is run. A LoRA adapter is loaded onto its
+base model and merged.
 """
 
 import contextlib
@@ -31,7 +31,14 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A model with its tokenizer. ``fingerprint`` names the exact weights, so that scores can be cached under it."""
+    """A model with its tokenizer.
+
+    Attributes:
+        model: in evaluation mode.
+        tokenizer: the model's own.
+        name: hub name or folder, for messages.
+        fingerprint: identifies the exact weights, so that scores can be cached under it.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -40,7 +47,7 @@ class LanguageModel:
 
     @property
     def context(self) -> int:
-        """The most tokens that one forward pass takes."""
+        """Most tokens of one forward pass."""
         return context_length(self.model.config)
 
     @property
@@ -60,12 +67,12 @@ class LanguageModel:
 
 
 def default_device() -> torch.device:
-    """The GPU where there is one, else the CPU."""
+    """The GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def context_length(config: Any) -> int:
-    """The most tokens that a model of this config takes. Raises InputError where the config does not say."""
+    """Context length in tokens of a model with this config. Raises InputError if the config does not say."""
     for key in ("max_position_embeddings", "n_positions", "n_ctx"):
         length = getattr(config, key, None)
         if isinstance(length, int) and length > 0:
@@ -74,7 +81,7 @@ def context_length(config: Any) -> int:
 
 
 def start_token(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
-    """The beginning-of-text token, else the end-of-text token, as GPT-style models were trained with."""
+    """The beginning-of-text token, else the end-of-text token, with which GPT-style models were trained."""
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)
@@ -92,13 +99,13 @@ def load_language_model(
 
     Args:
         name: hub name or folder; the folder may hold a LoRA adapter.
-        device: where to; the GPU where there is one if None.
+        device: where to put it; None: the GPU if there is one.
         dtype: of the weights.
         revision: branch, tag or commit on the hub.
 
     Raises:
-        InputError: no such folder, no weights, pickled weights only, incomplete weights, no tokenizer, or a tokenizer
-            that does not fit the model or yields no tokens.
+        InputError: there is no such folder, or it has no weights, only pickled ones or incomplete ones; or there is no
+            tokenizer, or it does not fit the model or yields no tokens.
     """
     folder = Path(name)
     if (folder / "adapter_config.json").is_file():
@@ -112,11 +119,12 @@ def load_language_model(
                 revision=revision,
                 use_safetensors=True,
                 trust_remote_code=False,
-                ignore_mismatched_sizes=True,  # they are refused below, in words
+                ignore_mismatched_sizes=True,  # refused below, with a readable message
                 output_loading_info=True,
             )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
             raise InputError(f"cannot load model '{name}': {_first_sentence(error)}") from error
+    # Tied weights are saved once, so transformers reports their second name as missing.
     missing = sorted(set(report["missing_keys"]) - set(getattr(model, "all_tied_weights_keys", None) or ()))
     if missing or report["mismatched_keys"]:
         wrong = (missing or sorted(map(str, report["mismatched_keys"])))[0]
@@ -132,17 +140,16 @@ def load_language_model(
 
 
 def require_model(name: str) -> None:
-    """Find out, before work is done that needs it later, whether a hub name or folder leads to a model at all.
+    """Check, before any work that needs it later, that there is a model under a hub name or in a folder.
 
-    A hub name is asked for once, without the retries of a download.
-
-    Raises InputError if there is no config of a model there, or a folder without weights that may be loaded.
+    Raises InputError if there is no model config, or the folder has no weights that may be loaded.
     """
     folder = Path(name)
     if (folder / "adapter_config.json").is_file():
         return
     _require_folder_or_hub_name(name)
     if not folder.is_dir() and not isinstance(try_to_load_from_cache(name, "config.json"), str):
+        # One request: a download would retry for minutes before it fails.
         try:
             HfApi().model_info(name, timeout=_HUB_SECONDS)
         except (OSError, ValueError, HTTPError) as error:
@@ -169,15 +176,15 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
 
 
 def same_tokens(a: PreTrainedTokenizerBase | None, b: PreTrainedTokenizerBase | None) -> bool:
-    """Whether two tokenizers have the same vocabulary, so that a mean over tokens is over the same things.
+    """Whether two tokenizers have the same vocabulary, so that means over tokens can be compared.
 
-    None, a tokenizer that is not known, is not the same as any.
+    None stands for an unknown tokenizer, which equals no other.
     """
     return a is not None and b is not None and bool(a.get_vocab() == b.get_vocab())
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary: int) -> None:
-    """Refuse a tokenizer that yields no tokens, only unknown ones, or ids that the model has no embedding for."""
+    """Raises InputError for a tokenizer that yields no tokens, only unknown ones, or ids without an embedding."""
     ids = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
     if not ids or set(ids) == {tokenizer.unk_token_id}:
         found = "no tokens" if not ids else "only unknown tokens"
@@ -194,11 +201,12 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary
 
 
 def check_causal(model: PreTrainedModel, name: str) -> None:
-    """Refuse a model in which a later token moves an earlier prediction.
+    """Raises InputError for a model in which a later token changes an earlier prediction.
 
-    Its log-probabilities would be of texts that it has already read, and under private training the gradient of one
-    unit would depend on the padding that others bring. BERT and its kin load as such unless ``is_decoder`` is set.
+    BERT-like models load as such a model unless ``is_decoder`` is set.
     """
+    # The model would score texts that it has already read; under private training the gradient of one unit would also
+    # depend on the padding that other units cause.
     vocabulary = model.get_input_embeddings().weight.shape[0]
     ids = torch.arange(1, _CAUSAL_PROBE + 1, device=model.device)[None] % vocabulary
     other = ids.clone()
@@ -206,7 +214,7 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
     with torch.no_grad():
         one, two = (model(input_ids=x, use_cache=False).logits[0, :-1].float() for x in (ids, other))
     moved, scale = float((one - two).abs().max()), float(one.abs().max())
-    if moved > 1e-5 * scale:  # causal models give the very same numbers; so much is left to rounding
+    if moved > 1e-5 * scale:  # a causal model gives the same numbers up to rounding
         raise InputError(
             f"'{name}' ({type(model).__name__}) is not a causal language model: changing the last token of a text moved"
             f" an earlier prediction by {moved:.2g}; a BERT-like model needs is_decoder: true in its config.json, and"
@@ -215,12 +223,12 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
 
 
 def fingerprint_folder(folder: Path) -> str:
-    """Hash of everything in a model folder that shapes its predictions, the chat template among it."""
+    """Hash of everything in a model folder that affects its predictions, including the chat template."""
     return text_sha256(*(part for p in fingerprinted_files(folder) for part in (p.name, file_sha256(p))))
 
 
 def fingerprinted_files(folder: Path) -> list[Path]:
-    """The files of a model folder that its fingerprint covers."""
+    """The files of a model folder that go into its fingerprint."""
     files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".json", ".txt", ".model", ".jinja"})
     return [p for p in files if p.name not in {"generation_config.json", "README.md"}]
 
@@ -273,7 +281,7 @@ def _require_safe_weights(folder: Path) -> None:
 
 
 def _commit(name: str, revision: str | None) -> str:
-    """The commit that a hub name and revision led to: its files lie in the cache under that name."""
+    """The commit to which a hub name and revision resolved: the cache keeps files under its hash."""
     commit = extract_commit_hash(cached_file(name, "config.json", revision=revision), None)
     if not commit:
         raise InputError(f"cannot tell which version of '{name}' was loaded; download it to a folder and name that")
@@ -287,7 +295,7 @@ def _first_sentence(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep notices and bars of transformers and peft off the terminal; what matters of them we check and say."""
+    """Keep notices and bars of transformers and peft off the terminal; what matters is checked and reported here."""
     from transformers.utils import logging as transformers_logging
 
     logger = logging.getLogger("transformers")

@@ -1,9 +1,9 @@
-"""Token log-probabilities of texts under a causal language model, with next to no padding.
+"""Token log-probabilities of texts under a causal language model, with little padding.
 
-The rule for what is scored, the same for every model: the whole text, tokenized without special tokens and cut into
-consecutive windows of at most ``context`` tokens; before each window stands the start token, so that its first token
-has a probability too; the end-of-text token is not scored. Two models thus score the same characters, whatever their
-tokenizers and contexts.
+What is scored is the same for every model: the whole text, tokenized without special tokens and cut into consecutive
+windows of at most ``context`` tokens. The start token precedes each window, so that its first token has a probability
+too; the end-of-text token is not scored. Two models thus score the same characters, whatever their tokenizers and
+contexts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +20,12 @@ from heldin.models.token_scores import TokenScores
 
 MAX_PADDING = 0.05
 LOGITS_PER_BATCH = {"cpu": 2**22, "cuda": 2**30}
-LOGITS_PER_CHUNK = {False: 2**18, True: 2**28}  # by whether on a GPU
+LOGITS_PER_CHUNK = {False: 2**18, True: 2**28}  # key: whether on a GPU
 
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of a text that one forward pass takes: which text, and the piece's tokens without the start token."""
+    """A piece of a text for one forward pass: the text's number, and the piece's tokens without the start token."""
 
     text: int
     tokens: list[int]
@@ -47,8 +47,7 @@ def score_texts(
         advance: called with the number of tokens done, after every batch.
 
     Raises:
-        InputError: a text that the tokenizer makes no tokens of (names its position), or a log-probability that is not
-            finite.
+        InputError: a text has no tokens (the message gives its number), or a log-probability is not finite.
     """
     if not texts:
         return []
@@ -68,11 +67,11 @@ def score_texts(
 
 
 def batches_by_length(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:
-    """Group indices so that no row is padded by more than 5 % and no batch holds more than ``max_tokens`` with padding.
+    """Group indices so that no row is padded by more than 5 % and no batch has more than ``max_tokens`` with padding.
 
     A single row longer than ``max_tokens`` is a batch of its own.
     """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])  # longest first: a batch's first row is its longest
     batch: list[int] = []
     for i in order:
         longest = lengths[batch[0]] if batch else lengths[i]
@@ -85,7 +84,7 @@ def batches_by_length(lengths: Sequence[int], *, max_tokens: int) -> Iterator[li
 
 
 def cut_into_windows(encoded: Sequence[Sequence[int]], context: int) -> Iterator[Window]:
-    """Texts' tokens in consecutive windows of at most ``context``. Raises InputError for a text without tokens."""
+    """Cut token ids of texts into windows of at most ``context``. Raises InputError for a text without tokens."""
     for text, ids in enumerate(encoded):
         if not ids:
             raise InputError(f"text number {text + 1} has no tokens: remove texts of blanks or unknown characters")
@@ -98,14 +97,14 @@ def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool) -> 
     """Arrays of shape (1 or 3, n) per window: log-probabilities, and with ``moments`` mean and deviation."""
     longest = max(map(len, windows))
     start = lm.start_token
-    # Padding stands to the right of a causal model's text and so changes nothing to its left: no mask is needed.
+    # Padding on the right of a causal model's text changes nothing to its left, so no mask is needed.
     inputs = torch.tensor([[start, *w[:-1]] + [start] * (longest - len(w)) for w in windows])  # (B, L)
     targets = torch.tensor([w + [start] * (longest - len(w)) for w in windows])  # (B, L)
     logits = lm.model(input_ids=inputs.to(lm.device), use_cache=False).logits.flatten(0, 1)  # (B*L, V)
-    # In chunks that stay in a CPU's cache: one pass over memory in place of several.
+    # In chunks that fit into a CPU's cache, so that main memory is read once and not several times.
     rows = max(1, LOGITS_PER_CHUNK[lm.device.type == "cuda"] // logits.shape[1])
     chunks = zip(torch.split(logits, rows), torch.split(targets.to(lm.device).flatten(), rows), strict=True)
-    scored = torch.cat([_score_rows(part.float(), its, moments) for part, its in chunks], dim=1)  # (1 or 3, B*L)
+    scored = torch.cat([_score_rows(part.float(), wanted, moments) for part, wanted in chunks], dim=1)  # (1 or 3, B*L)
     values = scored.view(len(scored), len(windows), longest).cpu().numpy()
     return [values[:, i, : len(w)] for i, w in enumerate(windows)]
 
@@ -117,6 +116,7 @@ def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool) -> t
         logprobs = logits.log_softmax(-1)
         probabilities = logprobs.exp()
         mean = torch.einsum("nv,nv->n", probabilities, logprobs)
+        # In place, to save memory: the log-probabilities are not used again.
         squares = logprobs.sub_(mean[:, None]).square_()
         columns += [mean, torch.einsum("nv,nv->n", probabilities, squares).sqrt()]
     return torch.stack(columns)

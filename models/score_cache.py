@@ -1,6 +1,6 @@
-"""Token scores kept on disk per (model, text), so that scoring again costs nothing and a killed run goes on.
+"""Token scores on disk by (model, text), so that scoring again costs nothing and a killed run can continue.
 
-One SQLite file; each chunk of texts is one transaction, so a kill loses at most the chunk in work.
+One SQLite file; each chunk of texts is one transaction, so a killed run loses at most one chunk.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from heldin.models.logprobs import score_texts
 from heldin.models.token_scores import TokenScores
 
 CHUNK = 512
-RULE_VERSION = "1"  # of what is scored; raise it when models.logprobs scores something else
+RULE_VERSION = "1"  # increase it when models.logprobs scores anything else: old scores are then ignored
 
 ScoredModel = LanguageModel | EndpointModel
 
@@ -50,24 +50,24 @@ class ScoreCache:
         moments: bool = False,
         advance: Callable[[int], object] | None = None,
     ) -> list[TokenScores]:
-        """Scores of ``texts`` under ``lm``, in order; only texts not seen before are run through the model.
+        """Scores of ``texts`` under ``lm``, in order; only texts without saved scores are run through the model.
 
         Args:
-            lm: the model; its fingerprint is the cache's key.
+            lm: the model; its fingerprint is part of the cache's key.
             texts: any number.
             moments: also mean and deviation over the vocabulary (see ``TokenScores``).
             advance: called with the number of texts done.
 
         Raises:
-            InputError: as ``score_texts``; moments of a model behind an endpoint, which gives none.
+            InputError: for the reasons of ``score_texts``, or if moments are asked of a model behind an endpoint.
         """
         keys = [_key(text) for text in texts]
         found = {key: self._read(lm.fingerprint, key, moments) for key in set(keys)}
         missing = {key: text for key, text in zip(keys, texts, strict=True) if found[key] is None}
         if advance:
             advance(len(texts) - len(missing))
-        # Long texts last would leave ragged chunks: sorting by length keeps padding low inside every chunk.
-        # An endpoint gets the longest first, so that one too long for it is told before the others are paid for.
+        # Sorting by length keeps padding low inside every chunk. An endpoint gets the longest texts first, so that one
+        # that is too long is reported before the others are paid for.
         todo = sorted(missing, key=lambda key: len(missing[key]), reverse=isinstance(lm, EndpointModel))
         size = lm.chunk if isinstance(lm, EndpointModel) else CHUNK
         for start in range(0, len(todo), size):
@@ -87,7 +87,7 @@ class ScoreCache:
         return [s for key in keys if (s := found[key]) is not None]
 
     def missing(self, lm: ScoredModel, texts: Sequence[str]) -> list[str]:
-        """Those of ``texts`` whose plain scores are not kept yet, each once."""
+        """Those of ``texts`` without saved plain scores, each once."""
         return [t for t in dict.fromkeys(texts) if self._read(lm.fingerprint, _key(t), moments=False) is None]
 
     def _read(self, fingerprint: str, key: bytes, moments: bool) -> TokenScores | None:

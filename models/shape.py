@@ -1,4 +1,4 @@
-"""Shape of the tiny model that is pre-trained where none can be fetched."""
+"""Shape of the tiny model that is pre-trained when none can be downloaded."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

@@ -1,4 +1,4 @@
-"""A tiny GPT-Neo and its tokenizer from scratch: the offline base and reference model, before any training."""
+"""A tiny GPT-Neo and its tokenizer, made from scratch: the offline base and reference model before training."""
 
 from collections.abc import Iterable
 
@@ -14,10 +14,9 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer (the GPT-2 kind) on ``texts``; deterministic.
+    """Train a byte-level BPE tokenizer (as GPT-2's) on ``texts``; deterministic.
 
-    Raises:
-        InputError: a vocabulary below 257 (256 bytes and the end-of-text token).
+    Raises InputError for a vocabulary below 257 (256 bytes and the end-of-text token).
     """
     if vocabulary < 257:
         raise InputError(f"vocabulary is {vocabulary}: byte-level BPE needs at least 257 tokens")
@@ -37,7 +36,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
 
 
 def new_tiny_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> GPTNeoForCausalLM:
-    """A GPT-Neo with random weights from ``seed``, without dropout, its embeddings tied as in the released models."""
+    """A GPT-Neo with random weights from ``seed``, no dropout, and tied embeddings as in the released models."""
     if shape.hidden % shape.heads or shape.layers < 1:
         raise InputError(
             f"a model of {shape.layers} layers, hidden {shape.hidden}, heads {shape.heads} cannot be built"
@@ -57,6 +56,7 @@ def new_tiny_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: i
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
+    # Weights are drawn from the global generator, which the caller should find as it was.
     state = torch.get_rng_state()
     torch.manual_seed(seed)
     model = GPTNeoForCausalLM(config)

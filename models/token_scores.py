@@ -1,4 +1,4 @@
-"""Scores of one text's tokens: what a model says of a text, as plain arrays."""
+"""Scores of one text's tokens under a model, as plain arrays."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class TokenScores:
     Attributes:
         logprobs: log p(x_t | x_<t), shape (n,).
         means: mean of log p(z | x_<t) over z drawn from the model, shape (n,), or None if not asked for.
-        deviations: its standard deviation, shape (n,), or None.
+        deviations: standard deviation of the same, shape (n,), or None.
     """
 
     logprobs: NDArray[np.float32]
