@@ -17,7 +17,7 @@ from heldin.corpus.split import UserFilter
 Documents = Literal["fresh", "training"]
 
 
-def _one_of(names: Iterable[str]) -> WithJsonSchema:
+def one_of(names: Iterable[str]) -> WithJsonSchema:
     """The choices, for the reference and for editors; a validator refuses any other name and lists them."""
     return WithJsonSchema({"type": "string", "enum": list(names)})
 
@@ -76,11 +76,11 @@ Reference = Annotated[
 class AttackConfig(Section):
     """Which attacks to run, and the settings of the attacker's dials."""
 
-    names: tuple[Annotated[str, _one_of(ATTACKS)], ...] = tuple(ATTACKS)
+    names: tuple[Annotated[str, one_of(ATTACKS)], ...] = tuple(ATTACKS)
     """Attacks to run."""
-    primary: Annotated[str, _one_of(ATTACKS)] = "likelihood-ratio"
+    primary: Annotated[str, one_of(ATTACKS)] = "likelihood-ratio"
     """The attack that leads; one of ``names``."""
-    aggregations: tuple[Annotated[str, _one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
+    aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to make one score of a user's texts; the first leads."""
     max_characters: int = Field(4000, ge=1)
     """Characters of a text that are scored, from its beginning."""

@@ -16,6 +16,9 @@ def config(
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema, for editors.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in docs/configuration.md.")] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="The keys of a file for heldin audit --config instead of a run's.")
+    ] = False,
     init: Annotated[
         str | None,
         typer.Option(
@@ -35,21 +38,26 @@ def config(
         raise InputError("one of --schema, --markdown, --init, --csv and --json at a time")
     if section and (schema or init):
         raise InputError("--schema and --init are for the whole file: leave the section out")
+    if audit and init is not None:
+        raise InputError("--init writes files for heldin run: leave --audit out")
     if to is not None and init is None:
         raise InputError("--to says where --init KIND writes: name a kind, such as --init none")
     if init is not None:
         _start(init, to, json)
         return
+    from heldin.jobs import config_reference as reference
+    from heldin.jobs.checkpoint.config import CheckpointConfig
+    from heldin.jobs.config import RunConfig
+
+    model = CheckpointConfig if audit else RunConfig
     if schema:
         from heldin.jobs.config_schema import file_schema
 
-        typer.echo(json_text(file_schema()))
+        typer.echo(json_text(file_schema(model, "An audit by heldin" if audit else "A run of heldin")))
         return
-    found = blocks_at(section) if section else blocks()
-    from heldin.jobs import config_reference as reference
-
+    found = blocks_at(section, model) if section else blocks(model)
     if markdown:
-        typer.echo(reference.markdown(found))
+        typer.echo(reference.markdown(found, reference.AUDIT_PAGE if audit else reference.RUN_PAGE))
         return
     width = min(reference.WIDTH, shutil.get_terminal_size().columns)
     sections = [block.as_dict() for block in found]

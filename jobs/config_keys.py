@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from heldin.base.errors import InputError
 from heldin.jobs.config import EXTENDS, RunConfig
@@ -61,21 +62,21 @@ class Block:
         return asdict(self)
 
 
-def blocks() -> list[Block]:
+def blocks(config: type[BaseModel] = RunConfig) -> list[Block]:
     """Every section and kind of section of a config, in its order."""
-    schema = RunConfig.model_json_schema()
+    schema = config.model_json_schema()
     found = list(_blocks(schema, _Place("", "required"), schema))
     extends = Key("extends", "path", required=False, default="none", default_alone=None, meaning=EXTENDS)
     return [replace(found[0], keys=(found[0].keys[0], extends, *found[0].keys[1:])), *found[1:]]
 
 
-def blocks_at(name: str) -> list[Block]:
+def blocks_at(name: str, config: type[BaseModel] = RunConfig) -> list[Block]:
     """Those of a section and of what is in it, or the one block of a key with that key alone.
 
     Raises:
         InputError: no such section or key; the nearest is named.
     """
-    everything = blocks()
+    everything = blocks(config)
     plain = name.replace("[]", "")
     inside = [b for b in everything if f"{_plain(b.name)}.".startswith(f"{plain}.")]
     if inside:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from heldin.jobs.config_keys import Block, Key
 
 WIDTH = 100
-_INTRODUCTION = """\
+RUN_PAGE = """\
 # Configuration
 
 A run is one YAML file: `heldin run FILE`. This page lists every key; it is made by `heldin config --markdown`, and a
@@ -39,9 +39,18 @@ def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
     return found
 
 
-def markdown(blocks: Sequence[Block]) -> str:
-    """The page."""
-    parts = [_INTRODUCTION]
+AUDIT_PAGE = """\
+# Configuration of an audit
+
+`heldin audit --config FILE` reads these keys; options that are given too win. This page lists every key; it is made by
+`heldin config --audit --markdown`, and a test holds it to the code. What holds for every file stands in
+[configuration.md](configuration.md).
+"""
+
+
+def markdown(blocks: Sequence[Block], introduction: str = RUN_PAGE) -> str:
+    """The page, after its introduction."""
+    parts = [introduction]
     for block in blocks:
         name = f"`{block.name}`" if block.name else "The file"
         kinds = f", kind {' or '.join(f'`{kind}`' for kind in block.kinds)}" if block.kinds else ""

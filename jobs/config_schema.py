@@ -2,24 +2,26 @@
 
 from typing import Any
 
+from pydantic import BaseModel
+
 from heldin.jobs.config import EXTENDS, RunConfig
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PARTIAL = "InFilesThatExtend"
 
 
-def file_schema() -> dict[str, Any]:
+def file_schema(config: type[BaseModel] = RunConfig, title: str = "A run of heldin") -> dict[str, Any]:
     """The schema of a file: a whole config, or, below ``extends``, the part of one that differs.
 
     In such a part nothing is required, since what it leaves out stands in the other file.
     """
-    whole = RunConfig.model_json_schema()
+    whole = config.model_json_schema()
     partial = _relaxed(whole)
     definitions = {f"{name}{_PARTIAL}": content for name, content in partial.pop("$defs").items()}
     partial["properties"]["extends"] = {"type": "string", "title": "Extends", "description": EXTENDS}
     return {
         "$schema": DIALECT,
-        "title": "A run of heldin",
+        "title": title,
         "$defs": {**whole.pop("$defs"), **definitions},
         "if": {"type": "object", "required": ["extends"]},
         "then": partial,

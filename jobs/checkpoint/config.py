@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from heldin.attacks.config import AttackConfig
+from heldin.attacks.config import AttackConfig, one_of
+from heldin.attacks.protocol import AGGREGATIONS
+from heldin.attacks.statistics import ATTACKS
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.config_errors import checked
@@ -14,9 +16,10 @@ from heldin.base.section import ExpandedName, ExpandedPath, Section
 from heldin.bounds.claims import parse_claim, plan_claim
 from heldin.bounds.verdict import Assignment
 from heldin.corpus.sources.rows import Columns
-from heldin.jobs.checkpoint.audit import CheckpointAudit
-from heldin.jobs.checkpoint.endpoint import Remote
-from heldin.models.endpoint_client import Endpoint
+
+if TYPE_CHECKING:  # the models behind these load torch, and a reference of keys needs none
+    from heldin.jobs.checkpoint.audit import CheckpointAudit
+    from heldin.jobs.checkpoint.endpoint import Remote
 
 
 class EndpointConfig(Section):
@@ -43,8 +46,11 @@ class EndpointConfig(Section):
     max_tokens_sent: int | None = Field(None, ge=0)
     """Refuse an audit that would send more."""
 
-    def remote(self) -> Remote:
+    def remote(self) -> "Remote":
         """How the target is reached. Raises InputError for an address that is none."""
+        from heldin.jobs.checkpoint.endpoint import Remote
+        from heldin.models.endpoint_client import Endpoint
+
         pace = self.model_dump(include={"requests_per_minute", "concurrency", "timeout", "max_tries"})
         return Remote(
             Endpoint(self.url, self.api_key_env, **pace),
@@ -57,6 +63,31 @@ class EndpointConfig(Section):
 
 def _several(value: object) -> object:
     return (value,) if isinstance(value, str) else value
+
+
+class CheckpointAttacks(Section):
+    """Which attacks, and what is scored of a text."""
+
+    names: tuple[Annotated[str, one_of(ATTACKS)], ...] = tuple(ATTACKS)
+    """Attacks to run."""
+    primary: Annotated[str, one_of(ATTACKS)] = "likelihood-ratio"
+    """The attack that leads; one of ``names``."""
+    aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
+    """Ways to make one score of a user's texts; the first leads."""
+    max_characters: int = Field(4000, ge=1)
+    """Characters of a text that are scored, from its beginning."""
+
+    @model_validator(mode="after")
+    def _known(self) -> "CheckpointAttacks":
+        try:
+            self.config(None)
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+        return self
+
+    def config(self, reference: str | None) -> AttackConfig:
+        """As a run has it, with this leading reference."""
+        return AttackConfig(**self.model_dump(), reference=reference)
 
 
 class CheckpointConfig(Section):
@@ -95,8 +126,8 @@ class CheckpointConfig(Section):
     """What is promised and tested, such as epsilon=8,delta=1e-6."""
     plan: ExpandedPath | None = None
     """A plan.json whose curve is tested too."""
-    attack: AttackConfig = AttackConfig()
-    """Which attacks. ``reference``, ``references``, ``documents`` and ``shadow_models`` are a run's and stay out."""
+    attack: CheckpointAttacks = CheckpointAttacks()
+    """Which attacks."""
     audit: AuditConfig = AuditConfig()
     """How evidence is summed up."""
     decision: DecisionConfig = DecisionConfig()
@@ -106,8 +137,10 @@ class CheckpointConfig(Section):
     endpoint: EndpointConfig | None = None
     """Where the model is served, if it is not loaded here."""
 
-    def job(self) -> CheckpointAudit:
+    def job(self) -> "CheckpointAudit":
         """What to do. Raises InputError for a claim that is none, and for a plan without a guarantee for users."""
+        from heldin.jobs.checkpoint.audit import CheckpointAudit
+
         claims = [parse_claim(text) for text in self.claims] + ([plan_claim(self.plan)] if self.plan else [])
         return CheckpointAudit(
             model=self.model,
@@ -124,7 +157,7 @@ class CheckpointConfig(Section):
             training=self.training,
             documents=self.texts,
             max_texts_per_user=self.max_texts_per_user,
-            attack=self.attack.model_copy(update={"reference": self.reference[0]}),
+            attack=self.attack.config(self.reference[0]),
             audit=self.audit,
             decision=self.decision,
             seed=self.seed,

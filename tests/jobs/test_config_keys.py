@@ -14,9 +14,10 @@ import yaml
 
 from heldin.base.errors import InputError
 from heldin.defenses.mechanism import Guarantee
+from heldin.jobs.checkpoint.config import CheckpointConfig
 from heldin.jobs.config import RunConfig, load_config, parse_config
 from heldin.jobs.config_keys import blocks, blocks_at
-from heldin.jobs.config_reference import lines, markdown
+from heldin.jobs.config_reference import AUDIT_PAGE, lines, markdown
 from heldin.jobs.config_schema import file_schema
 from heldin.jobs.demo import DEMO
 from heldin.jobs.run.plan import mechanism_of
@@ -100,6 +101,15 @@ def test_what_is_outside_the_range_that_is_listed_is_refused(key, value):
 def test_the_page_of_all_keys_is_that_of_this_config():
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert page == markdown(blocks()) + "\n", REGENERATE
+
+
+def test_the_page_of_an_audits_keys_is_that_of_its_config():
+    page = (ROOT / "docs" / "audit-configuration.md").read_text(encoding="utf-8")
+    again = REGENERATE.replace("--markdown", "--audit --markdown").replace("configuration.md", "audit-configuration.md")
+    assert page == markdown(blocks(CheckpointConfig), AUDIT_PAGE) + "\n", again
+    everything = [(block.name, key) for block in blocks(CheckpointConfig) for key in block.keys]
+    assert not [key.name for _, key in everything if not key.meaning]
+    assert "endpoint.max_tries" in {key.name for _, key in everything}
 
 
 def test_a_section_or_a_key_is_narrowed_to_and_a_mistyped_one_is_told_the_nearest():
