@@ -1,1 +1,1 @@
-"""What scores of users whose membership was drawn say of epsilon: bounds, claims and verdicts."""
+"""What the scores of users with randomly drawn membership say about epsilon: bounds, claims and verdicts."""

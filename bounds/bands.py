@@ -1,7 +1,7 @@
-"""Simultaneous ROC bands and the test whether an ROC violates a ceiling, from independent trainings.
+"""Simultaneous ROC bands, and the test of whether an ROC violates a ceiling, from independent trainings.
 
-Condition of everything here (docs/theory.md#roc-bands): INDEPENDENT TRIALS, one training per score; scores may be
-tied. In one run the users' scores share a model and these are indicative at best: use bounds/one_run.py.
+Condition for everything here (docs/theory.md#roc-bands): INDEPENDENT TRAININGS, one per score; scores may be tied. In
+one run the users' scores share a model, and these bands are indicative at best: use bounds/one_run.py.
 """
 
 import functools
@@ -20,15 +20,19 @@ from heldin.defenses.accounting.ceiling import RocCeiling
 
 Array = NDArray[np.float64]
 
-_DEVIATIONS = 9.0  # of the order statistics that the crossing probability follows; the rest counts as crossing
-LARGEST = 50_000  # trainings of one group, above which local levels would take minutes
+_DEVIATIONS = 9.0  # standard deviations that the crossing probability follows; the rest counts as crossing
+LARGEST = 50_000  # trainings of one group; above it, local levels would take minutes
 
 
 @dataclass(frozen=True, eq=False)
 class RocBand:
-    """Limits that hold at all k thresholds at once with confidence 1 - alpha; arrays (k,), highest score first.
+    """Limits that hold at all k thresholds at once with confidence 1 - alpha.
 
-    tpr: the TPR is at least this; fpr: the FPR at the same threshold is at most this.
+    Attributes:
+        thresholds: the distinct scores, highest first, shape (k,).
+        fpr: upper limits of the FPR at each threshold, shape (k,).
+        tpr: lower limits of the TPR at each threshold, shape (k,).
+        alpha: error probability of the whole band.
     """
 
     thresholds: Array
@@ -37,18 +41,24 @@ class RocBand:
     alpha: float
 
     def epsilon(self, delta: float) -> float:
-        """The best epsilon lower bound over all thresholds and both directions, all paid for by the band."""
+        """The best lower bound on epsilon over all thresholds and both directions; the band pays for the choice."""
         check_bound_delta(delta)
         return float(epsilon_of_rates(self.tpr, self.fpr, delta).max())
 
     def exceeds(self, ceiling: RocCeiling) -> bool:
-        """Whether the band lies above the ceiling anywhere: the ceiling is then rejected at level alpha."""
+        """Whether the band is above the ceiling anywhere, which rejects the ceiling at level alpha."""
         return bool(np.any(self.tpr > np.interp(self.fpr, ceiling.fpr, ceiling.tpr)))
 
 
 @dataclass(frozen=True)
 class RocTest:
-    """The test "this ROC violates the ceiling": which of the two bands, at alpha / 2 each, lies above it."""
+    """The test "this ROC violates the ceiling" by two bands at alpha / 2 each.
+
+    Attributes:
+        local_levels: whether the band with equal local levels exceeds the ceiling.
+        dkw: whether the DKW band does.
+        alpha: error probability of the test.
+    """
 
     local_levels: bool
     dkw: bool
@@ -56,14 +66,14 @@ class RocTest:
 
     @property
     def violated(self) -> bool:
-        """Rejected at level alpha."""
+        """Whether the ceiling is rejected at level alpha."""
         return self.local_levels or self.dkw
 
 
 def equal_local_level_band(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> RocBand:
-    """Band whose pointwise Beta limits have one level eta per group, set so that any fails with probability alpha.
+    """Band of pointwise Beta limits at one level eta per group, chosen so that any limit fails with probability alpha.
 
-    With k members at or above a threshold TPR >= BetaInv(eta1; k, n1 + 1 - k); with j non-members FPR <=
+    With k members at or above a threshold, TPR >= BetaInv(eta1; k, n1 + 1 - k); with j non-members, FPR <=
     BetaInv(1 - eta0; j + 1, n0 - j); each group has alpha / 2. Exact for continuous scores (Berk and Jones 1979;
     Aldor-Noiman et al. 2013), conservative for tied ones. Tight at FPR below 2 %.
     """
@@ -78,7 +88,7 @@ def equal_local_level_band(scores: LabelledScores, *, alpha: float = 0.05, attac
 def dkw_band(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> RocBand:
     """Band TPR - e1, FPR + e0 with e = sqrt(ln(2 / alpha) / (2 n)): Massart 1990, one-sided, alpha / 2 per group.
 
-    Tight in the middle of the curve.
+    It is tight in the middle of the curve.
     """
     level = check_alpha(alpha, attacks)
     thresholds, k, j, n1, n0 = _counts(scores)
@@ -87,20 +97,27 @@ def dkw_band(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -
 
 
 def dkw_width(trials: int, alpha: float) -> float:
-    """sqrt(ln(2 / alpha) / (2 n)): one side of one group at alpha / 2."""
+    """sqrt(ln(2 / alpha) / (2 n)) for n trainings of one group: one-sided, at alpha / 2."""
     return math.sqrt(math.log(2.0 / alpha) / (2.0 * trials))
 
 
 def violates(scores: LabelledScores, ceiling: RocCeiling, *, alpha: float = 0.05, attacks: int = 1) -> RocTest:
-    """Both bands against the ceiling, each at alpha / 2 (docs/theory.md#roc-bands)."""
+    """Compare both bands, each at alpha / 2, with the ceiling (docs/theory.md#roc-bands).
+
+    Args:
+        scores: of independent trainings.
+        ceiling: the highest ROC that the claim allows.
+        alpha: total error probability.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+    """
     local, dkw = both_bands(scores, alpha=alpha, attacks=attacks)
     return RocTest(local is not None and local.exceeds(ceiling), dkw.exceeds(ceiling), alpha)
 
 
 def both_bands(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> tuple[RocBand | None, RocBand]:
-    """(equal local levels, DKW), each at alpha / 2: with confidence 1 - alpha both hold.
+    """(equal local levels, DKW), each at alpha / 2: both hold with confidence 1 - alpha.
 
-    The first is None, and its half unspent, above LARGEST trainings of one group.
+    Above ``LARGEST`` trainings of one group the first is None, and its half of alpha remains unspent.
     """
     level = check_alpha(alpha, attacks) / 2.0
     small = max(scores.held_in.size, scores.held_out.size) <= LARGEST
@@ -116,7 +133,7 @@ def auroc_at_least(scores: LabelledScores, *, alpha: float = 0.05, attacks: int 
 
 
 def auroc_epsilon(least: float, delta: float) -> float:
-    """The smallest epsilon whose (epsilon, delta) region has an AUROC of `least`: ln((1 - delta)^2 / (1 - A) - 1)."""
+    """The smallest epsilon whose (epsilon, delta) region has an AUROC of ``least``: ln((1 - delta)^2 / (1 - A) - 1)."""
     check_bound_delta(delta)
     odds = (1.0 - delta) ** 2 / max(1.0 - least, 1e-300) - 1.0
     return math.log(odds) if odds > 1.0 else 0.0
@@ -124,9 +141,9 @@ def auroc_epsilon(least: float, delta: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def local_level(trials: int, alpha: float) -> float:
-    """eta such that n uniform order statistics all stay above their eta-quantiles with probability 1 - alpha.
+    """eta such that all n uniform order statistics exceed their eta-quantiles with probability 1 - alpha.
 
-    To 0.1 % relative, rounded down. Raises InputError above 50,000 trainings of one group.
+    It is accurate to 0.1 % relative and rounded down. Raises InputError above 50,000 trainings of one group.
     """
     check_alpha(alpha)
     if trials > LARGEST:
@@ -137,15 +154,17 @@ def local_level(trials: int, alpha: float) -> float:
 
     if trials == 1:
         return alpha
+    # By the secant method. The result is lowered by 0.1 %, more than its tolerance, so that the band errs on the
+    # conservative side.
     near = math.log(alpha / (1.0 + 6.5 * math.log(trials)))
-    return math.exp(float(optimize.newton(excess, near, x1=near + 0.1, tol=2e-4)) - 1e-3)  # secant
+    return math.exp(float(optimize.newton(excess, near, x1=near + 0.1, tol=2e-4)) - 1e-3)
 
 
 def crossing_probability(trials: int, eta: float) -> float:
     """P(some k: U_(k) < BetaInv(eta; k, n + 1 - k)) for n uniform order statistics U_(1) <= ... <= U_(n).
 
     Exact recursion over the number of points below each limit, as a Poisson process conditioned on n points (Moscovich
-    and Nadler 2017, section 2), the number kept within 9 standard deviations: never below the truth, above it by less
+    and Nadler 2017, section 2), truncated at 9 standard deviations: never below the true value, and above it by less
     than 1e-12. Time grows as n^1.5.
     """
     ranks = np.arange(1.0, trials + 1.0)

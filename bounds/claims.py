@@ -1,4 +1,4 @@
-"""What somebody promises, as people write it or as a plan states it, to be tested as a claim."""
+"""Claims to be tested, as people write them or as a plan states them."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from heldin.defenses.plan_file import read_plan
 
 
 def parse_claim(text: str) -> Claim:
-    """A claim as people write it: "epsilon=4,delta=1e-6". Raises InputError for anything else."""
+    """The claim that "epsilon=4,delta=1e-6" states. Raises InputError for any other form."""
     parts = [part.split("=", 1) for part in text.split(",")]
     fields = {pair[0].strip(): pair[1].strip() for pair in parts if len(pair) == 2}
     if sorted(fields) != ["delta", "epsilon"] or len(parts) != 2:
@@ -25,12 +25,12 @@ def parse_claim(text: str) -> Claim:
 
 
 def plan_claim(path: Path) -> Claim:
-    """The accountant's curve of a plan.json. Raises InputError for a plan without a guarantee, or none for users."""
+    """The accountant's curve of a plan.json. Raises InputError if the plan has no guarantee for users."""
     return mechanism_claim(read_plan(path), str(path))
 
 
 def mechanism_claim(mechanism: Mechanism, name: str = "plan") -> Claim:
-    """The accountant's curve of a mechanism; errors of `plan_claim`, beginning with `name`."""
+    """The accountant's curve of a mechanism. Raises InputError, naming ``name``, if it has no guarantee for users."""
     promise = mechanism.guarantee()
     if not isinstance(promise, Guarantee):
         raise InputError(f"{name}: {promise.label}: there is nothing to test; state an epsilon with --claim instead")

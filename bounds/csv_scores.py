@@ -1,4 +1,4 @@
-"""Scores of any tool, from a CSV file with the columns user, score, member: what `heldin bound` reads."""
+"""Scores from any tool, in a CSV file with the columns user, score, member: the input of ``heldin bound``."""
 
 import csv
 import math
@@ -28,22 +28,22 @@ def bound_scores(
     delta: float | None = None,
     claims: Sequence[Claim] = (),
 ) -> Judgement:
-    """Bounds and verdicts of somebody's scores.
+    """Bounds and verdicts from scores of another tool.
 
     Args:
-        scores: as they are given.
-        design: how they came about; its thresholds are in the units of the scores.
-        higher_is: "member" or "non-member", whom a higher score speaks for.
-        delta: in (0, 1); None takes the first claim's.
+        scores: as given, in either orientation.
+        design: how they were obtained; its thresholds are in the units of the scores.
+        higher_is: what a higher score indicates, "member" or "non-member".
+        delta: of the bounds, in (0, 1); None: the first claim's.
         claims: to test.
 
     Raises:
-        InputError: another ``higher_is``, and what ``evaluate`` refuses.
+        InputError: ``higher_is`` is anything else, or ``evaluate`` refuses the input.
     """
     if higher_is not in ORIENTATIONS:
         raise InputError(f"higher-is '{higher_is}': choose member or non-member")
     sign = ORIENTATIONS[higher_is]
-    # "score <= t" of a reversed score is "-score >= -t"
+    # Reversed scores turn the rule "score <= t" into "-score >= -t".
     turned = replace(design, thresholds=tuple(sign * t for t in design.thresholds))
     oriented = LabelledScores(sign * scores.scores, scores.member, scores.users)
     found = evaluate(oriented, turned, delta=delta, claims=claims)
@@ -51,14 +51,14 @@ def bound_scores(
     if line is None:
         return found
     said = line.removeprefix("warning: ")
-    return replace(found, verdicts=tuple(replace(its, warnings=(*its.warnings, said)) for its in found.verdicts))
+    return replace(found, verdicts=tuple(replace(v, warnings=(*v.warnings, said)) for v in found.verdicts))
 
 
 def read_scores(path: Path) -> LabelledScores:
-    """Reads user, score, member, sorted by user: the result does not depend on the order of the rows.
+    """Read user, score and member, sorted by user, so that the result does not depend on the order of the rows.
 
-    Raises InputError, one line with file and row, for an unreadable file, a missing column, a score without membership
-    and the reverse, a score that is no finite number (names the user), a user twice or in both groups.
+    Raises InputError, one line with file and row, if the file cannot be read, a column is missing, a user has a score
+    without membership or the reverse, a score is not a finite number, or a user occurs twice.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -70,7 +70,7 @@ def read_scores(path: Path) -> LabelledScores:
                 raise InputError(f"{path}: no column '{missing[0]}' (columns: {found}): needs {', '.join(COLUMNS)}")
             twice = next((column for column in COLUMNS if header.count(column) > 1), None)
             if twice:
-                raise InputError(f"{path}: the column '{twice}' stands twice: rename one")
+                raise InputError(f"{path}: the column '{twice}' appears twice: rename one")
             reader.fieldnames = header
             rows: dict[str, tuple[float, bool]] = {}
             for row in reader:

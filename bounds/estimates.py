@@ -1,7 +1,7 @@
 """Estimates of epsilon: Andrew et al. 2024 for gradient canaries, Zanella-Beguelin et al. 2022 from counts.
 
-Neither is a bound: no theorem says how often the interval misses. Their measured coverage is in docs/coverage.md, is
-printed wherever they are, and decides nothing.
+Neither is a bound: no theorem says how often the interval misses. Their measured coverage (docs/coverage.md) is printed
+with them, and they decide nothing.
 """
 
 import math
@@ -24,7 +24,16 @@ _NODES = 501
 
 @dataclass(frozen=True)
 class EpsilonEstimate:
-    """A point estimate with an interval of nominal, not guaranteed, confidence. mu where it is Gaussian."""
+    """A point estimate with an interval of nominal, not guaranteed, confidence.
+
+    Attributes:
+        epsilon: the estimate.
+        lower: end of the interval.
+        upper: end of the interval.
+        confidence: nominal confidence of the interval.
+        mu: estimate of mu, if the estimator assumes mu-GDP.
+        warning: why the estimate may be poor; None if there is no reason.
+    """
 
     epsilon: float
     lower: float
@@ -46,17 +55,16 @@ def andrew_estimate(
 ) -> EpsilonEstimate:
     """One-shot estimate from k canaries with random directions (Andrew et al. 2024, Algorithm 2), pooled variance.
 
-    Scores are g_j = sqrt(d) cos(canary, released vector), N(0, 1) for a canary left out. With one common variance the
+    Scores are g_j = sqrt(d) cos(canary, released vector), N(0, 1) for a left-out canary. With one common variance the
     two Gaussians give mu-GDP: mu = mean(observed) under the exact null N(0, 1), or the difference of means over the
-    pooled deviation where canaries left out were scored too. The paper's own two variances overstate epsilon at small k
-    (docs/theory.md#gradient-canaries). The interval is a bootstrap over canaries.
+    pooled standard deviation if left-out canaries were scored too. The interval is a bootstrap over canaries.
 
     Args:
         observed: scores of included canaries, shape (k,), k >= 2.
         delta: in (0, 1).
-        unobserved: scores of canaries left out, shape (k0,), k0 >= 2; None uses the exact null.
-        dimension: d, for the warning that k / d above 0.01 lets canaries disturb each other.
-        confidence: of the interval.
+        unobserved: scores of left-out canaries, shape (k0,), k0 >= 2; None: the exact null.
+        dimension: d, for the warning that canaries disturb each other if k / d is above 0.01.
+        confidence: nominal confidence of the interval.
         resamples: of the bootstrap.
         seed: of the bootstrap.
     """
@@ -65,6 +73,7 @@ def andrew_estimate(
     for name, values in (("included", observed), ("left-out", unobserved)):
         if values is not None and (values.size < 2 or not np.isfinite(values).all()):
             raise InputError(f"scores of {name} canaries must be at least two finite numbers, got {values.size}")
+    # One pooled variance: the paper's two variances overstate epsilon at small k (docs/theory.md#gradient-canaries).
     rng = np.random.default_rng(seed)
     drawn = observed[rng.integers(0, observed.size, (resamples, observed.size))]
     if unobserved is None:
@@ -81,8 +90,8 @@ def andrew_estimate(
 def two_gaussian_epsilon(mean: float, deviation: float, delta: float) -> float:
     """epsilon(delta) between N(0, 1) and N(mean, deviation^2), both directions: the paper's own estimate of epsilon.
 
-    Andrew et al. 2024, section 3: the log-ratio is quadratic, so that the sets where it exceeds epsilon are bounded by
-    its two roots. At deviation 1 it is the Gaussian mechanism's.
+    Andrew et al. 2024, section 3: the log-ratio is quadratic, so its two roots bound the sets where it exceeds epsilon.
+    At deviation 1 the result is the Gaussian mechanism's epsilon.
     """
     check_delta(delta, 1)
     if not (math.isfinite(mean) and deviation > 0.0):
@@ -105,13 +114,20 @@ def two_gaussian_epsilon(mean: float, deviation: float, delta: float) -> float:
 def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, prior: float = 0.5) -> EpsilonEstimate:
     """Equal-tailed credible interval of epsilon (Zanella-Beguelin et al. 2022, section 4), median as the estimate.
 
-    FPR and FNR of one attack at a threshold fixed beforehand have independent Beta posteriors under a Beta(prior,
-    prior) prior (1/2: Jeffreys). P(epsilon <= e) is the posterior mass of the region that (e, delta)-DP allows:
-    e^e FPR + FNR >= 1 - delta, FPR + e^e FNR >= 1 - delta, and the same for the reversed attack. A credible interval
-    on the attack's own (FPR, FNR): it needs independent trainings, and its coverage is measured, not proved.
+    FPR and FNR of one attack at a pre-registered threshold have independent Beta posteriors. P(epsilon <= e) is the
+    posterior mass of the region that (e, delta)-DP allows: e^e FPR + FNR >= 1 - delta, FPR + e^e FNR >= 1 - delta, and
+    the same for the reversed attack. It is a credible interval for the attack's own (FPR, FNR): it needs independent
+    trainings, and its coverage is measured, not proved.
+
+    Args:
+        counts: of independent trainings at that threshold.
+        delta: in (0, 1).
+        confidence: posterior mass of the interval.
+        prior: both parameters of the Beta prior; 1/2 is Jeffreys'.
     """
     check_alpha(1.0 - confidence)
     check_delta(delta, 1)
+    # Averages over the posterior of the FPR by its quantiles at the midpoints of equal shares.
     u = (np.arange(_NODES) + 0.5) / _NODES
     fp, tn = counts.false_positives, counts.non_members - counts.false_positives
     fn, tp = counts.members - counts.true_positives, counts.true_positives

@@ -1,7 +1,7 @@
-"""The guessing game of a one-run audit: how many guesses, whose, and how many of them are "in".
+"""The guessing game of a one-run audit: how many guesses, for which users, and how many of them are "in".
 
 The theorems of bounds/one_run.py allow any guesses that are a function of the scores: the guesser never sees a coin.
-The number of guesses must be fixed beforehand, or paid for. docs/verdict.md says how both rules were chosen.
+The number of guesses must be pre-registered, or its choice paid for. docs/verdict.md says how both rules were chosen.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,13 @@ _GROWTH = 0.84  # the main number of guesses is this times m^{3/4}
 
 @dataclass(frozen=True)
 class Guesses:
-    """The outcome of a guessing game: of m `users`, `made` were guessed (the rest abstained), `correct` rightly."""
+    """The outcome of a guessing game.
+
+    Attributes:
+        users: m, all users whose coins were flipped.
+        made: r, users for whom a guess was made; on the others the guesser abstained.
+        correct: v, correct guesses.
+    """
 
     users: int
     made: int
@@ -32,22 +38,22 @@ class Guesses:
 
 @dataclass(frozen=True)
 class Try:
-    """A number of guesses, and the error probability that its test may spend."""
+    """A number of guesses (``made``), and the error probability that its test may spend (``level``)."""
 
     made: int
     level: float
 
 
 def guess(labelled: LabelledScores, made: int, *, tie_seed: int = 0) -> Guesses:
-    """Guesses the r = `made` users whose scores are farthest from the middle: "in" above it, "out" below.
+    """Guess the r = ``made`` users whose scores are farthest from the centre: "in" above it, "out" below.
 
-    How many are "in" follows from the scores without membership (`guessed_out`). Ties are broken by a random
-    order that is independent of membership; breaking them by row would let a file sorted by membership decide. Raises
-    InputError unless 1 <= made <= m.
+    How many are "in" follows from the scores without membership (``guessed_out``). Raises InputError unless
+    1 <= made <= m.
     """
     m = labelled.scores.size
     if not 1 <= made <= m:
         raise InputError(f"{made} guesses on {m} users: choose between 1 and {m}")
+    # Ties are broken in a random order, independent of membership: by row, a file sorted by membership would decide.
     shuffled = np.random.default_rng(tie_seed).permutation(m)
     order = shuffled[np.argsort(labelled.scores[shuffled], kind="stable")]  # lowest score first
     low = guessed_out(labelled.scores[order], made)
@@ -56,14 +62,21 @@ def guess(labelled: LabelledScores, made: int, *, tie_seed: int = 0) -> Guesses:
 
 
 def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks: int = 1) -> tuple[Try, ...]:
-    """The numbers of guesses to try and their shares of alpha / attacks: of m, alpha and attacks alone.
+    """The numbers of guesses to try and their shares of alpha / attacks; a function of the arguments only.
 
     Without a registered number: 0.84 m^{3/4} guesses (150 of 1,000) at 70 % of the error probability, half of the users
-    at 10 % and all of them at 20 %. The first is near the best number for attackers of AUROC 0.6 to 0.95, the others
-    are for those who tell nearly everybody apart (docs/verdict.md has the simulations). A number that could not reject
-    epsilon = 0 even with all guesses right, 2^-r > its level, is not tried, and the others share what it would cost.
+    at 10 % and all users at 20 %. The first is near the best number for attackers of AUROC 0.6 to 0.95, the others are
+    for attackers who tell nearly all users apart (docs/verdict.md has the simulations).
 
-    Raises InputError where too few users, or registered guesses, for any statement.
+    Args:
+        users: m.
+        made: r, registered beforehand; None: several are tried.
+        alpha: total error probability.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+
+    Raises:
+        InputError: ``made`` is not between 1 and m.
+        TooFewUsers: the users, or registered guesses, are too few for any statement.
     """
     level = check_alpha(alpha, attacks)
     if made is not None and not 1 <= made <= users:
@@ -80,6 +93,8 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     shares: dict[int, float] = {}
     for number, share in ((round(_GROWTH * users**0.75), 0.7), (users // 2, 0.1), (users, 0.2)):
         shares[min(users, number)] = shares.get(min(users, number), 0.0) + share
+    # A number that could not reject epsilon = 0 even with all guesses right, 2^-r > its level, is not tried; the others
+    # share what it would have cost.
     useful = {number: share for number, share in shares.items() if 0.5**number <= level * share} or {users: 1.0}
     return tuple(Try(number, level * share / sum(useful.values())) for number, share in sorted(useful.items()))
 
@@ -87,30 +102,34 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
 def tries_and_level(
     users: int, made: int | None = None, alpha: float = 0.05, attacks: int = 1
 ) -> tuple[tuple[int, ...], float]:
-    """The numbers of guesses of `paid_tries`, and the smallest of their levels: what every one of them has at least."""
+    """The numbers of guesses of ``paid_tries``, and the smallest of their levels.
+
+    Args:
+        users: m.
+        made: r, registered beforehand; None: several are tried.
+        alpha: total error probability.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+    """
     tries = paid_tries(users, made, alpha, attacks)
-    return tuple(its.made for its in tries), min(its.level for its in tries)
+    return tuple(one.made for one in tries), min(one.level for one in tries)
 
 
 def centre(ranked: Array) -> float:
-    """Mean of the middle half of the scores, shape (m,), ascending.
-
-    Fair coins hold about half of the users in, so that this lies between two groups wherever they separate, however
-    unequal by chance; and where they do not, in the middle of a bulk whose longer tail is the side that tells more. A
-    quarter of the scores on either side may be anything.
-    """
+    """Mean of the middle half of the scores, shape (m,), ascending."""
+    # Fair coins hold in about half of the users. So where the groups separate, this lies between them, even if chance
+    # made them unequal; where they overlap, it lies in the middle of the bulk, and the longer tail is the side that
+    # tells more. A quarter of the scores on either side may be anything.
     cut = ranked.size // 4
     middle = ranked[cut : ranked.size - cut]
-    scale = float(np.abs(middle).max()) or 1.0
+    scale = float(np.abs(middle).max()) or 1.0  # so that the sum of huge scores does not overflow
     return float((middle / scale).mean()) * scale
 
 
 def guessed_out(ranked: Array, made: int) -> int:
-    """How many of `made` guesses are "out": those below `centre` among the `made` scores that are farthest from it.
+    """How many of ``made`` guesses are "out": those below ``centre`` among the ``made`` scores farthest from it.
 
-    The rest are "in". Always holds: between 0 and `made`; the same for the same scores in any order; reversing the sign
-    of all scores exchanges in and out, but for scores equally far on both sides. Those at the centre are guessed with
-    the side that has fewer users beyond it, as fair coins ask.
+    The rest are "in". Always holds: the result is between 0 and ``made``; it does not depend on the order of the users;
+    reversing the sign of all scores exchanges in and out, except for scores equally far on both sides.
 
     Args:
         ranked: scores, shape (m,), ascending.
@@ -119,6 +138,7 @@ def guessed_out(ranked: Array, made: int) -> int:
     middle = centre(ranked)
     with np.errstate(over="ignore"):
         below, above = middle - ranked[:made], ranked[ranked.size - made :] - middle
+    # Scores at the centre are guessed with the side that has fewer users beyond it, since fair coins make sides equal.
     fewer_below = np.searchsorted(ranked, middle, "left") < ranked.size - np.searchsorted(ranked, middle, "right")
-    # the k-th lowest score against the k-th of the `made` highest: which of the two is guessed
+    # Compare the k-th lowest score with the k-th of the ``made`` highest: the farther one is guessed.
     return int(np.count_nonzero(below >= above if fewer_below else below > above))

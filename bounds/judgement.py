@@ -1,4 +1,4 @@
-"""What scores say of a promise: every valid bound at its own level, those refused with the reason, and the verdicts."""
+"""What scores say about a promise: every valid bound at its own level, refused bounds with reasons, and verdicts."""
 
 import math
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ class Bound:
         epsilon_lower: epsilon is at least this.
         level: nominal confidence.
         standing: what kind of statement it is.
-        coverage: the lowest measured of a nominal 0.95; None where none was.
-        subjects: whom it speaks of.
+        coverage: lowest measured coverage at nominal 0.95; None if it was not measured.
+        subjects: whom it is about.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -46,7 +46,7 @@ class RefusedBound:
     Attributes:
         name: of its rule.
         reason: why.
-        subjects: whom it would speak of.
+        subjects: whom it would be about.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -58,14 +58,14 @@ class RefusedBound:
 
 @dataclass(frozen=True)
 class Judgement(Tabular):
-    """What scores say.
+    """All that scores say.
 
     Attributes:
-        users: whose scores were judged, or trainings.
+        users: number of users, or of trainings, whose scores were judged.
         delta: of the bounds.
         bounds: each valid at its own level.
-        refused: those that the design does not support.
-        verdicts: one for each claim, which pay for each other; one that says what was in reach where nobody claims.
+        refused: bounds that the design does not support.
+        verdicts: one per claim, all valid at once; without a claim, one that says what could have been certified.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -83,7 +83,7 @@ class Judgement(Tabular):
 
     @property
     def exit_code(self) -> int:
-        """3 if a claim is violated with certainty at its level, 4 if only by indication, else 0."""
+        """3 if the violation of a claim is certified, 4 if it is only indicated, else 0."""
         codes = [v.exit_code for v in self.verdicts]
         return 3 if 3 in codes else max(codes, default=0)
 
@@ -112,23 +112,30 @@ class Judgement(Tabular):
 
 
 def nothing_judged(users: int, delta: float, reason: str, subjects: str = verdict.REAL_USERS) -> Judgement:
-    """Of scores that support no statement at all, for this reason."""
+    """The judgement of scores that support no statement at all.
+
+    Args:
+        users: number of users.
+        delta: that the bounds would have had.
+        reason: why there is none.
+        subjects: whom the bounds would be about.
+    """
     return Judgement(users, delta, (), (RefusedBound("all bounds", reason, subjects),), ())
 
 
 def evaluate(
     scores: LabelledScores, design: Design, *, delta: float | None = None, claims: Sequence[Claim] = ()
 ) -> Judgement:
-    """Every valid bound of scores, higher meaning member, and the verdict on each claim.
+    """Every bound that is valid for these scores, and the verdict on each claim.
 
     Args:
-        scores: joined to membership.
-        design: how they came about; its alpha is the error probability of each bound, and of all verdicts together.
-        delta: of the bounds, in (0, 1); None takes the first claim's.
+        scores: joined to membership; higher means more likely a member.
+        design: how they were obtained; its alpha is the error probability of each bound, and of all verdicts together.
+        delta: of the bounds, in (0, 1); None: the first claim's.
         claims: to test.
 
     Raises:
-        InputError: a missing or invalid delta, or thresholds that are not finite.
+        InputError: delta is missing or invalid, or a threshold is not finite.
         TooFewUsers: even perfect separation would say nothing.
     """
     if delta is None:
@@ -138,6 +145,7 @@ def evaluate(
     check_delta(delta, 1)
     if not all(math.isfinite(t) for t in design.thresholds):
         raise InputError("a threshold fixed beforehand must be a finite number")
+    # Bonferroni over the claims.
     paid = replace(design, alpha=design.alpha / max(1, len(claims)))
     verdicts = tuple(verdict.decide(scores, claim, paid) for claim in claims)
     verdicts = verdicts or (verdict.undecided(scores, delta, design),)
@@ -150,32 +158,32 @@ def evaluate(
             refused.append(RefusedBound(rule.name, reason, design.subjects))
             continue
         epsilon = max(0.0, rule.compute(scores, design, delta))
-        its = rule.standing or standing
-        valid.append(Bound(rule.name, epsilon, 1.0 - design.alpha, its, rule.coverage, design.subjects))
+        worth = rule.standing or standing
+        valid.append(Bound(rule.name, epsilon, 1.0 - design.alpha, worth, rule.coverage, design.subjects))
     return Judgement(scores.scores.size, delta, tuple(valid), tuple(refused), verdicts)
 
 
 def joined(judgements: Sequence[Judgement]) -> Judgement:
-    """Bounds and verdicts of several groups of people, each labelled with its own; delta of the first."""
+    """Bounds and verdicts of several groups of people, each labelled with its group; delta is the first group's."""
     return Judgement(
         users=sum(j.users for j in judgements),
         delta=judgements[0].delta,
         bounds=tuple(bound for j in judgements for bound in j.bounds),
         refused=tuple(refused for j in judgements for refused in j.refused),
-        verdicts=tuple(its for j in judgements for its in j.verdicts),
+        verdicts=tuple(one for j in judgements for one in j.verdicts),
     )
 
 
-def _without_subjects(of: Bound | RefusedBound) -> dict[str, Any]:
-    return {name: value for name, value in asdict(of).items() if name != "subjects"}
+def _without_subjects(bound: Bound | RefusedBound) -> dict[str, Any]:
+    return {name: value for name, value in asdict(bound).items() if name != "subjects"}
 
 
 def table(result: Judgement) -> str:
-    """The result as plain text, the verdict first, the reason with it."""
+    """The result as plain text: the verdicts with their reasons, then the bounds."""
     lines = []
-    for its in result.verdicts:
-        lines += [f"{its.outcome.value.upper()} ({its.standing.value}): {its.reason}"]
-        lines += [f"  warning: {text}" for text in its.warnings]
+    for one in result.verdicts:
+        lines += [f"{one.outcome.value.upper()} ({one.standing.value}): {one.reason}"]
+        lines += [f"  warning: {text}" for text in one.warnings]
     lines += ["", f"epsilon lower bounds at delta {result.delta:g}, {result.users} users, each at its own level"]
     lines += [f"{'bound':<26}{'epsilon >=':>11}{'level':>8}{'standing':>13}{'coverage':>10}"]
     for b in result.bounds:

@@ -1,7 +1,7 @@
-"""What one run says of epsilon if the trainer differs from its plan in its noise alone: the plan's family of curves.
+"""What one run says about epsilon if the trainer differs from its plan only in its noise: the plan's family of curves.
 
-A condition that nobody checks: a trainer that samples, clips or counts otherwise than the plan says has another family,
-of which this says nothing. Never a certificate, and no ground for a verdict (docs/theory.md#noise-family).
+Nobody checks this condition: a trainer that samples, clips or counts differently from the plan has another family,
+about which this says nothing. It is never a certificate and no basis for a verdict (docs/theory.md#noise-family).
 """
 
 import dataclasses
@@ -24,10 +24,12 @@ _STEPS = tuple(2.0**-i for i in range(1, 8))
 
 @dataclass(frozen=True, eq=False)
 class NoiseFamily:
-    """A plan at any noise multiplier, all else equal. More noise, a lower curve.
+    """A plan at any noise multiplier, all else equal. More noise gives a lower curve.
 
-    stated: the plan's own noise multiplier; inverse: F^-1 of the accountant's curve at a noise multiplier; epsilon: at
-    (noise multiplier, delta), at most 0.2 % above the exact one.
+    Attributes:
+        stated: the plan's own noise multiplier.
+        inverse: noise multiplier to F^-1 of the accountant's curve.
+        epsilon: (noise multiplier, delta) to epsilon, at most 0.2 % above the exact value.
     """
 
     stated: float
@@ -36,11 +38,9 @@ class NoiseFamily:
 
 
 def noise_family(mechanism: Mechanism, delta: float) -> NoiseFamily | None:
-    """The mechanism at any noise; None where a curve takes long (a hard cap) or is only (epsilon, delta) (the filter).
-
-    delta: as in defenses.accounting.ceiling.ceiling_of.
-    """
+    """The mechanism at any noise multiplier, or None for a hard cap or a filter; delta as for ``ceiling_of``."""
     event, steps = mechanism.assumed_event, mechanism.steps
+    # A hard cap's curves would take long, one per noise multiplier; the filter has only an (epsilon, delta).
     if not isinstance(event, PoissonGaussian) or event.noise_multiplier == 0.0:
         return None
 
@@ -64,28 +64,35 @@ def family_bound(
     made: int | None = None,
     attacks: int = 1,
 ) -> OneRunBound:
-    """epsilon lower bound for a trainer that differs from the plan in its noise alone; arguments of steinke_bound.
+    """Lower bound on epsilon for a trainer that differs from the plan only in its noise; never a certificate.
 
-    Inverts the test of the plan's curve over its noise: the least noise multiplier that is rejected, and its epsilon.
-    A trainer that samples, clips or counts otherwise has another family of curves, of which this says nothing: never a
-    certificate (docs/theory.md#noise-family).
+    Inverts the test of the plan's curve over its noise: epsilon at the least noise multiplier that is rejected.
+
+    Args:
+        labelled: scores of the m users whose coins were flipped.
+        family: the plan at any noise multiplier.
+        delta: in (0, 1).
+        alpha: total error probability.
+        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
 
     tries = paid_tries(labelled.scores.size, made, alpha, attacks)
-    games = [(guess(labelled, its.made), its.level) for its in tries]
+    games = [(guess(labelled, one.made), one.level) for one in tries]
     best, least = games[0][0], fdp_noise(games[0][0], family, games[0][1])
+    # A search takes many tests, so a game is searched only if it rejects at slightly less noise than the best so far.
     for game, level in games[1:]:
         if least is None or fdp_rejects(game, family.inverse(least * math.exp2(-_STEPS[-1])), level):
             best, least = game, fdp_noise(game, family, level) or least
     epsilon = 0.0 if least is None else family.epsilon(least, delta) / _EXCESS
-    return OneRunBound(epsilon, alpha, best, tuple(its.made for its in tries))
+    return OneRunBound(epsilon, alpha, best, tuple(one.made for one in tries))
 
 
 @functools.lru_cache(maxsize=65536)
 def fdp_noise(guesses: Guesses, family: NoiseFamily, alpha: float = 0.05) -> float | None:
-    """The least noise multiplier found (to 0.5 %) at which the family's curve is rejected; None where none is.
+    """The least noise multiplier found (to 0.5 %) at which the family's curve is rejected; None if none is.
 
-    Looked for between 1/64 of the stated noise and 1024 times it. A rejected curve rules out all lower ones.
+    The search is between 1/64 of the stated noise and 1024 times it. A rejected curve rules out all lower ones.
     """
 
     def rejected(octave: float) -> bool:
@@ -101,6 +108,6 @@ def fdp_noise(guesses: Guesses, family: NoiseFamily, alpha: float = 0.05) -> flo
             at += 1.0
             if at > _HIGHEST:
                 return None
-    for step in _STEPS:  # rejected at `at`, and not 2 * step below it
+    for step in _STEPS:  # bisection in octaves: rejected at ``at``, and not at 2 * step below it
         at -= step if rejected(at - step) else 0.0
     return family.stated * math.exp2(at)

@@ -1,10 +1,10 @@
 """Lower bounds on epsilon from one training run, after Steinke et al. 2023 and Mahloujifar et al. 2024.
 
-Conditions of everything here (docs/theory.md#conditions-of-one-run): each of the m users was held in by an independent
+Conditions for everything here (docs/theory.md#conditions-of-one-run): each of the m users was held in by an independent
 fair coin, drawn after the pool was fixed and used once; the scores are a function of the released model and of
 randomness independent of the coins; all m flipped users count, abstentions included; the number of guesses r was fixed
-before looking, or its choice is paid for (bounds/guessing.py). Users' scores may depend on each other: that is what
-these theorems allow.
+before looking, or its choice is paid for (bounds/guessing.py). Users' scores may depend on each other, which these
+theorems allow.
 """
 
 import functools
@@ -24,7 +24,7 @@ from heldin.defenses.accounting.guarantees import gaussian_epsilon
 
 _HIGHEST_EPSILON = 64.0
 _HIGHEST_MU = 32.0
-_PRECISION = 1e-5  # of epsilon and of mu; the end that the test rejects is returned
+_PRECISION = 1e-5  # of epsilon and of mu; the returned value is one that the test rejects
 _ROUNDING = 1e-12
 
 InverseRoc = Callable[[float], float]
@@ -32,7 +32,15 @@ InverseRoc = Callable[[float], float]
 
 @dataclass(frozen=True)
 class OneRunBound:
-    """The best of the paid-for numbers of guesses. `alpha` is the total error probability; `tried` all r looked at."""
+    """The best bound over the numbers of guesses that were paid for.
+
+    Attributes:
+        epsilon: lower bound.
+        alpha: total error probability.
+        guesses: the game that gave the bound.
+        tried: all numbers of guesses that were tried.
+        mu: lower bound on mu, where mu-GDP is assumed; None otherwise.
+    """
 
     epsilon: float
     alpha: float
@@ -42,10 +50,10 @@ class OneRunBound:
 
 
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """P(at least `correct` right) under (epsilon, delta)-DP, at most: Steinke, Nasr, Jagielski 2023, Theorem 5.2.
+    """P(at least ``correct`` right) under (epsilon, delta)-DP, at most: Steinke, Nasr, Jagielski 2023, Theorem 5.2.
 
-    P[Bin(r, q) >= v] + 2 m delta max_{1 <= i <= v} P[v - i <= Bin(r, q) < v] / i with q = e^eps / (1 + e^eps). Capped
-    at 1. Conditions: see the module. Replacing and adding or removing the user coincide here: the coin flips presence.
+    P[Bin(r, q) >= v] + 2 m delta max_{1 <= i <= v} P[v - i <= Bin(r, q) < v] / i with q = e^eps / (1 + e^eps), capped
+    at 1. Conditions: see the module docstring. Add/remove and replace coincide here, because the coin decides presence.
     """
     check_bound_delta(delta)
     m, r, v = guesses.users, guesses.made, guesses.correct
@@ -53,7 +61,7 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     tail = float(stats.binom.sf(v - 1, r, q))
     if delta == 0.0 or v == 0:
         return min(1.0, tail)
-    # P[v - i <= Bin < v] for i = 1, 2, ...: from 12 deviations below the mean on it grows no more, and over i it falls
+    # P[v - i <= Bin < v] for i = 1, 2, ...: beyond 12 deviations below the mean it grows no more, and over i it falls.
     least = max(0, min(v - 1, int(r * q - 12.0 * np.sqrt(r * q * (1.0 - q)) - 10.0)))
     below = np.cumsum(stats.binom.pmf(np.arange(v - 1, least - 1, -1), r, q))
     return min(1.0, tail + 2.0 * m * delta * float((below / np.arange(1, v - least + 1)).max()))
@@ -61,11 +69,9 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 @functools.lru_cache(maxsize=65536)
 def one_run_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
-    """Largest epsilon found with one_run_p_value <= alpha; 0 where not even epsilon = 0 is rejected.
-
-    (epsilon, delta)-DP implies (epsilon', delta)-DP for every larger epsilon', so that any rejected epsilon is a valid
-    lower bound with confidence 1 - alpha, whether or not the p-value is monotone.
-    """
+    """Largest epsilon found with one_run_p_value <= alpha; 0 if not even epsilon = 0 is rejected."""
+    # (epsilon, delta)-DP implies (epsilon', delta)-DP for every larger epsilon', so any rejected epsilon is a valid
+    # lower bound with confidence 1 - alpha, whether or not the p-value is monotone.
     check_alpha(alpha)
     return _largest(lambda epsilon: one_run_p_value(guesses, epsilon, delta) <= alpha, _HIGHEST_EPSILON)
 
@@ -74,11 +80,11 @@ def fdp_rejects(guesses: Guesses, inverse_roc: InverseRoc, alpha: float = 0.05) 
     """Whether f-DP is rejected at level alpha: Mahloujifar, Melis, Chaudhuri 2024, the recursion of Theorem 3.2.
 
     R = alpha v/m, H = alpha (r - v)/m; for i = v-1, ..., 0: H' = max(H, F^-1(R)), R += i/(r - i) (H' - H), H = H'.
-    Rejects iff R + H > r/m. R and H never fall, and stay once H' = H: both end the recursion early.
+    Rejects iff R + H > r/m.
 
     Args:
-        guesses: the game; conditions: see the module.
-        inverse_roc: F^-1(y), the smallest FPR at which the claimed ROC, symmetric and concave, reaches TPR y; a ROC
+        guesses: the game; for the conditions see the module docstring.
+        inverse_roc: F^-1(y), the smallest FPR at which the claimed ROC, symmetric and concave, reaches TPR y; an ROC
             above the true one keeps the test valid.
         alpha: error probability.
     """
@@ -88,6 +94,7 @@ def fdp_rejects(guesses: Guesses, inverse_roc: InverseRoc, alpha: float = 0.05) 
     limit = r / m * (1.0 + _ROUNDING)
     for i in range(v - 1, -1, -1):
         reached = inverse_roc(right)
+        # R and H never fall, and change no more once H' = H: the recursion may end early in both cases.
         if reached <= wrong:
             return False
         right += i / (r - i) * (reached - wrong)
@@ -110,14 +117,14 @@ def epsilon_delta_inverse(epsilon: float, delta: float) -> InverseRoc:
 
 
 def curve_inverse(ceiling: RocCeiling) -> InverseRoc:
-    """F^-1 of an accountant's curve, made symmetric and concave first, which never lowers it."""
+    """F^-1 of an accountant's curve, first made symmetric and concave, which never lowers the curve."""
     hull = symmetrised(ceiling)
     return lambda y: hull.fpr_at(min(1.0, y))
 
 
 @functools.lru_cache(maxsize=65536)
 def fdp_mu(guesses: Guesses, alpha: float = 0.05) -> float:
-    """Largest mu (to 1e-5) for which mu-GDP is rejected; 0 where none is. Valid for mechanisms that are mu-GDP."""
+    """Largest mu (to 1e-5) for which mu-GDP is rejected; 0 if none is. Valid for mechanisms that are mu-GDP."""
     return _largest(lambda mu: fdp_rejects(guesses, gaussian_inverse(mu), alpha), _HIGHEST_MU)
 
 
@@ -125,18 +132,25 @@ def fdp_mu(guesses: Guesses, alpha: float = 0.05) -> float:
 def fdp_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
     """Largest epsilon (to 1e-5) for which the f-DP recursion rejects the curve of (epsilon, delta)-DP; 0 if none.
 
-    Valid for every mechanism. At delta = 0 it is one_run_epsilon if all guesses were right, and slightly below it
-    otherwise (0.69 for 0.70 at 75 right of 100).
+    Valid for every mechanism. At delta = 0 it equals one_run_epsilon if all guesses were right, and is slightly below
+    it otherwise (0.69 instead of 0.70 at 75 right of 100).
     """
     return _largest(lambda e: fdp_rejects(guesses, epsilon_delta_inverse(e, delta), alpha), _HIGHEST_EPSILON)
 
 
 def one_run_rejects(guesses: Guesses, epsilon: float, delta: float, alpha: float = 0.05) -> bool:
-    """Whether (epsilon, delta)-DP is rejected at level alpha, by either theorem.
+    """Whether (epsilon, delta)-DP is rejected at level alpha by either theorem.
 
-    Both bound the one probability of at least v right guesses, so that the smaller of the two is a p-value as well and
-    nothing is paid for taking it. The f-DP recursion is the sharper at large delta, the binomial tail at small delta.
+    The f-DP recursion is sharper at large delta, the binomial tail at small delta.
+
+    Args:
+        guesses: the game.
+        epsilon: claimed, >= 0.
+        delta: claimed, in [0, 1).
+        alpha: error probability.
     """
+    # Both theorems bound the same probability of at least v right guesses, so the smaller bound is a p-value too, and
+    # taking it needs no correction.
     if one_run_p_value(guesses, epsilon, delta) <= check_alpha(alpha):
         return True
     return fdp_rejects(guesses, epsilon_delta_inverse(epsilon, delta), alpha)
@@ -145,14 +159,14 @@ def one_run_rejects(guesses: Guesses, epsilon: float, delta: float, alpha: float
 def steinke_bound(
     labelled: LabelledScores, delta: float, *, alpha: float = 0.05, made: int | None = None, attacks: int = 1
 ) -> OneRunBound:
-    """epsilon lower bound by Steinke et al. 2023 at confidence 1 - alpha. Conditions: see the module.
+    """Lower bound on epsilon by Steinke et al. 2023 at confidence 1 - alpha. Conditions: see the module docstring.
 
     Args:
         labelled: scores of the m users whose coins were flipped.
         delta: in [0, 1).
         alpha: total error probability.
-        made: r, registered before looking; None tries those of paid_tries, each at its share of alpha.
-        attacks: how many attacks the best is taken of; alpha is divided by it.
+        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
     return _best(labelled, made, alpha, attacks, lambda g, a: (one_run_epsilon(g, delta, a), None))
 
@@ -160,17 +174,31 @@ def steinke_bound(
 def fdp_bound(
     labelled: LabelledScores, delta: float, *, alpha: float = 0.05, made: int | None = None, attacks: int = 1
 ) -> OneRunBound:
-    """epsilon lower bound by the f-DP recursion on the curve of (epsilon, delta)-DP; arguments of steinke_bound."""
+    """Lower bound on epsilon by the f-DP recursion on the curve of (epsilon, delta)-DP.
+
+    Args:
+        labelled: scores of the m users whose coins were flipped.
+        delta: in [0, 1).
+        alpha: total error probability.
+        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+    """
     return _best(labelled, made, alpha, attacks, lambda g, a: (fdp_epsilon(g, delta, a), None))
 
 
 def fdp_gaussian_bound(
     labelled: LabelledScores, delta: float, *, alpha: float = 0.05, made: int | None = None, attacks: int = 1
 ) -> OneRunBound:
-    """mu and epsilon(mu, delta) lower bound by the f-DP recursion, for mechanisms whose trade-off curve is Gaussian.
+    """Lower bounds on mu and epsilon(mu, delta) by the f-DP recursion, for mechanisms with a Gaussian trade-off curve.
 
-    Not valid for other mechanisms (subsampled ones included): test those against their own curve with fdp_violates.
-    Arguments of steinke_bound; delta must be in (0, 1).
+    Not valid for other mechanisms (including subsampled ones): test those against their own curve with fdp_violates.
+
+    Args:
+        labelled: scores of the m users whose coins were flipped.
+        delta: in (0, 1).
+        alpha: total error probability.
+        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
 
     def bound(guesses: Guesses, level: float) -> tuple[float, float]:
@@ -188,9 +216,17 @@ def fdp_violates(
     made: int | None = None,
     attacks: int = 1,
 ) -> Guesses | None:
-    """The game by which one run violates the accountant's curve at level alpha, or None. Arguments of steinke_bound."""
+    """The game by which one run violates the accountant's curve at level alpha, or None.
+
+    Args:
+        labelled: scores of the m users whose coins were flipped.
+        ceiling: the accountant's curve.
+        alpha: total error probability.
+        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+    """
     inverse = curve_inverse(ceiling)
-    games = ((guess(labelled, its.made), its.level) for its in paid_tries(labelled.scores.size, made, alpha, attacks))
+    games = ((guess(labelled, one.made), one.level) for one in paid_tries(labelled.scores.size, made, alpha, attacks))
     return next((game for game, level in games if fdp_rejects(game, inverse, level)), None)
 
 
@@ -201,16 +237,16 @@ def _best(
     attacks: int,
     bound: Callable[[Guesses, float], tuple[float, float | None]],
 ) -> OneRunBound:
-    """The largest (epsilon, mu) that `bound` gives of a game and its level, over the tries that are paid for."""
+    """The largest (epsilon, mu) that ``bound`` gives for a game and its level, over the tries that are paid for."""
     tries = paid_tries(labelled.scores.size, made, alpha, attacks)
-    games = [guess(labelled, its.made) for its in tries]
-    results = [bound(game, its.level) for game, its in zip(games, tries, strict=True)]
+    games = [guess(labelled, one.made) for one in tries]
+    results = [bound(game, one.level) for game, one in zip(games, tries, strict=True)]
     best = max(range(len(games)), key=lambda i: results[i][0])
-    return OneRunBound(results[best][0], alpha, games[best], tuple(its.made for its in tries), results[best][1])
+    return OneRunBound(results[best][0], alpha, games[best], tuple(one.made for one in tries), results[best][1])
 
 
 def _largest(rejects: Callable[[float], bool], highest: float) -> float:
-    """A rejected value within _PRECISION of one that is not, by bisection; 0 where 0 is not rejected."""
+    """A rejected value within _PRECISION of one that is not rejected, by bisection; 0 if 0 is not rejected."""
     if not rejects(0.0):
         return 0.0
     low, high = 0.0, 1.0

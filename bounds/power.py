@@ -1,7 +1,7 @@
-"""Power before cost: what m users could certify or falsify, before a model is trained.
+"""Estimate, before a model is trained, what an audit of m users can certify or falsify.
 
-Planning numbers, not bounds: the attacker is taken to be Gaussian, scores N(mu, 1) of members and N(0, 1) of others,
-with AUROC Phi(mu / sqrt 2). Limits that perfect guessing cannot pass hold for every attacker.
+These are planning numbers, not bounds: the attacker is assumed to be Gaussian, with scores N(mu, 1) for members and
+N(0, 1) for others, and AUROC Phi(mu / sqrt 2). The limits of perfect guessing hold for every attacker.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from heldin.defenses.accounting.guarantees import check_delta, gaussian_epsilon
 
 SIMULATIONS = 400
 LARGEST_SIMULATED = 20_000
-LARGEST = 1_000_000  # users that a question may be asked for: it takes under ten seconds then
+LARGEST = 1_000_000  # users; a question about this many takes under ten seconds
 MOST_USERS = 100_000
 _KNOTS = 7
 _COIN = Assignment.COIN
@@ -35,9 +35,13 @@ _COIN = Assignment.COIN
 class Reach:
     """What perfect guessing with m users certifies at delta; nothing can certify more.
 
-    one_run: Steinke et al. 2023, all m guessed, registered beforehand; fdp: the f-DP recursion on (epsilon, delta)-DP;
-    paid: the same when the number of guesses is paid for; mu, gaussian: for mu-GDP; clopper_pearson: of m / 2 + m / 2
-    independent trainings (None for m = 1).
+    Attributes:
+        one_run: epsilon by Steinke et al. 2023, all m guessed, registered beforehand.
+        fdp: epsilon by the f-DP recursion on the curve of (epsilon, delta)-DP.
+        paid: the larger of the two if the number of guesses is paid for.
+        mu: by the f-DP recursion on Gaussian curves.
+        gaussian: epsilon of mu-GDP at this mu.
+        clopper_pearson: epsilon from m / 2 + m / 2 independent trainings; None for m = 1.
     """
 
     one_run: float
@@ -50,7 +54,13 @@ class Reach:
 
 @dataclass(frozen=True)
 class Expected:
-    """Median, 5 % and 95 % quantile of a certified epsilon for the assumed attacker, the choice of r paid for."""
+    """Quantiles of the epsilon that the assumed attacker certifies, with the choice of r paid for.
+
+    Attributes:
+        median: of the simulated runs.
+        low: 5 % quantile.
+        high: 95 % quantile.
+    """
 
     median: float
     low: float
@@ -59,10 +69,14 @@ class Expected:
 
 @dataclass(frozen=True)
 class ClaimPower:
-    """What a claim needs. users_* are None beyond MOST_USERS.
+    """What it takes to reject a claim.
 
-    in_reach: perfect guessing with m users would reject; probability: that the assumed attacker's run rejects;
-    users_perfect, users_at_auroc: the least m at which perfect guessing, or the median run of the attacker, rejects.
+    Attributes:
+        claim: label of the claim.
+        in_reach: whether perfect guessing with m users would reject it.
+        probability: that a run of the assumed attacker rejects it.
+        users_perfect: the fewest users with whom perfect guessing rejects it; None above MOST_USERS.
+        users_at_auroc: the fewest users with whom the attacker's median run rejects it; None above MOST_USERS.
     """
 
     claim: str
@@ -74,7 +88,19 @@ class ClaimPower:
 
 @dataclass(frozen=True)
 class Power(Tabular):
-    """The answer of `heldin power`. expected_gaussian: for Gaussian mechanisms only."""
+    """The answer of ``heldin power``.
+
+    Attributes:
+        users: m, users whose coins are flipped.
+        auroc: of the assumed attacker.
+        delta: of all epsilons.
+        alpha: error probability.
+        largest: what perfect guessing certifies.
+        expected_one_run: what the assumed attacker certifies by Steinke et al. 2023.
+        expected_fdp: the same by the f-DP recursion.
+        expected_gaussian: the same for Gaussian mechanisms only.
+        claims: what it takes to reject each claim.
+    """
 
     users: int
     auroc: float
@@ -110,17 +136,18 @@ class Power(Tabular):
 def power(
     users: int, auroc: float, delta: float, *, alpha: float = 0.05, claims: tuple[Claim, ...] = (), seed: int = 0
 ) -> Power:
-    """What one training run with `users` coin-flipped users could certify or falsify if the attack has this AUROC.
+    """What one training run could certify or falsify if the attack has this AUROC.
 
     Args:
-        users: m, those whose coins are flipped.
-        auroc: of the assumed attacker, in [0.5, 1].
+        users: m, users whose coins are flipped.
+        auroc: of the assumed attacker, in [0.5, 1).
         delta: in (0, 1).
         alpha: error probability.
-        claims: each is asked for on its own.
+        claims: each is considered on its own.
         seed: of the simulated runs.
 
-    Raises InputError where m is too small for any statement, or above LARGEST.
+    Raises:
+        InputError: m is too small for any statement, or above LARGEST.
     """
     check_delta(delta, 1)
     if users > LARGEST:
@@ -130,10 +157,10 @@ def power(
         )
     mu = attack_mu(auroc)
     tries = one_run.paid_tries(users, alpha=alpha)
-    right = simulated_rights(users, mu, tuple(its.made for its in tries), seed)
+    right = simulated_rights(users, mu, tuple(one.made for one in tries), seed)
 
     def expected(bound: Callable[[Guesses, float], float]) -> Expected:
-        best = np.max([_along(users, its, right[:, i], bound) for i, its in enumerate(tries)], axis=0)
+        best = np.max([_along(users, one, right[:, i], bound) for i, one in enumerate(tries)], axis=0)
         low, median, high = np.quantile(best, [0.05, 0.5, 0.95])
         return Expected(float(median), float(low), float(high))
 
@@ -168,17 +195,31 @@ def reach(users: int, delta: float, *, alpha: float = 0.05) -> Reach:
 def trainings_reach(members: int, non_members: int, delta: float = 0.0, *, alpha: float = 0.05) -> float:
     """Largest epsilon that independent trainings certify if all are told apart: Clopper-Pearson at one threshold.
 
-    100 + 100: 3.28 at delta 0 (docs/theory.md#independent-trainings).
+    For 100 + 100 it is 3.28 at delta 0 (docs/theory.md#independent-trainings).
+
+    Args:
+        members: trainings with the user.
+        non_members: trainings without.
+        delta: in [0, 1).
+        alpha: error probability.
     """
     return clopper_pearson(Counts(members, members, 0, non_members), delta, alpha=alpha, pairs=1)
 
 
 def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, seed: int = 0) -> ClaimPower:
-    """What the claim needs; arguments of `power`."""
+    """What it takes to reject a claim.
+
+    Args:
+        users: m, users whose coins are flipped.
+        auroc: of the assumed attacker, in [0.5, 1).
+        claim: to be rejected.
+        alpha: error probability.
+        seed: of the simulated runs.
+    """
     design, mu = Design(_COIN, alpha=alpha), attack_mu(auroc)
     tries = one_run.paid_tries(users, alpha=alpha)
-    right = simulated_rights(users, mu, tuple(its.made for its in tries), seed)
-    least = [_least_rejected(users, its, claim) for its in tries]
+    right = simulated_rights(users, mu, tuple(one.made for one in tries), seed)
+    least = [_least_rejected(users, one, claim) for one in tries]
 
     def median_rejects(m: int) -> bool:
         typical = (
@@ -196,7 +237,14 @@ def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, 
 
 
 def forecast(users: int, delta: float, claims: Sequence[Claim] = (), *, alpha: float = 0.05) -> list[str]:
-    """What a run with so many coin-flipped users could say at best, a line each, to be read before it is paid for."""
+    """What a run could say at best, as lines to read before paying for it.
+
+    Args:
+        users: m, users whose coins are flipped.
+        delta: of the bounds, in (0, 1).
+        claims: to be tested.
+        alpha: error probability.
+    """
     design, members = Design(_COIN, alpha=alpha), users - users // 2
     try:
         most = max_certifiable_epsilon(members, users // 2, delta, design)
@@ -231,15 +279,15 @@ def table(found: Power) -> str:
         ("one run, f-DP", found.expected_fdp),
         ("one run, Gaussian mechanisms", found.expected_gaussian),
     )
-    lines += [f"  {name:<42}{its.median:8.2f}   ({its.low:.2f} to {its.high:.2f})" for name, its in kinds]
-    for its in found.claims:
-        lines += ["", f"claim: {its.claim}"]
+    lines += [f"  {name:<42}{one.median:8.2f}   ({one.low:.2f} to {one.high:.2f})" for name, one in kinds]
+    for need in found.claims:
+        lines += ["", f"claim: {need.claim}"]
         lines += [
-            f"  perfect guessing with {found.users:,} users {'rejects' if its.in_reach else 'does not reject'} it"
+            f"  perfect guessing with {found.users:,} users {'rejects' if need.in_reach else 'does not reject'} it"
         ]
-        lines += [f"  this attack rejects it in {100.0 * its.probability:.0f} % of runs, if the attack is that good"]
-        lines += [f"  users needed with perfect guessing: {_count(its.users_perfect)}"]
-        lines += [f"  users needed with AUROC {found.auroc:g}: {_count(its.users_at_auroc)}"]
+        lines += [f"  this attack rejects it in {100.0 * need.probability:.0f} % of runs, if the attack is that good"]
+        lines += [f"  users needed with perfect guessing: {_count(need.users_perfect)}"]
+        lines += [f"  users needed with AUROC {found.auroc:g}: {_count(need.users_at_auroc)}"]
     return "\n".join(lines)
 
 
@@ -251,7 +299,7 @@ def attack_mu(auroc: float) -> float:
 
 
 def typical_rights(users: int, made: int, mu: float) -> int:
-    """Right guesses of the median run: r P(in | score above the r / 2 highest), alike at the lower end."""
+    """Right guesses of the median run: r P(in | score among the r / 2 highest), by symmetry also at the lower end."""
     return min(made, int(made * _precision(users, made, mu)))
 
 
@@ -267,11 +315,16 @@ def _precision(users: int, made: int, mu: float) -> float:
 
 
 def simulated_rights(users: int, mu: float, tries: tuple[int, ...], seed: int) -> NDArray[np.int64]:
-    """Right guesses of simulated runs of the Gaussian attacker at each r, shape (SIMULATIONS, len(tries)).
+    """Right guesses of simulated runs of the Gaussian attacker, shape (SIMULATIONS, len(tries)).
 
-    Beyond LARGEST_SIMULATED users binomial draws, which then differ by less than their own spread's thousandth.
+    Args:
+        users: m.
+        mu: mean score of members.
+        tries: numbers of guesses.
+        seed: of the simulation.
     """
     rng = np.random.default_rng(seed)
+    # For many users binomial draws, which differ from a simulation by less than a thousandth of their own spread.
     if users > LARGEST_SIMULATED:
         return np.stack([rng.binomial(r, _precision(users, r, mu), SIMULATIONS) for r in tries], axis=1)
     rows = []
@@ -287,26 +340,26 @@ def simulated_rights(users: int, mu: float, tries: tuple[int, ...], seed: int) -
 
 
 def _along(
-    users: int, its: Try, right: NDArray[np.int64], bound: Callable[[Guesses, float], float]
+    users: int, tried: Try, right: NDArray[np.int64], bound: Callable[[Guesses, float], float]
 ) -> NDArray[np.float64]:
-    """The bound at each number of right guesses, interpolated between a few."""
+    """The bound at each number of right guesses, interpolated between a few of them."""
     count = _KNOTS if users <= LARGEST_SIMULATED else 3
     knots = np.unique(np.linspace(right.min(), right.max(), count).round().astype(np.int64))
-    return np.interp(right, knots, [bound(Guesses(users, its.made, int(v)), its.level) for v in knots])
+    return np.interp(right, knots, [bound(Guesses(users, tried.made, int(v)), tried.level) for v in knots])
 
 
-def _least_rejected(users: int, its: Try, claim: Claim) -> int:
-    """The least number of right guesses that rejects the claim; made + 1 where none does."""
-    low, high = 0, its.made + 1
+def _least_rejected(users: int, tried: Try, claim: Claim) -> int:
+    """The least number of right guesses that rejects the claim; made + 1 if none does."""
+    low, high = 0, tried.made + 1
     while high - low > 1:
         middle = (low + high) // 2
-        rejected = claim.rejected_by(Guesses(users, its.made, middle), its.level)
+        rejected = claim.rejected_by(Guesses(users, tried.made, middle), tried.level)
         low, high = (low, middle) if rejected else (middle, high)
     return high
 
 
 def _least_perfect(claim: Claim, design: Design, alpha: float) -> int | None:
-    """The fewest users, half of them held in, of whom perfect guessing could reject the claim."""
+    """The fewest users, half of them held in, with whom perfect guessing could reject the claim."""
     return _least_users(lambda users: could_reject(users - users // 2, users // 2, claim, design), alpha)
 
 

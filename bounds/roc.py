@@ -51,14 +51,14 @@ def placements(held_in: Scores, held_out: Scores) -> tuple[NDArray[np.float64], 
 
 
 def fpr_is_resolved(held_out: int, fpr: float) -> bool:
-    """Whether this many held-out users can show a false-positive rate: at least one of them must be allowed to err."""
+    """Whether this many held-out users can resolve an FPR: it must allow at least one false positive."""
     return held_out * fpr >= 1 - 1e-9
 
 
 def tpr_at_fpr(held_in: Scores, held_out: Scores, fpr: float) -> float | None:
-    """Highest true-positive rate of a threshold with false-positive rate at most ``fpr``, without interpolation.
+    """Highest TPR of a threshold whose FPR is at most ``fpr``, without interpolation.
 
-    None where held-out users times ``fpr`` is below one: no such rate can be seen (printed as "N/A").
+    None if the number of held-out users times ``fpr`` is below one: no such rate can be seen (printed as "N/A").
     """
     if not fpr_is_resolved(held_out.size, fpr):
         return None
@@ -67,7 +67,7 @@ def tpr_at_fpr(held_in: Scores, held_out: Scores, fpr: float) -> float | None:
 
 
 def separation_p_value(held_in: Scores, held_out: Scores) -> float:
-    """Two-sided Mann-Whitney p-value of "the two groups' scores have one distribution"."""
+    """Two-sided Mann-Whitney p-value of "the scores of both groups have the same distribution"."""
     return float(stats.mannwhitneyu(held_in, held_out, alternative="two-sided").pvalue)
 
 

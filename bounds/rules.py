@@ -1,4 +1,4 @@
-"""Every lower bound on epsilon as a rule: what computes it, what it needs of the design, what it is worth."""
+"""Every lower bound on epsilon as a rule: how it is computed, what it requires of the design, what it is worth."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Compute = Callable[[LabelledScores, Design, float], float]
 Need = Callable[[LabelledScores, Design], str | None]
 
 PLAN_FAMILY = "one-run, if the trainer differs from the plan in its noise alone"
-ONE_RUN_BOUNDS = ("one-run", "one-run f-DP")  # those of one training that hold without a further condition
+ONE_RUN_BOUNDS = ("one-run", "one-run f-DP")  # bounds of one training that need no further condition
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Rule:
     Attributes:
         name: as records and reports print it.
         compute: epsilon from scores, design and delta.
-        needs: what must hold; each gives the reason where it does not.
-        coverage: the lowest measured of a nominal 0.95 (docs/coverage.md, which a test compares; simulated shares are
-            of 2,000 audits, so that one just below 0.95 is within their noise).
-        standing: what it is at best; None: what the design makes of it.
+        needs: conditions; each returns the reason if it does not hold.
+        coverage: lowest measured coverage at nominal 0.95 (docs/coverage.md, compared by a test; with 2,000 simulated
+            audits, a share just below 0.95 is within the simulation's noise).
+        standing: of the bound, whatever the design; None: the design decides.
     """
 
     name: str
@@ -35,52 +35,52 @@ class Rule:
     standing: Standing | None = None
 
     def refusal(self, scores: LabelledScores, design: Design) -> str | None:
-        """Why the bound is not valid for the design; None if it is."""
+        """Why the bound is not valid for this design; None if it is valid."""
         return next((reason for need in self.needs if (reason := need(scores, design)) is not None), None)
 
     @property
     def of_a_threshold(self) -> bool:
-        """Whether it is computed at a threshold that was fixed beforehand."""
+        """Whether it is computed at a pre-registered threshold."""
         return fixed_threshold in self.needs
 
 
 def fair_coins(_: LabelledScores, design: Design) -> str | None:
-    """Membership by independent fair coins, or nobody says otherwise."""
+    """Membership was drawn by independent fair coins, or at least nobody says otherwise."""
     if design.assignment is Assignment.FIXED:
         return "needs membership drawn by independent fair coins; the split was fixed"
     return None
 
 
 def independent_trainings(_: LabelledScores, design: Design) -> str | None:
-    """One training for each score."""
+    """Each score comes from its own training."""
     if not design.independent_trainings:
         return "needs independent trainings, one for each score; scores of one run share one model"
     return None
 
 
 def gaussian_curve(_: LabelledScores, design: Design) -> str | None:
-    """The mechanism's trade-off curve is that of a Gaussian, without sampling."""
+    """The mechanism's trade-off curve is Gaussian (no sampling)."""
     if not design.gaussian:
         return "holds only where the mechanism's trade-off curve is Gaussian, which nobody states"
     return None
 
 
 def fixed_threshold(_: LabelledScores, design: Design) -> str | None:
-    """A threshold that was fixed before looking."""
+    """A threshold was fixed before looking."""
     if not design.thresholds:
         return "needs a threshold that was fixed before looking; the best one found is no bound"
     return None
 
 
 def one_threshold(_: LabelledScores, design: Design) -> str | None:
-    """No more than one of them."""
+    """At most one threshold was fixed."""
     if len(design.thresholds) > 1:
         return f"is of one threshold; {len(design.thresholds)} were fixed"
     return None
 
 
 def two_of_each(scores: LabelledScores, _: Design) -> str | None:
-    """Two trainings of each group, to cut in halves."""
+    """There are two trainings of each group, to split into halves."""
     n1, n0 = scores.held_in.size, scores.held_out.size
     if min(n1, n0) < 2:
         return f"needs two trainings of each group to split; there are {n1} and {n0}"
@@ -88,56 +88,62 @@ def two_of_each(scores: LabelledScores, _: Design) -> str | None:
 
 
 def band_in_reach(scores: LabelledScores, _: Design) -> str | None:
-    """Groups for which the exact band is computed."""
+    """The groups are small enough to compute the exact band."""
     if max(scores.held_in.size, scores.held_out.size) > bands.LARGEST:
         return f"is computed up to {bands.LARGEST} trainings of a group: see the DKW band"
     return None
 
 
-def _steinke(scores: LabelledScores, its: Design, delta: float) -> float:
-    return one_run.steinke_bound(scores, delta, made=its.guesses, alpha=its.alpha, attacks=its.attacks).epsilon
+def _steinke(scores: LabelledScores, design: Design, delta: float) -> float:
+    return one_run.steinke_bound(scores, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks).epsilon
 
 
-def _fdp(scores: LabelledScores, its: Design, delta: float) -> float:
-    return one_run.fdp_bound(scores, delta, made=its.guesses, alpha=its.alpha, attacks=its.attacks).epsilon
+def _fdp(scores: LabelledScores, design: Design, delta: float) -> float:
+    return one_run.fdp_bound(scores, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks).epsilon
 
 
-def _fdp_gaussian(scores: LabelledScores, its: Design, delta: float) -> float:
-    return one_run.fdp_gaussian_bound(scores, delta, made=its.guesses, alpha=its.alpha, attacks=its.attacks).epsilon
+def _fdp_gaussian(scores: LabelledScores, design: Design, delta: float) -> float:
+    return one_run.fdp_gaussian_bound(
+        scores, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks
+    ).epsilon
 
 
-def _at_threshold(scores: LabelledScores, its: Design, delta: float) -> float:
-    return thresholds.threshold_bound(scores, its.thresholds, delta, alpha=its.alpha, attacks=its.attacks).epsilon
+def _at_threshold(scores: LabelledScores, design: Design, delta: float) -> float:
+    return thresholds.threshold_bound(
+        scores, design.thresholds, delta, alpha=design.alpha, attacks=design.attacks
+    ).epsilon
 
 
-def _split(scores: LabelledScores, its: Design, delta: float) -> float:
-    return thresholds.split_bound(scores, delta, alpha=its.alpha, attacks=its.attacks).epsilon
+def _split(scores: LabelledScores, design: Design, delta: float) -> float:
+    return thresholds.split_bound(scores, delta, alpha=design.alpha, attacks=design.attacks).epsilon
 
 
-def _gaussian_at_threshold(scores: LabelledScores, its: Design, delta: float) -> float:
-    found = thresholds.threshold_gaussian_bound(scores, its.thresholds, delta, alpha=its.alpha, attacks=its.attacks)
+def _gaussian_at_threshold(scores: LabelledScores, design: Design, delta: float) -> float:
+    found = thresholds.threshold_gaussian_bound(
+        scores, design.thresholds, delta, alpha=design.alpha, attacks=design.attacks
+    )
     return found.epsilon
 
 
-def _gaussian_split(scores: LabelledScores, its: Design, delta: float) -> float:
-    return thresholds.split_gaussian_bound(scores, delta, alpha=its.alpha, attacks=its.attacks).epsilon
+def _gaussian_split(scores: LabelledScores, design: Design, delta: float) -> float:
+    return thresholds.split_gaussian_bound(scores, delta, alpha=design.alpha, attacks=design.attacks).epsilon
 
 
-def _roc_band(scores: LabelledScores, its: Design, delta: float) -> float:
-    return bands.equal_local_level_band(scores, alpha=its.alpha, attacks=its.attacks).epsilon(delta)
+def _roc_band(scores: LabelledScores, design: Design, delta: float) -> float:
+    return bands.equal_local_level_band(scores, alpha=design.alpha, attacks=design.attacks).epsilon(delta)
 
 
-def _dkw_band(scores: LabelledScores, its: Design, delta: float) -> float:
-    return bands.dkw_band(scores, alpha=its.alpha, attacks=its.attacks).epsilon(delta)
+def _dkw_band(scores: LabelledScores, design: Design, delta: float) -> float:
+    return bands.dkw_band(scores, alpha=design.alpha, attacks=design.attacks).epsilon(delta)
 
 
-def _area(scores: LabelledScores, its: Design, delta: float) -> float:
-    return bands.auroc_epsilon(bands.auroc_at_least(scores, alpha=its.alpha, attacks=its.attacks), delta)
+def _area(scores: LabelledScores, design: Design, delta: float) -> float:
+    return bands.auroc_epsilon(bands.auroc_at_least(scores, alpha=design.alpha, attacks=design.attacks), delta)
 
 
-def _bayesian(scores: LabelledScores, its: Design, delta: float) -> float:
-    counts = thresholds.counts_at(scores, its.thresholds[0])
-    return estimates.bayesian_interval(counts, delta, confidence=1.0 - 2.0 * its.alpha / its.attacks).lower
+def _bayesian(scores: LabelledScores, design: Design, delta: float) -> float:
+    counts = thresholds.counts_at(scores, design.thresholds[0])
+    return estimates.bayesian_interval(counts, delta, confidence=1.0 - 2.0 * design.alpha / design.attacks).lower
 
 
 RULES: Sequence[Rule] = (
@@ -167,10 +173,10 @@ RULES: Sequence[Rule] = (
 
 
 def plan_rule(family: NoiseFamily) -> Rule:
-    """The bound over the noise of a claimed plan."""
+    """The bound over the noise multiplier of a claimed plan."""
 
-    def compute(scores: LabelledScores, its: Design, delta: float) -> float:
-        found = family_bound(scores, family, delta, made=its.guesses, alpha=its.alpha, attacks=its.attacks)
+    def compute(scores: LabelledScores, design: Design, delta: float) -> float:
+        found = family_bound(scores, family, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks)
         return found.epsilon
 
     return Rule(PLAN_FAMILY, compute, (fair_coins,), 0.989, Standing.CONDITIONAL)

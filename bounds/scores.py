@@ -1,4 +1,4 @@
-"""Scores joined to membership: the one input of every bound. A score is never dropped, a user never counted twice."""
+"""Scores joined to membership, the input of every bound. No score is dropped and no user counted twice."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from heldin.base.errors import ConstantScores, InputError, TooFewUsers
 
 @dataclass(frozen=True, eq=False)
 class LabelledScores:
-    """Scores of m users (or of m independent trainings) and who was held in. Higher score: more likely a member.
+    """Scores of m users (or m independent trainings) and who was held in. Higher means more likely a member.
 
     Attributes:
         scores: shape (m,), finite.
         member: shape (m,), True for held in.
-        users: names for messages, shape (m,); row numbers where not given.
+        users: names for messages, shape (m,); None: row numbers are used.
 
     Raises:
-        InputError: different lengths, a NaN or infinite score (names the user), or a user twice.
-        TooFewUsers: one group only.
-        ConstantScores: all scores are the same.
+        InputError: lengths differ, a score is NaN or infinite (the message names the user), or a user occurs twice.
+        TooFewUsers: there is only one group.
+        ConstantScores: all scores are equal.
     """
 
     scores: NDArray[np.float64]
@@ -60,15 +60,15 @@ class LabelledScores:
 
 
 def labelled(held_in: NDArray[np.float64], held_out: NDArray[np.float64]) -> LabelledScores:
-    """Joins two groups of scores, shapes (n1,) and (n0,), members first."""
+    """Join two groups of scores, shapes (n1,) and (n0,), members first."""
     member = np.concatenate([np.ones(held_in.size, dtype=np.bool_), np.zeros(held_out.size, dtype=np.bool_)])
     return LabelledScores(np.concatenate([held_in, held_out]).astype(np.float64), member)
 
 
 def join(scores: Mapping[str, float], members: Set[str], non_members: Set[str]) -> LabelledScores:
-    """Joins scores to membership by user name, in the order of the names.
+    """Join scores to membership by user name, sorted by name.
 
-    Raises InputError for a user in both groups, a score without membership and membership without a score.
+    Raises InputError if a user is in both groups, or has a score without membership or membership without a score.
     """
     both = sorted(members & non_members)
     if both:
@@ -86,7 +86,7 @@ def join(scores: Mapping[str, float], members: Set[str], non_members: Set[str]) 
 
 
 def check_alpha(alpha: float, attacks: int = 1) -> float:
-    """The error probability left for one attack of `attacks`: alpha / attacks (Bonferroni).
+    """The error probability of each of ``attacks`` attacks: alpha / attacks (Bonferroni).
 
     Raises InputError unless 0 < alpha < 1 and attacks >= 1.
     """
@@ -98,6 +98,6 @@ def check_alpha(alpha: float, attacks: int = 1) -> float:
 
 
 def check_bound_delta(delta: float) -> None:
-    """Raises InputError unless 0 <= delta < 1. delta 0 is pure differential privacy."""
+    """Raises InputError unless 0 <= delta < 1 (0 is pure differential privacy)."""
     if not 0.0 <= delta < 1.0:
         raise InputError(f"delta {delta} is outside [0, 1): choose one below 1 / number of users")

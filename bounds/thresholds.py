@@ -1,9 +1,9 @@
 """Lower bounds on epsilon from independent trainings: Clopper-Pearson at thresholds, and its Gaussian conversion.
 
-Condition of everything here (docs/theory.md#independent-trainings): INDEPENDENT TRIALS. Each score comes from its own
-training, held in or out, and trainings share no randomness. Scores of many users under one model are not independent,
-and these bounds are then refused (bounds/rules.py) in favour of bounds/one_run.py. Thresholds are fixed before
-looking, or chosen on one half of the trials and used on the other; several are paid for. Taking the best threshold
+Condition for everything here (docs/theory.md#independent-trainings): INDEPENDENT TRAININGS. Each score comes from its
+own training, with or without the user, and trainings share no randomness. Scores of many users under one model are not
+independent; these bounds are then refused (bounds/rules.py) in favour of bounds/one_run.py. Thresholds are fixed before
+looking, or chosen on one half of the trainings and used on the other; several are paid for. Choosing the best threshold
 afterwards is wrong in up to 14.5 % of audits at a nominal 5 % (tests/coverage).
 """
 
@@ -27,7 +27,14 @@ NEEDS = "independent trainings: one training per score"
 
 @dataclass(frozen=True)
 class Counts:
-    """What one threshold did: members called "in" of all members, non-members called "in" of all non-members."""
+    """The decisions of one threshold.
+
+    Attributes:
+        true_positives: members called "in".
+        members: all members.
+        false_positives: non-members called "in".
+        non_members: all non-members.
+    """
 
     true_positives: int
     members: int
@@ -38,12 +45,20 @@ class Counts:
         if not (0 <= self.true_positives <= self.members and 0 <= self.false_positives <= self.non_members):
             raise InputError(f"{self}: more were called in than there are")
         if self.members == 0 or self.non_members == 0:
-            raise InputError("a bound needs trials of both groups")
+            raise InputError("a bound needs trainings of both groups")
 
 
 @dataclass(frozen=True)
 class ThresholdBound:
-    """An epsilon (and mu) lower bound at confidence 1 - alpha, with the threshold that gave it."""
+    """A lower bound on epsilon (and mu) at confidence 1 - alpha.
+
+    Attributes:
+        epsilon: lower bound.
+        alpha: total error probability.
+        threshold: the one that gave the bound.
+        counts: its decisions.
+        mu: lower bound on mu, where mu-GDP is assumed; None otherwise.
+    """
 
     epsilon: float
     alpha: float
@@ -75,14 +90,14 @@ def epsilon_of_rates(tpr: Array, fpr: Array, delta: float) -> Array:
 
 
 def clopper_pearson(counts: Counts, delta: float, *, alpha: float = 0.05, pairs: int = 2) -> float:
-    """epsilon lower bound of one threshold fixed beforehand (Jagielski, Ullman, Oprea 2020, section 4).
+    """Lower bound on epsilon from one threshold fixed beforehand (Jagielski, Ullman, Oprea 2020, section 4).
 
     Args:
         counts: of independent trainings at that threshold.
         delta: in [0, 1).
         alpha: total error probability; each of the two rates of each pair gets alpha / (2 pairs).
-        pairs: number K of pre-registered (threshold, direction) pairs; with 1 only "in" if score >= threshold,
-            ln((TPR - delta) / FPR), is used; with 2 or more both directions.
+        pairs: number K of pre-registered (threshold, direction) pairs; with 1 only the rule "in if score >= threshold",
+            ln((TPR - delta) / FPR), is used, with 2 or more both directions.
     """
     check_bound_delta(delta)
     tpr, fpr = limits(counts, check_alpha(alpha) / (2 * pairs))
@@ -94,11 +109,17 @@ def clopper_pearson(counts: Counts, delta: float, *, alpha: float = 0.05, pairs:
 def gaussian_conversion(
     counts: Counts, delta: float, *, alpha: float = 0.05, thresholds: int = 1
 ) -> tuple[float, float]:
-    """(epsilon, mu) lower bounds for a mechanism that is mu-GDP: Nasr et al. 2023, section 4.
+    """Lower bounds (epsilon, mu) for a mechanism that is mu-GDP: Nasr et al. 2023, section 4.
 
-    mu = Phi^-1(TPR_lo) - Phi^-1(FPR_hi), each limit at alpha / (2 thresholds), then delta(epsilon) of mu-GDP. Both
-    directions give the same mu. Valid only where the mechanism's trade-off curve is Gaussian, and for independent
-    trials. delta in (0, 1).
+    mu = Phi^-1(TPR_lo) - Phi^-1(FPR_hi), each limit at alpha / (2 thresholds), then epsilon of mu-GDP at delta. Both
+    directions give the same mu. Valid only for independent trainings, and if the mechanism's trade-off curve is
+    Gaussian.
+
+    Args:
+        counts: of independent trainings at one of the thresholds.
+        delta: in (0, 1).
+        alpha: total error probability.
+        thresholds: number of pre-registered thresholds.
     """
     tpr, fpr = limits(counts, check_alpha(alpha) / (2 * thresholds))
     mu = max(0.0, float(special.ndtri(tpr) - special.ndtri(fpr))) if tpr > 0.0 and fpr < 1.0 else 0.0
@@ -106,7 +127,7 @@ def gaussian_conversion(
 
 
 def limits(counts: Counts, alpha: float) -> tuple[float, float]:
-    """(TPR at least, FPR at most), each at level alpha."""
+    """(lower limit of the TPR, upper limit of the FPR), each at level alpha."""
     tpr = rate_at_least(counts.true_positives, counts.members, alpha)
     return float(tpr), float(rate_at_most(counts.false_positives, counts.non_members, alpha))
 
@@ -120,9 +141,14 @@ def counts_at(scores: LabelledScores, threshold: float) -> Counts:
 def threshold_bound(
     scores: LabelledScores, thresholds: Sequence[float], delta: float, *, alpha: float = 0.05, attacks: int = 1
 ) -> ThresholdBound:
-    """The best Clopper-Pearson bound of thresholds fixed beforehand; K = 2 len(thresholds) pairs are paid for.
+    """The best Clopper-Pearson bound over thresholds fixed beforehand; K = 2 len(thresholds) pairs are paid for.
 
-    attacks: how many attacks the best is taken of; alpha is divided by it. Condition: independent trainings.
+    Args:
+        scores: of independent trainings.
+        thresholds: fixed before looking.
+        delta: in [0, 1).
+        alpha: total error probability.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
     level = check_alpha(alpha, attacks)
     if not len(thresholds):
@@ -136,7 +162,15 @@ def threshold_bound(
 def threshold_gaussian_bound(
     scores: LabelledScores, thresholds: Sequence[float], delta: float, *, alpha: float = 0.05, attacks: int = 1
 ) -> ThresholdBound:
-    """The best Gaussian conversion of thresholds fixed beforehand. Conditions of gaussian_conversion."""
+    """The best Gaussian conversion over thresholds fixed beforehand; conditions as for ``gaussian_conversion``.
+
+    Args:
+        scores: of independent trainings.
+        thresholds: fixed before looking.
+        delta: in (0, 1).
+        alpha: total error probability.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+    """
     level = check_alpha(alpha, attacks)
     if not len(thresholds):
         raise InputError("no threshold was fixed beforehand: give one, or use split halves")
@@ -151,7 +185,12 @@ def split_bound(
 ) -> ThresholdBound:
     """Clopper-Pearson at the (threshold, direction) that is best on one half, evaluated on the other half, K = 1.
 
-    The halves are drawn at random within each group, by `seed`, before looking. Condition: independent trainings.
+    Args:
+        scores: of independent trainings.
+        delta: in [0, 1).
+        alpha: total error probability.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+        seed: of the random halves of each group, fixed before looking.
     """
     check_bound_delta(delta)
     level = check_alpha(alpha, attacks)
@@ -166,7 +205,15 @@ def split_bound(
 def split_gaussian_bound(
     scores: LabelledScores, delta: float, *, alpha: float = 0.05, attacks: int = 1, seed: int = 0
 ) -> ThresholdBound:
-    """The Gaussian conversion at the threshold chosen on the other half. Conditions of gaussian_conversion."""
+    """The Gaussian conversion at the threshold chosen on the other half; conditions as for ``gaussian_conversion``.
+
+    Args:
+        scores: of independent trainings.
+        delta: in (0, 1).
+        alpha: total error probability.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
+        seed: of the random halves of each group, fixed before looking.
+    """
     level = check_alpha(alpha, attacks)
     choose, test = halves(scores, seed)
     levels, tpr, fpr = _limits_everywhere(choose, level / 2)
@@ -181,17 +228,23 @@ def split_gaussian_bound(
 def thresholds_violate(
     scores: LabelledScores, thresholds: Sequence[float], ceiling: RocCeiling, *, alpha: float = 0.05, attacks: int = 1
 ) -> bool:
-    """Whether some threshold fixed beforehand has a TPR above the ceiling at its FPR, at level alpha in all.
+    """Whether the TPR of some threshold fixed beforehand is above the ceiling at its FPR, at level alpha in total.
 
-    Both limits of each threshold at alpha / (2 len(thresholds)). The ceiling already covers both directions.
+    Args:
+        scores: of independent trainings.
+        thresholds: fixed before looking.
+        ceiling: the highest ROC that the claim allows.
+        alpha: total error probability.
+        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
+    # Two limits per threshold; the ceiling already covers both directions.
     level = check_alpha(alpha, attacks) / (2 * len(thresholds))
     found = (limits(counts_at(scores, t), level) for t in thresholds)
     return any(tpr > ceiling.tpr_at(fpr) for tpr, fpr in found)
 
 
 def halves(scores: LabelledScores, seed: int) -> tuple[LabelledScores, LabelledScores]:
-    """Two halves, members and non-members each split at random. Raises InputError below two of either group."""
+    """Two halves, members and non-members each split at random. Raises InputError for fewer than two of a group."""
     held_in, held_out = scores.held_in, scores.held_out
     if min(held_in.size, held_out.size) < 2:
         raise InputError(f"{held_in.size} members and {held_out.size} non-members cannot be halved: two of each needed")
@@ -202,9 +255,10 @@ def halves(scores: LabelledScores, seed: int) -> tuple[LabelledScores, LabelledS
 
 
 def _unchecked(held_in: Array, held_out: Array) -> LabelledScores:
-    """labelled(), but a half may happen to be constant where the whole is not: its thresholds then say nothing."""
+    """Like ``labelled``, but also for a half with constant scores."""
     if np.unique(np.concatenate([held_in, held_out])).size > 1:
         return labelled(held_in, held_out)
+    # A half may be constant although the whole is not; it is no error, its thresholds just say nothing.
     half = object.__new__(LabelledScores)
     member = np.arange(held_in.size + held_out.size) < held_in.size
     for name, value in (("scores", np.concatenate([held_in, held_out])), ("member", member), ("users", None)):
@@ -213,7 +267,7 @@ def _unchecked(held_in: Array, held_out: Array) -> LabelledScores:
 
 
 def _limits_everywhere(scores: LabelledScores, alpha: float) -> tuple[Array, Array, Array]:
-    """(thresholds, TPR at least, FPR at most) at each distinct score, each limit on its own at level alpha."""
+    """(thresholds, lower TPR limits, upper FPR limits) at each distinct score, each limit on its own at level alpha."""
     levels = np.unique(scores.scores)
     held_in, held_out = np.sort(scores.held_in), np.sort(scores.held_out)
     above_in = held_in.size - np.searchsorted(held_in, levels).astype(np.float64)
@@ -223,7 +277,7 @@ def _limits_everywhere(scores: LabelledScores, alpha: float) -> tuple[Array, Arr
 
 
 def _best_threshold(scores: LabelledScores, delta: float, alpha: float) -> tuple[float, bool]:
-    """The threshold with the best bound on these scores and whether it is the mirrored one that is best there."""
+    """The threshold with the best bound on these scores, and whether the mirrored direction gives it."""
     levels, tpr, fpr = _limits_everywhere(scores, alpha / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.nan_to_num(np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr)]), nan=0.0)

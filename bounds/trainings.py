@@ -1,10 +1,9 @@
-"""What independent trainings certify: one threshold fixed before it is tested, Clopper-Pearson on what it tests.
+"""What independent trainings certify: one threshold fixed before it is tested, and Clopper-Pearson limits there.
 
-Every training has its own key, and the worst-case user by its own fair coin, so that given the coins the scores are
-independent (docs/theory.md#independent-trainings). The threshold is fixed beforehand, or the first quarter of the
-trainings picks it and the others test it; which quarter follows from their numbers alone. At level alpha / 2 each,
-TPR >= its lower limit and FPR <= its upper limit hold together with confidence 1 - alpha, and with them both directions
-of Kairouz, Oh, Viswanath 2015, Theorem 2.1, at no further price.
+Every training has its own key and includes the worst-case user by its own fair coin, so the scores are independent
+given the coins (docs/theory.md#independent-trainings). The threshold is fixed beforehand, or the first quarter of the
+trainings chooses it and the others test it. At level alpha / 2 each, the limits TPR >= lower and FPR <= upper hold
+together with confidence 1 - alpha, and so do both directions of Kairouz, Oh, Viswanath 2015, Theorem 2.1.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from heldin.bounds.verdict import Assignment, Claim, Design, Standing
 
 Array = NDArray[np.float64]
 
-PILOT = 0.25  # of the trainings; simulated against a half and against ROC bands in docs/independent-trainings.md
+PILOT = 0.25  # of the trainings; docs/independent-trainings.md compares it with a half and with ROC bands
 BOUND = "Clopper-Pearson, one threshold"
 COVERAGE = 0.995  # lowest of 2,000 simulated audits a mechanism: tests/bounds/test_trainings.py, -m slow
 WORST_CASE_USER = "worst-case user"
@@ -36,11 +35,11 @@ class ThresholdTest:
     """What was tested and found.
 
     Attributes:
-        pilot: trainings that picked the threshold and are not tested at it; 0 if it was fixed beforehand.
-        threshold: a training is called "with" if its score is at least this; None where ROC bands over all trainings
-            test, since the coins left too few of a side among the first.
-        counts: of the tested trainings at the threshold.
-        epsilon: certified by this test, 95 %: the bound that was chosen before looking.
+        pilot: trainings that chose the threshold and are not tested at it; 0 if it was fixed beforehand.
+        threshold: a training counts as "with the user" if its score is at least this; None if ROC bands over all
+            trainings are used, because the coins left too few of a side among the first quarter.
+        counts: of the tested trainings at the threshold; None without one.
+        epsilon: certified by this test at 95 %, by the bound that was chosen before looking.
         reach: what the tested trainings would have certified if all had been told apart.
         judgement: every bound that the design supports, and the verdicts.
     """
@@ -54,18 +53,25 @@ class ThresholdTest:
 
 
 def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
-    """How many of the first trainings pick the threshold; a function of their coins only.
+    """How many of the first trainings choose the threshold; a function of their coins only.
 
-    None with a threshold fixed beforehand, nor where the first quarter has fewer than two trainings of a side.
+    It is 0 with a threshold fixed beforehand, or if the first quarter has fewer than two trainings of a side.
     """
     first = member[: int(PILOT * member.size)]
     return 0 if threshold is not None or min(first.sum(), (~first).sum()) < 2 else int(first.size)
 
 
 def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, claims: Sequence[Claim]) -> list[str]:
-    """What these coins let the trainings say at best, a line each, to be read before they are paid for.
+    """What the trainings could say at best with these coins, as lines to read before paying for them.
 
-    Raises TooFewUsers where even perfect separation would certify nothing.
+    Args:
+        member: the coins, shape (runs,).
+        threshold: fixed before looking, or None.
+        delta: of the bounds.
+        claims: to be tested.
+
+    Raises:
+        TooFewUsers: even perfect separation would certify nothing.
     """
     pilot = pilot_size(member, threshold)
     design = _design(threshold if pilot == 0 else 0.0)
@@ -85,7 +91,7 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
 
 
 def reach_line(runs: int) -> str:
-    """What so many trainings can certify at best, 3.28 for 200 (docs/theory.md#independent-trainings)."""
+    """What this many trainings can certify at best, 3.28 for 200 (docs/theory.md#independent-trainings)."""
     most = trainings_reach(runs - runs // 2, runs // 2)
     return (
         f"power: {runs} trainings, half of them with the worst-case user, can certify at most epsilon {most:.2f} per"
@@ -101,14 +107,14 @@ def certify(
     Args:
         scores: shape (runs,); higher means more likely with the worst-case user.
         member: shape (runs,), each decided by its own fair coin.
-        threshold: fixed before looking; None: the first quarter picks it.
+        threshold: fixed before looking; None: the first quarter chooses it.
         delta: of the bounds.
-        claims: each is tested at 5 % over their number.
+        claims: each is tested at 5 % divided by their number.
 
     Raises:
-        InputError: scores that are not finite.
-        ConstantScores: all are the same.
-        TooFewUsers: too few trainings of a side.
+        InputError: a score is not finite.
+        ConstantScores: all scores are equal.
+        TooFewUsers: there are too few trainings of a side.
     """
     pilot = pilot_size(member, threshold)
     everything = LabelledScores(scores, member)
@@ -130,9 +136,15 @@ def certify(
 
 
 def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, alpha: float = 0.05) -> float:
-    """The threshold that would certify most on these scores, midway in the widest gap where several would.
+    """The threshold that would certify most on these scores; of several, the one in the middle of the widest gap.
 
-    These scores are never tested at it. Shapes (k,); both sides are there.
+    These scores must not be tested at it.
+
+    Args:
+        scores: of the pilot trainings, shape (k,).
+        member: their coins, shape (k,), both sides present.
+        delta: in [0, 1).
+        alpha: error probability.
     """
     levels = np.unique(scores)
     if levels.size == 1:
@@ -151,14 +163,12 @@ def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, al
 def _without_threshold(
     everything: LabelledScores, own: Judgement
 ) -> tuple[tuple[Bound, ...], tuple[RefusedBound, ...]]:
-    """The bounds that need no threshold, and so no pilot: they use all trainings, where these are enough for them.
-
-    Those that ``own`` has at its threshold are not refused.
-    """
+    """The bounds that need no threshold and so no pilot; they use all trainings."""
     try:
         found = evaluate(everything, _design(None), delta=own.delta)
     except TooFewUsers as error:
         return (), (RefusedBound("bounds without a threshold", str(error), WORST_CASE_USER),)
+    # What ``own`` could compute at its threshold is not refused.
     at_threshold = {bound.name for bound in own.bounds}
     return found.bounds, tuple(r for r in found.refused if r.name not in at_threshold)
 

@@ -1,7 +1,8 @@
 """From evidence to verdict: outcome (violated, consistent, inconclusive) and standing (certified, indicative).
 
-One test per claim, chosen by the design and not by its result: the theorems of bounds/one_run.py for one run, the ROC
-bands or the thresholds fixed beforehand for independent trainings. It pays for attacks, numbers of guesses, thresholds.
+One test per claim, chosen by the design and not by its result: the theorems of bounds/one_run.py for one run; ROC
+bands, or thresholds fixed beforehand, for independent trainings. The test pays for several attacks, numbers of guesses
+and thresholds.
 """
 
 import functools
@@ -21,16 +22,16 @@ from heldin.bounds.one_run import Guesses, InverseRoc
 from heldin.bounds.scores import LabelledScores, check_alpha, labelled
 from heldin.defenses.accounting.ceiling import RocCeiling, epsilon_delta_ceiling
 
-BLIND_UNDER_COINS = 1e-4  # a blind baseline below this is a warning where membership was drawn by coins
-BLIND_OTHERWISE = 1e-2  # and below this takes a certificate back elsewhere
+BLIND_UNDER_COINS = 1e-4  # p-value of the blind baseline below which there is a warning, if coins drew membership
+BLIND_OTHERWISE = 1e-2  # and below which a result is not certified, if they did not
 REAL_USERS = "real users"
-NO_CLAIM = "none"  # label of the verdict where nobody claims anything
-SELDOM_EVEN = 0.05  # a split that fair coins make so even more seldom than this is remarked on
+NO_CLAIM = "none"  # label of the verdict if nothing is claimed
+SELDOM_EVEN = 0.05  # there is a warning if fair coins split users this evenly with a probability below this
 _IMPLAUSIBLE = 1e-6
 
 
 class Assignment(StrEnum):
-    """How membership came about."""
+    """How membership was decided."""
 
     COIN = "coin"  # independent fair coins, drawn after the pool was fixed
     FIXED = "fixed"  # by hand, by time, an exact half: anything else that is known
@@ -38,14 +39,14 @@ class Assignment(StrEnum):
 
 
 def assignment_named(text: str) -> Assignment:
-    """As a person writes it. Raises InputError for any other word."""
+    """The assignment of this name. Raises InputError if there is none."""
     if text not in tuple(Assignment):
         raise InputError(f"assignment '{text}': choose {', '.join(Assignment)}")
     return Assignment(text)
 
 
 class Outcome(StrEnum):
-    """What the test says of a claim."""
+    """What the test says about a claim."""
 
     VIOLATED = "violated"
     CONSISTENT = "consistent"  # not rejected, and perfect guessing would have been
@@ -53,7 +54,7 @@ class Outcome(StrEnum):
 
 
 class Standing(StrEnum):
-    """What a number or a verdict is: valid at its level under stated conditions, or less."""
+    """What a number or a verdict is worth: valid at its level under stated conditions, or less."""
 
     CERTIFIED = "certified"
     INDICATIVE = "indicative"
@@ -63,9 +64,15 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """What someone promises: no attacker's ROC is above `ceiling`. epsilon at delta for the reader and the summary.
+    """A promise: no attacker's ROC is above ``ceiling``.
 
-    family: the same plan at any noise multiplier, where the claim is the curve of a plan that has one.
+    Attributes:
+        label: for reports.
+        ceiling: the highest ROC that the claim allows.
+        epsilon: of the claim at delta; for a curve, only for summaries.
+        delta: of the claim.
+        is_curve: whether the claim is an accountant's whole curve, not one (epsilon, delta).
+        family: the same plan at any noise multiplier, if the claim is the curve of a plan that has such a family.
     """
 
     label: str
@@ -97,26 +104,33 @@ def stated_claim(epsilon: float, delta: float) -> Claim:
 
 
 def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: NoiseFamily | None = None) -> Claim:
-    """The accountant's whole curve (defenses.accounting.ceiling.ceiling_of), of which (epsilon, delta) is one point."""
+    """The claim of an accountant's whole curve.
+
+    Args:
+        ceiling: the curve, from ``defenses.accounting.ceiling.ceiling_of``.
+        epsilon: a point of the curve, for summaries.
+        delta: of that point.
+        family: the plan at any noise multiplier, if there is such a family.
+    """
     label = f"the accountant's curve (epsilon {epsilon:.4g} at delta {delta:g})"
     return Claim(label, ceiling, epsilon, delta, is_curve=True, family=family)
 
 
 @dataclass(frozen=True)
 class Design:
-    """How the evidence came about, and what was fixed before looking at it.
+    """How the evidence was obtained, and what was fixed before looking at it.
 
     Attributes:
         assignment: how membership was decided.
-        independent_trainings: each score comes from its own training, alike but for the user's presence.
-        coins_witnessed: False for a checkpoint of others, whose coins are only asserted.
-        coins_stated: True where the coins are taken at the user's word, though certified on it.
+        independent_trainings: each score comes from its own training, all alike except for the user's presence.
+        coins_witnessed: False for somebody else's checkpoint, whose coins are only asserted.
+        coins_stated: True if the coins are certified on the user's word.
         reference_on_one_side: the reference model was trained on the held-out (or held-in) users, or on a split that
-            goes with theirs.
-        blind_p_value: of a baseline that never saw the audited model, separating the groups; None if not run.
-        guesses: r of the one-run test, registered before looking; None pays for several (one_run.paid_tries).
-        thresholds: of independent trainings, fixed before looking; none uses simultaneous bands.
-        attacks: how many attacks the best is taken of.
+            is associated with theirs.
+        blind_p_value: of a baseline that separates the groups without the audited model; None if it was not run.
+        guesses: r of the one-run test, registered before looking; None: several are paid for (one_run.paid_tries).
+        thresholds: for independent trainings, fixed before looking; empty: simultaneous bands.
+        attacks: number of attacks tried, if these scores are the best of several.
         alpha: total error probability.
         gaussian: the mechanism's trade-off curve is known to be Gaussian (no sampling).
         subjects: whose scores these are.
@@ -164,7 +178,7 @@ class Design:
         return tuple(text for holds, text in checks if holds)
 
     def warnings(self, members: int, users: int) -> tuple[str, ...]:
-        """What to print beside a result under coins: what fair coins seldom give, and which mistakes do."""
+        """Warnings for a result under coins: what fair coins seldom produce, and mistakes often do."""
         if self.assignment is not Assignment.COIN:
             return ()
         found = []
@@ -184,7 +198,7 @@ class Design:
 
 
 def evenness(members: int, users: int) -> float | None:
-    """Probability that fair coins halve so many users as evenly as can be; None where these are not halved so."""
+    """Probability that fair coins split users as evenly as possible; None if this split is not that even."""
     if abs(2 * members - users) > users % 2:
         return None
     return float((1 + users % 2) * stats.binom.pmf(users // 2, users, 0.5))
@@ -192,17 +206,17 @@ def evenness(members: int, users: int) -> float | None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the audit says of one claim.
+    """What the audit says about one claim.
 
     Attributes:
-        claim: label of what was promised; ``NO_CLAIM`` where nothing was.
+        claim: label of the claim; ``NO_CLAIM`` if there is none.
         outcome: of the test.
         standing: what the verdict is worth.
-        reason: why; what makes it only indicative comes first.
-        max_certifiable_epsilon: what perfect guessing in this design would have certified at the claim's delta; where
-            the standing is indicative, what it would have certified if the design had met the conditions.
-        warnings: to be printed beside it.
-        subjects: whom it speaks of.
+        reason: why; begins with what makes the verdict only indicative, if anything.
+        max_certifiable_epsilon: what perfect guessing in this design would have certified at the claim's delta; if the
+            standing is indicative, what it would have certified had the design met the conditions.
+        warnings: to be printed with it.
+        subjects: whom it is about.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -241,7 +255,7 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
     | no           | yes                                | consistent   |
     | no           | no                                 | inconclusive |
 
-    Raises TooFewUsers where nothing could be said.
+    Raises TooFewUsers if no result could reject any epsilon.
     """
     n1, n0 = scores.held_in.size, scores.held_out.size
     reach = max_certifiable_epsilon(n1, n0, claim.delta, design)
@@ -263,7 +277,7 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
 
 
 def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
-    """The verdict where nobody claims anything: inconclusive, with what could have been certified."""
+    """The verdict without a claim: inconclusive, with what could have been certified."""
     n1, n0 = scores.held_in.size, scores.held_out.size
     reach = max_certifiable_epsilon(n1, n0, delta, design)
     flaws = design.flaws(n1, n1 + n0)
@@ -285,25 +299,39 @@ def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
     alpha, attacks = design.alpha, design.attacks
     if not design.independent_trainings:
         tries = one_run.paid_tries(scores.scores.size, design.guesses, alpha, attacks)
-        return any(claim.rejected_by(one_run.guess(scores, its.made), its.level) for its in tries)
+        return any(claim.rejected_by(one_run.guess(scores, one.made), one.level) for one in tries)
     if design.thresholds:
         return bounds.thresholds_violate(scores, design.thresholds, claim.ceiling, alpha=alpha, attacks=attacks)
     return bands.violates(scores, claim.ceiling, alpha=alpha, attacks=attacks).violated
 
 
 def could_reject(members: int, non_members: int, claim: Claim, design: Design) -> bool:
-    """Whether `rejects` would be true if every guess were right (perfect separation)."""
+    """Whether ``rejects`` would be true if every guess were right (perfect separation).
+
+    Args:
+        members: number of held-in users, or of trainings with the user.
+        non_members: number of the others.
+        claim: to be rejected.
+        design: of the audit.
+    """
     if not design.independent_trainings:
         users = members + non_members
         tries = one_run.paid_tries(users, design.guesses, design.alpha, design.attacks)
-        return any(claim.rejected_by(Guesses(users, its.made, its.made), its.level) for its in tries)
+        return any(claim.rejected_by(Guesses(users, one.made, one.made), one.level) for one in tries)
     return rejects(_perfect(members, non_members), claim, _at_half(design))
 
 
 def max_certifiable_epsilon(members: int, non_members: int, delta: float, design: Design) -> float:
     """The largest epsilon at this delta whose (epsilon, delta)-DP the design's test could reject.
 
-    Raises TooFewUsers where it is none.
+    Args:
+        members: number of held-in users, or of trainings with the user.
+        non_members: number of the others.
+        delta: in [0, 1).
+        design: of the audit.
+
+    Raises:
+        TooFewUsers: it could reject none above 0.
     """
     alpha, attacks = design.alpha, design.attacks
     if not design.independent_trainings:
@@ -311,7 +339,7 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
         tries = one_run.paid_tries(users, design.guesses, alpha, attacks)
         theorems = (one_run.one_run_epsilon, one_run.fdp_epsilon)
         reach = max(
-            theorem(Guesses(users, its.made, its.made), delta, its.level) for theorem in theorems for its in tries
+            theorem(Guesses(users, one.made, one.made), delta, one.level) for theorem in theorems for one in tries
         )
     else:
         perfect, at_half = _perfect(members, non_members), _at_half(design)

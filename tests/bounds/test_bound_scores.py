@@ -219,7 +219,7 @@ BAD = {
     "user,score,member\nal,1,1\nbo,2,1\n": "all 2 users are members",
     "user,score,member\n": "no rows",
     "": "no column 'user' (columns: none)",
-    "user,score,score,member\nal,1,2,1\nbo,3,4,0\n": "the column 'score' stands twice: rename one",
+    "user,score,score,member\nal,1,2,1\nbo,3,4,0\n": "the column 'score' appears twice: rename one",
 }
 
 
