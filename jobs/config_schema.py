@@ -9,9 +9,9 @@ _PARTIAL = "InFilesThatExtend"
 
 
 def file_schema() -> dict[str, Any]:
-    """The schema of a file: a whole config, or, below ``extends``, the part of one that differs.
+    """The schema of a file: a whole config, or, with ``extends``, the part that differs from another file.
 
-    In such a part nothing is required, since what it leaves out stands in the other file.
+    In such a part nothing is required, since what it leaves out is in the other file.
     """
     whole = RunConfig.model_json_schema()
     partial = _relaxed(whole)
@@ -28,7 +28,7 @@ def file_schema() -> dict[str, Any]:
 
 
 def _relaxed(node: Any) -> Any:
-    """The schema with nothing required; which kind a section is may then be open, so that one fit or more will do."""
+    """The schema with nothing required; a section's kind may then be undetermined, so anyOf replaces oneOf."""
     if isinstance(node, list):
         return [_relaxed(item) for item in node]
     if not isinstance(node, dict):
