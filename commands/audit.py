@@ -90,7 +90,7 @@ def audit(
     exclude_tpr: Annotated[
         float | None,
         typer.Option(
-            help="... and if a true-positive rate above this at 5 % FPR is too (default: 0.15).",
+            help="Likewise for the true-positive rate at 5 % FPR (default: 0.15).",
             rich_help_panel=DECIDING,
         ),
     ] = None,

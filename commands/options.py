@@ -61,12 +61,12 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=_hush)
 ]
 StudyFolder = Annotated[Path, typer.Option("--to", help="Folder for the figure and the numbers.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Count and skip unusable rows.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad-lines", help="Skip and count unusable rows.")]
 ExcludeAuroc = Annotated[
     float | None, typer.Option(help="Answer 'no leak found' only if an AUROC above this is excluded (default: 0.60).")
 ]
 ExcludeTpr = Annotated[
-    float | None, typer.Option(help="... and if a true-positive rate above this at 5 % FPR is too (default: 0.15).")
+    float | None, typer.Option(help="Likewise for the true-positive rate at 5 % FPR (default: 0.15).")
 ]
 Aliases = Annotated[Path | None, typer.Option(help="YAML file that lists each person's aliases.")]
 

@@ -12,7 +12,7 @@ HOW = "How the audit is done"
 
 def audit_trainer(
     plan: Annotated[Path | None, typer.Option(help="plan.json of the mechanism to audit.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Without --plan: mechanism, uls, els or example.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Kind of mechanism, without --plan: uls, els or example.")] = None,
     population: Annotated[
         int | None, typer.Option(help="Public number of users (uls) or examples (els, example).")
     ] = None,
@@ -36,7 +36,7 @@ def audit_trainer(
         str, typer.Option(help="Direction of the canaries' gradients: coordinate or random.", rich_help_panel=HOW)
     ] = "coordinate",
     one_process: Annotated[
-        bool, typer.Option("--one-process", help="Skip the trainings in two processes.", rich_help_panel=HOW)
+        bool, typer.Option("--one-process", help="Do not also train in two processes.", rich_help_panel=HOW)
     ] = False,
     quiet: Quiet = False,
     json: AsJson = False,

@@ -1,4 +1,4 @@
-"""What the cache holds, how large it is, and how to be rid of it. All of it can be made again, some in a long time."""
+"""What the cache holds, its size, and how to clear it. All of it can be made again, though some takes long."""
 
 import os
 import shutil
@@ -24,13 +24,13 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Part:
-    """One kind of what is kept.
+    """One kind of cached files.
 
     Attributes:
         kind: its name, and that of its folder.
-        holds: in words.
-        path: the folder, which may not be there.
-        entries: files and folders in it.
+        holds: what it holds, in words.
+        path: the folder, which may not exist.
+        entries: number of files and folders in it.
         size: bytes of all files below it.
     """
 
@@ -41,22 +41,22 @@ class Part:
     size: int
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields by name, for JSON."""
         return {**asdict(self), "path": str(self.path)}
 
 
 def parts(kind: str | None = None) -> list[Part]:
-    """What is kept of every kind, or of one. Raises InputError for a kind that there is none of."""
+    """The cached files of every kind, or of one. Raises InputError for an unknown kind."""
     if kind is not None and kind not in KINDS:
         raise InputError(f"the cache has no kind '{kind}': choose from {', '.join(KINDS)}")
     return [_part(name, cache_root() / name) for name in ([kind] if kind else KINDS)]
 
 
 def clear(chosen: Sequence[Part]) -> int:
-    """Remove these parts, or none where one is in use; return the bytes that they had.
+    """Remove these parts, or none if one is in use; return how many bytes they had.
 
     Raises:
-        InputError: a process works with one of them.
+        InputError: a process uses one of them.
     """
     present = [part for part in chosen if part.path.is_dir()]
     for part in present:
@@ -64,13 +64,13 @@ def clear(chosen: Sequence[Part]) -> int:
             raise InputError(f"'{part.path}' is in use by {user}: wait for it, or end it; nothing was removed")
     for part in present:
         gone = part.path.with_name(f".{part.kind}.{os.getpid()}.tmp")
-        part.path.rename(gone)  # whoever comes now makes a new one
+        part.path.rename(gone)  # a process that starts now makes a new folder
         shutil.rmtree(gone)
     return sum(part.size for part in present)
 
 
 def lines(found: Sequence[Part]) -> list[str]:
-    """For a terminal."""
+    """The listing for a terminal."""
     rows = [
         f"{part.kind:<12}{_readable(part.size):>10}  {counted(part.entries, 'item'):<14}{part.holds}" for part in found
     ]
@@ -96,12 +96,12 @@ def _sizes(path: Path) -> Iterator[int]:
         for name in names:
             try:
                 yield (Path(where) / name).lstat().st_size
-            except FileNotFoundError:  # of a process that is at work
+            except FileNotFoundError:  # a running process removed it meanwhile
                 continue
 
 
 def _user_of(path: Path) -> str:
-    """Who has a file below ``path`` open, mapped or is making one; empty where nobody is seen to."""
+    """Who has a file below ``path`` open or mapped, or is making one; empty if nobody visibly does."""
     if any(is_held(folder) for folder in path.glob("*.work")):
         return "a training"
     inside = f"{path.resolve()}{os.sep}"
@@ -109,7 +109,7 @@ def _user_of(path: Path) -> str:
         try:
             files = [file.path for file in process.open_files()]
             files += [file.path for file in process.memory_maps()] if process.pid != os.getpid() else []
-        except (psutil.Error, OSError):  # ended meanwhile, or another user's
+        except (psutil.Error, OSError):  # it ended meanwhile, or belongs to another user
             continue
         if any(file.startswith(inside) for file in files):
             return f"process {process.pid} ({process.name()})"

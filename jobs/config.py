@@ -60,7 +60,7 @@ class PretrainConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _as_pre_training(cls, content: Any) -> Any:
-        """What a recipe leaves out is pre-training's, and not fine-tuning's."""
+        """What a recipe leaves out takes the defaults of pre-training, not those of fine-tuning."""
         recipe = content.get("recipe") if isinstance(content, dict) else None
         if not isinstance(recipe, dict):
             return content
@@ -169,10 +169,10 @@ EXTENDS = "Another config, named relative to this file, that this one changes: s
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a YAML config, on top of the one that it ``extends`` if it names one, and apply ``a.b=value`` overrides.
+    """Read a YAML config, merged over the one it ``extends`` if any, and apply ``a.b=value`` overrides.
 
     Raises:
-        InputError: no such file, broken YAML, or a config with errors, all of which are listed.
+        InputError: no such file, invalid YAML, or a config with errors; the message lists all of them.
     """
     return parse_config(with_overrides(read_config(path), overrides), str(path))
 
@@ -186,15 +186,15 @@ def with_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dict
 
 
 def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A config's content; what it extends is named relative to it, and sections are merged key by key.
+    """A config's content; the file it extends is named relative to it, and sections are merged key by key.
 
-    Raises InputError for a file that is missing, no YAML, no mapping, or extends itself.
+    Raises InputError for a file that is missing, is not a YAML mapping, or extends itself.
     """
     if not path.is_file():
         named = f", which '{extending[-1]}' extends" if extending else ""
         raise InputError(f"no such config: '{path}'{named}")
     if path.resolve() in [p.resolve() for p in extending]:
-        raise InputError(f"'{path}' extends itself, by way of {', '.join(map(str, extending))}")
+        raise InputError(f"'{path}' extends itself, through {', '.join(map(str, extending))}")
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise InputError(f"{path}: a mapping of sections was expected, found {type(content).__name__}")
@@ -204,7 +204,7 @@ def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """``under`` with what ``over`` has in place of it, sections key by key."""
+    """``under`` overridden by ``over``, sections key by key."""
     both = {
         key: merged(under[key], over[key])
         for key in over

@@ -1,7 +1,7 @@
-"""Every key of a config, read off its JSON schema: name, default, what is allowed, what it means.
+"""Every key of a config, read off its JSON schema: name, default, allowed values, meaning.
 
-A meaning stands as a docstring below the field that it is about (base/section.py), a range in the field's type; what is
-printed here, in docs/configuration.md and in an editor comes from there.
+A key's meaning is the docstring below its field (base/section.py), its range is in the field's type; everything printed
+here, in docs/configuration.md and in an editor comes from there.
 """
 
 import difflib
@@ -23,12 +23,12 @@ class Key:
     """One key of a section.
 
     Attributes:
-        name: dotted, such as "finetune.epochs"; "[]" follows the name of a list of sections.
-        allowed: in words.
+        name: dotted name, such as "finetune.epochs"; "[]" follows the name of a list of sections.
+        allowed: allowed values, in words.
         required: whether there is no default.
-        default: as in YAML; None if required.
-        default_alone: where it differs, the default in a section that is given without this key.
-        meaning: in words.
+        default: default as in YAML; None if required.
+        default_alone: the default if the section is given without this key; None if it is the same.
+        meaning: what it means, in words.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Key:
 
 @dataclass(frozen=True)
 class Block:
-    """A section, or one kind of it: its keys that are no sections themselves.
+    """A section, or one kind of it: its keys that are not sections themselves.
 
     Attributes:
-        name: dotted; "" for the file as a whole.
+        name: dotted name; "" for the file as a whole.
         kinds: values of ``kind``, of this section or of the one around it, that these keys belong to.
         standing: "required", "may be left out", "none unless given" or "a list".
-        meaning: in words.
-        keys: in the order of the config.
+        meaning: what it means, in words.
+        keys: the keys in the order of the config.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Block:
     keys: tuple[Key, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields by name, for JSON."""
         return asdict(self)
 
 
@@ -74,7 +74,7 @@ def blocks_at(name: str, config: type[BaseModel] = RunConfig) -> list[Block]:
     """Those of a section and of what is in it, or the one block of a key with that key alone.
 
     Raises:
-        InputError: no such section or key; the nearest is named.
+        InputError: no such section or key; the message names the nearest.
     """
     everything = blocks(config)
     plain = name.replace("[]", "")

@@ -27,7 +27,7 @@ stand below each other, each after a hyphen.
 
 
 def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
-    """The sections one after the other: key, what is allowed, default, meaning."""
+    """The sections one after the other: key, allowed values, default, meaning."""
     found: list[str] = []
     for block in blocks:
         found += ["", _title(block)] if found else [_title(block)]
@@ -68,7 +68,7 @@ def markdown(blocks: Sequence[Block], introduction: str = RUN_PAGE) -> str:
 
 
 def _shown(block: Block) -> list[Key]:
-    """Without the key ``kind`` where the title says it all."""
+    """The keys, without ``kind`` if the title already says it."""
     return [key for key in block.keys if key.meaning != block.meaning]
 
 

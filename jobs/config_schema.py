@@ -13,7 +13,7 @@ _PARTIAL = "InFilesThatExtend"
 def file_schema(config: type[BaseModel] = RunConfig, title: str = "A run of heldin") -> dict[str, Any]:
     """The schema of a file: a whole config, or, below ``extends``, the part of one that differs.
 
-    In such a part nothing is required, since what it leaves out stands in the other file.
+    In such a part nothing is required, since what it leaves out is in the other file.
     """
     whole = config.model_json_schema()
     partial = _relaxed(whole)
@@ -30,7 +30,7 @@ def file_schema(config: type[BaseModel] = RunConfig, title: str = "A run of held
 
 
 def _relaxed(node: Any) -> Any:
-    """The schema with nothing required; which kind a section is may then be open, so that one fit or more will do."""
+    """The schema with nothing required; a section's kind may then be undetermined, so anyOf replaces oneOf."""
     if isinstance(node, list):
         return [_relaxed(item) for item in node]
     if not isinstance(node, dict):

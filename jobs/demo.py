@@ -36,5 +36,5 @@ DEMO = {
 
 
 def demo_config() -> RunConfig:
-    """The configuration of `heldin demo`."""
+    """The configuration of ``heldin demo``."""
     return parse_config(DEMO, "the built-in demo")

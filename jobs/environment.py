@@ -32,7 +32,7 @@ def environment(seconds: Mapping[str, float]) -> Environment:
 
 
 def _git_revision() -> str | None:
-    """Revision of the checkout that this code runs from, "+changes" if it is not as committed; None outside of one."""
+    """Revision of the checkout this code runs from, with "+changes" if files were modified; None outside a checkout."""
     folder = Path(__file__).resolve().parent
     if not (folder.parent / ".git").exists():
         return None

@@ -1,6 +1,6 @@
-"""The built-in corpus as files, so that every command has something to eat: texts, groups, scores, configs, models.
+"""The built-in corpus as files, so that every command has an input to try: texts, groups, scores, configs, models.
 
-Everything follows from a public seed, coins included: it is an example, and no audit of anybody.
+Everything follows from a public seed, coins included: it is an example, not an audit of anybody.
 """
 
 import json
@@ -22,7 +22,7 @@ from heldin.jobs.starting_files import starting_file
 
 COLUMNS = "--user author --text body"
 LEAST_USERS = 20
-FRESH = 0.25  # share of a user's texts that nothing is trained on
+FRESH = 0.25  # share of a user's texts kept out of training
 DISTANCE = 1.0  # between the made-up scores of members and others, in standard deviations
 
 
@@ -32,8 +32,8 @@ class ExampleFile:
 
     Attributes:
         path: where it is.
-        holds: what it is, in words.
-        command: to try on it.
+        holds: what it holds, in words.
+        command: a command to try on it.
     """
 
     path: Path
@@ -59,10 +59,10 @@ def write_example(
 
     Args:
         to: the folder.
-        users: how many; every other one is public.
-        seed: of texts, coins and scores; equal seeds give equal files.
-        models: also train a base model on the public users and a model on the held-in ones, in half a minute.
-        reporter: where progress goes.
+        users: number of users; every other one is public.
+        seed: seed of texts, coins and scores; equal seeds give equal files.
+        models: also train a base model on the public users and a model on the held-in ones (half a minute).
+        reporter: receives the progress.
 
     Raises:
         InputError: the folder holds something, or there are too few users for two groups.
@@ -120,7 +120,7 @@ def _write(path: Path, records: Iterable[SyntheticRecord]) -> None:
 
 
 def _scores(texts: _Texts, seed: int) -> str:
-    """One score for each user of the two groups, as a tool of somebody else's might have made them."""
+    """One made-up score per user of the two groups, as another tool might give them."""
     rng = np.random.default_rng(seed)
     groups = ((texts.held_in, 1), (texts.held_out, 0))
     sides = {record.user: side for records, side in groups for record in records}
@@ -133,7 +133,7 @@ def _scores(texts: _Texts, seed: int) -> str:
 
 
 def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
-    """``folder``/base, which saw public users alone, and ``folder``/model, fine-tuned on the held-in users."""
+    """Train ``folder``/base on public users only, and ``folder``/model from it on the held-in users."""
     from heldin.finetune.batches import encode
     from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
     from heldin.finetune.recipe import Select

@@ -1,7 +1,7 @@
-"""What may leave: the model that was trained, under the label that its plan gives, and nothing else of a run.
+"""What may be released: the trained model, under the label that its plan gives, and nothing else of a run.
 
-Whatever does not agree (weights, tokenizer, record, config, plan) is refused: an epsilon on weights of nobody is worse
-than none. The exported plan names every file's hash, so that whoever receives the folder can check it.
+If weights, tokenizer, record, config and plan do not agree, export is refused: an epsilon on the wrong weights is worse
+than none. The exported plan names every file's hash, so whoever receives the folder can check it.
 """
 
 import json
@@ -21,8 +21,8 @@ from heldin.record.differences import compared
 from heldin.record.document import Record, read_record
 from heldin.record.facts import TrainingFacts
 
-# Of the files that the fingerprint covers, so that none leaves that was not there when the model was audited. Not
-# generation_config.json: no fingerprint covers it, and transformers makes it of config.json where it is absent.
+# Only files that the fingerprint covers, so that none is exported that was not there when the model was audited. Not
+# generation_config.json: no fingerprint covers it, and transformers makes it from config.json if it is absent.
 MODEL_FILES = (
     "config.json",
     "tokenizer.json",
@@ -52,10 +52,10 @@ def export_run(run: Path, to: Path) -> list[str]:
         raise InputError(f"'{run}' holds no model trained here: only a finished `heldin run` can be exported")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InputError(f"'{to}' is not empty: name a new folder")
-    plan = read_plan(run / PLAN)  # whole, and what it states is what it spends
+    plan = read_plan(run / PLAN)  # also checks that the stated guarantee follows from the mechanism
     _require_trained_here(run, model, record, record.training, plan)
     private_directory(to.parent)
-    document = plan_document(plan)  # not a copy: nothing leaves that was only written there
+    document = plan_document(plan)  # rebuilt, not copied: whatever else was written to the file stays
     with whole_directory(to) as temporary:
         for file in fingerprinted_files(model):
             if _leaves(file):
@@ -68,13 +68,13 @@ def export_run(run: Path, to: Path) -> list[str]:
 
 
 def verify_exported(folder: Path) -> str:
-    """What an exported folder is, once each of its files is shown to be the one that its plan names.
+    """Check that each file of an exported folder is the one its plan names, and describe the folder in one line.
 
-    It shows that nothing was changed since; who exported it is for a signature to say.
+    This shows that nothing changed since the export; only a signature could show who exported it.
 
     Raises:
-        InputError: no such folder, a plan that is damaged, was not exported or names no model, a file that is missing,
-            was changed, or is not named.
+        InputError: no such folder, a plan that is damaged, was not exported or names no model, or a file that is
+            missing, was changed, or is not named.
     """
     plan = read_plan(folder / PLAN)
     hashes = json.loads((folder / PLAN).read_text(encoding="utf-8")).get(EXPORTED)
@@ -111,7 +111,7 @@ def _is_weights(name: str) -> bool:
 
 
 def _require_trained_here(run: Path, model: Path, record: Record, stated: TrainingFacts, plan: Mechanism) -> None:
-    """Refuse whatever `heldin verify` would find different of the model and of what is promised of it."""
+    """Refuse any difference that ``heldin verify`` would find in the model or its guarantee."""
     _, changed = compared("target", record.target, model_facts(load_language_model(str(model)), record.target.name))
     if changed:
         raise InputError(
@@ -129,7 +129,7 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
 
 
 def _card(record: Record, plan: Mechanism) -> str:
-    """A model card without a single number that was measured on private users."""
+    """A model card without any number measured on private users."""
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation

@@ -67,15 +67,15 @@ _OTHERWISE = {
 
 
 def kinds() -> tuple[str, ...]:
-    """What there is to start from."""
+    """The kinds of starting files."""
     return tuple(_KINDS)
 
 
 def starting_file(kind: str, corpus: Path = Path("corpus.jsonl")) -> str:
-    """A commented config that loads as it stands; ``corpus`` is the file of kind "own".
+    """A commented config that loads as it is; ``corpus`` is the corpus file in kind "own".
 
     Raises:
-        InputError: a kind that there is none of.
+        InputError: an unknown kind.
     """
     if kind not in _KINDS:
         near = difflib.get_close_matches(kind, _KINDS, n=1)
@@ -85,7 +85,7 @@ def starting_file(kind: str, corpus: Path = Path("corpus.jsonl")) -> str:
     if "defense" in changes and changes["defense"]["kind"] != "clip":
         users = content["corpus"]["users"]
         del users["max_users"]
-        users["fraction"] = 0.5  # what is kept of one user depends on nobody else: an epsilon per user holds
+        users["fraction"] = 0.5  # whether a user is kept depends on no other user, so an epsilon per user holds
         del content["finetune"]["epochs"], content["finetune"]["batch_size"]
         content["finetune"] |= _SLOWER
     if kind == "own":
@@ -122,7 +122,7 @@ class _Meanings:
                     self._keys.setdefault((key.name, kind), key.meaning)
 
     def lines(self, content: Mapping[str, Any], name: str, kind: str) -> Iterator[str]:
-        """A section's content, each key below its meaning."""
+        """A section's content, each key preceded by its meaning."""
         kind = str(content.get("kind", kind))
         for key, value in content.items():
             dotted = f"{name}.{key}" if name else key

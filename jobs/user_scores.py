@@ -1,4 +1,4 @@
-"""Every user's score by a run's or an audit's leading attack, with membership: for other tools, and `heldin bound`."""
+"""Every user's score by a run's or an audit's leading attack, with membership, for ``heldin bound`` and other tools."""
 
 import csv
 from dataclasses import dataclass
@@ -20,7 +20,13 @@ from heldin.record.document import Record, read_record
 
 @dataclass(frozen=True)
 class UserScore:
-    """One user: higher scores are more likely held in."""
+    """One user's score and side.
+
+    Attributes:
+        user: name of the user.
+        score: score of the leading attack; higher means more likely held in.
+        member: whether the user is held in.
+    """
 
     user: str
     score: float
@@ -28,9 +34,9 @@ class UserScore:
 
 
 def leading_scores(folder: Path) -> list[UserScore]:
-    """The real users whom chance put on a side, by name, as the record's leading attack scores them.
+    """The scores of the audited real users by the record's leading attack, sorted by user name.
 
-    That the scores are those of the record's models and texts is for `heldin verify` to show.
+    ``heldin verify`` checks that the scores belong to the record's models and texts; this does not.
 
     Raises:
         InputError: no finished run or audit, scores or ledger missing or damaged, or an audit of trainings.
@@ -51,7 +57,7 @@ def leading_scores(folder: Path) -> list[UserScore]:
 
 
 def write_user_scores(scores: list[UserScore], path: Path) -> None:
-    """Write them as CSV with the columns user, score, member (1 or 0), readable by its owner only."""
+    """Write the scores as CSV with the columns user, score, member (1 or 0), readable by its owner only."""
     with whole_file(path, private=True) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["user", "score", "member"])
@@ -59,14 +65,14 @@ def write_user_scores(scores: list[UserScore], path: Path) -> None:
 
 
 def _membership(folder: Path, record: Record) -> dict[str, bool]:
-    """User to whether held in, sorted by name; canary users are none of the users."""
+    """Whether each user is held in, sorted by name, without canary users."""
     if record.kind == "audit":
         return dict(sorted(read_groups(audit_job(folder, record)).member.items()))
     if record.kind != "run":
-        raise InputError(f"'{folder}' is an audit of many trainings: its scores are of trainings, and not of users")
+        raise InputError(f"'{folder}' is an audit of many trainings: its scores are of trainings, not of users")
     ledger = load_ledger(folder / "ledger")
     if ledger is None:
-        raise InputError(f"'{folder}' has no ledger, so that nobody can say again who was held in")
+        raise InputError(f"'{folder}' has no ledger, so it is not known who was held in")
     planted = _canaries(folder / "ledger" / "canaries" / "users.parquet")
     return {user: ledger.roles[user] is Role.HELD_IN for user in ledger.scored_users() if user not in planted}
 

@@ -1,7 +1,7 @@
-"""Recompute every number of a record from its scores, ledger and plan, and say which differ.
+"""Recompute every number of a record from its scores, ledger and plan, and report which differ.
 
-No model is run: scores are taken as they are, once they are shown to belong to the models and texts that the record
-names. What only training could tell again (the curves) is held against the checkpoint's own log.
+No model is run: scores are taken as they are, once it is shown that they belong to the models and texts that the record
+names. What only training could reproduce (the curves) is compared with the checkpoint's own log.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from heldin.record.document import Body, Record, read_record
 NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
 ALSO_NOT_RECOMPUTED = {
     "run": ("the loss curves, held against the checkpoint's log", "gradient norms of canary users' records"),
-    "audit": ("what is said of the models",),
+    "audit": ("the facts about the models",),
     "trainings": (),
 }
 _TAKEN_AS_THEY_ARE = {"run": (), "audit": ("target", "reference", "per_text"), "trainings": ()}
@@ -45,7 +45,13 @@ _TAKEN_AS_THEY_ARE = {"run": (), "audit": ("target", "reference", "per_text"), "
 
 @dataclass(frozen=True)
 class Verification:
-    """How many values were compared, and those that differ."""
+    """What was compared.
+
+    Attributes:
+        compared: number of values compared.
+        differences: those that differ.
+        not_recomputed: what was not recomputed, in words.
+    """
 
     compared: int
     differences: tuple[Difference, ...]
@@ -64,7 +70,7 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
     """Recompute ``folder``'s record.
 
     Raises:
-        InputError: no record, or a file that it rests on is missing, damaged, or belongs to another run.
+        InputError: no record, or a file it depends on is missing, damaged, or belongs to another run.
     """
     record = read_record(folder / "record.json")
     match record.kind:
@@ -91,7 +97,7 @@ def table(found: Verification) -> str:
 def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     config = read_run_config(folder)
     if not (folder / "ledger" / "ledger.json").is_file():
-        raise InputError(f"'{folder}' has no ledger, so that nobody can say again who was held in")
+        raise InputError(f"'{folder}' has no ledger, so it is not known who was held in")
     corpus = read_corpus(config, reporter)
     named = base_model(config, corpus, reporter) if needs_base(config) else None
     data = prepare_data(config, folder, reporter, corpus, named[1] if named else None)
@@ -124,7 +130,7 @@ def _audit_again(folder: Path, record: Record, reporter: Reporter) -> Body:
 
 
 def audit_job(folder: Path, record: Record) -> CheckpointAudit:
-    """What an audit was asked to do, from its record. Raises InputError where the record does not say."""
+    """What an audit was asked to do, from its record. Raises InputError if the record does not say."""
     kept = record.config
     try:
         claims: list[Claim] = [stated_claim(epsilon, delta) for epsilon, delta in kept["stated_claims"]]

@@ -1,1 +1,1 @@
-"""What is kept of an audit: the typed document, its migrations, masking, comparing."""
+"""What is kept of an audit: the typed record, its migrations, masking and comparison."""

@@ -17,14 +17,26 @@ from heldin.record.facts import TrainingFacts
 
 @dataclass(frozen=True)
 class Row:
-    """One run. Losses in nats per token on validation texts after the last step; epsilon None without a guarantee.
+    """One run.
 
     Attributes:
-        value: of the key that the runs are compared over; None without one.
-        difference: of the AUROC from the first run's, with a 95 % interval; None in the first row. Each run has its own
-            coins, so that both intervals count (``audit.paired.independent_difference``).
-        tpr_at: (FPR, TPR or None where too few held-out users resolve it).
-        ceiling: the accountant's bound on AUROC.
+        name: name of its folder.
+        value: value of the key that the runs are compared over; None without one.
+        defense: what protected it, in words.
+        unit: whom the guarantee protects: user, example or none.
+        epsilon: epsilon of the guarantee; None without one.
+        delta: delta of the guarantee; None without one.
+        noise_multiplier: noise standard deviation / clip norm; NaN for a model not trained here.
+        held_in_loss: loss on held-in users' validation texts after the last step, nats per token; None if not measured.
+        held_out_loss: the same on held-out users' validation texts.
+        auroc: AUROC of the leading attack.
+        auroc_low: lower end of its 95 % interval.
+        auroc_high: upper end of its 95 % interval.
+        difference: AUROC minus that of the first run, with a 95 % interval; None in the first row.
+        tpr_at: (FPR, TPR), TPR None where too few held-out users resolve it.
+        ceiling: the accountant's bound on AUROC; None without one.
+        answer: the audit's answer.
+        verdict: verdicts on the claims, in words; None without claims.
     """
 
     name: str
@@ -52,7 +64,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Records, a row for each, and what makes the rows less comparable than they look; ``over``: a key or None."""
+    """Runs side by side.
+
+    Attributes:
+        records: the runs' records.
+        rows: one row per record.
+        notes: what makes the rows less comparable than they look.
+        over: the config key that the runs are compared over; None without one.
+    """
 
     records: tuple[Record, ...]
     rows: tuple[Row, ...]
@@ -64,7 +83,7 @@ def compare(folders: Sequence[Path], over: str | None = None) -> Comparison:
     """Read the runs' records and set them side by side.
 
     Args:
-        folders: of finished runs; the first is the one that the others are held against.
+        folders: folders of finished runs; the others are compared with the first.
         over: dotted key of the runs' configs (``finetune.learning_rate``), or ``parameters``, ``users``, ``records``:
             the model's size, held-in users, and records trained on.
 
@@ -160,12 +179,13 @@ def _value(folder: Path, record: Record, over: str) -> Any:
 
 
 def _difference(first: Estimate, other: Estimate) -> tuple[float, float, float]:
+    # each run drew its own coins, so both intervals count: the samples are independent
     one, two = ((e.value, e.lower, e.upper) for e in (first, other))
     return independent_difference(one, two)
 
 
 def _defense(training: TrainingFacts | None) -> str:
-    """What protected the run: the data side's steps by name, then the training's."""
+    """What protected the run: the data-side defenses by name, then that of training."""
     if training is None:
         return "not trained here"
     parts = [removal.name for removal in training.removals]
@@ -174,7 +194,7 @@ def _defense(training: TrainingFacts | None) -> str:
 
 
 def _notes(records: Sequence[Record]) -> list[str]:
-    """Coins are each run's own, so that held-in users differ; all else should be the same."""
+    """What differs between the runs although it should not; coins, and so held-in users, always differ."""
     notes = []
     same = (
         ("corpora", {r.corpus.fingerprint for r in records}),

@@ -1,4 +1,4 @@
-"""Where a document states one thing and its files give another, leaf by leaf."""
+"""Where a record states one value and its files give another, leaf by leaf."""
 
 import json
 import math
@@ -13,7 +13,13 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Difference:
-    """A place in the record where it states one thing and its files give another."""
+    """A place in the record where it states one value and its files give another.
+
+    Attributes:
+        where: dotted path of the place.
+        stated: the record's value.
+        recomputed: the value from the files.
+    """
 
     where: str
     stated: Any
@@ -25,13 +31,13 @@ class Difference:
 
 
 def compared(where: str, stated: Any, again: Any) -> tuple[int, list[Difference]]:
-    """How many leaves two values have together, and those that differ; numbers may differ by 1e-9 of themselves."""
+    """How many leaves were compared, and those that differ; numbers may differ by a relative 1e-9."""
     pairs = list(_pairs(where, _plain(stated), _plain(again)))
     return len(pairs), [Difference(*pair) for pair in pairs if not _same(pair[1], pair[2])]
 
 
 def _plain(value: Any) -> Any:
-    """As it stands in a file: JSON values only."""
+    """The value as a file has it: JSON types only."""
     if isinstance(value, BaseModel):
         return json.loads(value.model_dump_json())
     if is_dataclass(value) and not isinstance(value, type):
@@ -42,7 +48,7 @@ def _plain(value: Any) -> Any:
 
 
 def _pairs(where: str, stated: Any, again: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Every leaf of either value with its place."""
+    """Every leaf of either value, with its path."""
     if isinstance(stated, dict) and isinstance(again, dict):
         for key in dict.fromkeys([*stated, *again]):
             yield from _pairs(f"{where}.{key}", stated.get(key), again.get(key))
@@ -55,7 +61,7 @@ def _pairs(where: str, stated: Any, again: Any) -> Iterator[tuple[str, Any, Any]
 
 def _same(stated: Any, again: Any) -> bool:
     numbers = isinstance(stated, int | float) and isinstance(again, int | float)
-    if numbers and not isinstance(stated, bool) and not isinstance(again, bool):
+    if numbers and not isinstance(stated, bool) and not isinstance(again, bool):  # True == 1 in Python
         return math.isclose(stated, again, rel_tol=TOLERANCE, abs_tol=1e-12)
     return bool(stated == again)
 

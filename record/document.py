@@ -34,22 +34,22 @@ INTERNAL_NOTICE = (
 
 
 class Body(Results):
-    """What a record says that follows from its folder's files, so that ``heldin verify`` can say it again.
+    """The part of a record that follows from its folder's files, so that ``heldin verify`` can recompute it.
 
     Attributes:
-        config: of the run, masked; or the options of an audit.
+        config: the run's config, masked, or the options of an audit.
         corpus: the texts.
         split: who is on which side.
         target: the audited model.
-        reference: that of the leading attack.
-        training: of the target; null where somebody else trained it.
-        primary_attack: the leading one, by name.
-        attacker_texts: number of texts scored.
-        documents: what they are to training.
-        scoring_rule: what is scored of a text, in words.
-        per_text: target and reference are not known to have the same tokenizer, so that only scores of whole texts were
+        reference: the reference model of the leading attack.
+        training: how the target was trained; null if somebody else trained it.
+        primary_attack: name of the leading attack.
+        attacker_texts: number of scored texts.
+        documents: whether the scored texts were trained on.
+        scoring_rule: what part of a text is scored, in words.
+        per_text: True if target and reference are not known to share a tokenizer; then only scores of whole texts were
             compared.
-        resamples: of the bootstrap.
+        resamples: number of bootstrap resamples.
     """
 
     config: dict[str, Any]
@@ -70,7 +70,7 @@ class Record(Body):
     """Everything a report prints of one run or one audit.
 
     Attributes:
-        schema_version: of this document; ``record.migrations`` reads older ones.
+        schema_version: version of this document's schema; ``record.migrations`` reads older ones.
         notice: who may see it.
         kind: a run, an audit of a checkpoint, or of many independent trainings.
         name: that the person gave.
@@ -90,20 +90,20 @@ class Record(Body):
     environment: Environment
 
     def named(self) -> AttackResult:
-        """The attack that the headline names, where it is one under its own dials; else the leading one."""
+        """The attack that the headline names, if no dial of it was changed; else the leading attack."""
         strongest = self.decision.decision.strongest
         if strongest is None or strongest >= len(self.attacks) or self.attacks[strongest].curve is None:
             return self.primary()
         return self.attacks[strongest]
 
     def curve(self) -> Curve:
-        """Of the leading attack, which has one in every record."""
+        """The curve of the leading attack, which every record has."""
         curve = self.primary().curve
         assert curve is not None
         return curve
 
     def primary(self) -> AttackResult:
-        """The attack that the report leads with, under the mean or whatever aggregation was configured first."""
+        """The leading attack under the first configured aggregation (by default the mean)."""
         return next(result for result in self.attacks if result.attack == self.primary_attack)
 
 
@@ -116,7 +116,16 @@ def record_of(
     command: str,
     gradient_norms: GradientNorms | None = None,
 ) -> Record:
-    """The record of what was just found; arguments are its fields."""
+    """The record of what was just found, created now.
+
+    Args:
+        body: what follows from the folder's files.
+        environment: what it was computed with.
+        kind: a run, an audit of a checkpoint, or of many independent trainings.
+        name: name of the run or audit.
+        command: the command line, without user names.
+        gradient_norms: norms of single records' gradients; None if not measured.
+    """
     return Record(
         **dict(body),
         kind=kind,
@@ -129,7 +138,7 @@ def record_of(
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Write ``record`` whole or not at all, what it is before what it found."""
+    """Write ``record`` whole or not at all; fields that say what it is come before what was found."""
     content = json.loads(record.model_dump_json())
     first = [name for name in Record.model_fields if name not in Body.model_fields and name != "environment"]
     ordered = {name: content[name] for name in (*first, *(name for name in content if name not in first))}
@@ -140,7 +149,7 @@ def read_record(path: Path) -> Record:
     """Read a record, also one that an earlier heldin wrote (``record.migrations``).
 
     Raises:
-        InputError: no record there, a schema that nobody can bring up to date, or a document that is not a record.
+        InputError: no record there, a schema that cannot be migrated, or a document that is not a record.
     """
     if not path.is_file():
         raise InputError(f"no record at '{path}': name the folder of a finished run or audit")

@@ -1,4 +1,4 @@
-"""The parts of a record that say what was audited: corpus, split, models, training, environment. No results."""
+"""The parts of a record that describe what was audited: corpus, split, models, training, environment. No results."""
 
 from typing import Literal
 
@@ -9,24 +9,24 @@ from heldin.base.facts import Facts
 from heldin.defenses.accounting.ceiling import RocCeiling
 
 CEILING_FPRS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 120)])
-LARGEST_DRIFT = 1e-3  # nats a token by which a probe text's score may move before a model is said to have changed
+LARGEST_DRIFT = 1e-3  # nats per token that a probe text's score may move before a model counts as changed
 
 
 class CorpusFacts(Facts):
-    """What the texts are.
+    """The texts.
 
     Attributes:
         fingerprint: hash of users, ids and texts.
-        users: that have a record.
-        records: of all users.
-        skipped_rows: that could not be used.
+        users: number of users with a record.
+        records: number of records of all users.
+        skipped_rows: number of rows that could not be used.
         records_per_audited_user: coarse percentiles (``audit.coarse``).
-        dropped_by_pattern: users whose name is not admitted.
+        dropped_by_pattern: users dropped by the name patterns.
         dropped_by_minimum: users with too few records.
-        dropped_by_maximum: users with too many.
-        dropped_by_sampling: users left out to audit no more than so many.
-        public_users: whose records pre-trained the base model.
-        public_records: of theirs.
+        dropped_by_maximum: users with too many records.
+        dropped_by_sampling: users left out to stay within the maximum number of users.
+        public_users: users whose records pre-trained the base model.
+        public_records: number of records of these users.
     """
 
     fingerprint: str
@@ -49,8 +49,8 @@ class Count(Facts):
     """A number of texts or users.
 
     Attributes:
-        count: null where nobody knows it.
-        known_by: who does.
+        count: the number; null if it is not known.
+        known_by: how it is known.
     """
 
     count: int | None
@@ -58,14 +58,14 @@ class Count(Facts):
 
 
 class Overlaps(Facts):
-    """Texts that stand on two sides (exact matches), counted and not removed.
+    """Texts that are on both sides (exact matches), counted and not removed.
 
     Attributes:
-        scored_texts_in_same_users_training: scored texts that the same user's training records hold too.
-        scored_texts_in_other_users_training: scored texts that another user's training records hold.
-        held_out_texts_in_training: texts of held-out users that training saw.
-        held_out_users_in_training: held-out users who stand in training by name.
-        held_out_texts_in_held_in: scored texts of held-out users that are held-in users' too.
+        scored_texts_in_same_users_training: scored texts that are also in the same user's training records.
+        scored_texts_in_other_users_training: scored texts that are in another user's training records.
+        held_out_texts_in_training: texts of held-out users that were trained on.
+        held_out_users_in_training: held-out users who are in the training data by name.
+        held_out_texts_in_held_in: scored texts of held-out users that held-in users have too.
         audited_texts_in_public: texts of audited users that pre-trained the base model.
     """
 
@@ -78,20 +78,20 @@ class Overlaps(Facts):
 
 
 class SplitFacts(Facts):
-    """Who is on which side, how that was decided and who knows it.
+    """Who is on which side, how that was decided and how it is known.
 
     Attributes:
-        assignment: by which rule.
-        known_by: who knows it.
+        assignment: the rule that decided it.
+        known_by: how it is known.
         certifiable: whether it supports a certified bound.
         standing_reason: why, or why not.
-        held_in: users, or trainings with the worst-case user.
-        held_out: users, or trainings without.
-        always_in: users who are trained on and not audited.
-        records_by_part: number of records by what they are for.
-        key_commitment: hash of the secret key behind coins and noise; null where heldin drew none.
+        held_in: number of held-in users, or of trainings with the worst-case user.
+        held_out: number of held-out users, or of trainings without.
+        always_in: number of users who are trained on and not audited.
+        records_by_part: number of records by what they are used for.
+        key_commitment: hash of the secret key behind coins and noise; null if heldin drew none.
         ledger_commitment: hash of the ledger; null likewise.
-        overlaps: texts that stand on two sides.
+        overlaps: texts that are on both sides.
     """
 
     assignment: str
@@ -111,12 +111,12 @@ class EndpointFacts(Facts):
     """How a model behind an endpoint was reached.
 
     Attributes:
-        url: of the server.
-        style: of the interface that answered.
-        tokenizer: null where texts were sent as they are.
-        window: of the model in tokens; null likewise.
-        drift: how far a probe text's score moved from the first score to the last, nats a token.
-        note: what of the scores is known by the server's word only.
+        url: address of the server.
+        style: style of the interface that answered.
+        tokenizer: tokenizer of the model; null if texts were sent as they are.
+        window: context window in tokens; null likewise.
+        drift: how far a probe text's score moved from the first score to the last, nats per token.
+        note: what about the scores rests on the server's word only.
     """
 
     url: str
@@ -131,11 +131,11 @@ class ModelFacts(Facts):
     """A model.
 
     Attributes:
-        name: by which it was loaded, or where it came from.
-        parameters: number of them; null behind an endpoint.
-        fingerprint: hash of the weights; behind an endpoint of address, name, style and tokenizer.
+        name: name it was loaded by, or where it came from.
+        parameters: number of parameters; null behind an endpoint.
+        fingerprint: hash of the weights; behind an endpoint, of address, name, style and tokenizer.
         architecture: class of the model.
-        endpoint: null for a model that was loaded here.
+        endpoint: how it was reached; null for a model that was loaded here.
     """
 
     name: str
@@ -150,12 +150,12 @@ class CurvePoint(Facts):
 
     Attributes:
         step: optimizer steps taken.
-        epoch: of training.
-        train_loss: of the last batches.
-        held_in_loss: of held-in users' validation texts.
-        held_out_loss: of held-out users' validation texts.
-        auroc: of the attack on samples of both.
-        public_loss: of public users' validation texts; null where none are set aside.
+        epoch: epochs of training so far.
+        train_loss: loss on the last batches.
+        held_in_loss: loss on held-in users' validation texts.
+        held_out_loss: loss on held-out users' validation texts.
+        auroc: AUROC of the attack on samples of both.
+        public_loss: loss on public users' validation texts; null if none are set aside.
     """
 
     step: int
@@ -172,8 +172,8 @@ class Ceiling(Facts):
 
     Attributes:
         auroc: area under the curve.
-        fpr: of points on it.
-        tpr: of the same points.
+        fpr: false-positive rates of points on it.
+        tpr: true-positive rates of the same points.
     """
 
     auroc: float
@@ -182,20 +182,20 @@ class Ceiling(Facts):
 
     @staticmethod
     def of(curve: RocCeiling) -> "Ceiling":
-        """At 121 false-positive rates from 0, and 1e-4, to 1."""
+        """The curve at 121 false-positive rates: 0, and 120 from 1e-4 to 1."""
         return Ceiling(
             auroc=curve.auroc, fpr=CEILING_FPRS.tolist(), tpr=[float(curve.tpr_at(fpr)) for fpr in CEILING_FPRS]
         )
 
 
 class RemovalFacts(Facts):
-    """What a data-side defense left out of training.
+    """What a data-side defense removed from training.
 
     Attributes:
-        name: of the defense.
-        before: records that there were.
-        removed: of them.
-        users: who lost some.
+        name: name of the defense.
+        before: number of records before it.
+        removed: number of records it removed.
+        users: number of users who lost records.
     """
 
     name: str
@@ -209,22 +209,22 @@ class TrainingFacts(Facts):
 
     Attributes:
         defense: its kind in the config.
-        guarantee: in words.
+        guarantee: the guarantee in words.
         unit: whom it protects: user, example or none.
-        epsilon: null without a guarantee.
-        delta: of the guarantee; null likewise.
-        noise_multiplier: standard deviation of the noise over the clip norm.
-        warnings: to be read with the guarantee.
-        ceiling: on attackers' ROC curves; null unless a user is the privacy unit.
-        records: trained on.
-        users: trained on.
-        steps: optimizer steps.
-        chosen_step: whose checkpoint was kept.
-        selection: by what it was chosen.
-        curve: what was measured on the way.
+        epsilon: epsilon of the guarantee; null without one.
+        delta: delta of the guarantee; null without one.
+        noise_multiplier: standard deviation of the noise / clip norm.
+        warnings: warnings to read with the guarantee.
+        ceiling: bound on attackers' ROC curves; null unless a user is the privacy unit.
+        records: number of records trained on.
+        users: number of users trained on.
+        steps: number of optimizer steps.
+        chosen_step: step whose checkpoint was kept.
+        selection: how that checkpoint was chosen.
+        curve: what was measured during training.
         gap_auroc_spearman: rank correlation of generalisation gap and AUROC over the curve; null with too few points.
-        removals: of defenses on the data side.
-        seconds: of training.
+        removals: what each data-side defense removed.
+        seconds: duration of training.
     """
 
     defense: str
@@ -250,9 +250,9 @@ class GradientNorms(Facts):
     """Norms of single records' gradients at the base model.
 
     Attributes:
-        edges: of bins of equal ratio.
-        canaries: records of canary users in each bin.
-        real: records of real users in each bin.
+        edges: bin edges, in equal ratios.
+        canaries: number of records of canary users in each bin.
+        real: number of records of real users in each bin.
     """
 
     edges: list[float]
@@ -264,13 +264,13 @@ class Environment(Facts):
     """What the run ran on.
 
     Attributes:
-        heldin: version.
-        python: version.
-        packages: versions by name.
-        git_revision: of heldin; null outside a checkout.
-        device: of the models.
-        threads: of torch.
-        seconds: by stage.
+        heldin: version of heldin.
+        python: version of Python.
+        packages: versions of packages by name.
+        git_revision: revision of heldin; null outside a checkout.
+        device: device of the models.
+        threads: number of torch's threads.
+        seconds: duration of each stage.
     """
 
     heldin: str
@@ -283,11 +283,11 @@ class Environment(Facts):
 
 
 class DocumentsFacts(Facts):
-    """What the scored texts are to training.
+    """Whether the scored texts were trained on.
 
     Attributes:
         kind: fresh, trained on, both, or not known.
-        known_by: who knows it.
+        known_by: how it is known.
     """
 
     kind: Literal["fresh", "training", "mixed", "not known"]

@@ -8,12 +8,12 @@ _SECTIONS = ("users", "public_validation")
 
 
 def masked(config: dict[str, Any]) -> dict[str, Any]:
-    """The config with its user-name patterns counted, not named."""
+    """The config with each list of user-name patterns replaced by its length."""
     return {key: _masked(value, key) for key, value in config.items()}
 
 
 def without_names(command: str) -> str:
-    """The command with the values of every ``--set`` left out that can name users, wherever in the value they stand."""
+    """The command without the values of every ``--set`` that may name users, anywhere in the value."""
     return shlex.join(_without_names(word) for word in shlex.split(command))
 
 

@@ -1,4 +1,4 @@
-"""Records that an earlier heldin wrote, brought up to the schema of today, one version at a time.
+"""Records that an earlier heldin wrote, migrated to the current schema one version at a time.
 
 Records of schemas 1 and 2 hold no randomisation test, which needs the scores: they cannot be brought up to date.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def migrated(content: dict[str, Any]) -> dict[str, Any]:
-    """The record's JSON in the schema of today; ``content`` stays as it is."""
+    """The record's JSON in the current schema; ``content`` is not changed."""
     while (step := _STEPS.get(content["schema_version"])) is not None:
         content = step(content)
     return content

@@ -1,4 +1,4 @@
-"""Texts that stand on two sides, by exact match: what was looked at is counted, what nobody looked at is not known."""
+"""Texts that are on both sides, by exact match. What was checked is counted; what was not checked is not known."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,21 +6,20 @@ from dataclasses import dataclass
 from heldin.corpus.statistics import text_digest
 from heldin.record.facts import Count
 
-MOST_HELD_OUT_TRAINED_ON = (
-    0.05  # of held-out users by name, or of their texts, before a comparison with the held-in ones is void
-)
-LEAST_HELD_IN_TRAINED_ON = 0.5  # of held-in users by name
+# shares of users by name, or of held-out texts, beyond which a comparison of the two sides is void
+MOST_HELD_OUT_TRAINED_ON = 0.05
+LEAST_HELD_IN_TRAINED_ON = 0.5
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What of some users' texts stands among training records.
+    """Which of some users' texts are among the training records.
 
     Attributes:
-        own: texts that stand there under the same user.
-        others: texts that stand there under another user.
-        anywhere: texts that stand there at all.
-        users: those of the users who stand there by name.
+        own: texts that are there under the same user.
+        others: texts that are there under another user.
+        anywhere: texts that are there at all.
+        users: the users who are there by name.
     """
 
     own: int
@@ -30,10 +29,10 @@ class Seen:
 
 
 def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tuple[str, str]]) -> Seen:
-    """Look for users and their texts among training records, in memory that grows with the texts looked for alone.
+    """Look for users and their texts among training records; memory grows only with the texts looked for.
 
     Args:
-        texts: looked for, by user.
+        texts: the texts to look for, by user.
         training: (user, text) of every training record.
     """
     wanted: dict[bytes, set[str]] = {}
@@ -59,7 +58,7 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
 
 
 def texts_in(texts: Iterable[str], among: Iterable[str]) -> int:
-    """How many of the texts stand among others."""
+    """How many of the texts are among others."""
     there = {text_digest(text) for text in among}
     return sum(text_digest(text) in there for text in texts)
 
@@ -73,12 +72,12 @@ NOT_KNOWN = Count(count=None, known_by="not known")
 
 
 def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_out_texts: int) -> list[str]:
-    """Why a comparison of held-in with held-out users is void, given who and what stands in the training file.
+    """Why a comparison of held-in with held-out users is void, given the training file; empty if it is not.
 
     Args:
-        member: user to whether held in.
-        seen: of held-in and of held-out users, by name, and of their scored texts under any name.
-        held_out_texts: scored ones.
+        member: whether each user is held in.
+        seen: what of held-in (True) and held-out (False) users is in the training file.
+        held_out_texts: number of scored texts of held-out users.
     """
     trained_on = seen[True].users | seen[False].users
     sides = {side: [user for user, its in member.items() if its is side] for side in (True, False)}

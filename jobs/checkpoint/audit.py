@@ -55,12 +55,25 @@ class CheckpointAudit:
     """What to audit: a model folder (or a LoRA adapter's), its reference, and the texts of both groups.
 
     Attributes:
-        model: by folder or hub name; with ``remote`` by its name at the endpoint.
-        reference: the model that leads; ``others`` stand beside it. ``endpoint:NAME`` is one at the same endpoint.
+        model: folder or hub name; with ``remote`` its name at the endpoint.
+        reference: the leading reference model; ``endpoint:NAME`` is one at the same endpoint.
+        held_in: file of texts of held-in users.
+        held_out: file of texts of held-out users.
+        columns: which columns of the files hold what.
+        others: further reference models.
+        name: name of the audit.
+        skip_bad_lines: whether unusable rows are skipped and counted; else the first one is an error.
+        assignment: how users came to be held in or out, as declared.
+        claims: the claims to test.
         plan: the plan.json among the claims, of which the audit's folder keeps a copy.
-        training: what the model was trained on, by the same columns, to be looked at; None: nobody looks.
-        documents: what the texts are to training, as somebody declares it; None: nobody does.
-        max_texts_per_user: texts scored of one user, the first of them; None: all.
+        training: file of the model's training data, with the same columns; None: overlaps are not checked.
+        documents: whether the scored texts were trained on, as declared; None: not declared.
+        max_texts_per_user: maximum number of scored texts per user, the first ones; None: all.
+        attack: which attacks.
+        audit: how evidence is summed up.
+        decision: the thresholds of the answer.
+        seed: seed of bootstrap, redraws and halves.
+        remote: how models behind an endpoint are reached; None: all models are loaded here.
     """
 
     model: str
@@ -91,7 +104,13 @@ class CheckpointAudit:
 def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, command: str) -> Record:
     """Score both groups, and write ``scores.parquet`` and ``record.json`` to ``out``.
 
-    The standing is indicative: who is held in is asserted, and how the groups were formed is not known.
+    The standing is indicative, since heldin did not draw who is held in.
+
+    Args:
+        job: what to audit.
+        out: the audit's folder.
+        reporter: receives the progress.
+        command: the command line, for the record.
 
     Raises:
         InputError: a user or a record id in both files, fewer than two users on a side, or unusable input.
@@ -135,7 +154,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
     started = time.monotonic()
     results = audit_results(job, statistics, groups, models, reporter)
     seconds["statistics"] = time.monotonic() - started
-    # Only now, so that a folder without a record is empty and can be taken again.
+    # written only now, so that the folder of an interrupted audit is empty and can be used again
     of = audit_scores_name(target.fingerprint, reference.fingerprint, job.others, job.attack)
     write_scores(statistics, out / "scores.parquet", of=of)
     if job.plan is not None:
@@ -148,11 +167,11 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
 
 
 def _check_models(job: CheckpointAudit) -> None:
-    """Before anything is scored: no reference twice, and every model that is not behind the endpoint is there."""
+    """Before anything is scored: no reference is given twice, and every model not behind the endpoint exists."""
     references = (job.reference, *job.others)
     twice = next((name for i, name in enumerate(references) if name in references[:i]), None)
     if twice is not None:
-        raise InputError(f"--reference {twice} is given twice: each stands beside the others once")
+        raise InputError(f"--reference {twice} is given twice: name each reference once")
     for name in job.models():
         if not name.startswith(AT_ENDPOINT):
             require_model(name)
@@ -160,10 +179,13 @@ def _check_models(job: CheckpointAudit) -> None:
 
 @dataclass(frozen=True)
 class Groups:
-    """Both files' stores by side, user to whether held in, user to scored texts, and what of them training saw.
+    """The texts of both files.
 
-    ``texts`` and ``member`` have the users in one order that says nothing of their side; ``seen`` is None where no
-    training file was given.
+    Attributes:
+        stores: store of each file, by "held-in" and "held-out".
+        member: whether each user is held in; sorted by name, so that the order reveals nothing about sides.
+        texts: scored texts by user, in the same order.
+        seen: what of held-in (True) and held-out (False) users is in the training file; None without one.
     """
 
     stores: Mapping[str, CorpusStore]
@@ -177,7 +199,7 @@ class Groups:
 
 
 def read_groups(job: CheckpointAudit) -> Groups:
-    """Read both files, and look into the training file where there is one."""
+    """Read both files, and the training file if there is one."""
     if job.training is not None and next(_training(job), None) is None:
         raise InputError(
             f"no usable record in '{job.training}', the --training file: name the file that the model was trained on,"
@@ -216,7 +238,15 @@ def audit_results(
     models: Sequence[ModelFacts],
     reporter: Reporter,
 ) -> Results:
-    """What the scores of an audit say: of coins that somebody asserts and heldin did not see."""
+    """What the scores of an audit say, given sides that are asserted, not drawn by heldin.
+
+    Args:
+        job: what is audited.
+        statistics: every attack's score of every text.
+        groups: texts and membership.
+        models: target and reference.
+        reporter: receives the progress.
+    """
     table = scored_users(statistics, groups.member)
     flaws = drift_flaws(models)
     if groups.seen is not None:
@@ -239,10 +269,10 @@ def audit_body(
 
     Args:
         job: what was audited.
-        groups: its texts.
+        groups: texts and membership.
         models: target and reference.
-        results: of the statistics.
-        per_text: the models are not known to have the same tokenizer.
+        results: what the scores say.
+        per_text: the models are not known to share a tokenizer.
     """
     return Body(
         **dict(results),
@@ -262,7 +292,14 @@ def audit_body(
 
 
 def audit_scores_name(target: str, reference: str, others: Sequence[str], attack: AttackConfig) -> str:
-    """What an audit's ``scores.parquet`` calls itself."""
+    """The name in an audit's ``scores.parquet`` of what it holds; other scores have another name.
+
+    Args:
+        target: fingerprint of the target.
+        reference: fingerprint of the leading reference.
+        others: names of further references.
+        attack: which attacks.
+    """
     return text_sha256(target, reference, attack.model_dump_json(), *others)
 
 
@@ -291,7 +328,7 @@ def _config(job: CheckpointAudit) -> dict[str, Any]:
 
 
 def _take_folder(job: CheckpointAudit, out: Path) -> None:
-    """Take a new folder, or one that holds this very audit."""
+    """Take a new folder, or one that holds exactly this audit."""
     if (out / "record.json").is_file() and not (out / "config.yaml").exists():
         record = read_record(out / "record.json")
         if record.kind == "audit" and record.config == json.loads(json.dumps(_config(job))):
@@ -356,7 +393,7 @@ def _split_facts(groups: Groups, assignment: Assignment) -> SplitFacts:
 
 
 def _overlaps(groups: Groups) -> Overlaps:
-    """What stands on two sides; of training only what was looked at."""
+    """Texts on both sides; overlaps with training only if a training file was given."""
     seen = groups.seen
     both = [seen[True], seen[False]] if seen is not None else []
     return Overlaps(
@@ -372,7 +409,7 @@ def _overlaps(groups: Groups) -> Overlaps:
 
 
 def _documents(job: CheckpointAudit, groups: Groups) -> DocumentsFacts:
-    """What the scored texts are to training, by whoever knows it: a look before a declaration."""
+    """Whether the scored texts were trained on; what was measured goes before what was declared."""
     if groups.seen is not None:
         scored = sum(map(len, groups.of_side(True).values()))
         trained_on = groups.seen[True].anywhere

@@ -1,4 +1,4 @@
-"""What `heldin audit` is asked, as a file: the same checks, defaults and words as a run's config has."""
+"""What ``heldin audit`` is asked, as a file: the same checks, defaults and words as a run's config has."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -165,7 +165,7 @@ class CheckpointConfig(Section):
         )
 
     def files(self) -> list[Path]:
-        """Every file that it names."""
+        """Every file that the config names."""
         return [path for path in (self.held_in, self.held_out, self.training, self.plan) if path is not None]
 
 

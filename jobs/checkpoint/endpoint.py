@@ -1,4 +1,4 @@
-"""Audit of models behind a completions endpoint: which stand there, what scoring costs, whether they changed."""
+"""Audit of models behind a completions endpoint: which are there, what scoring costs, whether they changed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -26,7 +26,7 @@ from heldin.models.loading import PROBE, load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
 
-AT_ENDPOINT = "endpoint:"  # before a reference's name: it is served where the target is
+AT_ENDPOINT = "endpoint:"  # prefix of a reference that is served where the target is
 NOTE = "its weights cannot be fingerprinted: whoever serves it may change them"
 
 
@@ -35,11 +35,11 @@ class Remote:
     """How the target is reached, and every reference whose name begins with ``endpoint:``.
 
     Attributes:
-        endpoint: where.
-        tokenizer: of the models there, by folder or hub name; None: texts are sent as they are.
-        context: the most tokens that they take, where the server does not say it.
-        price: of a million tokens, in any currency.
-        max_tokens_sent: refuse an audit that would send more.
+        endpoint: address and limits of the server.
+        tokenizer: tokenizer of the models there, by folder or hub name; None: texts are sent as they are.
+        context: context length in tokens, if the server does not report it.
+        price: price per million tokens, in any currency, for the cost estimate.
+        max_tokens_sent: an audit that would send more tokens is refused.
     """
 
     endpoint: Endpoint
@@ -49,17 +49,17 @@ class Remote:
     max_tokens_sent: int | None = None
 
     def config(self) -> dict[str, Any]:
-        """What of it shapes the numbers."""
+        """The part that affects the scores, for the record."""
         return {"url": self.endpoint.base, "tokenizer": self.tokenizer, "context": self.context}
 
 
 def remote_of(kept: Mapping[str, Any]) -> Remote:
-    """The other way: enough to tell what was scored."""
+    """The inverse of ``Remote.config``: enough to know what was scored."""
     return Remote(Endpoint(kept["url"]), kept["tokenizer"], kept["context"])
 
 
 def attacks_at_endpoint(attack: AttackConfig, reporter: Reporter) -> AttackConfig:
-    """The attacks that log-probabilities of a text's own tokens are enough for; the others are left out, and said.
+    """The attacks that need only log-probabilities of a text's own tokens; those left out are reported.
 
     Raises:
         InputError: the primary attack needs more.
@@ -76,7 +76,7 @@ def attacks_at_endpoint(attack: AttackConfig, reporter: Reporter) -> AttackConfi
 
 
 def rule_at_endpoint(remote: Remote | None) -> str:
-    """What the scoring rule has besides for models behind an endpoint."""
+    """What the scoring rule adds for models behind an endpoint."""
     if remote is None:
         return ""
     if remote.tokenizer:
@@ -89,26 +89,26 @@ def rule_at_endpoint(remote: Remote | None) -> str:
 
 @dataclass(frozen=True)
 class Reached:
-    """The models behind the endpoint by name, and, once all is scored, how far each moved meanwhile (nats a token)."""
+    """The models behind the endpoint by name, and how far each moved while scoring (nats per token)."""
 
     models: Mapping[str, EndpointModel]
     drifts: dict[str, float]
 
     def load(self, name: str) -> ScoredModel:
-        """The model of that name, ``endpoint:NAME`` for one behind the endpoint."""
+        """The model with this name; ``endpoint:NAME`` is one behind the endpoint."""
         served = name.removeprefix(AT_ENDPOINT)
         return self.models[served] if name.startswith(AT_ENDPOINT) else load_language_model(name)
 
 
 @contextmanager
 def reached(remote: Remote | None, names: Sequence[str], texts: AttackTexts, reporter: Reporter) -> Iterator[Reached]:
-    """Open what of ``names`` stands behind the endpoint, say what scoring the texts costs, and watch for changes.
+    """Open those of ``names`` that are behind the endpoint, report what scoring will cost, and watch for changes.
 
     Args:
-        remote: None: nothing does.
-        names: of the models to score with, ``endpoint:NAME`` for one behind the endpoint.
-        texts: to be scored by each.
-        reporter: where cost and changes go.
+        remote: how the endpoint is reached; None: no model is behind one.
+        names: models to score with; ``endpoint:NAME`` is one behind the endpoint.
+        texts: the texts that each model scores.
+        reporter: receives cost and changes.
 
     Raises:
         InputError: a model that gives no log-probabilities of a prompt, or more tokens than may be sent.
@@ -134,7 +134,14 @@ def reached(remote: Remote | None, names: Sequence[str], texts: AttackTexts, rep
 
 
 def facts_of(model: ScoredModel, name: str, remote: Remote | None, drifts: Mapping[str, float]) -> ModelFacts:
-    """What the record says of a model; of one behind the endpoint how it was reached and how far it moved meanwhile."""
+    """The record's facts about a model; for one behind the endpoint also how it was reached and how far it moved.
+
+    Args:
+        model: the model.
+        name: its name, if it was loaded here.
+        remote: how the endpoint is reached; None without one.
+        drifts: by name at the endpoint, how far a probe text's score moved, nats per token.
+    """
     if not isinstance(model, EndpointModel):
         return model_facts(model, name)
     assert remote is not None
@@ -155,7 +162,7 @@ def facts_of(model: ScoredModel, name: str, remote: Remote | None, drifts: Mappi
 
 
 def drift_flaws(models: Sequence[ModelFacts]) -> list[str]:
-    """Models that changed while they were audited: scores of two models say nothing of either."""
+    """A flaw for each model that changed while it was audited: mixed scores of two models say nothing about either."""
     return [
         f"the model '{model.name}' changed while it was audited (a probe text's score moved by"
         f" {model.endpoint.drift:.2g} nats a token)"
@@ -169,12 +176,12 @@ def cost_line(remote: Remote, load: Load, scored: int) -> str:
     rough = "" if load.counted else f" (estimated, {BYTES_PER_TOKEN} bytes each)"
     parts = [f"{load.requests:,} requests with {load.tokens:,} tokens{rough}"]
     if remote.price is not None:
-        parts.append(f"{load.tokens / 1e6 * remote.price:,.2f} at {remote.price:g} a million tokens")
+        parts.append(f"{load.tokens / 1e6 * remote.price:,.2f} at {remote.price:g} per million tokens")
     if remote.endpoint.requests_per_minute is not None:
         minutes = load.requests / remote.endpoint.requests_per_minute
-        parts.append(f"at least {minutes:,.1f} minutes at {remote.endpoint.requests_per_minute:g} requests a minute")
+        parts.append(f"at least {minutes:,.1f} minutes at {remote.endpoint.requests_per_minute:g} requests per minute")
     if scored:
-        parts.append(f"{scored:,} scores of texts are kept from before")
+        parts.append(f"{scored:,} scores of texts are already in the cache")
     return f"cost: users' texts go to '{remote.endpoint.base}': {', '.join(parts)}"
 
 
@@ -197,11 +204,11 @@ def _say_cost(
 
 
 def _drift(model: EndpointModel, cache: ScoreCache, reporter: Reporter) -> float:
-    """How far the probe text's score is from what it was before the model's first text, nats a token; said if far."""
+    """How far the probe text's score has moved since the model's first text, nats per token; reported if far."""
     drift = abs(probe_now(model) - probe_score(cache.scores(model, [PROBE])[0]))
     if drift > LARGEST_DRIFT:
         reporter.say(
             f"endpoint model '{model.name}' has changed since its first scores: a probe text's moved by {drift:.2g}"
-            " nats a token, so that scores of two models are mixed (set another HELDIN_CACHE_DIR and score anew)"
+            " nats a token, so scores of two models are mixed (set another HELDIN_CACHE_DIR and score again)"
         )
     return drift

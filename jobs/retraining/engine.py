@@ -1,10 +1,9 @@
-"""Independent trainings: the same small job trained many times, with a worst-case user or without, by coin.
+"""Independent trainings: the same small job trained many times, with or without a worst-case user, by coin.
 
 trainings.json  ledger/key  plan.json  runs/00000.json ...  scores.csv  record.json
 
-Each training is a whole run of the config's defense by the real trainer under a key of its own, and leaves one number.
-That is what makes Clopper-Pearson valid for user inference (docs/theory.md#independent-trainings), at the price of many
-trainings.
+Each training runs the config's whole defense with the real trainer under its own key, and yields one number. That makes
+Clopper-Pearson valid for user inference (docs/theory.md#independent-trainings), at the price of many trainings.
 """
 
 import json
@@ -49,15 +48,15 @@ def audit_trainings(
     processes: int | None = None,
     trainer: Trainer = train_one,
 ) -> Record:
-    """Do whatever of the audit ``out`` does not hold yet, write ``record.json``, and return the record.
+    """Do what is not yet done of the audit in ``out``, write ``record.json``, and return the record.
 
     Args:
-        audit: what to do; the same as that of an earlier, unfinished call in ``out``.
+        audit: what to do; the same as in an earlier, unfinished call in ``out``.
         out: the audit's folder.
-        reporter: where progress goes; the first line says what so many trainings can certify at best.
-        command: how it was called, for the record.
-        processes: trainings at a time; None: one for each core.
-        trainer: what trains one model and scores it; tests give a fast one.
+        reporter: receives the progress; the first line says what this many trainings can certify at best.
+        command: the command line, for the record.
+        processes: trainings in parallel; None: one per core.
+        trainer: trains one model and scores it; tests pass a fast one.
 
     Raises:
         InputError: ``out`` holds something else, or the input cannot be used.
@@ -98,7 +97,7 @@ def _stages(
 
 
 def body_again(out: Path, reporter: Reporter) -> Body:
-    """The body that the record of a finished audit must have, from its files.
+    """Recompute the record's body of a finished audit from its files.
 
     Raises:
         InputError: no such audit, or a training without a result or with a damaged or strange one.
@@ -119,7 +118,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
 
 
 def read_audit(folder: Path) -> TrainingsAudit:
-    """The audit that ``folder`` holds. Raises InputError where there is none."""
+    """The audit that ``folder`` holds. Raises InputError if there is none."""
     path = folder / "trainings.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -134,7 +133,7 @@ def read_audit(folder: Path) -> TrainingsAudit:
 
 @dataclass(frozen=True)
 class _Ready:
-    """Everything that is there before the first training; delta of the bounds is the first claim's."""
+    """What is known before the first training; delta of the bounds is the first claim's."""
 
     corpus: CorpusData
     base: LanguageModel
@@ -178,7 +177,7 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
 
 
 def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
-    """Take a new folder, or one that holds this very audit; its key, drawn once."""
+    """Take a new folder, or one that holds exactly this audit; return its key, which is drawn once."""
     path, secret = out / "trainings.json", out / "ledger" / "key"
     content = {"config": audit.config.model_dump(mode="json"), "options": audit.options()}
     if path.is_file():
@@ -199,14 +198,14 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
     try:
         key = bytes.fromhex(secret.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"'{secret}' is missing or damaged: this audit cannot go on; start a new folder") from error
+        raise InputError(f"'{secret}' is missing or damaged: this audit cannot resume; start a new folder") from error
     if len(key) != KEY_BYTES:
-        raise InputError(f"'{secret}' is damaged: this audit cannot go on; start a new folder")
+        raise InputError(f"'{secret}' is damaged: this audit cannot resume; start a new folder")
     return key
 
 
 def _changed(kept: Any, content: Mapping[str, Any]) -> str:
-    """Names of what differs, as "options.runs, config.defense"."""
+    """The names of what differs, such as "options.runs, config.defense"."""
     pairs = [
         (f"{section}.{name}", kept.get(section, {}).get(name), value)
         for section, part in json.loads(json.dumps(content)).items()

@@ -1,4 +1,4 @@
-"""What independent trainings train: the config's job on the config's users, and one worst-case user by coin."""
+"""What independent trainings train: the config's job on the config's users, plus one worst-case user by coin."""
 
 import math
 from collections.abc import Sequence
@@ -29,15 +29,15 @@ _LEAST_TRAINED = 4  # tokens of a worst-case user's document
 
 @dataclass(frozen=True)
 class TrainingsAudit:
-    """What to do.
+    """An audit by independent trainings.
 
     Attributes:
         config: corpus, base model, recipe and defense; its seed makes the worst-case user's texts.
-        runs: trainings.
-        target: what is trained: the config's defense, or, as a control, the same without any ("none").
-        documents: of the worst-case user; None: the defense's group size.
-        claims: stated as (epsilon, delta), tested beside the plan's curve.
-        threshold: of the score, fixed before looking; None: the first quarter of the trainings picks it.
+        runs: number of trainings.
+        target: what is trained: the config's defense, or "none", the same without any as a control.
+        documents: number of documents of the worst-case user; None: the defense's group size.
+        claims: further claims (epsilon, delta), tested besides the plan's curve.
+        threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
     """
 
     config: RunConfig
@@ -50,7 +50,7 @@ class TrainingsAudit:
     def trained(self) -> RunConfig:
         """The config of what is trained.
 
-        Raises InputError for a config that independent trainings cannot run: each names what to change.
+        Raises InputError for a config that independent trainings cannot run; the message says what to change.
         """
         config = self.config
         if self.target == "none":
@@ -78,7 +78,7 @@ class TrainingsAudit:
         return config
 
     def worst_case_documents(self) -> int:
-        """How many documents the worst-case user has."""
+        """Number of documents of the worst-case user."""
         if self.documents is not None:
             return self.documents
         defense = self.trained().defense
@@ -96,7 +96,7 @@ class TrainingsAudit:
 
 
 def target_of(name: str) -> Target:
-    """What --target names. Raises InputError for anything else."""
+    """The target that ``--target`` names. Raises InputError for anything else."""
     match name:
         case "defense":
             return "defense"
@@ -106,18 +106,18 @@ def target_of(name: str) -> Target:
 
 
 def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: LanguageModel, key: bytes) -> TrainingJob:
-    """What every training has in common: all records of the config's users, and the worst-case user's.
+    """What all trainings share: all records of the config's users, and those of the worst-case user.
 
     Args:
-        audit: with a config that can be run.
+        audit: the audit, with a config that can be run.
         corpus: its audited users take part in every training, with all their records.
-        name: to load ``base`` by.
+        name: name to load ``base`` by.
         base: the model that all trainings start from.
-        key: of the audit.
+        key: secret key of the audit.
 
     Raises:
-        InputError: a user named like the worst-case user, tokens too few for its signature, or sequences longer than
-            the model takes.
+        InputError: a user with the worst-case user's name, too few tokens for its signature, or sequences longer than
+            the model's context.
     """
     config = audit.trained()
     defense, recipe, store = config.defense, config.finetune, corpus.store
@@ -166,7 +166,7 @@ def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: Lan
 
 
 def _worst_case_user(audit: TrainingsAudit, base: LanguageModel, seen: Sequence[str]) -> list[tuple[str, str]]:
-    """(id, text) of each document of a user who writes in tokens that none of the texts seen has."""
+    """(id, text) of each document of a user who writes in tokens that none of the ``seen`` texts has."""
     defaults = UnseenTokenCanaries(kind="unseen_token", users=1)
     counts = token_counts(base.tokenizer, seen)
     rarest = rare_tokens(base.tokenizer, counts)

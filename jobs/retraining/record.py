@@ -24,10 +24,10 @@ def trainings_results(
     """What the trainings' scores say, and nothing else.
 
     Args:
-        audit: its config sums up.
-        job: what every training did.
-        trainings: in the order of their numbers.
-        claims: to test.
+        audit: the audit, whose config says how to evaluate.
+        job: what all trainings share.
+        trainings: the trainings in the order of their numbers.
+        claims: the claims to test.
     """
     config = audit.config
     its = TrainingScores(
@@ -42,7 +42,7 @@ def trainings_results(
 
 
 def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusData) -> SplitFacts:
-    """How it was decided which trainings have the worst-case user."""
+    """The record's facts about which trainings have the worst-case user, and how that was decided."""
     with_user = sum(training.held_in for training in trainings)
     others = len(job.sequences) - len(job.documents)
     return SplitFacts(
@@ -71,7 +71,7 @@ def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusD
 
 
 def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Training]) -> TrainingFacts:
-    """What the record says of the mechanism that every training ran."""
+    """The record's facts about the mechanism that every training ran."""
     others = len(job.sequences) - len(job.documents)
     return TrainingFacts(
         defense=config.defense.kind,
@@ -88,7 +88,7 @@ def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Trai
 
 
 def scores_text(trainings: Sequence[Training]) -> str:
-    """For `heldin bound scores.csv --assignment coin --independent-trainings`."""
+    """The scores as CSV, for ``heldin bound scores.csv --assignment coin --independent-trainings``."""
     rows = [f"{_training_name(training)},{training.score!r},{int(training.held_in)}" for training in trainings]
     return "\n".join(["user,score,member", *rows]) + "\n"
 

@@ -1,8 +1,8 @@
-"""Many small trainings, each with the worst-case user or without it: jobs, processes, and one result file for each.
+"""Many small trainings, each with or without the worst-case user: jobs, processes, and one result file per training.
 
-A training is a function of the audit's key and of its own number: whether the worst-case user takes part, and the 256
-bits under which the trainer draws cohorts and noise, are HMACs of both. So no two trainings share a key, one that is
-done again after a kill ends as it would have ended, and nobody can roll the dice again by interrupting.
+A training is a function of the audit's key and its own number: whether the worst-case user takes part, and the 256-bit
+key for cohorts and noise, are HMACs of both. So no two trainings share a key, a training repeated after a kill ends as
+it would have ended, and interrupting cannot be used to roll the dice again.
 """
 
 import contextlib
@@ -43,21 +43,24 @@ from heldin.models.logprobs import score_texts
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What every training of an audit has in common; picklable.
+    """What all trainings of an audit share; picklable.
 
     Attributes:
-        base: name or folder of the model that all start from, with its revision.
-        mechanism: what runs; a plain one where ``noise`` is None.
+        base: name or folder of the model that all start from.
+        revision: branch, tag or commit of ``base`` on the hub; None: the newest.
+        mechanism: the mechanism that runs; a plain one if ``noise`` is None.
         recipe: public; its seed plus the training's number is the training's seed.
         sequences: token ids of each record, the worst-case user's last.
         records: ids, users, lengths and losses of the same records.
         documents: the worst-case user's texts, which the score reads.
         base_scores: log-probability of each of these under the base model, nats.
-        noise: generator of a private training.
-        micro_records: see ``plan_private_training``; likewise ``chunk`` and ``exactly``.
-        clipping: of a plain training.
+        noise: noise generator of a private training; None for plain training.
+        micro_records: see ``plan_private_training``.
+        chunk: see ``plan_private_training``.
+        exactly: see ``plan_private_training``.
+        clipping: clipping of plain training; None: none.
         identity: hash of everything above.
-        key: of the audit; secret.
+        key: secret key of the audit.
     """
 
     base: str
@@ -77,11 +80,11 @@ class TrainingJob:
     key: bytes = field(repr=False)
 
     def held_in(self, number: int) -> bool:
-        """Whether the worst-case user takes part: a fair coin of its own for each training."""
+        """Whether the worst-case user takes part: a separate fair coin for each training."""
         return fair_coin(self.key, "membership", f"training {number}")
 
     def key_of(self, number: int) -> bytes:
-        """The training's own key, 256 bits, of this job and number only."""
+        """The training's own 256-bit key, for this job and number only."""
         return keyed_digest(self.key, "key of a training", f"{self.identity} {number}")
 
     def coins(self, runs: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -91,7 +94,14 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class Training:
-    """A finished training: its score, higher meaning more likely with the worst-case user, and seconds."""
+    """A finished training.
+
+    Attributes:
+        number: which training of the audit.
+        held_in: whether the worst-case user took part.
+        score: higher means more likely with the worst-case user.
+        seconds: duration.
+    """
 
     number: int
     held_in: bool
@@ -103,15 +113,15 @@ Trainer = Callable[[TrainingJob, int, Path], Training]
 
 
 def train_one(job: TrainingJob, number: int, work: Path) -> Training:
-    """Train one model by the one loop under the job's mechanism, score the model that it leaves, and throw it away.
+    """Train one model under the job's mechanism, score it, and throw it away.
 
-    The score looks at nothing but that model and public things: the mean over the worst-case user's documents of
+    The score depends only on that model and on public data: it is the mean over the worst-case user's documents of
     log p_model - log p_base (Kandpal et al. 2024, equation 4, on training texts, which differential privacy covers).
 
     Args:
-        job: of the audit.
-        number: of the training.
-        work: an empty folder of its own, left for the caller to remove.
+        job: what all trainings share.
+        number: which training.
+        work: an empty folder for this training; the caller removes it.
     """
     started = time.monotonic()
     held_in = job.held_in(number)
@@ -139,14 +149,14 @@ def run_trainings(
     trainer: Trainer = train_one,
     advance: Callable[[int], object] = lambda _: None,
 ) -> list[Training]:
-    """Train what ``folder`` has no result of yet, one small file for each; all results in the order of their numbers.
+    """Do every training that has no result in ``folder`` yet; return all results in the order of their numbers.
 
     Args:
-        job: what to train.
-        runs: how many.
-        folder: of the audit; results go to ``folder``/runs, each written whole.
-        processes: how many at a time, each with one thread; 1: in this process.
-        trainer: what trains one and scores it; tests give a fast one.
+        job: what all trainings share.
+        runs: number of trainings.
+        folder: folder of the audit; each result is one file in ``folder``/runs, written whole.
+        processes: trainings in parallel, each with one thread; 1: in this process.
+        trainer: trains one model and scores it; tests pass a fast one.
         advance: called with the number of trainings done.
 
     Raises:
@@ -172,7 +182,7 @@ def run_trainings(
 
 
 def write_result(job: TrainingJob, training: Training, folder: Path) -> None:
-    """Write the training's file, whole or not at all, with what it is the result of."""
+    """Write the training's file, whole or not at all, with a hash of what it is the result of."""
     content = {**asdict(training), "of": _name(job, training.number)}
     write_text(_path(folder, training.number), json.dumps(content) + "\n", private=True)
 
@@ -209,7 +219,7 @@ def _path(folder: Path, number: int) -> Path:
 
 
 def _name(job: TrainingJob, number: int) -> str:
-    """What a result calls itself: job, number, and a commitment to the training's key."""
+    """A hash that identifies a result: job, number, and a commitment to the training's key."""
     return text_sha256(job.identity, str(number), text_sha256("key", job.key_of(number).hex()))
 
 
@@ -230,12 +240,12 @@ def _private(job: TrainingJob, number: int, rows: int) -> PrivateTraining | None
 
 @functools.lru_cache(maxsize=1)
 def _base(name: str, revision: str | None) -> LanguageModel:
-    """The base model, loaded once in each process."""
+    """The base model, loaded once per process."""
     return load_language_model(name, revision=revision)
 
 
 def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Training:
-    """One training in a folder of its own; an error names it."""
+    """One training in its own folder; errors name the training."""
     try:
         with tempfile.TemporaryDirectory(prefix=f"{number:05d}-", dir=work) as folder:
             return trainer(job, number, Path(folder))
@@ -245,7 +255,7 @@ def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Tra
         what = (str(error).strip() or "no message").splitlines()[0]
         raise ResumableError(
             f"training {number} failed ({type(error).__name__}: {what}); finished ones are kept, and the same command"
-            " goes on"
+            " resumes"
         ) from error
 
 
@@ -262,7 +272,7 @@ def _in_this_process(attempt: Callable[[int], Training], todo: Sequence[int]) ->
 def _in_processes(
     attempt: Callable[[int], Training], todo: Sequence[int], *, processes: int
 ) -> Generator[Training, None, None]:
-    """At most ``processes`` at a time; those that are under way are ended if anything goes wrong here."""
+    """At most ``processes`` at a time; running ones are terminated if anything goes wrong here."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start_worker)
     waiting, running = deque(todo), dict[Future[Training], int]()
@@ -290,7 +300,7 @@ def _in_processes(
 
 
 def _start_worker() -> None:
-    """One thread; the parent alone answers Ctrl-C, and a worker does not outlive it."""
+    """One thread; only the parent handles Ctrl-C, and a worker does not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()

@@ -1,4 +1,4 @@
-"""The body of a run's record: what follows from its folder, made here by the run and again by ``heldin verify``."""
+"""The body of a run's record: what follows from its folder, built here both for the run and for ``heldin verify``."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,13 @@ PRETRAINED_HERE = "the base model, pre-trained here"
 
 @dataclass(frozen=True)
 class Models:
-    """The models of a run: the target, the leading reference, and the name of the base model for messages."""
+    """The models of a run.
+
+    Attributes:
+        target: the fine-tuned model.
+        reference: the leading reference model.
+        base_name: name of the base model, for the record.
+    """
 
     target: LanguageModel
     reference: LanguageModel
@@ -32,12 +38,12 @@ def run_body(
     """Everything that a run found.
 
     Args:
-        config: of the run.
-        data: its corpus and ledger.
-        mechanism: its plan.
+        config: config of the run.
+        data: corpus and ledger of the run.
+        mechanism: the plan.
         training: how training ended.
         models: target and reference.
-        found: by the statistics.
+        found: what the scores say.
     """
     base = config.model.base
     target = f"{models.base_name} fine-tuned in this run" if base else "fine-tuned in this run"
@@ -59,7 +65,7 @@ def run_body(
 
 
 def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
-    """What the record says of a model."""
+    """The record's facts about a model."""
     return ModelFacts(
         name=name,
         parameters=lm.parameters(),

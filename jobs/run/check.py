@@ -1,4 +1,4 @@
-"""What can be refused of a run, and what it would do, before anything is read, made or trained."""
+"""What is wrong with a run, and what it would do, before anything is read, made or trained."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -33,25 +33,25 @@ from heldin.models.loading import context_length, default_device, require_model
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found.
+    """The result of a check.
 
     Attributes:
-        problems: what would end the run before it begins, a line each; may be empty.
-        would: what the run would do, by name, as far as it is known before the corpus is read.
+        problems: what would stop the run before it starts, one line each; may be empty.
+        would: what the run would do, by name, as far as is known before the corpus is read.
     """
 
     problems: tuple[str, ...]
     would: dict[str, str]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields by name, for JSON."""
         return {"ok": not self.problems, **asdict(self)}
 
 
 def check_run(config: RunConfig, out: Path) -> Checked:
-    """Look at everything that a run of this config in this folder names, and change nothing.
+    """Check everything that a run of this config in this folder names, and change nothing.
 
-    A hub is asked whether it has a model, as the run itself would ask; nothing but a model's config is fetched.
+    The hub is asked whether it has a model, as the run would; only a model's config is downloaded.
     """
     mechanisms: list[Mechanism] = []
     looks: list[Callable[[], object]] = [
@@ -117,7 +117,7 @@ def _model(name: str) -> Callable[[], object]:
 
 
 def _require_context(config: RunConfig) -> None:
-    """A base model that exists must be there, and take as many tokens as it is to be trained on."""
+    """A named base model must exist, and its context must hold the training sequences."""
     name = config.model.base
     if name is None:
         return
@@ -133,7 +133,7 @@ def _require_context(config: RunConfig) -> None:
 
 
 def _require_users(config: RunConfig) -> None:
-    """Of a made-up corpus the number of users is known; of others only what was asked for."""
+    """The number of users is known for a made-up corpus; for others only the requested maximum is."""
     source = config.corpus.source
     most = config.corpus.users.max_users
     if isinstance(source, SyntheticCorpusConfig | MarkovCorpusConfig):

@@ -1,4 +1,4 @@
-"""The data side of a run: store, public users, ledger, and what of them each stage may see."""
+"""The data side of a run: store, public users, ledger, and what each stage may see of them."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,15 @@ VALIDATION_RECORDS = 20  # of each public validation user
 
 @dataclass(frozen=True)
 class CorpusData:
-    """The corpus of a run before anything is planted or drawn."""
+    """The corpus of a run before anything is planted or drawn.
+
+    Attributes:
+        store: the corpus.
+        audited: the audited users, and how many were dropped.
+        public_rows: rows that pre-training may see.
+        public_users: number of users with such rows.
+        validation_rows: rows of public validation users.
+    """
 
     store: CorpusStore
     audited: Selection
@@ -48,7 +56,16 @@ class CorpusData:
 
 @dataclass(frozen=True)
 class RunData:
-    """Everything of the corpus that a run uses; ``store`` has the canary users in it, where there are any."""
+    """Everything of the corpus that a run uses.
+
+    Attributes:
+        corpus: the corpus before anything was planted.
+        store: the corpus with the canary users in it, if there are any.
+        canaries: how each canary user was made.
+        ledger: roles and parts of the users.
+        training_rows: rows that are trained on, after data-side defenses.
+        removals: what each data-side defense removed.
+    """
 
     corpus: CorpusData
     store: Corpus
@@ -71,7 +88,7 @@ class RunData:
         return {user: texts_of(self.store, its[:limit]) for user, its in rows.items()}
 
     def training_documents(self, users: Sequence[str], limit: int, seed: int) -> dict[str, list[str]]:
-        """By user at most ``limit`` of the texts that training saw or would have seen: the rule knows no coin."""
+        """At most ``limit`` texts per user that training saw or would have seen, chosen independently of membership."""
         key, rows = seed_key(seed), self.ledger.rows(list(users), Part.TRAIN)
         by_id = {user: {self.store.id(row): row for row in its} for user, its in rows.items()}
         return {
@@ -84,16 +101,16 @@ class RunData:
         return [user for user in users if user not in self.canaries]
 
     def membership(self) -> dict[str, bool]:
-        """Scored real user to whether held in; for ``jobs.run.outcome`` only."""
+        """Whether each scored real user is held in. Scores meet it in ``jobs.run.statistics`` only."""
         return {user: self.ledger.roles[user] is Role.HELD_IN for user in self.real(self.ledger.scored_users())}
 
     def canary_membership(self) -> dict[str, bool]:
-        """Canary user to whether held in; for ``jobs.run.outcome`` only."""
+        """Whether each canary user is held in. Scores meet it in ``jobs.run.statistics`` only."""
         return {user: self.ledger.roles[user] is Role.HELD_IN for user in sorted(self.canaries)}
 
 
 def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
-    """Build or open the store, and say who is audited and who is public.
+    """Build or open the store, and select audited and public users.
 
     Raises:
         InputError: see ``build_store``, ``select_users`` and ``check_pool``; more canary users than users.
@@ -134,14 +151,14 @@ def prepare_data(
     corpus: CorpusData | None = None,
     base: LanguageModel | None = None,
 ) -> RunData:
-    """Plant the canary users, fix the pool, set records aside, draw coins (or read what the run has of all this).
+    """Plant canary users, fix the pool, set records aside and draw coins, or read what the run already has.
 
     Args:
-        config: of the run.
+        config: config of the run.
         out: the run folder.
-        reporter: where progress goes.
-        corpus: of ``read_corpus``, read here if None.
-        base: the model before fine-tuning; needed where ``needs_base`` says so.
+        reporter: receives the progress.
+        corpus: the result of ``read_corpus``; None: it is read here.
+        base: the model before fine-tuning; needed if ``needs_base`` says so.
 
     Raises:
         InputError: see ``read_corpus``, ``plant`` and ``assign``.
@@ -186,7 +203,7 @@ def prepare_data(
 
 
 def needs_base(config: RunConfig) -> bool:
-    """Whether the data side looks at the base model: to make canary users, or to rank records for a cap."""
+    """Whether the data side needs the base model: to make canary users, or to rank records for a cap."""
     ranked = any(isinstance(d, Cap) and d.selection != "random" for d in config.data_defenses)
     return bool(config.canaries) or ranked
 
@@ -194,7 +211,14 @@ def needs_base(config: RunConfig) -> bool:
 def defended(
     config: RunConfig, store: Corpus, ledger: Ledger, base: LanguageModel | None
 ) -> tuple[tuple[int, ...], tuple[Removal, ...]]:
-    """The rows that are trained on after the data-side defenses, and what these left out."""
+    """The rows that are trained on after the data-side defenses, and what these removed.
+
+    Args:
+        config: config of the run.
+        store: the corpus, canary users included.
+        ledger: roles and parts of the users.
+        base: the model before fine-tuning; None unless records are ranked by it.
+    """
     rows = ledger.training_rows()
     if not config.data_defenses:
         return tuple(rows), ()
@@ -216,7 +240,14 @@ def defended(
 
 
 def curve_texts(data: RunData, *, validation_texts: int, per_user: int, seed: int) -> CurveTexts:
-    """Samples of real users for the curves: at most so many validation texts a side and attacker texts a user."""
+    """Samples of real users' texts for the curves.
+
+    Args:
+        data: corpus and ledger of the run.
+        validation_texts: maximum number of validation texts per side.
+        per_user: maximum number of attacker texts per user.
+        seed: seed of the samples.
+    """
     held_in, held_out = (data.real(data.ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
     return CurveTexts(
         held_in_validation=_sample(data, held_in, Part.VALIDATION, validation_texts, seed),
@@ -228,7 +259,7 @@ def curve_texts(data: RunData, *, validation_texts: int, per_user: int, seed: in
 
 
 def corpus_facts(corpus: CorpusData) -> CorpusFacts:
-    """What the record says of the corpus."""
+    """The record's facts about the corpus."""
     store, audited = corpus.store, corpus.audited
     return CorpusFacts(
         fingerprint=store.fingerprint,
@@ -246,7 +277,7 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
 
 
 def split_facts(data: RunData) -> SplitFacts:
-    """What the record says of the split of the real users."""
+    """The record's facts about the split of the real users."""
     ledger, counts = data.ledger, data.ledger.count(data.canaries)
     coins = ledger.assignment is SplitRule.COIN
     parts = {part.value: sum(len(ledger.parts[user][part]) for user in data.real(ledger.parts)) for part in Part}
@@ -270,7 +301,7 @@ def split_facts(data: RunData) -> SplitFacts:
 
 
 def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection) -> tuple[str, ...]:
-    """Public users whose loss chooses the checkpoint: neither audited nor pre-trained on."""
+    """Public users whose loss selects the checkpoint: neither audited nor pre-trained on."""
     rule = config.corpus.public_validation
     if rule is None:
         return ()
@@ -281,7 +312,7 @@ def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection)
 
 
 def _public_rows(config: RunConfig, store: CorpusStore, taken: frozenset[str]) -> tuple[tuple[int, ...], int]:
-    """Rows of public users, who are never audited ones nor for validation, at most so many of each."""
+    """Rows of public users, who are neither audited nor validation users, limited per user by the config."""
     if config.model.pretrain is None:
         return (), 0
     rule = config.model.pretrain.users
@@ -300,7 +331,7 @@ def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) 
 
 
 def _overlaps(data: RunData) -> Overlaps:
-    """Exact matches of real users' texts between sides; canary users' training texts are among those trained on."""
+    """Exact matches of real users' texts between sides; the training texts include those of canary users."""
     store, ledger = data.store, data.ledger
 
     def training() -> Iterator[tuple[str, str]]:

@@ -21,11 +21,11 @@ BINS = 24
 def canary_gradient_norms(config: RunConfig, data: RunData, base: LanguageModel) -> GradientNorms | None:
     """Gradient norms of training records of canary and real users at the base model; None without canary users.
 
-    Of all users whose membership chance decides, held in or not: norms are a fact of the records.
+    The norms are those of all users whose membership chance decides, held in or not.
     """
     if not data.canaries:
         return None
-    users = data.ledger.scored_users()
+    users = data.ledger.scored_users()  # of both sides: a norm depends on the record, not on who was trained on
     planted = [user for user in users if user in data.canaries]
     groups = [_sequences(config, data, base, its) for its in (planted, data.real(users))]
     of_canaries, of_real = (np.array(gradient_norms(base, [[s] for s in its])) for its in groups)

@@ -1,7 +1,7 @@
-"""The membership ledger: who is held in, which record is for what, and the key behind the coins. Owner-only files.
+"""The membership ledger: who is held in, what each record is used for, and the key behind the coins. Owner-only files.
 
-The trainer is handed ``training_rows`` and nothing else; the attack is handed users and ``attacker_rows`` and nothing
-else. Only ``audit/`` joins scores to roles.
+The trainer is given the texts of ``training_rows``, the attack users and their texts; neither is given roles. Scores
+are joined to roles in ``jobs.run.statistics``, and for the curves of training in ``jobs.run.validation``.
 """
 
 import hmac
@@ -23,7 +23,16 @@ from heldin.corpus.store import Corpus
 
 @dataclass(frozen=True)
 class Ledger:
-    """Roles and parts of the audited users of one corpus. Secret: never in a record or a report."""
+    """Roles and parts of the audited users of one corpus. Secret: never in a record or a report.
+
+    Attributes:
+        key: secret key of coins, cohorts and noise.
+        corpus: fingerprint of the corpus.
+        split: hash of the options and users of the split.
+        assignment: how membership was decided.
+        roles: role of each user.
+        parts: rows of each user, by what they are used for.
+    """
 
     key: bytes
     corpus: str
@@ -37,7 +46,7 @@ class Ledger:
         return sorted(user for user, its in self.roles.items() if its is role)
 
     def scored_users(self) -> list[str]:
-        """Users whose membership chance decided, sorted, held in and held out mixed."""
+        """Users whose membership chance decided, sorted by name."""
         return sorted(user for user, its in self.roles.items() if its is not Role.ALWAYS_IN)
 
     def training_rows(self) -> list[int]:
@@ -50,16 +59,16 @@ class Ledger:
         return {user: self.parts[user][part] for user in users}
 
     def key_commitment(self) -> str:
-        """What the record says of the key: its hash."""
+        """Hash of the key, for the record."""
         return text_sha256("key", self.key.hex())
 
     def commitment(self) -> str:
-        """What the record says of the coins: a keyed hash, which the coins' few bits do not betray."""
+        """Keyed hash of the roles, for the record; a plain hash of so few bits could be reversed by trying them all."""
         roles = json.dumps({user: role.value for user, role in sorted(self.roles.items())})
         return hmac.digest(self.key, b"ledger" + roles.encode(), "sha256").hex()
 
     def count(self, without: Container[str] = ()) -> Mapping[Role, int]:
-        """Users by role, those of ``without`` (canary users) left out."""
+        """Number of users by role, without those in ``without`` (canary users)."""
         return Counter(role for user, role in self.roles.items() if user not in without)
 
 
@@ -78,15 +87,15 @@ def draw_ledger(
     """Set every user's records aside, then draw the coins under the secret ``key``.
 
     Args:
-        store: with the records of ``users`` and ``canaries``.
+        store: the corpus, with the records of ``users`` and ``canaries``.
         users: the fixed pool of real users.
         assignment: see ``assign``; canary users are always flipped, each by its own fair coin.
         audit_pool: see ``assign``; of the real users.
         attacker_fraction: see ``set_aside``; the same rule for canary users.
         evaluation_fraction: see ``set_aside``.
-        seed: public, of the set-asides.
-        key: secret, of the coins.
-        canaries: canary user to the records that it may give to training (None: all that are not set aside).
+        seed: public seed of the set-asides.
+        key: secret key of the coins.
+        canaries: by canary user, the number of its records for training (None: all that are not set aside).
     """
     planted = dict(canaries or {})
     parts = {
@@ -108,13 +117,13 @@ def draw_ledger(
 
 
 def _some(store: Corpus, rows: tuple[int, ...], most: int | None, seed: int) -> tuple[int, ...]:
-    """At most so many of the rows, chosen by their record ids."""
+    """At most ``most`` of the rows, chosen by their record ids."""
     row_of = {store.id(row): row for row in rows}
     return tuple(sorted(row_of[id_] for id_ in keyed_order(seed_key(seed), "canary documents", list(row_of))[:most]))
 
 
 def save_ledger(ledger: Ledger, folder: Path) -> None:
-    """Write the ledger below ``folder`` (owner-only); ``ledger.json`` comes last and marks it whole."""
+    """Write the ledger to ``folder`` (owner-only); ``ledger.json`` is written last and marks it complete."""
     private_directory(folder)
     users = [(user, role.value) for user, role in ledger.roles.items()]
     records = [
@@ -140,7 +149,7 @@ def save_ledger(ledger: Ledger, folder: Path) -> None:
 
 
 def load_ledger(folder: Path) -> Ledger | None:
-    """The ledger below ``folder``, or None if none was finished there."""
+    """The ledger in ``folder``, or None if none was finished there."""
     if not (folder / "ledger.json").is_file():
         return None
     try:
@@ -159,11 +168,11 @@ def load_ledger(folder: Path) -> Ledger | None:
             parts={user: {part: tuple(rows) for part, rows in of.items()} for user, of in parts.items()},
         )
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise InputError(f"the ledger '{folder}' is damaged: its run cannot go on; start a new run folder") from error
+        raise InputError(f"the ledger '{folder}' is damaged: its run cannot resume; start a new run folder") from error
 
 
 def ledger_of_run(folder: Path, draw: Callable[[bytes], Ledger]) -> Ledger:
-    """The run's ledger: drawn under the key kept in ``folder`` if there is one, else under a fresh one and saved.
+    """The run's ledger: drawn under the key in ``folder`` if there is one, else under a fresh key and saved.
 
     Raises:
         InputError: the kept ledger belongs to another corpus, another split, or another membership.

@@ -1,4 +1,4 @@
-"""One run, from corpus to record. Each stage leaves one named file in the run folder and is not done twice.
+"""One run, from corpus to record. Each stage leaves a named file in the run folder and is not repeated.
 
 config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json  log.txt
 """
@@ -35,21 +35,21 @@ from heldin.record.masking import without_names
 
 
 def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
-    """Do whatever of the run ``out`` does not hold yet, and return its record.
+    """Do what is not yet done of the run in ``out``, and return its record.
 
-    Under ``torchrun`` every process calls it: the first prepares and writes, all train, and the first goes on alone.
+    Under ``torchrun`` every process calls it: the first prepares and writes, all train, and the first one finishes.
 
     Args:
-        config: of the run; the same as that of an earlier, unfinished run in ``out``.
+        config: config of the run; the same as that of an earlier, unfinished run in ``out``.
         out: the run folder.
-        reporter: where progress goes.
-        command: how the run was called, for the record.
+        reporter: receives the progress.
+        command: the command line, for the record.
 
     Returns:
-        The record; None where a filter halted training, which is a result and leaves no model, and in other processes.
+        The record; None if a filter halted training (a result, without a model), and in all processes but the first.
 
     Raises:
-        InputError: ``out`` holds a run of another config or another process works in it, or the input cannot be used.
+        InputError: ``out`` holds a run of another config, another process works in it, or the input cannot be used.
         ResumableError: training diverged.
     """
     require_mechanism(config)
@@ -86,7 +86,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
             return None
     if result.halted:
         reporter.say(
-            f"halted after {result.steps} steps: the users' gradients do not lie within tau of each other; this is a"
+            f"halted after {result.steps} steps: the users' gradients are not within tau of each other; this is a"
             " result, and no model is released"
         )
         return None
@@ -139,13 +139,13 @@ def require_folder(config: RunConfig, out: Path) -> bool:
 
 
 def take_new_folder(out: Path, what: str) -> None:
-    """Make ``out`` for its owner only; refuse it, unchanged, if it holds anything or is a file."""
+    """Make ``out``, owner-only; raises InputError, changing nothing, if it holds anything or is a file."""
     _require_empty(out, what)
     private_directory(out)
 
 
 def _require_empty(out: Path, what: str) -> None:
-    """The log of a call that ended before it wrote anything else is no reason to refuse the next."""
+    # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
     if out.exists() and (not out.is_dir() or any(file.name != LOG for file in out.iterdir())):
         raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
 
@@ -169,7 +169,7 @@ def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tup
     recipe = config.model.pretrain.recipe
     folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
     if (folder / "config.json").is_file():
-        reporter.say("base model: pre-trained before on the same public texts")
+        reporter.say("base model: already pre-trained on the same public texts")
         return str(folder), load_language_model(str(folder))
     with reporter.track("pre-training", recipe.steps(len(texts)) if texts else 0, "steps") as advance:
         lm = pretrain(texts, config.model.pretrain.shape, recipe, cache_directory(), advance=advance)

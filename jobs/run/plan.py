@@ -1,4 +1,4 @@
-"""The plan of a run: the mechanism that its config gives, written before the first step, and what it claims.
+"""The plan of a run: the mechanism that its config describes, written before the first step, and what it claims.
 
 Nothing here looks at the private records; only a plain run's number of steps follows from them.
 """
@@ -40,16 +40,16 @@ from heldin.jobs.run.data import RunData
 
 
 def settle_plan(config: RunConfig, data: RunData, out: Path, *, clip_norm: float | None = None) -> Mechanism:
-    """Write ``out``/plan.json before the first step, or read the one that is there.
+    """Write ``out``/plan.json before the first step, or read the existing one.
 
     Args:
-        config: of the run.
-        data: of the run.
+        config: config of the run.
+        data: corpus and ledger of the run.
         out: the run folder.
-        clip_norm: measured in a plain run, where a clipping defense names none.
+        clip_norm: clip norm measured in a plain run, if a clipping defense names none.
 
     Raises:
-        InputError: the plan that is there is not the one that the config gives, or ``out`` is a copy of a private run.
+        InputError: the existing plan is not the one the config gives, or ``out`` is a copy of a private run.
     """
     plain_steps = config.finetune.steps(len(data.training_rows))
     mechanism = mechanism_of(config, plain_steps=plain_steps, clip_norm=clip_norm)
@@ -67,7 +67,7 @@ def settle_plan(config: RunConfig, data: RunData, out: Path, *, clip_norm: float
 
 
 def claims_of(mechanism: Mechanism) -> list[Claim]:
-    """What the audit tests: the accountant's curve, where the plan is a guarantee for users."""
+    """What the audit tests: the accountant's curve, if the plan is a guarantee for users; else nothing."""
     promise = mechanism.guarantee()
     if not isinstance(promise, Guarantee) or promise.unit != "user":
         return []
@@ -75,12 +75,12 @@ def claims_of(mechanism: Mechanism) -> list[Claim]:
 
 
 def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None = None) -> Mechanism:
-    """The run's mechanism, its noise calibrated where the config names a target.
+    """The run's mechanism, with its noise calibrated if the config gives a target epsilon.
 
     Args:
-        config: of the run.
+        config: config of the run.
         plain_steps: steps of plain training, which follow from the data; a private run's come from the config.
-        clip_norm: of a clipping defense that names none.
+        clip_norm: clip norm for a clipping defense that names none.
     """
     defense = config.defense
     match defense:
@@ -121,21 +121,21 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
 
 
 def require_mechanism(config: RunConfig) -> None:
-    """Find out, before a corpus is read or a model pre-trained, whether the config gives a mechanism at all.
+    """Check, before a corpus is read or a model pre-trained, that the config gives a valid mechanism.
 
-    Raises InputError where it does not: a cohort above the population, noise that no epsilon needs, and the like.
+    Raises InputError if it does not: a cohort above the population, an epsilon that needs no noise, and the like.
     """
     mechanism_of(config, plain_steps=1, clip_norm=1.0)
 
 
 def configured_mechanism(config: RunConfig, plan: Mechanism, plain_steps: int) -> Mechanism:
-    """The mechanism that a finished run's config gives, with the clip norm of its plan where the run measured one."""
+    """The mechanism that a finished run's config gives, with the clip norm of its plan if the run measured one."""
     norm = plan.clip.norm if isinstance(plan.clip, BatchClip | FlatClip) else None
     return mechanism_of(config, plain_steps=plain_steps, clip_norm=norm)
 
 
 def read_run_config(folder: Path) -> RunConfig:
-    """The config that a run folder keeps. Raises InputError where it is missing or damaged."""
+    """The config in a run folder. Raises InputError if it is missing or damaged."""
     path = folder / "config.yaml"
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -161,7 +161,7 @@ def _common(config: RunConfig, defense: PrivateDefense | FilterDefense) -> dict[
 
 
 def _checkpoint(config: RunConfig) -> Literal["last_step", "public_validation", "protected_validation"]:
-    """By whose loss the released checkpoint is chosen, or training stopped, if by anybody's."""
+    """Whose validation loss selects the released checkpoint or stops training, if any."""
     if not config.finetune.looks_at_validation:
         return "last_step"
     return "public_validation" if config.finetune.select is Select.BEST_PUBLIC else "protected_validation"
@@ -195,7 +195,7 @@ def _clip(defense: PrivateDefense) -> Clip:
 
 
 def _assumptions(config: RunConfig) -> tuple[str, ...]:
-    """What the guarantee takes for granted of the base model, as printed beside epsilon."""
+    """What the guarantee assumes about the base model, as printed with epsilon."""
     if config.model.pretrain is not None:
         return ("for audited users only: the users whose texts pre-trained the base model are taken as public",)
     return ("taking it that the base model and its tokenizer saw no protected user",)
@@ -203,6 +203,7 @@ def _assumptions(config: RunConfig) -> tuple[str, ...]:
 
 def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:
     """What happens to the records before training, and what each step looks at (docs/theory.md#rules-of-the-data)."""
+    # a step that is not user-local lets one user's data change another's, which voids a user-level epsilon
     users = config.corpus.users
     steps = _preset_steps(config)
     steps += [
@@ -234,16 +235,13 @@ def _preset_steps(config: RunConfig) -> list[DataStep]:
 
 
 def _canary_steps(config: RunConfig) -> list[DataStep]:
-    """What canary users do to real users' records.
-
-    Made-up canary users touch nobody's. Algorithm 1 changes a user's records by those records and a public seed; taking
-    a fixed number of users lets one more push another out, while a public coin per user does not.
-    """
+    """What canary users do to real users' records; made-up canary users change nobody's."""
     steps = []
     for spec in config.canaries:
         if isinstance(spec, SubstringCanaries):
+            # Algorithm 1 changes a user's records by those records and a public seed alone
             steps.append(DataStep(name="canary substring inserted", user_local=True, record_local=False))
-            if spec.users is not None:
+            if spec.users is not None:  # one more user could push another out; a public coin per user could not
                 steps.append(
                     DataStep(name="fixed number of users made canary users", user_local=False, record_local=False)
                 )
@@ -253,10 +251,11 @@ def _canary_steps(config: RunConfig) -> list[DataStep]:
 
 
 def _refuse_copies(out: Path) -> None:
-    """A copied folder trained on other data under the same key would differ from the first by un-noised data.
+    """Raise InputError if ``out`` is a copy of a private run's folder.
 
-    The file names its own inode, which a copy does not share and a moved folder keeps.
+    Trained on other data under the same key, it would differ from the original by un-noised data.
     """
+    # the file contains its own inode number, which a copy does not share and a moved folder keeps
     path = out / "ledger" / "origin"
     path.touch(mode=0o600)
     kept = path.read_text(encoding="utf-8")
@@ -264,6 +263,6 @@ def _refuse_copies(out: Path) -> None:
         path.write_text(str(path.stat().st_ino), encoding="utf-8")
     elif kept != str(path.stat().st_ino):
         raise InputError(
-            f"'{out}' is a copy of a private run's folder, and two runs under one key differ by un-noised data: go on"
+            f"'{out}' is a copy of a private run's folder, and two runs under one key differ by un-noised data: resume"
             " in the original folder, or start a new run"
         )

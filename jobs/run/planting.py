@@ -1,4 +1,4 @@
-"""Make the canary users that a config asks for, or read those that the run made before; the corpus with them planted.
+"""The corpus with the canary users that a config asks for, made here or read if the run made them before.
 
 This comes after the base model (high-temperature canary users are sampled from it) and before the coins.
 """
@@ -34,13 +34,12 @@ from heldin.jobs.config import RunConfig
 from heldin.models.loading import LanguageModel
 
 LEAST_REAL_USERS = 2
-LATEST_MERGES = (
-    0.05  # of a tokenizer's stable tokens: rare in what it was made from, and many enough to tell users apart
-)
+# share of a tokenizer's stable tokens: rare in the texts it was made from, and enough to tell users apart
+LATEST_MERGES = 0.05
 
 
 def check_enough_users(config: RunConfig, users: int) -> None:
-    """Raises InputError if Algorithm 1 is asked for more canary users than there are users to take."""
+    """Raise InputError if Algorithm 1 is to make more canary users than there are users to take."""
     asked = sum(spec.asked_for() for spec in config.canaries if isinstance(spec, SubstringCanaries))
     if asked and asked > users - LEAST_REAL_USERS:
         raise InputError(
@@ -61,13 +60,13 @@ def plant(
     """The corpus with the run's canary users in it; they are made once and kept in ``out``/ledger/canaries.
 
     Args:
-        config: of the run, with canaries.
-        store: of the corpus.
-        audited: users whose records may be changed; public users never are.
-        public_rows: of the texts that the base model was pre-trained on.
+        config: config of the run, with canaries.
+        store: the corpus without them.
+        audited: users whose records may be changed; public users' never are.
+        public_rows: rows of the texts that the base model was pre-trained on.
         base: the model before fine-tuning.
         out: the run folder.
-        reporter: where progress goes.
+        reporter: receives the progress.
 
     Raises:
         InputError: more canary users than users, a substring longer than every document, texts that cannot be made,
@@ -180,7 +179,7 @@ class _Maker:
             yield documents, [f"canary/{spec.kind}/{self._number}/{documents}/{i:05d}" for i in range(spec.users)]
 
     def _candidates(self, spec: UnseenTokenCanaries) -> list[int]:
-        """Tokens that were never seen, or the rarest where these are too few to make signatures of."""
+        """Tokens that were never seen, or the rarest ones if there are too few unseen tokens for signatures."""
         tokenizer = self._base.tokenizer
         rows = list(self._public)
         if spec.rarity == "corpus":
@@ -194,7 +193,7 @@ class _Maker:
         return unseen if len(unseen) >= least else rarest[:least]
 
     def _by_number(self, spec: SubstringCanaries, users: int) -> list[CanaryUser]:
-        """So many users of each length and number of documents, in a random order of the real users."""
+        """``users`` canary users of each length and number of documents, from the real users in random order."""
         waiting = keyed_order(seed_key(self._config.seed), f"canary source {self._number}", list(self._audited))
         made: list[CanaryUser] = []
         for length, documents in spec.groups():
@@ -212,7 +211,7 @@ class _Maker:
         return made
 
     def _by_coin(self, spec: SubstringCanaries, fraction: float) -> list[CanaryUser]:
-        """Every user by a coin of its own, into a group of its own drawing; it stays real where it does not qualify."""
+        """Each user by its own coin, in a group drawn for it; a user who does not qualify stays real."""
         key, groups = seed_key(self._config.seed), spec.groups()
         made = []
         for user in self._audited:

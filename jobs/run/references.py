@@ -1,6 +1,6 @@
-"""Reference models that stand beside the leading one (Kandpal et al. 2024, Table 7): loaded, or trained once.
+"""Further reference models besides the leading one (Kandpal et al. 2024, Table 7): loaded, or trained once.
 
-None that is trained here sees an audited user.
+No reference trained here sees an audited user.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ from heldin.models.loading import LanguageModel, load_language_model, require_mo
 
 
 def check_references(config: RunConfig, corpus: CorpusData) -> None:
-    """Find out before training what would end the run after it. Raises InputError: no such model, or no public user."""
+    """Check before training what would stop the run after it. Raises InputError: no such model, or no public user."""
     if config.attack.reference:
         require_model(config.attack.reference)
     for spec in config.attack.references:
@@ -34,14 +34,14 @@ def check_references(config: RunConfig, corpus: CorpusData) -> None:
 def reference_model(
     spec: Reference, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
 ) -> LanguageModel:
-    """The model that ``spec`` names; what is trained for it is kept in the cache.
+    """The model that ``spec`` describes; if it has to be trained, it is kept in the cache.
 
     Args:
-        spec: of the config's ``attack.references``.
-        config: of the run.
-        corpus: of the run; its audited and validation users are never trained on here.
-        base_name: to load the run's base model by.
-        reporter: where progress goes.
+        spec: an item of the config's ``attack.references``.
+        config: config of the run.
+        corpus: corpus of the run; its audited and validation users are never trained on here.
+        base_name: name to load the run's base model by.
+        reporter: receives the progress.
 
     Raises:
         InputError: no such model, or no public user.
@@ -50,7 +50,7 @@ def reference_model(
         case NamedReference(name=name):
             return load_language_model(name)
         case PretrainedReference(seed=seed):
-            assert config.model.pretrain is not None  # RunConfig sees to it
+            assert config.model.pretrain is not None  # RunConfig checks it
             recipe = replace(config.model.pretrain.recipe, seed=seed)
             texts = corpus.public_texts()
             with reporter.track(f"reference {spec.label}", recipe.steps(len(texts)), "steps") as advance:
@@ -74,7 +74,7 @@ def _on_public_users(
 
 
 def _public_rows(spec: PublicReference, config: RunConfig, corpus: CorpusData) -> list[int]:
-    """Rows of users who are neither audited nor for validation."""
+    """Rows of users who are neither audited nor validation users."""
     store = corpus.store
     validation = {store.record(row).user for row in corpus.validation_rows}
     taken = frozenset((*corpus.audited.users, *validation))

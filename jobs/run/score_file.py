@@ -11,7 +11,7 @@ from heldin.base.files import whole_file
 
 
 def write_scores(statistics: Sequence[TextStatistic], path: Path, *, of: str) -> None:
-    """Write every text's statistics; ``of`` names models and texts."""
+    """Write every text's statistics; ``of`` is a hash of the models and texts they belong to."""
     columns = {
         "user": [s.user for s in statistics],
         "text": [s.text for s in statistics],
@@ -25,7 +25,7 @@ def write_scores(statistics: Sequence[TextStatistic], path: Path, *, of: str) ->
 
 
 def read_scores(path: Path, *, of: str) -> list[TextStatistic] | None:
-    """What ``write_scores`` wrote, or None where there is nothing, or scores of other models or texts."""
+    """What ``write_scores`` wrote; None if there is nothing, or scores of other models or texts."""
     if not path.is_file():
         return None
     try:
@@ -46,7 +46,7 @@ def read_scores(path: Path, *, of: str) -> list[TextStatistic] | None:
 
 
 def _older(user: str, text: int, attack: str, value: float) -> TextStatistic:
-    """A row of a file from before dials had columns of their own: "likelihood-ratio [reference: other]"."""
+    """A row of a file from before dials had their own columns: "likelihood-ratio [reference: other]"."""
     name, bracket, rest = attack.partition(" [")
     dial, _, setting = rest.removesuffix("]").partition(": ")
     return TextStatistic(user, text, name, value, Dial(dial, setting) if bracket else None)

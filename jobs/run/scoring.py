@@ -1,6 +1,6 @@
-"""The scoring stage: every text under target and reference, and again with one of the attacker's dials turned.
+"""The scoring stage: every text under target and reference, and again with one of the attacker's dials changed.
 
-The attack is handed users and texts, and no roles. All statistics go to one file, from which everything else follows.
+The attack is given users and texts, but no roles. All statistics go to one file, from which everything else follows.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ PER_TEXT = "compared per text: another tokenizer"
 
 
 def scoring_rule(max_characters: int) -> str:
-    """What is scored of a text, in words."""
+    """What part of a text is scored, in words."""
     return (
         f"every model scores the same characters of a text, its first {max_characters:,}: all tokens, in windows"
         " of as many tokens as the model's context, each read after a start token, the end-of-text token not scored;"
@@ -48,7 +48,17 @@ def score(
     out: Path,
     reporter: Reporter,
 ) -> list[TextStatistic]:
-    """Statistics of the scored users' texts, from ``scores.parquet`` if they stand there.
+    """Statistics of the scored users' texts, read from ``scores.parquet`` if they are there.
+
+    Args:
+        config: config of the run.
+        data: corpus and ledger of the run; no role is looked at.
+        base_name: name to load the base model by.
+        target: the fine-tuned model.
+        reference: the leading reference model.
+        mechanism: the mechanism of the run, for shadow models.
+        out: the run folder.
+        reporter: receives the progress.
 
     Raises:
         InputError: a model that cannot be used, or a primary attack that does not go with the reference's tokenizer.
@@ -75,17 +85,24 @@ def score(
 def score_users_texts(
     attack: AttackConfig, texts: AttackTexts, target: ScoredModel, reference: ScoredModel, reporter: Reporter
 ) -> list[TextStatistic]:
-    """Statistics of the configured attacks and of the reference model alone, token scores cached.
+    """Statistics of the configured attacks and of the reference model alone; token scores are cached.
+
+    Args:
+        attack: which attacks.
+        texts: the texts to score, by user.
+        target: the audited model.
+        reference: the leading reference model.
+        reporter: receives the progress.
 
     Raises:
-        InputError: the primary attack compares tokens, and the models' tokens are not the same.
+        InputError: the primary attack compares tokens, but the models have different tokens.
     """
     attacks = [get_attack(name) for name in attack.names]
     if not same_tokens(target.tokenizer, reference.tokenizer):
         if compares_tokens(get_attack(attack.primary)):
             raise InputError(
-                f"the reference model '{reference.name}' has another tokenizer than the target, so that their tokens do"
-                " not compare: choose the primary attack 'likelihood-ratio'"
+                f"the reference model '{reference.name}' has another tokenizer than the target, so their tokens cannot"
+                " be compared: choose the primary attack 'likelihood-ratio'"
             )
         attacks = [its for its in attacks if not compares_tokens(its)]
     return _scored([*attacks], texts, target, reference, reporter) + _scored(
@@ -102,7 +119,17 @@ def beside(
     reference: ScoredModel,
     reporter: Reporter,
 ) -> list[TextStatistic]:
-    """Statistics of the primary attack with one dial turned to ``setting``; the rest as in ``score_users_texts``."""
+    """Statistics of the primary attack with ``dial`` set to ``setting``.
+
+    Args:
+        attack: which attack is the primary one.
+        dial: name of the dial.
+        setting: its setting.
+        texts: the texts to score, by user.
+        target: the audited model.
+        reference: the reference model.
+        reporter: receives the progress.
+    """
     same = same_tokens(target.tokenizer, reference.tokenizer)
     primary = get_attack(attack.primary) if same else per_text(get_attack(attack.primary))
     turned = Dial(dial, setting if same else f"{setting}, {PER_TEXT}")
@@ -111,7 +138,8 @@ def beside(
 
 
 def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference: LanguageModel) -> list[TextStatistic]:
-    """How far real users' texts lie from the reference; own words are those of training, whatever the coin."""
+    """How far real users' texts are from the reference model (``attacks.reference_divergence``)."""
+    # training documents of held-out users too: the choice must not depend on the coin
     documents = documents_of(config, data, data.real(texts.texts), "training")
     cache = ScoreCache(cache_directory() / "scores")
     try:

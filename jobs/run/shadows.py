@@ -1,7 +1,7 @@
-"""Shadow models: the run's own training, done again under the attacker's coins (Kandpal et al. 2024, Appendix B).
+"""Shadow models: the run's own training, repeated under the attacker's coins (Kandpal et al. 2024, Appendix B).
 
 The attacker of this stage is ideal: it has the base model, the recipe and the records of every user, and lacks only the
-coins. It bounds from above what an attacker who cannot train may hope for; it is never what a verdict rests on.
+coins. It shows what an attacker who cannot train could at most hope for; no verdict depends on it.
 """
 
 import shutil
@@ -43,19 +43,19 @@ def shadow_statistics(
     of: str,
     reporter: Reporter,
 ) -> list[TextStatistic]:
-    """One statistic of every scored user from ``attack.shadow_models`` trainings; each is kept when it is done.
+    """One statistic per scored user from ``attack.shadow_models`` trainings; the scores of each are kept when done.
 
     Args:
-        config: of the run.
-        data: of the run; of its ledger only the users are looked at.
-        statistics: of the texts under the target.
-        texts: that are scored.
-        base_name: to load the base model by.
+        config: config of the run.
+        data: corpus and ledger of the run; no audited user's role is looked at.
+        statistics: statistics of the texts under the target.
+        texts: the scored texts, by user.
+        base_name: name to load the base model by.
         reference: the leading reference model.
-        mechanism: of the run.
+        mechanism: the mechanism of the run.
         out: the run folder; scores go to ``out``/shadow, models are thrown away.
-        of: name of the scores that are wanted (see ``write_scores``).
-        reporter: where progress goes.
+        of: hash of the models and texts that the scores belong to (see ``write_scores``).
+        reporter: receives the progress.
     """
     users = data.ledger.scored_users()
     included = _included(users, config.attack.shadow_models, config.seed)  # (K, n)
@@ -70,7 +70,7 @@ def shadow_statistics(
                 shadow = _shadow_run(config, data, base_name, users, members, number)
                 kept = _trained_and_scored(config, shadow, texts, base_name, reference, mechanism, path)
                 write_scores(kept, path, of=of)
-            shutil.rmtree(_work(path), ignore_errors=True)  # also where a kill came between the two
+            shutil.rmtree(_work(path), ignore_errors=True)  # also after a kill between writing and removing
             scores.append(user_scores(kept, attack, aggregation).of(users))
             advance(1)
     target = user_scores(statistics, attack, aggregation).of(users)
@@ -80,7 +80,7 @@ def shadow_statistics(
 
 
 def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]:
-    """Which users each shadow model is trained on, half of the models each, shape (models, users)."""
+    """Which users each shadow model is trained on, shape (models, users); each user is in half of the models."""
     included = np.zeros((models, len(users)), dtype=np.bool_)
     numbers = [str(number) for number in range(models)]
     for column, user in enumerate(users):
@@ -92,7 +92,7 @@ def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]
 def _shadow_run(
     config: RunConfig, data: RunData, base_name: str, users: Sequence[str], members: NDArray[np.bool_], number: int
 ) -> RunData:
-    """The data of a run whose coins fell as the attacker says, under a key of its own that nothing else has."""
+    """The data of a run with the attacker's coins, under a key that nothing else uses."""
     roles = {user: Role.HELD_IN if its else Role.HELD_OUT for user, its in zip(users, members, strict=True)}
     key = keyed_digest(data.ledger.key, DIAL, str(number))
     ledger = replace(data.ledger, key=key, roles={**data.ledger.roles, **roles})

@@ -1,4 +1,4 @@
-"""What the scores of a run say: real users and canary users apart, each judged, and who is exposed."""
+"""What the scores of a run say: real users and canary users judged separately, and who is exposed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ class RunResults:
     """What scores and membership of a run say together.
 
     Attributes:
-        results: for the record.
-        texts: number of texts that were scored of real users.
+        results: the results for the record.
+        texts: number of scored texts of real users.
         people: every held-in user, for an owner-only file; never in the record.
     """
 
@@ -47,11 +47,11 @@ def run_results(
     """Join scores with membership and judge.
 
     Args:
-        config: of the run.
-        data: its store and ledger.
-        statistics: of every scored user's texts.
-        claims: to test.
-        reporter: where progress goes.
+        config: config of the run.
+        data: corpus and ledger of the run.
+        statistics: statistics of every scored user's texts.
+        claims: the claims to test.
+        reporter: receives the progress.
     """
     table = scored_users(statistics, data.membership())
     texts = documents_of(config, data, table.users, config.attack.documents[0])

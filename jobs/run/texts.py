@@ -1,4 +1,4 @@
-"""What the attacker of a run has of each user: the texts that are scored, and what their scores are called."""
+"""The texts that the attacker of a run has of each user, and the name of their scores."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,20 +12,34 @@ from heldin.models.loading import fingerprint_folder
 
 
 def documents_of(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[str]]:
-    """The documents that the attacker has of each user."""
+    """The documents that the attacker has of each user.
+
+    Args:
+        config: config of the run.
+        data: corpus and ledger of the run; no role is looked at.
+        users: the users.
+        which: fresh documents, or those of training.
+    """
     if which == "fresh":
         return data.attacker_texts(users)
     return data.training_documents(users, config.attack.training_documents, config.seed)
 
 
 def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None = None) -> AttackTexts:
-    """The texts that are scored, of the leading documents unless others are named: every scored user's, no roles."""
+    """The scored texts of every scored user: of the leading documents unless ``which`` names others."""
     documents = documents_of(config, data, data.ledger.scored_users(), which or config.attack.documents[0])
     return AttackTexts(documents, config.attack.max_characters)
 
 
 def scores_name(config: RunConfig, texts: AttackTexts, target: str, reference: str) -> str:
-    """What ``scores.parquet`` calls itself: a hash of the models' fingerprints, of the texts and of the dials."""
+    """The name that ``scores.parquet`` carries: a hash of models, texts and dials.
+
+    Args:
+        config: config of the run.
+        texts: the scored texts, by user.
+        target: fingerprint of the target.
+        reference: fingerprint of the leading reference.
+    """
     named = [Path(r.name) for r in config.attack.references if isinstance(r, NamedReference)]
     others = [fingerprint_folder(folder) for folder in named if folder.is_dir()]
     return text_sha256(target, reference, config.attack.model_dump_json(), repr(texts.flat()), *others)

@@ -1,4 +1,4 @@
-"""The training stage of a run: train under the plan, measure the curves, say what was done."""
+"""The training stage of a run: train under the plan, measure the curves, and state what was done."""
 
 import hmac
 import math
@@ -33,7 +33,16 @@ from heldin.record.facts import Ceiling, CurvePoint, RemovalFacts, TrainingFacts
 def finetune(
     config: RunConfig, data: RunData, base: LanguageModel, mechanism: Mechanism, out: Path, reporter: Reporter
 ) -> TrainingResult:
-    """Train on the included records under the mechanism, measuring the curves on the way."""
+    """Train on the records of held-in and always-in users under the mechanism, measuring the curves along the way.
+
+    Args:
+        config: config of the run.
+        data: corpus and ledger of the run.
+        base: the model before fine-tuning.
+        mechanism: the mechanism of the plan.
+        out: the run folder.
+        reporter: receives the progress.
+    """
     recipe = config.finetune
     _check_length(config, base)
     texts = data.training_texts()
@@ -74,7 +83,20 @@ def measured_clip_norm(
 ) -> float | None:
     """The smallest gradient norm of a plain run, for a clipping defense that names no norm (Kandpal et al., D.3).
 
-    That run is done first, on a copy of the base model, and resumes like any other.
+    The plain run comes first, on a copy of the base model, and can be resumed like any other.
+
+    Args:
+        config: config of the run.
+        data: corpus and ledger of the run.
+        base: the model before fine-tuning; it stays unchanged.
+        out: the run folder.
+        reporter: receives the progress.
+
+    Returns:
+        The norm; None for any other defense.
+
+    Raises:
+        InputError: sequences longer than the model's context, or a gradient of norm 0.
     """
     defense = config.defense
     if not isinstance(defense, ClippingDefense) or defense.clip_norm is not None:
@@ -120,7 +142,8 @@ def _clipping(mechanism: Mechanism) -> PlainClipping | None:
 
 
 def _bind_key(path: Path, job: str) -> None:
-    """A run's key serves one job: two models under one key differ by un-noised data, whatever became of checkpoints."""
+    """Bind a run's key to one job, or raise InputError if it is bound to another."""
+    # two models under one key would differ by un-noised data, even if the first one's checkpoints are gone
     if not path.exists():
         write_text(path, job, private=True)
     elif path.read_text(encoding="utf-8") != job:
@@ -136,7 +159,7 @@ def plan_commitment(key: bytes, mechanism: Mechanism) -> str:
 
 
 def require_trained_under(run: Path, plan: Mechanism) -> None:
-    """Raises InputError unless the run was trained under this plan, by the hash that its training left."""
+    """Raise InputError unless the run was trained under this plan, by the hash that training left."""
     ledger, kept = load_ledger(run / "ledger"), run / "ledger" / "plan"
     if plan.unit == "none" and not kept.exists():
         return
@@ -145,7 +168,14 @@ def require_trained_under(run: Path, plan: Mechanism) -> None:
 
 
 def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, result: TrainingResult) -> TrainingFacts:
-    """What the record says of the training and of its guarantee."""
+    """The record's facts about training and its guarantee.
+
+    Args:
+        config: config of the run.
+        data: corpus and ledger of the run.
+        mechanism: the mechanism of the plan.
+        result: how training ended.
+    """
     rows = data.training_rows
     return TrainingFacts(
         defense=config.defense.kind,
@@ -166,7 +196,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
 
 
 def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
-    """What the record says of the guarantee, by field: a function of the plan alone."""
+    """The record's facts about the guarantee, by field: a function of the plan alone."""
     promise = mechanism.guarantee()
     holds = promise if isinstance(promise, Guarantee) else None
     ceiling = None
@@ -184,7 +214,7 @@ def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
-    """How a finished run's training ended, from its last checkpoint. Raises InputError where there is none."""
+    """How a finished run's training ended, from its last checkpoint. Raises InputError if there is none."""
     state = finished_state(folder / "checkpoints" / "resume")
     chosen = state.best_step if config.finetune.keeps_best else state.step
     return TrainingResult(folder, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm)

@@ -1,7 +1,7 @@
 """What is measured while a model trains: validation loss of held-in and held-out users, and the attack's AUROC.
 
-These are the curves of Kandpal et al. (2024), Figure 3. They reach the training loop as a callback, so that the loop
-knows neither attacks nor held-out users.
+These are the curves of Kandpal et al. (2024), Figure 3. The training loop gets them as a callback, so it knows neither
+attacks nor held-out users.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,15 @@ PUBLIC_LOSS = "public_loss"
 
 @dataclass(frozen=True)
 class CurveTexts:
-    """Texts for the curves: validation texts of each side and of public users, and the attacker's texts by user."""
+    """Texts for the curves.
+
+    Attributes:
+        held_in_validation: validation texts of held-in users.
+        held_out_validation: validation texts of held-out users.
+        held_in_attack: the attacker's texts by held-in user.
+        held_out_attack: the attacker's texts by held-out user.
+        public_validation: validation texts of public users.
+    """
 
     held_in_validation: Sequence[str]
     held_out_validation: Sequence[str]
@@ -34,7 +42,7 @@ class CurveTexts:
 
 
 class CurveEvaluation:
-    """Callable that measures one point of the curves. The reference's scores are taken once, from the base model."""
+    """Callable that measures one point of the curves; the reference is the base model, scored once at the start."""
 
     def __init__(self, texts: CurveTexts, base: LanguageModel) -> None:
         self._texts = texts
@@ -66,14 +74,14 @@ class CurveEvaluation:
 
 
 def mean_loss(scores: Sequence[TokenScores]) -> float:
-    """Mean loss over all tokens of all texts, nats."""
+    """Mean loss over all tokens of all texts, nats per token."""
     return -sum(s.total for s in scores) / sum(len(s.logprobs) for s in scores)
 
 
 def gap_auroc_correlation(history: Sequence[Mapping[str, float]]) -> float | None:
     """Spearman correlation of held-out minus held-in loss with the AUROC over a run's evaluations.
 
-    None with fewer than three points or where either side is constant.
+    None with fewer than three points, or if either is constant.
     """
     gaps = [point["held_out_loss"] - point[HELD_IN_LOSS] for point in history]
     areas = [point["auroc"] for point in history]

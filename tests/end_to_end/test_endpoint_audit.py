@@ -56,7 +56,7 @@ def test_an_audit_over_http_says_what_the_local_one_says_and_is_verified_without
     assert code == 0, err
     sent = [body["prompt"] for body in server.asked]
     assert f"cost: users' texts go to '{url}': " in err
-    assert "at 2 a million tokens, at least 0.0 minutes at 60000 requests a minute" in err
+    assert "at 2 per million tokens, at least 0.0 minutes at 60000 requests per minute" in err
     assert "left out: min-k++, since no endpoint gives the whole vocabulary's probabilities" in err
     assert all(isinstance(prompt, list) for prompt in sent[3:])
     here, there = (read_record(tmp_path / name / "record.json") for name in ("local", "remote"))
@@ -93,7 +93,7 @@ def test_a_killed_audit_goes_on_and_pays_for_nothing_twice(call, finished, local
         first = len(server.asked)
         code, _, err = call(*whole)
         assert code in (0, 4), err
-        assert "scores of texts are kept from before" in err
+        assert "scores of texts are already in the cache" in err
     users_prompts = [json.dumps(body["prompt"]) for body in server.asked]
     again = len(users_prompts) - len(set(users_prompts))
     assert again < 2 * 8 + 8  # the chunk that was in work, and the probes

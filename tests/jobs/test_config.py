@@ -216,5 +216,5 @@ def test_extending_nothing_or_itself_is_one_clear_line(tmp_path):
     with pytest.raises(InputError, match=r"no such config: '.*b.yaml', which '.*a.yaml' extends"):
         load_config(tmp_path / "a.yaml")
     (tmp_path / "b.yaml").write_text("extends: a.yaml\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"a.yaml' extends itself, by way of .*a.yaml, .*b.yaml"):
+    with pytest.raises(InputError, match=r"a.yaml' extends itself, through .*a.yaml, .*b.yaml"):
         load_config(tmp_path / "a.yaml")

@@ -149,7 +149,7 @@ def test_results_of_another_key_or_job_and_damaged_ones_are_refused(tmp_path):
 
 def test_one_failing_training_is_named_in_one_line(tmp_path):
     expected = (
-        r"^training 3 failed \(RuntimeError: out of luck\); finished ones are kept, and the same command goes on$"
+        r"^training 3 failed \(RuntimeError: out of luck\); finished ones are kept, and the same command resumes$"
     )
     with pytest.raises(ResumableError, match=expected):
         run_trainings(_job(), 6, tmp_path, processes=1, trainer=fails)
@@ -288,7 +288,7 @@ def test_a_folder_of_another_audit_is_refused_with_what_differs(tmp_path, fixed_
     with pytest.raises(InputError, match="00000.json' is the result of another audit"):
         audit_trainings(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
     (out / "ledger" / "key").unlink()
-    with pytest.raises(InputError, match="is missing or damaged: this audit cannot go on"):
+    with pytest.raises(InputError, match="is missing or damaged: this audit cannot resume"):
         audit_trainings(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.txt").touch()

@@ -73,7 +73,7 @@ def test_another_config_or_no_ledger_is_said(run):
     found = verify(run, QUIET)
     assert {"config.audit.resamples", "resamples"} <= {d.where for d in found.differences}
     (run / "ledger" / "ledger.json").unlink()
-    with pytest.raises(InputError, match="has no ledger, so that nobody can say again who was held in"):
+    with pytest.raises(InputError, match="has no ledger, so it is not known who was held in"):
         verify(run, QUIET)
 
 
