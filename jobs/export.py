@@ -13,7 +13,7 @@ from heldin.base.files import file_sha256, private_directory, whole_directory
 from heldin.base.wording import counted
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import EXPORTED, covers, plan_document, read_plan
-from heldin.jobs.run.body import model_facts
+from heldin.jobs.run.models import model_facts
 from heldin.jobs.run.plan import configured_mechanism, read_run_config
 from heldin.jobs.run.training import finished_training, promise_facts, require_trained_under
 from heldin.models.loading import fingerprinted_files, load_language_model

@@ -22,9 +22,9 @@ from heldin.defenses.plan_file import read_plan
 from heldin.jobs.checkpoint.audit import CheckpointAudit, audit_body, audit_results, audit_scores_name, read_groups
 from heldin.jobs.checkpoint.endpoint import remote_of
 from heldin.jobs.retraining.engine import body_again
-from heldin.jobs.run.body import Models, run_body
+from heldin.jobs.run.body import run_body
 from heldin.jobs.run.data import needs_base, prepare_data, read_corpus
-from heldin.jobs.run.pipeline import base_model
+from heldin.jobs.run.models import Models, base_model
 from heldin.jobs.run.plan import claims_of, configured_mechanism, read_run_config
 from heldin.jobs.run.score_file import read_scores
 from heldin.jobs.run.statistics import run_results

@@ -11,7 +11,7 @@ from heldin.attacks.statistics import get_attack
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
-from heldin.jobs.run.body import model_facts
+from heldin.jobs.run.models import model_facts
 from heldin.models.endpoint import (
     BYTES_PER_TOKEN,
     EndpointModel,

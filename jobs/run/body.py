@@ -1,35 +1,19 @@
 """The body of a run's record: what follows from its folder, built here both for the run and for ``heldin verify``."""
 
-from dataclasses import dataclass
-
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.loop import TrainingResult
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData, corpus_facts, split_facts
+from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.jobs.run.statistics import RunResults
 from heldin.jobs.run.training import training_facts
-from heldin.models.loading import LanguageModel, same_tokens
+from heldin.models.loading import same_tokens
 from heldin.record.document import Body
-from heldin.record.facts import DocumentsFacts, ModelFacts
+from heldin.record.facts import DocumentsFacts
 from heldin.record.masking import masked
 
 PRETRAINED_HERE = "the base model, pre-trained here"
-
-
-@dataclass(frozen=True)
-class Models:
-    """The models of a run.
-
-    Attributes:
-        target: the fine-tuned model.
-        reference: the leading reference model.
-        base_name: name of the base model, for the record.
-    """
-
-    target: LanguageModel
-    reference: LanguageModel
-    base_name: str
 
 
 def run_body(
@@ -61,14 +45,4 @@ def run_body(
         scoring_rule=scoring_rule(config.attack.max_characters),
         per_text=not same_tokens(models.target.tokenizer, models.reference.tokenizer),
         resamples=config.audit.resamples,
-    )
-
-
-def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
-    """The record's facts about a model."""
-    return ModelFacts(
-        name=name,
-        parameters=lm.parameters(),
-        fingerprint=lm.fingerprint,
-        architecture=type(lm.model).__name__,
     )

@@ -13,23 +13,23 @@ import yaml
 
 from heldin.audit.exposure import write_people
 from heldin.base.errors import InputError
-from heldin.base.files import cache_directory, one_process_at_a_time, private_directory, write_text
+from heldin.base.files import one_process_at_a_time, private_directory, write_text
 from heldin.base.log_file import LOG, logged
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.power import forecast
-from heldin.finetune.pretraining import pretrain, pretrained_folder
 from heldin.finetune.ranks import first_process_first, joined, rank
 from heldin.jobs.config import RunConfig
 from heldin.jobs.environment import environment
-from heldin.jobs.run.body import Models, run_body
-from heldin.jobs.run.data import CorpusData, prepare_data, read_corpus
+from heldin.jobs.run.body import run_body
+from heldin.jobs.run.data import prepare_data, read_corpus
 from heldin.jobs.run.gradient_norms import canary_gradient_norms
+from heldin.jobs.run.models import Models, base_model
 from heldin.jobs.run.plan import claims_of, require_mechanism, settle_plan
 from heldin.jobs.run.references import check_references
 from heldin.jobs.run.scoring import score
 from heldin.jobs.run.statistics import run_results
 from heldin.jobs.run.training import finetune, measured_clip_norm
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import load_language_model
 from heldin.record.document import Record, record_of, write_record
 from heldin.record.masking import without_names
 
@@ -94,12 +94,13 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         target = load_language_model(str(result.folder))
         named = config.attack.reference
         reference = load_language_model(named or base_name, revision=None if named else config.model.revision)
-        statistics = score(config, data, base_name, target, reference, mechanism, out, reporter)
+        models = Models(target, reference, base_name)
+        statistics = score(config, data, models, mechanism, out, reporter)
     with _timed(seconds, "statistics"):
         found = run_results(config, data, statistics, claims, reporter)
         write_people(found.people, out / "people.parquet")
     record = record_of(
-        run_body(config, data, mechanism, result, Models(target, reference, base_name), found),
+        run_body(config, data, mechanism, result, models, found),
         environment(seconds),
         kind="run",
         name=config.name,
@@ -158,22 +159,6 @@ def _first_difference(a: Any, b: Any, where: str = "") -> str:
                 return found
         return ""
     return "" if a == b else where
-
-
-def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
-    """The name to load the base model by, and the model, pre-trained here if the config says so."""
-    if config.model.pretrain is None:
-        name = str(config.model.base)
-        return name, load_language_model(name, revision=config.model.revision)
-    texts = corpus.public_texts()
-    recipe = config.model.pretrain.recipe
-    folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
-    if (folder / "config.json").is_file():
-        reporter.say("base model: already pre-trained on the same public texts")
-        return str(folder), load_language_model(str(folder))
-    with reporter.track("pre-training", recipe.steps(len(texts)) if texts else 0, "steps") as advance:
-        lm = pretrain(texts, config.model.pretrain.shape, recipe, cache_directory(), advance=advance)
-    return str(folder), lm
 
 
 @contextmanager

@@ -19,9 +19,10 @@ from heldin.base.progress import Reporter
 from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
+from heldin.jobs.run.models import Models
 from heldin.jobs.run.references import reference_model
 from heldin.jobs.run.score_file import read_scores, write_scores
-from heldin.jobs.run.shadows import shadow_statistics
+from heldin.jobs.run.shadows import Shadows, shadow_statistics
 from heldin.jobs.run.texts import documents_of, scores_name, texts_under_attack
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.score_cache import ScoreCache, ScoredModel
@@ -41,9 +42,7 @@ def scoring_rule(max_characters: int) -> str:
 def score(
     config: RunConfig,
     data: RunData,
-    base_name: str,
-    target: LanguageModel,
-    reference: LanguageModel,
+    models: Models,
     mechanism: Mechanism,
     out: Path,
     reporter: Reporter,
@@ -53,9 +52,7 @@ def score(
     Args:
         config: config of the run.
         data: corpus and ledger of the run; no role is looked at.
-        base_name: name to load the base model by.
-        target: the fine-tuned model.
-        reference: the leading reference model.
+        models: target, leading reference, and the name of the base model.
         mechanism: the mechanism of the run, for shadow models.
         out: the run folder.
         reporter: receives the progress.
@@ -63,7 +60,7 @@ def score(
     Raises:
         InputError: a model that cannot be used, or a primary attack that does not go with the reference's tokenizer.
     """
-    texts = texts_under_attack(config, data)
+    target, reference, texts = models.target, models.reference, texts_under_attack(config, data)
     of = scores_name(config, texts, target.fingerprint, reference.fingerprint)
     kept = read_scores(out / "scores.parquet", of=of)
     if kept is not None:
@@ -74,10 +71,11 @@ def score(
         known = texts_under_attack(config, data, documents)
         others += beside(config.attack, "documents", documents, known, target, reference, reporter)
     for spec in config.attack.references:
-        model = reference_model(spec, config, data.corpus, base_name, reporter)
+        model = reference_model(spec, config, data.corpus, models.base_name, reporter)
         others += beside(config.attack, "reference", spec.label, texts, target, model, reporter)
     if config.attack.shadow_models:
-        others += shadow_statistics(config, data, statistics, texts, base_name, reference, mechanism, out, of, reporter)
+        shadows = Shadows(config, data, models, mechanism, texts, of)
+        others += shadow_statistics(shadows, statistics, out, reporter)
     write_scores(statistics + others, out / "scores.parquet", of=of)
     return statistics + others
 

@@ -6,7 +6,7 @@ coins. It shows what an attacker who cannot train could at most hope for; no ver
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,40 +23,48 @@ from heldin.corpus.split import Role
 from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData, defended
+from heldin.jobs.run.models import Models
 from heldin.jobs.run.score_file import read_scores, write_scores
 from heldin.jobs.run.training import finetune
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import load_language_model
 from heldin.models.score_cache import ScoreCache
 
 DIAL = "shadow models"
 
 
+@dataclass(frozen=True)
+class Shadows:
+    """What shadow models are trained by and scored on.
+
+    Attributes:
+        config: config of the run.
+        data: corpus and ledger of the run; no audited user's role is looked at.
+        models: the leading reference model, and the name to load the base model by.
+        mechanism: the mechanism of the run.
+        texts: the scored texts, by user.
+        of: hash of the models and texts that the scores belong to (see ``write_scores``).
+    """
+
+    config: RunConfig
+    data: RunData
+    models: Models
+    mechanism: Mechanism
+    texts: AttackTexts
+    of: str
+
+
 def shadow_statistics(
-    config: RunConfig,
-    data: RunData,
-    statistics: Sequence[TextStatistic],
-    texts: AttackTexts,
-    base_name: str,
-    reference: LanguageModel,
-    mechanism: Mechanism,
-    out: Path,
-    of: str,
-    reporter: Reporter,
+    its: Shadows, statistics: Sequence[TextStatistic], out: Path, reporter: Reporter
 ) -> list[TextStatistic]:
     """One statistic per scored user from ``attack.shadow_models`` trainings; the scores of each are kept when done.
 
     Args:
-        config: config of the run.
-        data: corpus and ledger of the run; no audited user's role is looked at.
+        its: what the models are trained by and scored on.
         statistics: statistics of the texts under the target.
-        texts: the scored texts, by user.
-        base_name: name to load the base model by.
-        reference: the leading reference model.
-        mechanism: the mechanism of the run.
         out: the run folder; scores go to ``out``/shadow, models are thrown away.
-        of: hash of the models and texts that the scores belong to (see ``write_scores``).
         reporter: receives the progress.
     """
+    config, data = its.config, its.data
     users = data.ledger.scored_users()
     included = _included(users, config.attack.shadow_models, config.seed)  # (K, n)
     attack, aggregation = config.attack.primary, config.attack.aggregations[0]
@@ -65,11 +73,11 @@ def shadow_statistics(
     with reporter.track(DIAL, len(included), "models") as advance:
         for number, members in enumerate(included):
             path = folder / f"{number:03}.parquet"
-            kept = read_scores(path, of=of)
+            kept = read_scores(path, of=its.of)
             if kept is None:
-                shadow = _shadow_run(config, data, base_name, users, members, number)
-                kept = _trained_and_scored(config, shadow, texts, base_name, reference, mechanism, path)
-                write_scores(kept, path, of=of)
+                shadow = _shadow_run(config, data, its.models.base_name, users, members, number)
+                kept = _trained_and_scored(its, shadow, path)
+                write_scores(kept, path, of=its.of)
             shutil.rmtree(_work(path), ignore_errors=True)  # also after a kill between writing and removing
             scores.append(user_scores(kept, attack, aggregation).of(users))
             advance(1)
@@ -101,21 +109,14 @@ def _shadow_run(
     return replace(data, ledger=ledger, training_rows=rows, removals=removals)
 
 
-def _trained_and_scored(
-    config: RunConfig,
-    shadow: RunData,
-    texts: AttackTexts,
-    base_name: str,
-    reference: LanguageModel,
-    mechanism: Mechanism,
-    path: Path,
-) -> list[TextStatistic]:
-    base = load_language_model(base_name, revision=config.model.revision)
-    result = finetune(config, shadow, base, mechanism, private_directory(_work(path)), LineReporter(lambda _: None))
+def _trained_and_scored(its: Shadows, shadow: RunData, path: Path) -> list[TextStatistic]:
+    config, work = its.config, private_directory(_work(path))
+    base = load_language_model(its.models.base_name, revision=config.model.revision)
+    result = finetune(config, shadow, base, its.mechanism, work, LineReporter(lambda _: None))
     cache = ScoreCache(cache_directory() / "scores")
     try:
         target = load_language_model(str(result.folder))
-        return score_attacks([get_attack(config.attack.primary)], texts, target, reference, cache)
+        return score_attacks([get_attack(config.attack.primary)], its.texts, target, its.models.reference, cache)
     finally:
         cache.close()
 

@@ -20,7 +20,8 @@ from heldin.jobs.config import parse_config
 from heldin.jobs.run.data import prepare_data, read_corpus
 from heldin.jobs.run.gradient_norms import RECORDS, canary_gradient_norms
 from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.pipeline import base_model, run
+from heldin.jobs.run.models import base_model
+from heldin.jobs.run.pipeline import run
 from heldin.record.document import read_record
 from heldin.reports.figures import figures
 from heldin.reports.findings import findings

@@ -1,0 +1,52 @@
+"""The models of a run: what it starts from, what it made, and what its target is compared with."""
+
+from dataclasses import dataclass
+
+from heldin.base.files import cache_directory
+from heldin.base.progress import Reporter
+from heldin.finetune.pretraining import pretrain, pretrained_folder
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.data import CorpusData
+from heldin.models.loading import LanguageModel, load_language_model
+from heldin.record.facts import ModelFacts
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of a run.
+
+    Attributes:
+        target: the fine-tuned model.
+        reference: the leading reference model.
+        base_name: name of the base model, for the record.
+    """
+
+    target: LanguageModel
+    reference: LanguageModel
+    base_name: str
+
+
+def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
+    """The name to load the base model by, and the model, pre-trained here if the config says so."""
+    if config.model.pretrain is None:
+        name = str(config.model.base)
+        return name, load_language_model(name, revision=config.model.revision)
+    texts = corpus.public_texts()
+    recipe = config.model.pretrain.recipe
+    folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
+    if (folder / "config.json").is_file():
+        reporter.say("base model: already pre-trained on the same public texts")
+        return str(folder), load_language_model(str(folder))
+    with reporter.track("pre-training", recipe.steps(len(texts)) if texts else 0, "steps") as advance:
+        lm = pretrain(texts, config.model.pretrain.shape, recipe, cache_directory(), advance=advance)
+    return str(folder), lm
+
+
+def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
+    """The record's facts about a model."""
+    return ModelFacts(
+        name=name,
+        parameters=lm.parameters(),
+        fingerprint=lm.fingerprint,
+        architecture=type(lm.model).__name__,
+    )
