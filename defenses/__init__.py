@@ -1,1 +1,1 @@
-"""What protects: the mechanism as data, its sampling, clipping, noise and accounting."""
+"""Defenses: the mechanism as data, its sampling, clipping, noise and accounting."""

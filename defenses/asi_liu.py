@@ -1,7 +1,7 @@
-"""Asi & Liu's filtered gradient descent (Chua et al., Algorithm 3): its noise, and when it is less than ULS's.
+"""Asi & Liu's filtered gradient descent (Chua et al., Algorithm 3): its noise, and when that is less than ULS's.
 
-Full batch: every one of N public users enters every step. Half the budget pays AboveThreshold on the concentration
-scores, half the Gaussian noise. Its adjacency is replacement inside its own proof, and halting is an output.
+Full batch: all of the public number N of users enter every step. Half the budget pays for AboveThreshold on the
+concentration scores, half for the Gaussian noise. Its proof uses replace adjacency, and halting is an output.
 """
 
 import math
@@ -19,8 +19,10 @@ SCORE_SENSITIVITY = 2.0
 class FilterNoise:
     """The noise of Algorithm 3 in units of its concentration threshold tau.
 
-    noise_multiplier: PRIVACCOUNTING(eps/2, delta/2, N, N, T). deviation_per_tau: noise standard deviation per
-    coordinate of the averaged gradient, over tau: s_A sqrt(8 (eps + ln(T / delta))) / N (line 14).
+    Attributes:
+        noise_multiplier: s_A, PRIVACCOUNTING(eps/2, delta/2, N, N, T).
+        deviation_per_tau: noise standard deviation per coordinate of the averaged gradient, over tau:
+            s_A sqrt(8 (eps + ln(T / delta))) / N (line 14).
     """
 
     noise_multiplier: float
@@ -28,7 +30,14 @@ class FilterNoise:
 
 
 def filter_noise(users: int, steps: int, target_epsilon: float, delta: float) -> FilterNoise:
-    """The noise Algorithm 3 adds at (target_epsilon, delta); s_A = sqrt(T) / mu(eps/2, delta/2), full batch."""
+    """The noise that Algorithm 3 adds; s_A = sqrt(T) / mu(eps/2, delta/2), full batch.
+
+    Args:
+        users: public number N.
+        steps: T.
+        target_epsilon: of the whole run.
+        delta: of the whole run.
+    """
     check_count("users", users)
     check_count("steps", steps)
     if not target_epsilon > 0.0:
@@ -41,8 +50,15 @@ def filter_noise(users: int, steps: int, target_epsilon: float, delta: float) ->
 def break_even_concentration(users: int, cohort: int, steps: int, target_epsilon: float, delta: float) -> float:
     """tau / C below which Algorithm 3 adds less noise than ULS with this cohort (Chua et al., Figure 3).
 
-    (s_U / n) N / (s_A sqrt(8 (eps + ln(T / delta)))), s_U calibrated for Poisson rate n / N. Not compute-matched:
-    Algorithm 3 spends N user gradients per step, ULS spends n.
+    (s_U / n) N / (s_A sqrt(8 (eps + ln(T / delta)))), with s_U calibrated for Poisson rate n / N. The compute differs:
+    Algorithm 3 needs N user gradients per step, ULS needs n.
+
+    Args:
+        users: public number N.
+        cohort: n, of ULS.
+        steps: T.
+        target_epsilon: of both.
+        delta: of both.
     """
     if cohort > users:
         raise InputError(f"cohort {cohort} is larger than the population {users}: lower the cohort")
@@ -54,7 +70,7 @@ def break_even_concentration(users: int, cohort: int, steps: int, target_epsilon
 
 
 def concentration_threshold(users: int) -> float:
-    """4 N / 5, what the score must pass at every step for training to go on (Algorithm 3, line 9); N is public."""
+    """4 N / 5, which the score must reach at every step for training to go on (Algorithm 3, line 9); N is public."""
     check_count("users", users)
     return 0.8 * users
 
@@ -62,18 +78,25 @@ def concentration_threshold(users: int) -> float:
 def above_threshold(score: float, users: int, above_epsilon: float, key: bytes, step: int) -> bool:
     """AboveThreshold (sparse vector) over the steps of a run: whether training goes on (Algorithm 3, line 9).
 
-    Replacing one user changes the score by less than SCORE_SENSITIVITY: 2 (N - 1) ordered pairs over N. The threshold
-    gets one Laplace number for the run, the score one per step, both functions of the key.
+    Args:
+        score: concentration score of this step.
+        users: public number N.
+        above_epsilon: that AboveThreshold may spend over the run.
+        key: the run's secret key.
+        step: number of the step, from 0.
     """
+    # Replacing one user changes the score by less than SCORE_SENSITIVITY: 2 (N - 1) ordered pairs over N. The threshold
+    # gets one Laplace number for the run, the score one per step, both functions of the key.
     threshold = concentration_threshold(users) + _laplace(2.0 * SCORE_SENSITIVITY / above_epsilon, key, "threshold")
     return score + _laplace(4.0 * SCORE_SENSITIVITY / above_epsilon, key, f"score {step}") >= threshold
 
 
 def keep_probability(near: int, users: int) -> float:
-    """p of a user with so many users within 2 tau: 0 below N / 2, 1 from 2 N / 3, linear between (line 12)."""
+    """p of a user with ``near`` users within 2 tau: 0 below N / 2, 1 from 2 N / 3 on, linear between (line 12)."""
     return min(1.0, max(0.0, (near - users / 2.0) / (users / 6.0)))
 
 
 def _laplace(scale: float, key: bytes, name: str) -> float:
+    # The middle of a 53-bit cell: never 0, so the logarithm is finite.
     u = keyed_uniform(key, "above threshold", name) + 2.0**-54
     return -scale * math.log(2.0 * (1.0 - u)) if u > 0.5 else scale * math.log(2.0 * u)

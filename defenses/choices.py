@@ -1,6 +1,6 @@
-"""The choices a mechanism is made of, as small frozen classes: sampler, clip, divisor, data steps.
+"""The choices that make up a mechanism, as small frozen classes: sampler, clip, divisor, data steps.
 
-A choice's parameters live with it. All are public constants from the config.
+Each class holds the parameters of its choice. All are public constants from the config.
 """
 
 import difflib
@@ -18,7 +18,7 @@ Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace"]
 
 
 class Choice(BaseModel):
-    """Frozen, and closed: an unknown key is an error. Bad fields raise InputError, one line with every problem."""
+    """Frozen; an unknown key is an error. Invalid fields raise InputError, one line with every problem."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,9 +48,12 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
 
 
 class PoissonSampler(Choice):
-    """Every sampled unit enters each step by its own coin of probability `rate`; empty steps step and add noise.
+    """Each unit enters each step by its own coin with probability ``rate``; an empty sample still takes a noised step.
 
-    population: the public number of units, where known (it gives the expected cohort and the warning about delta).
+    Attributes:
+        kind: name in configs and plans.
+        rate: probability of each coin.
+        population: public number of units, if known, for the expected cohort and the warning about delta.
     """
 
     kind: Literal["poisson"] = "poisson"
@@ -64,7 +67,14 @@ class PoissonSampler(Choice):
 
 
 class CappedPoissonSampler(Choice):
-    """Poisson sampling whose cohort is cut to `cap` units at random, so that memory is bounded."""
+    """Poisson sampling whose cohort is randomly cut to ``cap`` units, so that memory is bounded.
+
+    Attributes:
+        kind: name in configs and plans.
+        rate: probability of each unit's coin.
+        population: public upper bound on the number of units.
+        cap: most units in a step.
+    """
 
     kind: Literal["capped_poisson"] = "capped_poisson"
     rate: Rate
@@ -78,7 +88,14 @@ class CappedPoissonSampler(Choice):
 
 
 class ShuffledSampler(Choice):
-    """Passes over a shuffled population in cohorts of fixed size. For comparison only: no amplification theorem."""
+    """Passes over a shuffled population in cohorts of fixed size. For comparison only: no amplification theorem.
+
+    Attributes:
+        kind: name in configs and plans.
+        population: public number of units.
+        cohort: units in a step.
+        drop_incomplete: whether each pass drops its incomplete last cohort.
+    """
 
     kind: Literal["shuffled"] = "shuffled"
     population: PositiveInt
@@ -87,12 +104,12 @@ class ShuffledSampler(Choice):
 
     @property
     def rate(self) -> float:
-        """cohort / population, the rate that Poisson accounting would assume."""
+        """cohort / population, the sampling rate that Poisson accounting would assume."""
         return _rate(self.population, self.cohort)
 
 
 class FullBatchSampler(Choice):
-    """Every one of a public number of users enters every step; absent ones count as users of gradient zero."""
+    """All users enter every step; users missing from the public ``population`` count as users of gradient zero."""
 
     kind: Literal["full_batch"] = "full_batch"
     population: PositiveInt
@@ -104,30 +121,33 @@ class FullBatchSampler(Choice):
 
 
 class FlatClip(Choice):
-    """Each unit's gradient is scaled down to norm at most `norm`; noise has standard deviation s * norm on the sum."""
+    """Each unit's gradient is scaled down to at most ``norm``; the noise on the sum has deviation s * norm."""
 
     kind: Literal["flat"] = "flat"
     norm: Positive
 
 
 class NormalisedClip(Choice):
-    """As FlatClip, then divided by `norm` (De et al. 2022): sensitivity 1, noise of standard deviation s on the sum."""
+    """Like FlatClip, then divided by ``norm`` (De et al. 2022): sensitivity 1, noise of deviation s on the sum."""
 
     kind: Literal["normalised"] = "normalised"
     norm: Positive
 
 
 class BatchClip(Choice):
-    """The batch's mean gradient is clipped as one (Kandpal et al., D.3): no bound on what one unit changes."""
+    """The batch's mean gradient is clipped as a whole (Kandpal et al., D.3), which bounds no unit's influence."""
 
     kind: Literal["batch"] = "batch"
     norm: Positive
 
 
 class ConcentrationFilter(Choice):
-    """Asi & Liu: users far from the others are left out, and the run halts unless most lie within `tau` of each other.
+    """Asi & Liu: users far from the others are left out, and the run halts unless most are close to each other.
 
-    above_epsilon: what AboveThreshold may spend over the run (half the budget in Chua et al., Algorithm 3).
+    Attributes:
+        kind: name in configs and plans.
+        tau: distance within which most users' gradients must lie of each other.
+        above_epsilon: what AboveThreshold may spend over the run (half the budget in Chua et al., Algorithm 3).
     """
 
     kind: Literal["concentration_filter"] = "concentration_filter"
@@ -149,15 +169,18 @@ class ConstantDivisor(Choice):
 
 
 class RealisedCohortDivisor(Choice):
-    """The noised sum is divided by the number of units drawn: a function of the private data and the coins."""
+    """The noised sum is divided by the number of units drawn, a function of the private data and the coins."""
 
     kind: Literal["realised_cohort"] = "realised_cohort"
 
 
 class DataStep(Choice):
-    """A data-side step and what it may look at (docs/theory.md#rules-of-the-data).
+    """A data-side step and what it looks at (docs/theory.md#rules-of-the-data).
 
-    user_local: what is kept of a user depends on that user's records only; record_local: on each record alone.
+    Attributes:
+        name: what the step does.
+        user_local: what is kept of a user depends on that user's records only.
+        record_local: whether a record is kept depends on that record only.
     """
 
     name: str

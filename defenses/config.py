@@ -1,4 +1,4 @@
-"""The defense section of a config: public constants, checked for what cannot be together."""
+"""The defense section of a config: public constants, checked for contradictions."""
 
 from typing import Annotated, Literal
 
@@ -26,7 +26,7 @@ class ClippingDefense(BaseModel):
 
 
 class _Noised(BaseModel):
-    """What every defense with noise states."""
+    """The settings that all defenses with noise share."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     population: int = Field(ge=1)

@@ -1,9 +1,8 @@
 """The mechanism as data: what the trainer runs, the accountant reads, the audit tests and the report prints.
 
-Everything in a `Mechanism` is public and comes from the config: sampling rate, population, cohort, divisor, delta and
-steps are constants, never computed from the data or from the coins (docs/theory.md#public-constants). Whatever departs
-from the accounted mechanism turns its guarantee into "not a DP guarantee: <why>"; there is no way to build it without
-that.
+Everything in a ``Mechanism`` is public and comes from the config: sampling rate, population, cohort, divisor, delta and
+steps are constants, never computed from the data or from the coins (docs/theory.md#public-constants). Any departure
+from the accounted mechanism is labelled "not a DP guarantee", with the reason; it cannot be built without that label.
 """
 
 import math
@@ -53,7 +52,16 @@ _PERPLEXITY = ("highest_perplexity", "lowest_perplexity")
 
 @dataclass(frozen=True)
 class Guarantee:
-    """(epsilon, delta)-DP of the model after the last step, for one `unit` under `adjacency`, on these conditions."""
+    """(epsilon, delta)-DP of the model after the last step.
+
+    Attributes:
+        epsilon: of the guarantee.
+        delta: of the guarantee.
+        unit: what is protected.
+        adjacency: which data sets count as neighbours.
+        conditions: that the guarantee depends on, printed with it.
+        warnings: to be printed with it.
+    """
 
     epsilon: float
     delta: float
@@ -71,9 +79,12 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class NoGuarantee:
-    """Why the mechanism has no guarantee. `assumed_epsilon` is what accounting would print if the reasons did not hold.
+    """Why the mechanism has no guarantee.
 
-    `fallback` is what still holds where shuffling is the only reason (docs/theory.md#shuffled-cohorts).
+    Attributes:
+        reasons: why, at least one.
+        assumed_epsilon: what accounting would give if the reasons did not hold; None for a plain run.
+        fallback: what still holds if shuffling is the only reason (docs/theory.md#shuffled-cohorts).
     """
 
     reasons: tuple[str, ...]
@@ -93,14 +104,32 @@ class NoGuarantee:
 class Mechanism(Choice):
     """A training run's privacy mechanism. Immutable; equal mechanisms have equal epsilon.
 
-    unit: what is protected; "none" for a plain run.
-    sampled: what the sampler draws. sampled "user" with unit "user" is ULS, where group_size is the number of records a
-    user contributes per step (no effect on epsilon); sampled "example" with unit "user" is ELS or group privacy, where
-    group_size is the cap on a user's records; sampled "example" with unit "example" is example-level DP.
-    assumptions: what the guarantee takes for granted, printed with it.
-    protected_units: the public number of protected units, for the warning about delta. Where it is not given, the
-    sampler's population over group_size is the least number there can be.
-    Raises InputError, one line with every problem, for a combination that no accountant here covers.
+    Attributes:
+        unit: what is protected; "none" for a plain run.
+        adjacency: which data sets count as neighbours.
+        sampled: what the sampler draws. "user" with unit "user" is ULS; "example" with unit "user" is ELS or group
+            privacy; "example" with unit "example" is example-level DP.
+        sampler: which units take part in a step.
+        group_size: for ULS the records that a user contributes per step (no effect on epsilon); for ELS the cap on a
+            user's records.
+        clip: how gradients are clipped.
+        noise_multiplier: noise standard deviation over sensitivity.
+        steps: optimizer steps.
+        delta: of the guarantee; None only for a plain run.
+        divisor: by which the noised sum is divided.
+        record_selection: which of a user's records are used.
+        noise_generator: name of the generator, for reports.
+        checkpoint: how the released checkpoint is chosen.
+        data_steps: data-side steps before training.
+        base_model_saw_protected: whether the base model was trained on protected users.
+        tokenizer_saw_protected: whether the tokenizer was.
+        assumptions: what the guarantee assumes, printed with it.
+        target_epsilon: for which the noise was calibrated; None if it was given.
+        protected_units: public number of protected units, for the warning about delta; None: the sampler's population
+            over ``group_size``, the least number there can be.
+
+    Raises:
+        InputError: no accountant here covers the combination; one line with every problem.
     """
 
     VERSION: ClassVar[int] = 1
@@ -165,12 +194,12 @@ class Mechanism(Choice):
 
     @property
     def members(self) -> int:
-        """How many sampled members the protected unit holds: group_size for ELS, 1 otherwise."""
+        """How many sampled members the protected unit has: group_size for ELS, 1 otherwise."""
         return self.group_size if self.unit == "user" and self.sampled == "example" else 1
 
     @property
     def assumed_event(self) -> Event:
-        """One step's event if the sampler is what accounting takes it for: for shuffled cohorts, Poisson sampling."""
+        """One step's event as accounting assumes it: for shuffled cohorts that is Poisson sampling."""
         match self.sampler:
             case PoissonSampler() | ShuffledSampler():
                 return PoissonGaussian(self.noise_multiplier, self.sampler.rate, self.members)
@@ -184,7 +213,7 @@ class Mechanism(Choice):
 
     @property
     def fallback_event(self) -> UnamplifiedGaussian:
-        """The whole run without credit for sampling; only shuffled cohorts need it, and only they have it."""
+        """The whole run without credit for sampling. Raises InputError unless cohorts are shuffled."""
         if not isinstance(self.sampler, ShuffledSampler):
             raise InputError("only shuffled cohorts have a fallback: Poisson sampling has its own event")
         n, m = self.sampler.population, self.sampler.cohort
@@ -194,12 +223,12 @@ class Mechanism(Choice):
 
     @property
     def dp_event(self) -> dp_event.DpEvent:
-        """The run as a dp-accounting event; NonPrivateDpEvent where there is no guarantee."""
+        """The run as a dp-accounting event; NonPrivateDpEvent if there is no guarantee."""
         return dp_event.NonPrivateDpEvent() if self.reasons() else to_dp_event(self.assumed_event, self.steps)
 
     @property
     def sensitivity(self) -> float:
-        """Norm of what one sampled member adds to the sum before noise: noise has deviation noise_multiplier * this.
+        """Largest norm that one sampled member adds to the sum; the noise has deviation noise_multiplier * this.
 
         For the concentration filter: tau sqrt(8 (epsilon + ln(T / delta))) (Chua et al., Algorithm 3, line 14).
         """
@@ -219,14 +248,14 @@ class Mechanism(Choice):
 
     @property
     def gradients_per_step(self) -> float | None:
-        """Expected compute B = G M (ULS) or B = M (examples); None where the population is not given."""
+        """Expected compute B = G M (ULS) or B = M (examples); None if the population is not given."""
         if self.sampler.population is None:
             return None
         expected = self.sampler.rate * self.sampler.population
         return expected * self.group_size if self.sampled == "user" else expected
 
     def reasons(self) -> tuple[str, ...]:
-        """Every reason why this is no DP guarantee (docs/theory.md#rules-of-a-private-step); empty for a guarantee."""
+        """Every reason why this is not a DP guarantee (docs/theory.md#rules-of-a-private-step); empty if it is one."""
         user_level = self.unit == "user"
         leaky = [step.name for step in self.data_steps if not step.user_local]
         checks = [
@@ -260,8 +289,8 @@ class Mechanism(Choice):
         return tuple(reason for holds, reason in checks if holds)
 
     def guarantee(self) -> Guarantee | NoGuarantee:
-        """What this mechanism promises. The only source of the label that record, report and terminal print."""
-        self._check()  # pydantic's model_copy and model_construct do not
+        """What this mechanism promises; record, report and terminal print its label and no other."""
+        self._check()  # again: pydantic's model_copy and model_construct skip validation
         reasons = self.reasons()
         if not reasons:
             promise = self._promise(self.assumed_event)
@@ -275,7 +304,7 @@ class Mechanism(Choice):
         return NoGuarantee(reasons, assumed, fallback)
 
     def epsilon(self) -> float:
-        """The guarantee's epsilon; inf where there is none, whatever accounting would have assumed."""
+        """The guarantee's epsilon; inf without a guarantee, whatever accounting would have assumed."""
         promise = self.guarantee()
         return promise.epsilon if isinstance(promise, Guarantee) else math.inf
 
@@ -291,7 +320,7 @@ class Mechanism(Choice):
         assert self.unit != "none"
         units, population = self.protected_units, self.sampler.population
         if units is None and population is not None:
-            units = -(-population // self.members)  # at least so many users hold the population's examples
+            units = -(-population // self.members)  # the fewest users who can hold the population's examples
         warning = accounting.delta_warning(self.delta, units) if units is not None else None
         return Guarantee(
             epsilon=accounting.epsilon(event, self.steps, self.delta),

@@ -1,8 +1,8 @@
 """Gaussian noise as a function of (key, step, tensor name): never drawn twice for different data, the same on resume.
 
-Two generators. The default is counter-based: Philox (numpy's on a CPU, torch's on a GPU) under a key derived per step
-and tensor by HMAC-SHA-256; fast, and not cryptographic. The secure one takes SHAKE-256 as its source of bits and turns
-them into normals by the inverse distribution function. Neither protects against attacks on floating point.
+There are two generators. The default is counter-based: Philox (numpy's on a CPU, torch's on a GPU) under a key derived
+per step and tensor by HMAC-SHA-256; it is fast and not cryptographic. The secure one takes its bits from SHAKE-256 and
+turns them into normal numbers by the inverse distribution function. Neither protects against attacks on floating point.
 """
 
 import hashlib
@@ -27,13 +27,13 @@ def gaussian(
     """Independent N(0, deviation^2) numbers of ``shape``, fp32, for one tensor of one step.
 
     Args:
-        generator: which.
-        key: the run's secret key; two runs never share one (their difference would carry no noise).
+        generator: which of the two.
+        key: the run's secret key; two runs must never share one, or their difference would contain no noise.
         step: number of the optimizer step.
         name: the tensor's name.
         shape: of the result.
         deviation: standard deviation.
-        device: where to.
+        device: of the result.
     """
     derived = keyed_digest(key, f"noise {step}", name)
     match generator:

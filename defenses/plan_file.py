@@ -22,14 +22,14 @@ _RELEASED = {
     "protected_validation": "the model of the step that the loss of protected users chose",
 }
 _KEYS = ("version", "mechanism", "dp_event", "guarantee", "covers")
-EXPORTED = "files"  # the key that an exported plan has besides: every file's SHA-256 by name
-_SAME = 2e-3  # relative difference of epsilon that another version of the accountant may make
-_ROUNDED = 1e-9  # relative difference that another processor may make in the event's binomial weights
+EXPORTED = "files"  # additional key of an exported plan: every file's SHA-256 by name
+_SAME = 2e-3  # relative difference of epsilon allowed between versions of the accountant
+_ROUNDED = 1e-9  # relative difference allowed between processors in the event's binomial weights
 _SHOWN = 100  # characters of a value in a message
 
 
 def write_plan(mechanism: Mechanism, path: Path) -> None:
-    """Writes the plan: to a temporary name in the same folder, flushed to disk, then renamed over `path`."""
+    """Write the plan to a temporary name in the same folder, flush it to disk, then rename it to ``path``."""
     document = plan_document(mechanism)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
@@ -46,7 +46,7 @@ def write_plan(mechanism: Mechanism, path: Path) -> None:
 
 
 def plan_document(mechanism: Mechanism) -> dict[str, Any]:
-    """What a plan file holds: the mechanism, and everything that follows from it."""
+    """The content of a plan file: the mechanism, and everything that follows from it."""
     return _document(mechanism, mechanism.guarantee())
 
 
@@ -61,15 +61,15 @@ def _document(mechanism: Mechanism, promise: Guarantee | NoGuarantee) -> dict[st
 
 
 def covers(mechanism: Mechanism) -> str:
-    """What a plan speaks of, and what it does not."""
+    """What a plan's guarantee covers, and what it does not."""
     return f"{_RELEASED[mechanism.checkpoint]}; not losses, gradient norms, cohort sizes or attack scores"
 
 
 def read_plan(path: Path) -> Mechanism:
-    """The mechanism of a plan file. What follows from it is computed anew, and must be what the file states.
+    """The mechanism of a plan file. What follows from it is recomputed and must match the file.
 
-    Raises InputError, one line, for: no such file, not JSON, another version, unknown or missing keys, an invalid
-    mechanism, and a guarantee, label, event or coverage that is not the mechanism's.
+    Raises InputError, one line, if the file does not exist or is not JSON, has another version, unknown or missing keys
+    or an invalid mechanism, or if its guarantee, label, event or coverage is not the mechanism's.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -96,12 +96,13 @@ def read_plan(path: Path) -> Mechanism:
 
 
 def promise_fields(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
-    """The guarantee as JSON values, infinite numbers as null, with its label and whether it holds."""
+    """The guarantee as JSON values, with its label and whether it holds; infinite numbers are null."""
     return {"holds": isinstance(promise, Guarantee), "label": promise.label, **finite(dataclasses.asdict(promise))}
 
 
 def _with_epsilons(promise: Guarantee | NoGuarantee, stated: Any) -> Guarantee | NoGuarantee:
-    """The promise with the epsilons that a plan states in place of its own, where they are as good as its own."""
+    """The promise with the epsilons that a plan states instead of its own, if they agree within ``_SAME``."""
+    # An older plan stays valid although a newer accountant computes a slightly different epsilon.
     if not isinstance(stated, dict):
         return promise
     if isinstance(promise, Guarantee):
@@ -120,7 +121,7 @@ def _guarantee_with_epsilon(promise: Guarantee, stated: dict[str, Any]) -> Guara
 
 
 def _require_same(path: Path, name: str, stated: Any, computed: Any) -> None:
-    """Refuse, by the name of the field, a JSON value that is not `computed`."""
+    """Raises InputError, naming the field, for a JSON value that is not ``computed``."""
     match computed:
         case dict() if isinstance(stated, dict):
             _require_keys(path, name, stated, computed)
@@ -149,7 +150,7 @@ def _require_keys(path: Path, name: str, stated: Mapping[str, Any], expected: Co
 
 
 def _close(stated: Any, computed: float, tolerance: float) -> bool:
-    number = type(stated) in (int, float) and abs(stated) <= sys.float_info.max  # larger integers are no floats
+    number = type(stated) in (int, float) and abs(stated) <= sys.float_info.max  # larger integers do not fit a float
     return number and math.isclose(stated, computed, rel_tol=tolerance)
 
 
@@ -159,7 +160,7 @@ def _shown(value: Any) -> str:
 
 
 def _event(event: dp_event.DpEvent) -> dict[str, Any]:
-    """The event as its class name, under `type`, and its fields; nested events alike."""
+    """The event's class name under "type", and its fields; the same for nested events."""
     fields = event.to_named_tuple()._asdict()
     named = {"type": fields.pop("class_name")}
     fields.pop("module_name")

@@ -1,8 +1,8 @@
 """Which units take part in a step: the draw that the accountant assumes, as a function of (key, step, identity).
 
-A unit's coin depends on nothing but the run's key, the step and the unit's own name, so that adding or removing
-another unit changes no other coin, ranks that hold different units together draw the sample that one process would, and
-a resumed step draws what it would have drawn. HMAC-SHA-256 under a 256-bit key is the keyed cryptographic generator.
+A unit's coin depends only on the run's key, the step and the unit's own name. So adding or removing a unit changes no
+other coin, processes with different units together draw the sample that a single process would, and a resumed step
+draws the same units again. The generator is HMAC-SHA-256 under a 256-bit key.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from heldin.defenses.choices import CappedPoissonSampler, FullBatchSampler, Pois
 
 
 def draw(sampler: Sampler, key: bytes, step: int, identities: Sequence[str]) -> list[int]:
-    """Indices of the units that take part in step 0, 1, ..., increasing; possibly none.
+    """Indices of the units that take part in a step, increasing; possibly none.
 
     Args:
-        sampler: Poisson, Poisson with a hard cap, or shuffled cohorts of fixed size.
+        sampler: Poisson, Poisson with a hard cap, shuffled cohorts of fixed size, or full batches.
         key: the run's secret key.
-        step: number of the optimizer step.
+        step: number of the optimizer step, from 0.
         identities: a name per unit, unique and stable; never a position in a list.
 
     Raises:
-        InputError: more units than the public population of a shuffled or capped sampler.
+        InputError: there are more units than the public population of the sampler.
     """
     match sampler:
         case PoissonSampler(rate=rate):
@@ -50,11 +50,9 @@ def _poisson(rate: float, key: bytes, step: int, identities: Sequence[str]) -> l
 
 
 def _shuffled(sampler: ShuffledSampler, key: bytes, step: int, identities: Sequence[str]) -> list[int]:
-    """One cohort of a pass over ``population`` slots; slots without a unit stay empty.
-
-    The slots, not the units that happen to be there, are counted, so that a unit takes part at most once in each pass
-    of ceil(population / cohort) steps, which is what the fallback guarantee counts.
-    """
+    """One cohort of a pass over ``population`` slots; slots without a unit stay empty."""
+    # Slots are counted, not the units present, so that a unit takes part at most once in each pass of
+    # ceil(population / cohort) steps: the fallback guarantee rests on that.
     _check_population(sampler.population, len(identities))
     whole, rest = divmod(sampler.population, sampler.cohort)
     per_pass = whole if sampler.drop_incomplete or not rest else whole + 1

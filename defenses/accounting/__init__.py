@@ -1,1 +1,1 @@
-"""What a mechanism promises: epsilon, noise, and the ceiling of every attack."""
+"""What a mechanism promises: epsilon, noise, and a ceiling on every attack."""

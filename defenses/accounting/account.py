@@ -1,4 +1,4 @@
-"""What a mechanism costs and what it promises about attackers: the numbers of `heldin account`, by method."""
+"""What a mechanism costs and what it promises about attackers: the numbers of ``heldin account``."""
 
 import dataclasses
 import math
@@ -24,10 +24,25 @@ from heldin.defenses.mechanism import Guarantee, Mechanism
 
 @dataclass(frozen=True)
 class AccountRow(Tabular):
-    """One mechanism's numbers. epsilon_black_box is inf where the conversion diverges.
+    """One mechanism's numbers.
 
-    auroc_bound, tpr_at_1pct_fpr_bound: what no user-level attacker exceeds in expectation; None at the example level
-    without a group size, which promises nothing finite about a user.
+    Attributes:
+        method: "uls", "els", "group", "example", "filter" or "none".
+        unit: what is protected.
+        noise_multiplier: noise standard deviation over clip norm.
+        epsilon: of the unit; inf without a guarantee.
+        delta: of the guarantee; None for a plain run.
+        epsilon_black_box: of a user by black-box group privacy; inf if the conversion diverges, None if not defined.
+        epsilon_rdp: by Renyi DP; None if no such accountant exists.
+        auroc_bound: AUROC that no user-level attacker exceeds in expectation; None at the example level without a group
+            size, which promises nothing finite about a user.
+        tpr_at_1pct_fpr_bound: the same for the TPR at 1 % FPR.
+        sampling_rate: per step.
+        group_size: records of a user that are accounted for; None if users are not.
+        steps: optimizer steps.
+        label: the guarantee in words, for plans.
+        assumed_epsilon: what accounting would give if its assumptions held, for plans without a guarantee.
+        warnings: to be printed with the numbers.
     """
 
     method: str
@@ -74,9 +89,19 @@ def account_uls(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> AccountRow:
-    """User-level sampling (Charles et al., Theorem 2): rate = cohort / users, or given; either noise or target epsilon.
+    """User-level sampling (Charles et al., Theorem 2).
 
-    cap: a hard cohort cap, which needs `users`.
+    Give either the sampling rate or ``users`` and ``cohort``, and either the noise multiplier or a target epsilon.
+
+    Args:
+        steps: optimizer steps.
+        delta: of the guarantee.
+        users: public number of users.
+        cohort: expected users in a step.
+        sampling_rate: probability of a user in a step.
+        cap: hard cohort cap, which needs ``users``; None: none.
+        noise_multiplier: noise standard deviation over clip norm.
+        target_epsilon: find the noise for this epsilon.
     """
     rate = _rate(sampling_rate, users, cohort, "users", "cohort")
     event: Event = PoissonGaussian(1.0, rate)
@@ -101,20 +126,32 @@ def account_els(
     target_epsilon: float | None = None,
     method: str = "els",
 ) -> AccountRow:
-    """Example-level sampling with at most group_size examples per user (Charles et al., Theorem 1), per user.
+    """Example-level sampling with at most ``group_size`` examples per user (Charles et al., Theorem 1), per user.
 
-    rate = batch / examples, or given. users: only for the warning about delta; at least examples / group_size.
+    Give either the sampling rate or ``examples`` and ``batch``, and either the noise multiplier or a target epsilon.
+
+    Args:
+        group_size: most examples of a user.
+        steps: optimizer steps.
+        delta: of the guarantee.
+        sampling_rate: probability of an example in a step.
+        examples: public number of examples.
+        batch: expected examples in a step.
+        users: public number of users, only for the warning about delta; None: examples / group_size.
+        noise_multiplier: noise standard deviation over clip norm.
+        target_epsilon: find the noise for this epsilon.
+        method: name of the row, "els" or "group".
     """
     rate = _rate(sampling_rate, examples, batch, "examples", "batch")
     event = PoissonGaussian(1.0, rate, group_size)
     noised = _with_noise(event, steps, delta, noise_multiplier, target_epsilon)
     if users is None and examples is not None:
-        users = -(-examples // group_size)  # at least so many
+        users = -(-examples // group_size)  # the least number there can be
     return _row(method, "user", noised, noised, steps, delta, users)
 
 
 def account_group(**arguments: Any) -> AccountRow:
-    """Group privacy with exactly group_size records per user (Chua et al., B.3): the accounting of `account_els`."""
+    """Group privacy with exactly ``group_size`` records per user (Chua et al., B.3), accounted like ``account_els``."""
     return account_els(**arguments, method="group")
 
 
@@ -129,7 +166,20 @@ def account_example(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> AccountRow:
-    """Example-level DP-SGD. epsilon is per example; attacker bounds and black box are for a user of group_size."""
+    """Example-level DP-SGD: epsilon is per example; attacker bounds and the black-box epsilon are per user.
+
+    Give either the sampling rate or ``examples`` and ``batch``, and either the noise multiplier or a target epsilon.
+
+    Args:
+        steps: optimizer steps.
+        delta: of the guarantee.
+        sampling_rate: probability of an example in a step.
+        examples: public number of examples.
+        batch: expected examples in a step.
+        group_size: most examples of a user; None: nothing is said about users.
+        noise_multiplier: noise standard deviation over clip norm.
+        target_epsilon: find the noise for this epsilon.
+    """
     rate = _rate(sampling_rate, examples, batch, "examples", "batch")
     event = _with_noise(PoissonGaussian(1.0, rate), steps, delta, noise_multiplier, target_epsilon)
     user = None
@@ -140,9 +190,9 @@ def account_example(
 
 
 def account_plan(mechanism: Mechanism) -> AccountRow:
-    """A plan's numbers. Without a guarantee epsilon is inf, the label says why, and `assumed_epsilon` what was assumed.
+    """A plan's numbers. Without a guarantee epsilon is inf, and the label says why.
 
-    Attacker bounds then come from the fallback guarantee where there is one, and are 1 (nothing is promised) elsewhere.
+    Attacker bounds then come from the fallback guarantee if there is one, and are 1 (no promise) otherwise.
     """
     promise = mechanism.guarantee()
     event = mechanism.assumed_event
@@ -185,7 +235,7 @@ def _row(
     delta: float,
     units: int | None,
 ) -> AccountRow:
-    """event: the protected unit's; user: a user's, from which attackers are bounded, or None."""
+    """The numbers for the protected unit's event; ``user`` is a user's event, which bounds attackers, or None."""
     match event:
         case UnamplifiedGaussian():
             raise InputError("an unamplified run has no sampling rate to account for: it is a fallback only")

@@ -1,4 +1,4 @@
-"""The numbers of `heldin account` as plain text for a terminal."""
+"""The numbers of ``heldin account`` as plain text for a terminal."""
 
 import math
 
@@ -6,7 +6,7 @@ from heldin.defenses.accounting.account import AccountRow
 
 
 def account_table(row: AccountRow) -> str:
-    """Name and value, a line each; what is not defined for the unit is left out."""
+    """One line of name and value per number; numbers that are not defined for the unit are left out."""
     lines = [
         ("mechanism", row.method),
         ("privacy unit", row.unit),

@@ -1,8 +1,8 @@
 """What a privacy-loss distribution promises about every attacker: the highest ROC curve, its area, its points.
 
-An attacker who decides between "in" and "out" has TPR <= ceiling(FPR) (docs/theory.md#attacker-ceilings): the ROC of
-the dominating pair, taken as the pointwise minimum over both add/remove directions. It bounds each user's attacker, and
-the ROC pooled over users only where in or out was assigned at random.
+An attacker who decides between "in" and "out" has TPR <= ceiling(FPR) (docs/theory.md#attacker-ceilings), where the
+ceiling is the ROC of the dominating pair, the pointwise minimum over both add/remove directions. It bounds each user's
+attacker; it bounds the ROC pooled over users only if in or out was assigned at random.
 """
 
 import math
@@ -20,7 +20,7 @@ from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf
 Array = npt.NDArray[np.float64]
 
 _PASSES = 40
-_LOWEST_LOSS = -12.0  # below, FFT noise times e^{-loss} would count; the other direction covers that end
+_LOWEST_LOSS = -12.0  # below it, FFT noise times e^{-loss} would matter; the other direction covers that end
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class RocCeiling:
     tpr: Array
 
     def tpr_at(self, fpr: float) -> float:
-        """The highest TPR any attacker reaches at this FPR in [0, 1]."""
+        """The highest TPR that any attacker reaches at this FPR in [0, 1]."""
         if not 0.0 <= fpr <= 1.0:
             raise InputError(f"false positive rate {fpr} is outside [0, 1]")
         return float(np.interp(fpr, self.fpr, self.tpr))
 
     def fpr_at(self, tpr: float) -> float:
-        """The smallest FPR at which an attacker can reach this TPR in [0, 1]; 0 where it is reached at no FPR cost."""
+        """The smallest FPR at which an attacker can reach this TPR in [0, 1]; 0 if it is reached without any."""
         if not 0.0 <= tpr <= 1.0:
             raise InputError(f"true positive rate {tpr} is outside [0, 1]")
         first = int(np.searchsorted(self.tpr, tpr))  # first vertex at or above tpr
@@ -57,9 +57,9 @@ class RocCeiling:
 
 
 def ceiling_of(event: Event, steps: int, delta: float) -> RocCeiling:
-    """The ceiling of a run: its area is at most about 5e-4 above the exact one's, never below it.
+    """The ceiling of a run: its area is at most about 5e-4 above the exact ceiling's, never below it.
 
-    delta only sets how fine the loss grid is at least. Without noise nothing is out of reach.
+    delta only sets how fine the loss grid is at least. Without noise any TPR can be reached.
     """
     if event.noise_multiplier == 0.0:
         return RocCeiling(np.array([0.0, 1.0]), np.array([1.0, 1.0]))
@@ -90,7 +90,7 @@ def gaussian_auroc(mu: float) -> float:
 
 
 def epsilon_delta_tpr(epsilon: float, delta: float, fpr: float) -> float:
-    """min(e^eps x + delta, 1 - e^-eps (1 - delta - x), 1): the highest TPR under (epsilon, delta) alone.
+    """min(e^eps x + delta, 1 - e^-eps (1 - delta - x), 1): the highest TPR at FPR x under (epsilon, delta) alone.
 
     Kairouz, Oh, Viswanath 2015, Theorem 2.1.
     """
@@ -115,9 +115,9 @@ def epsilon_delta_ceiling(epsilon: float, delta: float) -> RocCeiling:
 
 
 def symmetrised(ceiling: RocCeiling) -> RocCeiling:
-    """The concave hull of the curve and its reflection (x, y) -> (1 - y, 1 - x), which it then equals.
+    """The concave hull of the curve and its reflection (x, y) -> (1 - y, 1 - x); never below the curve.
 
-    The shape that a one-run f-DP test needs (docs/theory.md#one-run-curve-test). Never below the curve.
+    A one-run f-DP test needs such a symmetric curve (docs/theory.md#one-run-curve-test).
     """
     x = np.concatenate([ceiling.fpr, 1.0 - ceiling.tpr])
     y = np.concatenate([ceiling.tpr, 1.0 - ceiling.fpr])
@@ -145,10 +145,9 @@ def _area(pair: LossPair) -> float:
 
 
 def _remove_roc(pmf: LossPmf) -> tuple[Array, Array]:
-    """(FPR, TPR) vertices of calling "in" on the largest losses first; upper = in, lower = out.
-
-    Past the last loss kept, l, the curve is below its tangent of slope e^l, which has TPR 1 at FPR + (1 - TPR) e^-l.
-    """
+    """(FPR, TPR) vertices of calling "in" on the largest losses first; upper = in, lower = out."""
+    # Beyond the last loss kept, l, the curve is below its tangent of slope e^l, which reaches TPR 1 at
+    # FPR + (1 - TPR) e^-l.
     losses, masses = _descending(pmf)
     tpr = np.append(pmf.infinity, pmf.infinity + np.cumsum(masses))
     fpr = np.append(0.0, np.cumsum(masses * np.exp(-losses)))
@@ -160,9 +159,10 @@ def _add_roc(pmf: LossPmf) -> tuple[Array, Array]:
     """(FPR, TPR) vertices from the other end; upper = out.
 
     Calling "out" on the largest losses, of masses U under out and L under in, leaves FPR = 1 - U and TPR = 1 - L.
-    Before the first vertex the curve is at most that vertex's TPR. 1 - U and 1 - L lose their digits where they are
-    small and the curve is steep, so every vertex moves up and to the left by what n additions may have rounded.
+    Before the first vertex the curve is at most that vertex's TPR.
     """
+    # 1 - U and 1 - L lose digits where they are small and the curve is steep, so every vertex moves up and to the left
+    # by the most that n additions may have rounded.
     losses, masses = _descending(pmf)
     rounding = (masses.size + 1) * 2.0**-52
     upper = np.append(pmf.infinity, pmf.infinity + np.cumsum(masses))

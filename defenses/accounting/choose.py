@@ -1,7 +1,7 @@
-"""Which mechanism to run at a compute budget: ULS cohorts and group sizes beside ELS, by the noise that each adds.
+"""Which mechanism to run at a compute budget: ULS cohorts and group sizes, and ELS, by the noise that each adds.
 
-Heuristics of Charles et al. (2024), section 6 and Appendices E, F: none is part of a guarantee. All compare at equal
-compute, B gradients a step.
+Heuristics of Charles et al. (2024), section 6 and Appendices E, F; none is part of a guarantee. All options are
+compared at equal compute, B gradients per step.
 """
 
 import dataclasses
@@ -21,10 +21,17 @@ START_COHORT = 32
 
 @dataclass(frozen=True)
 class Option:
-    """One way to spend the budget. deviation: of the noise on the mean gradient, per coordinate (eqs. (5), (6)).
+    """One way to spend the budget.
 
-    clip_norm: L of eqs. (5), (6), estimated from public users, or taken to be 1 for every group size.
-    passed: whether Estimate-and-Double came through it; chosen: whether it ends there.
+    Attributes:
+        method: "uls" or "els".
+        group_size: G, records of a user in a step ("uls") or in training ("els").
+        cohort: expected users ("uls") or examples ("els") in a step.
+        noise_multiplier: that meets the target epsilon; inf if there is no such cohort.
+        clip_norm: L of eqs. (5), (6), estimated from public users, or taken to be 1 for every group size.
+        deviation: of the noise on the mean gradient, per coordinate (eqs. (5), (6)).
+        passed: whether Estimate-and-Double passes through this option.
+        chosen: whether it ends there.
     """
 
     method: str
@@ -39,7 +46,17 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """The answer of `heldin account choose`."""
+    """The answer of ``heldin account choose``.
+
+    Attributes:
+        users: public number of users.
+        budget: expected gradients per step.
+        steps: optimizer steps.
+        target_epsilon: of every option.
+        delta: of every option.
+        clip_norms_estimated: whether clip norms come from public users; otherwise they are 1.
+        options: by compute and group size, ELS last.
+    """
 
     users: int
     budget: int
@@ -73,15 +90,15 @@ def choose(
 
     Args:
         users: public number of users N.
-        budget: B = G M expected gradients a step.
+        budget: B = G M expected gradients per step.
         steps: T.
         target_epsilon: of every option.
-        delta: of every option; N^-1.1 if not given.
-        els_group_size: cap of ELS, such as the median number of records of public users; no ELS row without.
-        clip_norm: L(G) from public users; 1 for every G if not given, which favours large cohorts.
+        delta: of every option; None: N^-1.1.
+        els_group_size: cap of ELS, such as the median number of records of public users; None: no ELS row.
+        clip_norm: L(G) from public users; None: 1 for every G, which favours large cohorts.
 
     Raises:
-        InputError: a budget below one, or no cohort of the budget within the population.
+        InputError: the budget is below one, or every cohort of the budget is larger than the population.
     """
     delta = heuristics.public_delta(users) if delta is None else delta
     norm = clip_norm or (lambda _group: 1.0)
@@ -116,7 +133,7 @@ def choose(
 
 
 def table(choice: Choice) -> str:
-    """The options as plain text, the least noise first said."""
+    """The options as plain text; the last line names the one that adds the least noise."""
     least = choice.least
     lines = [
         f"{choice.users} users, {choice.budget} gradients a step, {choice.steps} steps, epsilon"

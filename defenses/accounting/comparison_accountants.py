@@ -1,4 +1,4 @@
-"""Looser accountants, to be set beside the exact one: black-box group privacy and Renyi DP."""
+"""Looser accountants to compare with the exact one: black-box group privacy and Renyi DP."""
 
 import contextlib
 import logging
@@ -27,11 +27,16 @@ _ORDERS = np.concatenate([np.arange(1.05, 11.0, 0.05), np.arange(11.0, 64.0), [8
 
 
 def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta: float) -> float:
-    """Epsilon for `group_size` units from the single unit's curve alone (Vadhan 2017; Charles et al., Figure 1).
+    """Epsilon for a group from the single unit's curve alone (Vadhan 2017; Charles et al., Figure 1).
 
-    eps = G e with the least e such that delta_1(e) (e^{G e} - 1) / (e^e - 1) <= delta. event: the single unit's, group
-    size 1. Returns inf where no e will do: delta_1 has a floor of about steps * 2^-53 + 1e-15 from truncation and
-    rounding, and the conversion often needs a far smaller one (the "diverged" points of Figure 1).
+    eps = G e with the least e such that delta_1(e) (e^{G e} - 1) / (e^e - 1) <= delta, or inf if there is none (the
+    "diverged" points of Figure 1).
+
+    Args:
+        event: of a single unit, group size 1.
+        group_size: G.
+        steps: T.
+        delta: of the result.
     """
     check_count("group size", group_size)
     check_delta(delta, steps)
@@ -48,6 +53,7 @@ def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta
     curve = np.maximum(*(_on_indices(p, index) for p in (pair.remove, pair.add)))
     with np.errstate(divide="ignore"):
         enough = np.log(curve) + _log_factor(index.astype(np.float64) * width, group_size) <= math.log(delta)
+    # delta_1 has a floor of about steps * 2^-53 + 1e-15 from truncation and rounding; large groups need far less.
     if not enough.any():
         return math.inf
     first = int(np.argmax(enough))
@@ -64,10 +70,9 @@ def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta
 
 
 def rdp_epsilon(event: Event, steps: int, delta: float) -> float:
-    """Epsilon by Renyi DP (Mironov 2017), conversion of dp-accounting; orders 1.05 to 256 where it has no event.
+    """Epsilon by Renyi DP (Mironov 2017), with dp-accounting's conversion.
 
-    dp-accounting has no Renyi accountant for mixtures of Gaussians (G > 1): there the divergences of both directions
-    are integrated numerically. Raises InputError for a hard cohort cap, for which none is known.
+    Raises InputError for a hard cohort cap or a concentration filter, for which no Renyi accountant is known.
     """
     check_count("steps", steps)
     check_delta(delta, 1)
@@ -80,6 +85,7 @@ def rdp_epsilon(event: Event, steps: int, delta: float) -> float:
             )
         case FilteredGaussian():
             raise InputError("no Renyi accountant exists for the concentration filter: use epsilon")
+        # dp-accounting has no Renyi accountant for mixtures of Gaussians: integrate the divergences numerically.
         case PoissonGaussian(group_size=g) if g > 1:
             return float(rdp.compute_epsilon(_ORDERS, steps * _mixture_rdp(event, _ORDERS), delta)[0])
         case PoissonGaussian() | UnamplifiedGaussian():
@@ -91,7 +97,8 @@ def rdp_epsilon(event: Event, steps: int, delta: float) -> float:
 
 @contextlib.contextmanager
 def _quiet_absl() -> Iterator[None]:
-    """Orders that do not converge are left out, which loosens the bound and needs no line on the terminal for each."""
+    """Keep dp-accounting's warnings off the terminal."""
+    # It prints one for each order that does not converge; leaving these orders out only loosens the bound.
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,6 +1,6 @@
-"""Composed pairs on the grid that an answer needs: which grid width, and which tilt where delta is small.
+"""Composed pairs on the grid that an answer needs: the grid width, and the tilt if delta is small.
 
-The grid follows from the error it makes. One step on a grid of width h raises the log-moment of order s by
+The width follows from the error it causes. One step on a grid of width h raises the log-moment of order s by
 s (s + 1) h^2 / 12 on average, so T steps raise epsilon by
 
     T (s + 1) h^2 / 12,    s = -d ln(delta) / d(epsilon) at the answer,
@@ -39,8 +39,8 @@ from heldin.defenses.accounting.pld_cache import cached_pair
 PRECISION = 1e-4  # relative overestimate of epsilon that the grid may cause
 AREA_PRECISION = 5e-4  # of the area under the highest ROC curve
 EPSILON_FLOOR = 1e-3  # epsilons below this are resolved to PRECISION * this
-VISIBLE = 1e-3  # share of delta that rounding and truncation may take before the tilt is worth its time
-_WORTH_STORING = 50_000  # masses; smaller one-step distributions are built faster than read
+VISIBLE = 1e-3  # share of delta that rounding and truncation may have before the tilt is worth its time
+_WORTH_STORING = 50_000  # masses; building a smaller one-step distribution is faster than reading it
 _RETILTS = 4
 
 Bias: TypeAlias = Callable[[LossPair], tuple[float, float]]
@@ -49,18 +49,18 @@ Compose: TypeAlias = Callable[[LossPair], LossPair]
 
 @functools.lru_cache(maxsize=8)
 def settled_pair(event: GridEvent, steps: int, delta: float) -> LossPair:
-    """The composed pair, whole, on the grid that resolves epsilon at this delta."""
+    """The whole composed pair on the grid that resolves epsilon at this delta."""
     return refined(event, _whole(steps), functools.partial(_epsilon_bias, steps, delta))
 
 
 def grid_epsilon(event: GridEvent, steps: int, delta: float) -> float:
-    """epsilon(delta): from the whole pair where its rounding and truncation do not show, from a tilted one elsewhere.
+    """epsilon(delta), from the whole pair if its rounding and truncation do not matter, else from a tilted one.
 
-    Only mixtures built here are tilted: their masses are relatively exact far into the tail, dp-accounting's are not.
-    Raises InputError for a hard cohort cap where delta does not stand clear of the rounding.
+    Raises InputError for a hard cohort cap if delta is not well above the rounding.
     """
     if TAIL_MASS + rounding_mass(steps) <= VISIBLE * delta:
         return pair_epsilon(settled_pair(event, steps, delta), delta)
+    # Only mixtures built here are tilted: their masses are relatively exact far into the tail, dp-accounting's are not.
     if isinstance(event, PoissonGaussian):
         return _tilted_epsilon(event, steps, delta)
     check_rounding(delta, steps)
@@ -68,7 +68,7 @@ def grid_epsilon(event: GridEvent, steps: int, delta: float) -> float:
 
 
 def check_rounding(delta: float, steps: int) -> None:
-    """Raises InputError where delta is not clear of the rounding of a whole pair, which is all that a hard cap has."""
+    """Raises InputError if delta is not well above the rounding of a whole pair; a hard cap has no tilted one."""
     if delta < 4.0 * rounding_mass(steps):
         raise InputError(
             f"delta {delta:g} is too small for {steps} steps with a hard cohort cap, whose rounding may reach "
@@ -77,7 +77,7 @@ def check_rounding(delta: float, steps: int) -> None:
 
 
 def grid_delta(event: GridEvent, steps: int, epsilon: float) -> float:
-    """delta(epsilon) by the same choice."""
+    """delta(epsilon), from the whole pair or a tilted one, chosen as in ``grid_epsilon``."""
     bias = functools.partial(_delta_bias, steps, epsilon)
     found = pair_delta(refined(event, _whole(steps), bias), epsilon)
     if TAIL_MASS + rounding_mass(steps) <= VISIBLE * found or not isinstance(event, PoissonGaussian):
@@ -88,15 +88,14 @@ def grid_delta(event: GridEvent, steps: int, epsilon: float) -> float:
 
 
 def refined(event: GridEvent, compose: Compose, bias: Bias) -> LossPair:
-    """Composes on finer grids until bias(pair) = (predicted, allowed) is in order, or the grid is at its limit.
+    """Compose on finer grids until the predicted bias is at most the allowed one, or the grid is at its limit.
 
-    Widths are powers of two, so that runs share cached steps. A pair is a valid bound on every grid: the limit costs
-    tightness, never validity.
+    A pair is a valid bound on every grid: the limit costs tightness, never validity.
 
     Args:
         event: one step.
-        compose: one step's pair to that of all steps.
-        bias: of what is read off the composed pair; falls as the square of the width.
+        compose: one step's pair to the pair of all steps.
+        bias: composed pair to (predicted, allowed) bias of the number read off it; falls as the square of the width.
     """
     _, pair = _coarsest(event, compose)
     while True:
@@ -104,6 +103,7 @@ def refined(event: GridEvent, compose: Compose, bias: Bias) -> LossPair:
         if predicted <= allowed:
             return pair
         ratio = max(math.sqrt(allowed / predicted), 2.0**-6)
+        # Widths are powers of two, so that runs share cached steps.
         finer = pair.width * 2.0 ** min(-1.0, math.floor(math.log2(ratio)))
         try:
             pair = compose(_stored_step(event, finer))
@@ -113,7 +113,7 @@ def refined(event: GridEvent, compose: Compose, bias: Bias) -> LossPair:
 
 @functools.lru_cache(maxsize=256)
 def _tilted_epsilon(event: GridEvent, steps: int, delta: float) -> float:
-    """epsilon(delta) from the pair tilted to the loss that decides it, in each direction its own."""
+    """epsilon(delta) from the pair tilted to the loss that decides it, separately in each direction."""
     readable = max(delta, (TAIL_MASS + rounding_mass(steps)) / VISIBLE)
     coarse, whole = _coarsest(event, _whole(steps))
     orders = []
@@ -132,10 +132,9 @@ def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[Los
     """A whole pair whose ROC curve has an area at most about AREA_PRECISION above the mechanism's own.
 
     A grid adds to the area in two ways. Losses that lie smoothly between its points add the information of a Gaussian
-    of mu^2 = T h^2 / 6, by s (s + 1) h^2 / 12 at orders s in (-1, 0). And much of the loss of a step may lie at the one
-    value ln w_0 of a unit that takes no part (`absence_loss`): where the grid has no point there it spreads this mass,
-    which adds up to 0.28 w_0^T sqrt(T h min(h / 4, |ln w_0|)). The grids tried after `start` have one. Where few steps
-    do not add up to anything smooth the first estimate is far too high: two grids, one four times finer, then tell.
+    of mu^2 = T h^2 / 6, by s (s + 1) h^2 / 12 at orders s in (-1, 0). And much of the loss of a step may be at the
+    single value ln w_0 of a unit that takes no part (``absence_loss``): a grid without a point there spreads this mass,
+    which adds up to 0.28 w_0^T sqrt(T h min(h / 4, |ln w_0|)). The grids tried after ``start`` have such a point.
 
     Args:
         event: one step.
@@ -154,19 +153,21 @@ def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[Los
         except (GridError, WindowError):
             return best
         found = area(best)
+        # If a few steps do not add up to anything smooth, the first estimate is far too high; comparing two grids, one
+        # four times finer, then tells.
         if before - found <= 0.5 * AREA_PRECISION or _smooth_excess(found, steps, width) <= AREA_PRECISION:
             return best
         before, width = found, 0.25 * width
 
 
 def _smooth_excess(area: float, steps: int, width: float) -> float:
-    """How much of an area is the grid's: mu^2 of a Gaussian of this area, less T h^2 / 6."""
+    """How much the grid adds to an area: compare the Gaussian of this area with one whose mu^2 is T h^2 / 6 less."""
     mu = math.sqrt(2.0) * float(special.ndtri(min(area, 1.0 - 2.0**-53)))
     return area - float(special.ndtr(math.sqrt(max(0.0, mu * mu - steps * width * width / 6.0) / 2.0)))
 
 
 def _coarsest(event: GridEvent, compose: Compose) -> tuple[LossPair, LossPair]:
-    """One step and all steps on a first grid of 512 widths, or on the next wider one that fits."""
+    """One step and all steps on a first grid of about 512 cells, or on the next wider grid that fits."""
     width = 2.0 ** math.floor(math.log2(one_step_range(event) / 512.0))
     while True:
         try:
@@ -181,7 +182,7 @@ def _whole(steps: int) -> Compose:
 
 
 def _tilted(steps: int, orders: Sequence[float]) -> Compose:
-    """orders: of remove and of add; 0 composes the whole distribution."""
+    """Composition with tilts of these orders (remove, add); order 0 composes the whole distribution."""
     return lambda step: LossPair(*map(_one_tilted, (step.remove, step.add), (steps, steps), orders))
 
 
@@ -190,7 +191,7 @@ def _one_tilted(step: LossPmf, steps: int, order: float) -> LossPmf:
 
 
 def _epsilon_bias(steps: int, delta: float, pair: LossPair) -> tuple[float, float]:
-    """How much the grid raises epsilon(delta), and how much it may."""
+    """How much the grid raises epsilon(delta), and how much is allowed."""
     spent = pair_epsilon(pair, delta)
     if spent == 0.0 or math.isinf(spent):
         return 0.0, 1.0
@@ -200,7 +201,7 @@ def _epsilon_bias(steps: int, delta: float, pair: LossPair) -> tuple[float, floa
 
 
 def _delta_bias(steps: int, epsilon: float, pair: LossPair) -> tuple[float, float]:
-    """How much the grid raises ln(delta(epsilon)), and how much it may."""
+    """How much the grid raises ln(delta(epsilon)), and how much is allowed."""
     nearby = 0.01 * max(epsilon, EPSILON_FLOOR)
     near, further = pair_delta(pair, epsilon), pair_delta(pair, epsilon + nearby)
     order = math.log(near / further) / nearby if further < near else 0.0

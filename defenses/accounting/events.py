@@ -1,6 +1,6 @@
 """What one training step does to one privacy unit, as small frozen classes that the accountant reads.
 
-Each knows its one-step dominating pair, nothing else. Whatever is not here has no accountant and cannot be built.
+Each class has a one-step dominating pair, or a theorem of its own. There is no accountant for anything else.
 """
 
 import math
@@ -18,12 +18,16 @@ from heldin.defenses.accounting.mixture_pld import Mixture, binomial_mixture, lo
 
 @dataclass(frozen=True)
 class PoissonGaussian:
-    """Poisson-sampled Gaussian sum in which the protected unit holds `group_size` independently sampled members.
+    """Poisson-sampled Gaussian sum in which the protected unit has ``group_size`` independently sampled members.
 
-    One step is N(Binom(G, rate), s^2) against N(0, s^2) (Charles et al., Theorem 1, add/remove). group_size 1 and the
-    rate of users is user-level sampling (ULS, Theorem 2); group_size 1 and the rate of examples is the example level;
+    One step is N(Binom(G, rate), s^2) against N(0, s^2) (Charles et al., Theorem 1, add/remove). group_size 1 with the
+    rate of users is user-level sampling (ULS, Theorem 2); group_size 1 with the rate of examples is the example level;
     group_size G is example-level sampling with at most G examples per user (ELS; group privacy of Chua et al., B.3).
-    noise_multiplier: noise standard deviation over clip norm, >= 0 (0 spends infinite epsilon).
+
+    Attributes:
+        noise_multiplier: s, noise standard deviation over clip norm, >= 0 (0 spends infinite epsilon).
+        rate: probability of each member in a step.
+        group_size: G.
     """
 
     noise_multiplier: float
@@ -38,9 +42,15 @@ class PoissonGaussian:
 
 @dataclass(frozen=True)
 class CappedPoissonGaussian:
-    """Poisson sampling at `rate` from `population` units, cut at random to `cap` units (add/remove, single units only).
+    """Poisson sampling, randomly cut to a hard cap (add/remove, single units only).
 
-    dp-accounting's TruncatedSubsampledGaussianDpEvent. `population` is the public upper bound on the number of units.
+    This is dp-accounting's TruncatedSubsampledGaussianDpEvent.
+
+    Attributes:
+        noise_multiplier: noise standard deviation over clip norm.
+        rate: probability of each unit in a step.
+        population: public upper bound on the number of units.
+        cap: most units in a step.
     """
 
     noise_multiplier: float
@@ -62,10 +72,16 @@ class CappedPoissonGaussian:
 
 @dataclass(frozen=True)
 class UnamplifiedGaussian:
-    """No credit for sampling: the unit takes part at most `participations` times in the whole run.
+    """No credit for sampling: the unit takes part a limited number of times in the whole run.
 
-    The run is dominated by one Gaussian of mean mu = sensitivity sqrt(participations) group_size / s; sensitivity is 1
-    for zero_out and 2 for replace (docs/theory.md#shuffled-cohorts). `steps` does not enter.
+    The run is dominated by one Gaussian with mean mu = sensitivity sqrt(participations) group_size / s; sensitivity is
+    1 for zero_out and 2 for replace (docs/theory.md#shuffled-cohorts). The number of steps does not matter.
+
+    Attributes:
+        noise_multiplier: s, noise standard deviation over clip norm.
+        participations: most steps in which the unit takes part.
+        adjacency: of the guarantee.
+        group_size: members of the unit.
     """
 
     noise_multiplier: float
@@ -87,11 +103,14 @@ class UnamplifiedGaussian:
 
 @dataclass(frozen=True)
 class FilteredGaussian:
-    """Asi & Liu's filtered descent (Chua et al., Algorithm 3): full batches of `users`, replacement adjacency.
+    """Asi & Liu's filtered descent (Chua et al., Algorithm 3): full batches of ``users``, replacement adjacency.
 
-    above_epsilon pays for AboveThreshold over the whole run; the Gaussian noise of all steps, of multiplier
-    noise_multiplier, pays the rest at delta / 2. It has an (epsilon, delta), by their theorem, and no loss
-    distribution.
+    Their theorem gives an (epsilon, delta), and there is no loss distribution.
+
+    Attributes:
+        noise_multiplier: of the Gaussian noise of all steps, which spends the rest of epsilon at delta / 2.
+        users: public number of users.
+        above_epsilon: spent by AboveThreshold over the whole run.
     """
 
     noise_multiplier: float
@@ -115,11 +134,17 @@ def with_noise(event: Event, noise_multiplier: float) -> Event:
 
 
 def participations(population: int, cohort: int, steps: int, *, drop_incomplete: bool = False) -> int:
-    """How often one unit takes part, at most, when complete passes over `population` are cut into cohorts.
+    """The most steps in which one unit takes part if passes over a population are cut into cohorts.
 
-    E = ceil(steps cohort / population) (docs/theory.md#shuffled-cohorts), which assumes that no batch straddles two
-    passes with the same unit twice in it. If each pass drops its incomplete last batch:
+    It is ceil(steps cohort / population) (docs/theory.md#shuffled-cohorts), which assumes that no batch spans two
+    passes with the same unit twice in it; if each pass drops its incomplete last batch, it is
     ceil(steps / floor(population / cohort)).
+
+    Args:
+        population: public number of units.
+        cohort: units in a step.
+        steps: of the run.
+        drop_incomplete: whether each pass drops its incomplete last cohort.
     """
     check_count("population", population)
     check_count("cohort", cohort)
@@ -132,10 +157,10 @@ def participations(population: int, cohort: int, steps: int, *, drop_incomplete:
 
 
 def one_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
-    """The event's one-step dominating pair on a grid of `width` nats (for UnamplifiedGaussian: of the whole run).
+    """The event's one-step dominating pair on a grid of ``width`` nats (for UnamplifiedGaussian: of the whole run).
 
-    offset: of the grid (mixture_pld.mixture_step); without effect on a hard cohort cap.
-    Raises mixture_pld.GridError where the grid is too fine.
+    ``offset`` is that of the grid (mixture_pld.mixture_step); it is ignored for a hard cohort cap. Raises
+    mixture_pld.GridError if the grid is too fine.
     """
     match event:
         case PoissonGaussian() | UnamplifiedGaussian():
@@ -161,7 +186,7 @@ def mixture(event: PoissonGaussian | UnamplifiedGaussian) -> Mixture:
 
 
 def one_step_range(event: GridEvent) -> float:
-    """Width in nats of the interval that holds the one-step loss, for a first grid."""
+    """Width in nats of the interval that contains the one-step loss, for a first grid."""
     twin = (
         event if not isinstance(event, CappedPoissonGaussian) else PoissonGaussian(event.noise_multiplier, event.rate)
     )
@@ -170,9 +195,9 @@ def one_step_range(event: GridEvent) -> float:
 
 
 def absence_loss(event: GridEvent) -> float:
-    """ln of the probability that the unit takes no part in a step, where much of the one-step loss lies.
+    """ln of the probability that the unit takes no part in a step, at which much of the one-step loss lies.
 
-    0 where it always takes part, and where the one-step distribution is not built here.
+    It is 0 if the unit always takes part, or if the one-step distribution is not built here.
     """
     if not isinstance(event, PoissonGaussian) or event.rate == 1.0:
         return 0.0

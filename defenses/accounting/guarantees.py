@@ -1,7 +1,7 @@
-"""Epsilon and delta of a run, from its event: the one place that turns a mechanism into numbers.
+"""Epsilon and delta of a run, computed from its event; no other module turns a mechanism into these numbers.
 
-Every number is an upper bound on the truth: discretisation, truncation and FFT rounding are all charged
-(loss_pmf.py, mixture_pld.py); composition.py says how fine the grid is.
+Every number is an upper bound on the true value: discretisation, truncation and FFT rounding are all charged
+(loss_pmf.py, mixture_pld.py); composition.py chooses the grid.
 """
 
 import math
@@ -22,19 +22,20 @@ from heldin.defenses.accounting.loss_pmf import LossPair, rounding_mass
 from heldin.defenses.accounting.mixture_pld import STEP_TAIL
 
 SMALLEST_DELTA = 1e-11
-SMALLEST_NOISE, LARGEST_NOISE = 1e-2, 1e6  # where calibration looks
+SMALLEST_NOISE, LARGEST_NOISE = 1e-2, 1e6  # range of noise multipliers that calibration searches
 
 
 def epsilon(event: Event, steps: int, delta: float) -> float:
-    """epsilon(delta) of `steps` steps: never below the exact value of Charles et al., eq. (2), at most 0.2 % above.
+    """epsilon(delta) of ``steps`` steps: never below the exact value of Charles et al., eq. (2), at most 0.2 % above.
 
-    Measured: 0.003 to 0.01 % above over docs/theory.md#table-of-exact-epsilons; at delta 1e-11, with noise multipliers
-    of 0.5 to 10, groups up to 8, rates from 1e-5 and up to 100,000 steps at most 0.02 % (benchmarks/accounting.py).
+    Measured: 0.003 to 0.01 % above the values in docs/theory.md#table-of-exact-epsilons; at most 0.02 % above at delta
+    1e-11, with noise multipliers of 0.5 to 10, groups up to 8, rates from 1e-5 and up to 100,000 steps
+    (benchmarks/accounting.py).
 
     | case                | value |
     |---------------------|-------|
     | noise multiplier 0  | inf   |
-    | delta < 1e-11, or too small for what `steps` steps cut off | InputError |
+    | delta < 1e-11, or too small for what ``steps`` steps cut off | InputError |
     | delta above the run's total variation | 0 |
     """
     check_count("steps", steps)
@@ -49,7 +50,7 @@ def epsilon(event: Event, steps: int, delta: float) -> float:
 
 
 def delta_of(event: Event, steps: int, target_epsilon: float) -> float:
-    """delta(epsilon) of `steps` steps, at most 0.2 % above the exact value, never below it nor below SMALLEST_DELTA."""
+    """delta(epsilon) of ``steps`` steps: at most 0.2 % above the exact value, never below it or SMALLEST_DELTA."""
     check_count("steps", steps)
     if not target_epsilon >= 0.0:
         raise InputError(f"epsilon {target_epsilon} is not a number >= 0")
@@ -65,15 +66,15 @@ def delta_of(event: Event, steps: int, target_epsilon: float) -> float:
 
 
 def epsilon_curve(event: Event, steps: Sequence[int], delta: float) -> list[tuple[int, float]]:
-    """(T, epsilon after T steps) for each T in `steps`. A run that may stop anywhere spends the last, not its own."""
+    """(T, epsilon after T steps) for each T in ``steps``. A run that may stop at any T spends the last epsilon."""
     return [(int(t), epsilon(event, int(t), delta)) for t in steps]
 
 
 def loss_distribution(event: Event, steps: int, delta: float) -> LossPair:
-    """The composed pair, whole, on the grid that resolves epsilon at this delta; attackers are bounded from it too.
+    """The whole composed pair on the grid that resolves epsilon at this delta; it bounds attackers too.
 
     Noise must be positive. The pair dominates the run in both directions for every a > 0 (Zhu, Dong, Wang 2022). It is
-    not tilted, so that epsilon read off it is loose where delta is near the rounding: `epsilon` is the one to ask.
+    not tilted, so an epsilon read off it is loose if delta is near the rounding: use ``epsilon`` instead.
     """
     check_count("steps", steps)
     check_delta(delta, steps)
@@ -86,9 +87,13 @@ def loss_distribution(event: Event, steps: int, delta: float) -> LossPair:
 
 
 def attack_distribution(event: Event, steps: int, delta: float, area: Callable[[LossPair], float]) -> LossPair:
-    """`loss_distribution`, refined further until attackers are bounded within composition.AREA_PRECISION of an area.
+    """``loss_distribution``, refined until it bounds attackers to within composition.AREA_PRECISION of an area.
 
-    area: under the ROC curve of a composed pair (defenses.accounting.ceiling).
+    Args:
+        event: one step; noise must be positive.
+        steps: T.
+        delta: at which epsilon is resolved.
+        area: under the ROC curve of a composed pair (defenses.accounting.ceiling).
     """
     pair = loss_distribution(event, steps, delta)
     assert not isinstance(event, FilteredGaussian)
@@ -97,10 +102,16 @@ def attack_distribution(event: Event, steps: int, delta: float, area: Callable[[
 
 
 def calibrate(event: Event, steps: int, delta: float, target_epsilon: float) -> float:
-    """The noise multiplier that meets target_epsilon: epsilon(result) <= target, within 1e-4 of the least such.
+    """The noise multiplier that meets a target: epsilon(result) <= target, within 1e-4 of the least such multiplier.
 
-    The event's own noise multiplier is ignored. Raises InputError where no noise multiplier between SMALLEST_NOISE and
-    LARGEST_NOISE meets it, or where even SMALLEST_NOISE spends less.
+    Args:
+        event: one step; its own noise multiplier is ignored.
+        steps: T.
+        delta: of the guarantee.
+        target_epsilon: most epsilon that the run may spend.
+
+    Raises:
+        InputError: no noise multiplier up to LARGEST_NOISE meets the target, or even SMALLEST_NOISE spends less.
     """
     if not (math.isfinite(target_epsilon) and target_epsilon > 0.0):
         raise InputError(f"target epsilon {target_epsilon} is not a number above 0")
@@ -114,6 +125,7 @@ def calibrate(event: Event, steps: int, delta: float, target_epsilon: float) -> 
         return math.log(max(spent(log_noise), 1e-12) / target_epsilon)
 
     root = float(optimize.brentq(gap, low, high, xtol=2e-5)) if spent(high) < target_epsilon else high
+    # The root is only that accurate: step up to the safe side.
     while spent(root) > target_epsilon:
         root += 3e-5
     return math.exp(root)
@@ -122,10 +134,11 @@ def calibrate(event: Event, steps: int, delta: float, target_epsilon: float) -> 
 def gaussian_delta(mu: float, epsilon: float) -> float:
     """delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) of N(mu, 1) against N(0, 1).
 
-    Balle and Wang 2018, Theorem 8; the second term in logarithms, so that large epsilons do not overflow.
+    Balle and Wang 2018, Theorem 8.
     """
     if math.isinf(mu):
         return 1.0
+    # In logarithms, so that e^epsilon does not overflow.
     first = float(special.log_ndtr(mu / 2.0 - epsilon / mu))
     second = epsilon + float(special.log_ndtr(-mu / 2.0 - epsilon / mu))
     return math.exp(first) * -math.expm1(min(0.0, second - first))
@@ -153,7 +166,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def check_delta(delta: float, steps: int) -> None:
-    """Raises InputError unless SMALLEST_DELTA <= delta < 1 and delta stands clear of what `steps` steps cut off."""
+    """Raises InputError unless SMALLEST_DELTA <= delta < 1 and delta is well above the mass that steps cut off."""
     if not 0.0 < delta < 1.0:
         raise InputError(f"delta {delta} is outside (0, 1): choose one below 1 / number of users, for example n^-1.1")
     if delta < SMALLEST_DELTA:
@@ -170,7 +183,7 @@ def check_delta(delta: float, steps: int) -> None:
 
 
 def delta_warning(delta: float, units: int) -> str | None:
-    """A line to print beside epsilon when delta exceeds 1 / units; None otherwise. `units` is a public constant."""
+    """A warning to print with epsilon if delta exceeds 1 / units, else None; ``units`` is a public constant."""
     if delta <= 1.0 / units:
         return None
     return f"delta {delta:g} is above 1/{units}: one unit may be published outright; use at most {units**-1.1:.2g}"

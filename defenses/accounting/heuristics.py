@@ -1,6 +1,6 @@
 """How to choose a mechanism before training: compute budgets, noise variances, group and cohort sizes, delta.
 
-None of these is part of a guarantee. Whatever they read of people's data must come from public users, or be charged.
+None of these is part of a guarantee. Any data they read must come from public users, or be charged for.
 """
 
 import statistics
@@ -13,7 +13,7 @@ from heldin.defenses.accounting.events import check_count
 
 @dataclass(frozen=True)
 class BudgetChoice:
-    """A split of a compute budget: records per user and step, expected cohort, and their product."""
+    """A split of a compute budget: records per user and step (``group_size``), and expected ``cohort``."""
 
     group_size: int
     cohort: int
@@ -25,7 +25,7 @@ class BudgetChoice:
 
 
 def public_delta(users: int) -> float:
-    """delta = users^-1.1, with `users` a public constant (Chua et al., section 3)."""
+    """delta = users^-1.1, where ``users`` is a public constant (Chua et al., section 3)."""
     check_count("users", users)
     return float(users**-1.1)
 
@@ -58,7 +58,7 @@ def uls_noise_variance(noise_multiplier: float, clip_norm: float, cohort: float)
 def median_group_size(records_per_user: Sequence[int]) -> int:
     """The median number of records per user, at least 1: the group size for ELS (Charles et al., section 6).
 
-    records_per_user: of public users only, or of a private median that was charged; shape (users,).
+    ``records_per_user`` are those of public users only; a private median must be charged for.
     """
     if not records_per_user:
         raise InputError("the median group size needs the record counts of at least one public user")
@@ -71,14 +71,22 @@ def estimate_and_double(
     budget: int,
     start: BudgetChoice = BudgetChoice(group_size=1, cohort=32),
 ) -> list[BudgetChoice]:
-    """Charles et al., Algorithm 3: from `start`, double G or M, whichever shrinks the noise more, up to the budget.
+    """Charles et al., Algorithm 3: from a start, double G or M, whichever reduces the noise more, up to the budget.
 
-    The noise on the mean is L(G) sigma(M) / M (eq. (6)). Their eq. (11) writes sigma(2M) / sigma(M) for the gain from
-    M, which with sigma of eq. (3) is never below 1 and would never double M; "increasing M decreases sigma" (section 6)
-    holds for sigma / M, and that is what is compared here.
-    lipschitz(G): median norm of a user's mean gradient over G records at the pre-trained model, from public users (or
-    charged). noise_multiplier(M): the calibrated one for cohort M. Returns every choice passed, the last one fits
-    G M >= budget for the first time. Raises InputError where the start already exceeds the budget.
+    The noise on the mean is L(G) sigma(M) / M (eq. (6)).
+
+    Args:
+        lipschitz: G to the median norm of a user's mean gradient over G records at the pre-trained model, from public
+            users (or charged for).
+        noise_multiplier: cohort M to the calibrated noise multiplier.
+        budget: gradients per step.
+        start: first choice.
+
+    Returns:
+        Every choice passed; the last is the first with G M >= budget.
+
+    Raises:
+        InputError: the start already exceeds the budget.
     """
     if start.budget > budget:
         raise InputError(f"the starting point costs {start.budget} gradients per step, over the budget of {budget}")
@@ -86,6 +94,8 @@ def estimate_and_double(
     while trail[-1].budget < budget:
         g, m = trail[-1].group_size, trail[-1].cohort
         shrink_by_group = lipschitz(2 * g) / lipschitz(g)
+        # Eq. (11) has sigma(2M) / sigma(M), which with sigma of eq. (3) is never below 1 and would never double M;
+        # "increasing M decreases sigma" (section 6) holds for sigma / M, which is compared here.
         shrink_by_cohort = noise_multiplier(2 * m) / (2.0 * noise_multiplier(m))
         trail.append(BudgetChoice(2 * g, m) if shrink_by_group < shrink_by_cohort else BudgetChoice(g, 2 * m))
     return trail

@@ -1,8 +1,8 @@
-"""Privacy-loss distributions on a uniform grid: compose them, read epsilon and delta off them.
+"""Privacy-loss distributions on a uniform grid: compose them, and read epsilon and delta off them.
 
-A `LossPmf` is the law of the loss ln(upper/lower) under the upper distribution, every mass moved to the grid so that
-the hockey-stick divergence H_a(upper, lower) = sup_S upper(S) - a lower(S) never falls ("pessimistic" discretisation).
-Everything here keeps that direction: what is dropped becomes infinite loss, never nothing.
+A ``LossPmf`` is the distribution of the loss ln(upper/lower) under the upper distribution, with every mass moved to the
+grid so that the hockey-stick divergence H_a(upper, lower) = sup_S upper(S) - a lower(S) never falls ("pessimistic"
+discretisation). Everything here errs in that direction: mass that is dropped becomes infinite loss.
 """
 
 import math
@@ -27,7 +27,15 @@ def on_grid(lowest: int, count: int, width: float) -> Array:
 
 @dataclass(frozen=True)
 class LossPmf:
-    """Masses of the loss at offset + (lowest + j) * width, j = 0..n-1, plus the mass of infinite loss."""
+    """Masses of the loss at offset + (lowest + j) * width, j = 0..n-1.
+
+    Attributes:
+        width: of the grid, in nats.
+        lowest: index of the lowest loss.
+        masses: shape (n,).
+        infinity: mass of infinite loss.
+        offset: of the grid, in nats.
+    """
 
     width: float
     lowest: int
@@ -47,7 +55,7 @@ class LossPmf:
 
 @dataclass(frozen=True)
 class LossPair:
-    """Both directions of add/remove: the upper distribution of `remove` has the unit in, that of `add` has it out."""
+    """Both directions of add/remove: the upper distribution has the unit in for ``remove``, and out for ``add``."""
 
     remove: LossPmf
     add: LossPmf
@@ -59,23 +67,23 @@ class LossPair:
 
 
 class WindowError(Exception):
-    """The composed grid would not fit; a wider grid (larger width) does."""
+    """The composed grid would have too many points; a larger width needs fewer."""
 
 
 def rounding_mass(steps: int) -> float:
-    """Mass charged for the rounding of a `steps`-fold FFT power.
+    """Mass charged for the rounding of a ``steps``-fold FFT power.
 
-    The transform's error in delta grows like steps * 2^-53; measured against the exact contour integral it stays below
-    0.25 times that (docs/theory.md#rounding-of-composed-losses), so that charging all of it never leaves delta too low.
+    The transform's error in delta grows like steps * 2^-53. Measured against the exact contour integral it stays below
+    0.25 times that (docs/theory.md#rounding-of-composed-losses), so charging all of it never leaves delta too low.
     """
     return steps * 2.0**-53
 
 
 def compose(pmf: LossPmf, steps: int) -> LossPmf:
-    """The loss of `steps` independent runs (the steps-fold convolution), never an underestimate.
+    """The loss of ``steps`` independent runs (the steps-fold convolution), never an underestimate.
 
-    The window holds all but TAIL_MASS by Chernoff's bound; that mass and `rounding_mass(steps)` are added to infinity
-    and negative FFT noise is cut to zero. Raises WindowError when the window would exceed MAX_WINDOW points.
+    The window contains all but TAIL_MASS by Chernoff's bound; that mass and ``rounding_mass(steps)`` are added to
+    infinity, and negative FFT noise is set to zero. Raises WindowError if the window would exceed MAX_WINDOW points.
     """
     if steps == 1:
         return pmf
@@ -85,17 +93,18 @@ def compose(pmf: LossPmf, steps: int) -> LossPmf:
 
 
 def compose_tilted(pmf: LossPmf, steps: int, order: float) -> LossPmf:
-    """The same, exact to a relative rounding near the loss steps * K'(order), K the log-moments; loose elsewhere.
+    """Like ``compose``, but with small relative rounding near the loss steps * K'(order), and loose elsewhere.
 
-    The masses are tilted by e^{order l}, normalised by the mgf e^K, composed and tilted back:
-    P(l) = e^{steps K - order l} Q(l). FFT rounding is absolute in Q, and Q's bulk is where P is tiny. What is charged:
+    K is the log-moment function, and order > 0 is in units of 1 / nats. The masses are tilted by e^{order l},
+    normalised by the mgf e^K, composed and tilted back: P(l) = e^{steps K - order l} Q(l). FFT rounding is absolute in
+    Q, and Q's bulk is where P is tiny. What is charged:
 
-    - to every mass of Q the bound `_tilted_rounding` on its own rounding (measured to hold with a margin of more than
-      100 against sums in extended precision and in integers);
-    - Q's tail above the window, at most TAIL_MASS by Chernoff's bound, where P <= e^{steps K - order l}: to infinity;
-    - everything below the window: a mass of 1 at its first point.
+    - to every mass of Q, the bound ``_tilted_rounding`` on its own rounding (measured to hold with a margin of more
+      than 100 against sums in extended precision and in integers);
+    - to infinity, Q's tail above the window, at most TAIL_MASS by Chernoff's bound, where P <= e^{steps K - order l};
+    - for everything below the window, a mass of 1 at its first point.
 
-    Raises WindowError as `compose`. order > 0, in units of 1 / nats.
+    Raises WindowError like ``compose``.
     """
     losses = pmf.losses
     log_mgf = log_moment(pmf, order)[0]
@@ -123,7 +132,7 @@ def log_moment(pmf: LossPmf, order: float) -> tuple[float, float]:
 
 
 def order_at(pmf: LossPmf, steps: int, epsilon: float) -> float:
-    """The order >= 0 with the least Chernoff bound steps K(order) - order epsilon: steps K'(order) = epsilon."""
+    """The order >= 0 that minimises the Chernoff bound steps K(order) - order epsilon: steps K'(order) = epsilon."""
 
     def excess(log_order: float) -> float:
         return steps * log_moment(pmf, math.exp(log_order))[1] - epsilon
@@ -135,7 +144,7 @@ def order_at(pmf: LossPmf, steps: int, epsilon: float) -> float:
 
 
 def compose_pair(pair: LossPair, steps: int) -> LossPair:
-    """Both directions composed; see `compose`."""
+    """Compose both directions; see ``compose``."""
     return LossPair(compose(pair.remove, steps), compose(pair.add, steps))
 
 
@@ -149,7 +158,7 @@ def delta_at(pmf: LossPmf, epsilon: float) -> float:
 
 
 def deltas_on_grid(pmf: LossPmf) -> Array:
-    """delta at every grid loss, shape (n,), from sums of non-negative terms only: no digit of a small delta cancels.
+    """delta at every grid loss, shape (n,), from sums of non-negative terms, so that no digits of a small delta cancel.
 
     delta_{j-1} - delta_j = (1 - e^-width) C_j, C_j = sum_{i>=j} mass_i e^{-(l_i - l_j)} = mass_j + e^-width C_{j+1}.
     """
@@ -159,11 +168,9 @@ def deltas_on_grid(pmf: LossPmf) -> Array:
 
 
 def epsilon_at(pmf: LossPmf, delta: float) -> float:
-    """Smallest epsilon >= 0 with delta(epsilon) <= delta; inf where the infinite-loss mass alone exceeds delta.
-
-    Between two grid losses delta(epsilon) = infinity + A - e^epsilon B is inverted in closed form, in logarithms
-    relative to the grid point, so that losses beyond 700 do not underflow.
-    """
+    """Smallest epsilon >= 0 with delta(epsilon) <= delta; inf if the mass of infinite loss alone exceeds delta."""
+    # Between two grid losses delta(epsilon) = infinity + A - e^epsilon B is inverted in closed form, in logarithms
+    # relative to the grid point, so that losses above 700 do not underflow.
     if pmf.infinity > delta:
         return math.inf
     deltas = deltas_on_grid(pmf)
@@ -190,7 +197,7 @@ def pair_delta(pair: LossPair, epsilon: float) -> float:
 
 
 def mix(first: LossPmf, second: LossPmf, weight: float) -> LossPmf:
-    """The loss when `first` runs with public probability `weight` and `second` otherwise. Same grid."""
+    """The loss if ``first`` runs with public probability ``weight`` and ``second`` otherwise, both on the same grid."""
     low = min(first.lowest, second.lowest)
     high = max(first.lowest + first.masses.size, second.lowest + second.masses.size)
     masses = np.zeros(high - low)
@@ -219,8 +226,8 @@ def to_dp_accounting(pair: LossPair) -> privacy_loss_distribution.PrivacyLossDis
 def _convolved(masses: Array, steps: int) -> tuple[int, Array, float]:
     """The steps-fold convolution inside its window, by FFT: (first index, masses >= 0, bandwidth).
 
-    What lies outside the window wraps into it, which only adds. bandwidth: the mean of |spectrum|^(steps - 1), at most
-    about the largest composed mass, to which rounding is in proportion.
+    Mass outside the window wraps into it, which only adds. bandwidth is the mean of |spectrum|^(steps - 1), at most
+    about the largest composed mass, to which rounding is proportional.
     """
     low, high = _window(masses, steps)
     size = high - low + 1
@@ -235,10 +242,10 @@ def _convolved(masses: Array, steps: int) -> tuple[int, Array, float]:
 
 
 def _tilted_rounding(steps: int, points: int, largest_exponent: float) -> float:
-    """Error of one mass of a composed tilted pmf of total mass 1, over its bandwidth.
+    """Error of one mass of a composed tilted pmf of total mass 1, divided by its bandwidth.
 
-    A transform of non-negative masses of sum 1 errs by a small multiple of log2(points) 2^-53 at each frequency, the
-    exponentials of the tilt by their exponent times 2^-53, and `steps` factors add their errors up.
+    A transform of non-negative masses of sum 1 has an error of a small multiple of log2(points) 2^-53 at each
+    frequency, the tilt's exponentials one of their exponent times 2^-53, and the errors of ``steps`` factors add up.
     """
     return steps * 2.0**-53 * (8.0 * math.log2(max(points, 2)) + 2.0 * largest_exponent)
 
@@ -258,7 +265,7 @@ def _power(values: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.
 
 
 def _window(masses: Array, steps: int) -> tuple[int, int]:
-    """Index range that holds the steps-fold sum except for TAIL_MASS (half per side), by Chernoff's bound."""
+    """Index range that contains the steps-fold sum except for TAIL_MASS (half per side), by Chernoff's bound."""
     n = masses.size
     index = np.flatnonzero(masses).astype(np.float64)
     weights = masses[masses != 0.0]

@@ -1,8 +1,8 @@
-"""One step of a mixture-of-Gaussians mechanism as a privacy-loss distribution, built by vectorised Newton steps.
+"""One step of a mixture-of-Gaussians mechanism as a privacy-loss distribution, by vectorised Newton iterations.
 
 The pair is P = sum_k w_k N(c_k, s^2) (the unit is in) against Q = N(0, s^2) (it is out); Charles et al., Theorem 1, has
 c = 0..G and w = Binom(G, p). The loss L(x) = ln P/Q = ln sum_k w_k exp(c_k x / s^2 - c_k^2 / (2 s^2)) is increasing
-and convex in x, so that the points where it crosses the grid are found from the right by Newton's method, all at once.
+and convex in x, so Newton's method from the right finds the points where it crosses the grid, all at once.
 """
 
 import math
@@ -13,23 +13,26 @@ from scipy import special, stats
 
 from heldin.defenses.accounting.loss_pmf import Array, LossPair, LossPmf, on_grid
 
-STEP_TAIL = 1e-20  # one-step mass that may be cut: rare atoms and the far tails; it is charged as infinite loss
+STEP_TAIL = 1e-20  # one-step mass that may be cut off (rare atoms, far tails); it is charged as infinite loss
 MAX_CELLS = 2**21
 _NEWTON_STEPS = 100
 _BLOCK = 2**20  # exponents at a time: 8 MiB
 
 
 class GridError(Exception):
-    """The one-step grid would not fit; a wider grid (larger width) does."""
+    """The one-step grid would have too many cells; a larger width needs fewer."""
 
 
 @dataclass(frozen=True)
 class Mixture:
     """sum_k weights_k N(sensitivities_k, deviation^2) against N(0, deviation^2), in units of the clip norm.
 
-    sensitivities, weights: shape (k,), sensitivities >= 0 with at least one positive, weights > 0. `missing` is the
-    mass that the weights leave out: infinite loss in the remove direction, left out of the lower distribution in the
-    add direction. Both can only raise a hockey-stick divergence.
+    Attributes:
+        deviation: of all components, > 0.
+        sensitivities: shape (k,), >= 0, at least one positive.
+        weights: shape (k,), > 0.
+        missing: mass that the weights leave out: infinite loss in the remove direction, left out of the lower
+            distribution in the add direction. Both can only raise a hockey-stick divergence.
     """
 
     deviation: float
@@ -39,7 +42,7 @@ class Mixture:
 
 
 def binomial_mixture(deviation: float, group_size: int, rate: float) -> Mixture:
-    """N(Binom(group_size, rate), deviation^2) of Charles et al., Theorem 1, less the atoms in a tail of STEP_TAIL."""
+    """N(Binom(group_size, rate), deviation^2) of Charles et al., Theorem 1, without atoms in a tail of STEP_TAIL."""
     counts = np.arange(group_size + 1)
     kept = np.append(True, stats.binom.sf(counts[:-1], group_size, rate) > STEP_TAIL)
     weights = np.asarray(stats.binom.pmf(counts, group_size, rate))
@@ -49,20 +52,21 @@ def binomial_mixture(deviation: float, group_size: int, rate: float) -> Mixture:
 
 
 def loss_range(mixture: Mixture) -> tuple[float, float]:
-    """Losses L (low, high) between which all but STEP_TAIL of either distribution lies, in nats."""
+    """Losses (low, high), in nats, between which all but STEP_TAIL of either distribution lies."""
     low, high = _loss(np.array(_cut(mixture)), mixture)[0]
     return float(low), float(high)
 
 
 def mixture_step(mixture: Mixture, width: float, offset: float = 0.0) -> LossPair:
-    """Both directions of one step on the grid of multiples of `width` nats, by pessimistic connect-the-dots.
+    """Both directions of one step on the grid of multiples of ``width`` nats, by pessimistic connect-the-dots.
 
-    offset: of the grid of `remove`; that of `add` is its negative.
+    ``offset`` is that of the grid of ``remove``; the grid of ``add`` has its negative.
 
-    Always holds: for every a > 0 the discretised pair's H_a is at least the true one's, in both directions: the mass of
-    each grid cell is split between the cell's two ends so that its mass under P and under Q is kept (Doroshenko et al.
-    2022, Algorithm 1), and what lies outside the grid moves to the next higher loss or to infinity.
-    Raises GridError when the grid would have more than MAX_CELLS cells.
+    Always holds: for every a > 0 the discretised pair's H_a is at least the true pair's, in both directions. The mass
+    of each grid cell is split between the cell's two ends so that its mass under P and under Q is kept (Doroshenko et
+    al. 2022, Algorithm 1), and mass outside the grid moves to the next higher loss or to infinity.
+
+    Raises GridError if the grid would have more than MAX_CELLS cells.
     """
     low, high = loss_range(mixture)
     first = math.floor((low - offset) / width)
@@ -101,11 +105,9 @@ def _loss_block(x: Array, mixture: Mixture) -> tuple[Array, Array]:
 
 
 def _inverse_loss(targets: Array, mixture: Mixture) -> Array:
-    """x with L(x) = target, shape (n,); -inf where the target is at or below the infimum of L.
-
-    Atom 0 with any one atom k bounds L from below, and so its crossing bounds x from above: the least of these is
-    where Newton starts, and on a convex increasing function the steps then fall monotonically to the root.
-    """
+    """x with L(x) = target, shape (n,); -inf if the target is at or below the infimum of L."""
+    # Atom 0 with any one atom k bounds L from below, so its crossing bounds x from above. Newton's method starts at the
+    # least of these; on a convex increasing function the iterations then decrease monotonically to the root.
     variance = mixture.deviation**2
     at_zero = mixture.sensitivities == 0.0
     floor = math.log(mixture.weights[at_zero].sum()) if at_zero.any() else -math.inf
@@ -129,12 +131,10 @@ def _inverse_loss(targets: Array, mixture: Mixture) -> Array:
 
 
 def _cell_masses(edges: Array, mixture: Mixture) -> tuple[Array, Array]:
-    """Masses of P and of Q below the first edge, between edges and above the last; shapes (edges + 1,).
-
-    Differences of the smaller tail, so that a mass keeps its relative precision on either side of the centre.
-    """
+    """Masses of P and of Q below the first edge, between edges and above the last; shapes (edges + 1,)."""
 
     def masses(shift: float) -> Array:
+        # Differences of the smaller tail keep their relative precision on both sides of the centre.
         z = (edges - shift) / mixture.deviation
         below, above = special.ndtr(z), special.ndtr(-z)
         middle = np.where(z[:-1] > 0.0, above[:-1] - above[1:], below[1:] - below[:-1])
@@ -151,8 +151,8 @@ def _connect(upper: Array, lower: Array, starts: Array, width: float) -> Array:
 
     Cell i spans the losses [starts_i, starts_i + width]. Its upper mass u and lower mass v become b at the high end and
     u - b at the low end with b = (u - e^starts v) / (1 - e^-width), which keeps both (Doroshenko et al., Algorithm 1).
-    A lower mass that underflowed to zero sends all of the cell to its high end.
     """
+    # A lower mass that underflowed to zero sends the whole cell to its high end, which is the safe side.
     with np.errstate(divide="ignore"):
         scaled = np.exp(np.minimum(starts + np.log(lower), np.log(upper)))  # e^starts v, at most u
     high = np.clip((upper - scaled) / -math.expm1(-width), 0.0, upper)
@@ -163,7 +163,7 @@ def _connect(upper: Array, lower: Array, starts: Array, width: float) -> Array:
 
 
 def _cut(mixture: Mixture) -> tuple[float, float]:
-    """x below which Q has mass STEP_TAIL and x above which P has, from outside (P lies to the right of Q)."""
+    """x below which Q has mass STEP_TAIL, and x above which P has (P is to the right of Q), rounded outwards."""
     reach = -mixture.deviation * float(special.ndtri(STEP_TAIL))
     low, high = reach - 1e-9 * reach, reach + float(mixture.sensitivities.max())
     for _ in range(60):

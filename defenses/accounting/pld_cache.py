@@ -1,4 +1,4 @@
-"""A disk cache of one-step privacy-loss distributions. It only saves time: any trouble with it means computing anew."""
+"""A disk cache of one-step privacy-loss distributions. It only saves time: on any problem they are computed again."""
 
 import contextlib
 import hashlib
@@ -19,10 +19,10 @@ _VERSION = 1
 
 
 def cached_pair(parameters: dict[str, str], build: Callable[[], LossPair]) -> LossPair:
-    """The pair stored under these parameters, or else the one that `build` makes, which is then stored.
+    """The pair stored under these parameters, or the result of ``build``, which is then stored.
 
-    A file that is damaged, or whose stored parameters differ, is rebuilt and overwritten. Writing goes to a temporary
-    name and then renames, so that no reader sees half a file. A directory that cannot be written is passed over.
+    A file that is damaged, or whose stored parameters differ, is overwritten. A folder that cannot be written to is
+    ignored.
     """
     key = json.dumps({"version": _VERSION, **parameters}, sort_keys=True)
     path = cache_root() / "pld" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
@@ -61,6 +61,7 @@ def _write(path: Path, key: str, pair: LossPair) -> None:
     for side, pmf in (("remove", pair.remove), ("add", pair.add)):
         arrays[f"{side}_grid"] = np.array([pmf.width, pmf.lowest, pmf.infinity, *([pmf.offset] if pmf.offset else [])])
         arrays[f"{side}_masses"] = pmf.masses
+    # A temporary name and a rename, so that no reader sees half a file.
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:

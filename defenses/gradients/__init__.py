@@ -1,1 +1,1 @@
-"""Exact gradients of units, clipped, at the cost of plain training."""
+"""Exact clipped gradients of units, at about the cost of plain training."""

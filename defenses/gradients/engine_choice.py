@@ -1,4 +1,4 @@
-"""Three exact ways to get the norms and the weighted sum of the units' gradients of one parameter, and which to take.
+"""Three exact ways to compute norms and the weighted sum of the units' gradients of a parameter, and how to choose.
 
 | way | norm | sum | extra time, in multiply-adds | extra memory |
 |---|---|---|---|---|
@@ -22,21 +22,30 @@ from heldin.defenses.gradients.layer_rules import Block, Layout, Product, Rows, 
 MatrixWay = Literal["materialise", "ghost", "stream"]
 Way = MatrixWay | Literal["rows", "total"]  # an embedding that is only looked up; a vector
 
-# Multiply-adds that one float kept for each unit costs in memory traffic (written, read for the norm and for the sum),
-# and how much slower small Gram products run than the large ones; measured by benchmarks/uls_step.py.
+# What one float kept for each unit costs in memory traffic (written, read for the norm and for the sum), in
+# multiply-adds, and how much slower small Gram products are than large ones; measured by benchmarks/uls_step.py.
 TRAFFIC = {"cpu": 30.0, "cuda": 100.0}
 GRAM = 1.5
 
 
 class Workspace:
-    """Memory for kept gradients, used again step after step: on a CPU, fresh pages cost as much as the products."""
+    """Memory for kept gradients, reused from step to step."""
+
+    # On a CPU, fresh pages cost as much time as the products.
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
 
     def take(self, name: str, units: int, size: int, device: torch.device) -> Tensor:
-        """A float32 tensor (units, size) of arbitrary content, valid until the next call with this name."""
-        if device.type != "cpu":  # its allocator keeps pages itself
+        """A float32 tensor of arbitrary content, valid until the next call with this name.
+
+        Args:
+            name: of the parameter.
+            units: first dimension.
+            size: second dimension.
+            device: where it is.
+        """
+        if device.type != "cpu":  # the GPU's allocator reuses memory itself
             return torch.empty(units, size, device=device)
         if name not in self._buffers or self._buffers[name].numel() < units * size:
             self._buffers.pop(name, None)
@@ -51,23 +60,21 @@ class UnitGradients(Protocol):
         """Take in one use."""
 
     def squares(self) -> Tensor:
-        """(U,) squared norms, float64; to be called once, after the last use."""
+        """(U,) squared norms, float64; call it once, after the last use."""
 
     def discard(self, bad: Tensor) -> None:
-        """Set the gradients of the units marked in bad (U,) to zero, whatever they hold; after ``squares``."""
+        """Set the gradients of the units marked in bad (U,) to zero, whatever their values; after ``squares``."""
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum of weight (U,) times gradient, float32, shaped as the parameter; after ``squares``."""
 
 
 class Materialised:
-    """Each unit's gradient is kept, in ``kept`` (U, numel); norm and sum are of those very numbers.
-
-    A tall matrix that is not looked up is kept transposed: products with long rows are faster.
-    """
+    """Each unit's gradient is kept, in ``kept`` (U, numel); norm and sum use exactly these numbers."""
 
     def __init__(self, shape: torch.Size, layout: Layout, kept: Tensor, *, looked_up: bool) -> None:
         self._shape, self._layout, self._kept = shape, layout, kept
+        # A tall matrix that is not looked up is kept transposed: products with long rows are faster.
         self._transposed = len(shape) == 2 and shape[0] > shape[1] and not looked_up
         self._length = shape[0] if self._transposed else shape[-1]
         self._empty = True
@@ -104,7 +111,7 @@ class Materialised:
 
 
 class Deferred:
-    """Inputs and deltas are kept; norms by Gram matrices or unit by unit, the sum by one product over all tokens."""
+    """Inputs and deltas are kept; norms come from Gram matrices or unit by unit, the sum from one product."""
 
     def __init__(self, shape: torch.Size, layout: Layout, *, ghost: bool, device: torch.device) -> None:
         self._shape, self._layout, self.ghost, self._device = shape, layout, ghost, device
@@ -126,7 +133,7 @@ class Deferred:
         return self.squares_and_bounds()[0] if self.ghost else self.exact_squares()
 
     def exact_squares(self, only: Tensor | None = None) -> Tensor:
-        """(U,) squared norms from the gradients themselves, a few units at a time; zero where not in only (U,)."""
+        """(U,) squared norms from the gradients themselves, a few units at a time; zero for units not in only (U,)."""
         squares = torch.zeros(self._layout.units, dtype=torch.float64, device=self._device)
         for piece in self._pieces(self._shape.numel()):
             if only is None or bool(only[piece.first : piece.last].any()):
@@ -134,7 +141,7 @@ class Deferred:
         return squares if only is None else torch.where(only, squares, 0.0)
 
     def squares_and_bounds(self) -> tuple[Tensor, Tensor]:
-        """(U,) squared ghost norms, and the squares of the sums of the tokens' norms, at which rounding is scaled."""
+        """(U,) squared ghost norms, and squares of the sums of the tokens' norms, to which rounding is proportional."""
         squares = torch.zeros(self._layout.units, dtype=torch.float64, device=self._device)
         bounds = torch.zeros_like(squares)
         uses = len(self._products) + len(self._rows)
@@ -145,7 +152,8 @@ class Deferred:
         return squares, bounds
 
     def discard(self, bad: Tensor) -> None:
-        """Set what the bad units' gradients are made of to zero."""
+        """Set the inputs and deltas of the bad units to zero."""
+        # Both factors: zero times infinity would still be NaN.
 
         def cleaned(x: Tensor) -> Tensor:
             return x.masked_fill(bad[self._layout.unit].view(-1, *[1] * (x.dim() - 1)), 0.0)
@@ -158,6 +166,7 @@ class Deferred:
         total = torch.zeros(self._shape, device=self._device)
         of_record = weights[self._layout.unit]
         for left, right in ((p.left, p.right) for p in self._products):
+            # The factors scale the narrower side, which costs less.
             narrow = left if left.shape[-1] < right.shape[-1] else right
             scaled = narrow.float() * of_record.view(-1, *[1] * (narrow.dim() - 1))
             left, right = (scaled, right.float()) if narrow is left else (left.float(), scaled)
@@ -185,7 +194,7 @@ class Deferred:
 
 
 class RowSums:
-    """An embedding that is only looked up: each unit's gradient is kept as the rows that it touched."""
+    """An embedding that is only looked up: each unit's gradient is kept as the rows it touched."""
 
     def __init__(self, shape: torch.Size, layout: Layout, device: torch.device) -> None:
         self._shape, self._layout, self._device = shape, layout, device
@@ -224,15 +233,16 @@ class RowSums:
 def choose_ways(
     matrices: Mapping[str, torch.Size], layout: Layout, positions: int, device: torch.device, budget: int | None
 ) -> dict[str, MatrixWay]:
-    """The fastest way for each weight matrix by the table above, with at most ``budget`` bytes of kept gradients.
+    """The fastest way for each weight matrix by the module's table, with at most ``budget`` bytes of kept gradients.
 
     Args:
         matrices: shape of each matrix that multiplies (M, N).
         layout: of the units.
         positions: L.
         device: where the pass runs.
-        budget: bytes; None for half of the free memory of a GPU, a quarter of the memory of the machine otherwise.
+        budget: in bytes; None: half of a GPU's free memory, otherwise a quarter of the machine's memory.
     """
+    # Greedy: memory goes first to the matrix where a kept float saves the most time.
     left = default_budget(device) if budget is None else budget
     traffic = TRAFFIC.get(device.type, TRAFFIC["cpu"])
     tokens = sum(b.units * b.rows for b in layout.blocks) * positions
@@ -254,7 +264,16 @@ def choose_ways(
 def hold(
     name: str, parameter: torch.nn.Parameter, way: Way, layout: Layout, workspace: Workspace, *, looked_up: bool
 ) -> UnitGradients:
-    """What gathers the units' gradients of a parameter in this way; looked_up: an embedding uses it too."""
+    """The collector of the units' gradients of a parameter.
+
+    Args:
+        name: of the parameter.
+        parameter: the parameter.
+        way: how to hold its gradients.
+        layout: of the units.
+        workspace: memory for kept gradients.
+        looked_up: whether an embedding uses the parameter too.
+    """
     shape, device = parameter.shape, parameter.device
     match way:
         case "rows":
@@ -267,7 +286,7 @@ def hold(
 
 
 def in_words(engine: str, ways: Mapping[str, Way]) -> str:
-    """The engine, and under "auto" how many weight matrices went which way."""
+    """The engine; for "auto", how many weight matrices went each way."""
     taken = list(ways.values())
     counts = [f"{way} {taken.count(way)}" for way in get_args(MatrixWay) if way in taken]
     return f"auto: {', '.join(counts) or 'no'} weight matrices" if engine == "auto" else engine
@@ -287,7 +306,7 @@ def _squares(dense: Tensor) -> Tensor:
 
 
 def _multiply_into(out: Tensor, left: Tensor, right: Tensor, *, keep: bool) -> None:
-    """Out (U, M, N) float32 becomes left^T right, left (U, T, M), right (U, T, N); added to it where keep."""
+    """Set out (U, M, N), float32, to left^T right, or add it if keep; left (U, T, M), right (U, T, N)."""
     if left.is_cuda and left.dtype == right.dtype != torch.float32:
         product = torch.bmm(left.mT, right, out_dtype=torch.float32)
         _ = out.add_(product) if keep else out.copy_(product)

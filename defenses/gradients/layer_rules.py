@@ -1,9 +1,10 @@
-"""What one layer's use in a pass adds to the gradient of each unit, layer type by layer type.
+"""What each use of a layer in a pass adds to the gradient of each unit, by layer type.
 
-A linear layer that maps a to y adds, for a unit, the sum over its tokens of (dl/dy)^T a; an embedding adds dl/dy to the
-rows that were looked up; a bias or a norm's scale adds a sum over tokens. All of it follows from what the layer read
-(kept by a forward hook) and dl/dy (Goodfellow 2015; book-keeping of Bu et al. 2023, "Differentially Private
-Optimization on Large Model at Small Cost", Algorithm 1), so one forward and one backward pass over all units suffice.
+A linear layer that maps a to y adds to a unit's gradient the sum over its tokens of (dl/dy)^T a; an embedding adds
+dl/dy to the rows that were looked up; a bias or a norm's scale adds a sum over tokens. All of this follows from the
+layer's input (kept by a forward hook) and dl/dy (Goodfellow 2015; book-keeping of Bu et al. 2023, "Differentially
+Private Optimization on Large Model at Small Cost", Algorithm 1), so one forward and one backward pass over all units
+suffice.
 
 Axes: B records of the batch, U units, T tokens of one unit (its records x positions), M x N a weight, V rows of an
 embedding, d its width, ``...`` any positions.
@@ -19,11 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-PIECE = 2**22  # floats that are held at a time where they need not be kept
+PIECE = 2**22  # floats in memory at a time, for values that need not be kept
 
 
 class NoRule(Exception):
-    """A layer was used in a way that no rule here covers; the message names the layer and the way."""
+    """No rule covers the way in which a layer was used; the message names both."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,14 @@ class Total:
 
 @dataclass(frozen=True)
 class Block:
-    """Units ``first`` to ``last`` (exclusive) of ``rows`` records each, in the batch from record ``start`` on."""
+    """A run of units with equally many records.
+
+    Attributes:
+        start: first record of the run in the batch.
+        rows: records per unit.
+        first: first unit.
+        last: end of the units (exclusive).
+    """
 
     start: int
     rows: int
@@ -60,7 +68,7 @@ class Block:
 
     @property
     def units(self) -> int:
-        """How many units."""
+        """Number of units."""
         return self.last - self.first
 
     def tokens(self, x: Tensor) -> Tensor:
@@ -68,7 +76,7 @@ class Block:
         return x[self.start : self.start + self.units * self.rows].reshape(self.units, -1, x.shape[-1])
 
     def pieces(self, floats_per_unit: int) -> Iterator["Block"]:
-        """The block cut so that no piece needs more than ``PIECE`` floats, one unit at least."""
+        """The block in pieces that need at most ``PIECE`` floats each, but have at least one unit."""
         size = max(1, PIECE // max(1, floats_per_unit))
         for first in range(self.first, self.last, size):
             start = self.start + (first - self.first) * self.rows
@@ -77,12 +85,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Layout:
-    """The records in an order in which each unit is contiguous and units of equally many records are neighbours.
+    """An order of the records in which each unit is contiguous and units with equally many records are adjacent.
 
     Attributes:
         order: (B,) the caller's row of each record.
-        unit: (B,) the unit of each record, 0, 1, ..., not the caller's numbers.
-        present: (U,) the caller's number of each unit; units without records are not among them.
+        unit: (B,) the unit of each record, numbered 0, 1, ... in this order, not by the caller's numbers.
+        present: (U,) the caller's number of each unit; units without records are left out.
         blocks: the runs of units with equally many records.
     """
 
@@ -93,7 +101,7 @@ class Layout:
 
     @property
     def units(self) -> int:
-        """U, units without records left out."""
+        """U, without units that have no records."""
         return len(self.present)
 
 
@@ -120,12 +128,12 @@ Uses = Iterator[tuple[str, Use]]
 
 @dataclass(frozen=True)
 class LayerRule:
-    """How one layer type is read.
+    """How the gradients of one layer type are found.
 
     Attributes:
-        read: (layer, arguments, keyword arguments) -> what ``uses`` needs of the forward pass.
+        read: (layer, arguments, keyword arguments) -> what ``uses`` needs from the forward pass.
         uses: (layer, what was read, dl/dy) -> (parameter name in the layer, its use).
-        weight: "product" or "rows", by what ``uses`` yields for ``weight``; "total" where there is no matrix.
+        weight: "product" or "rows", depending on what ``uses`` yields for ``weight``; "total" if there is no matrix.
     """
 
     read: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], Tensor]
@@ -134,7 +142,8 @@ class LayerRule:
 
 
 def rule_of(layer: nn.Module) -> LayerRule | None:
-    """The rule for a layer's own parameters, or None. A subclass with a forward of its own has no rule by descent."""
+    """The rule for a layer's own parameters, or None."""
+    # By the forward function, not by class: a subclass with its own forward does not inherit the rule.
     forward = type(layer).forward
     if forward is nn.Linear.forward:
         return LayerRule(_first, _linear, "product")
@@ -161,11 +170,7 @@ def watch(
     anchor: Tensor,
     found: Callable[[nn.Parameter, Use], None],
 ) -> torch.utils.hooks.RemovableHandle:
-    """Have every use of the layer's trainable parameters reported to ``found`` during the backward pass.
-
-    Inputs are kept in autograd's own graph, so that gradient checkpointing drops and recomputes them as it does any
-    other activation. Position embeddings that were looked up once for all records are spread over the records first:
-    otherwise their gradient arrives summed over the batch, and no unit's norm could be told.
+    """Report every use of the layer's trainable parameters to ``found`` during the backward pass.
 
     Args:
         layer: the layer.
@@ -174,10 +179,10 @@ def watch(
         records: B.
         positions: L.
         anchor: a scalar that requires a gradient, so that the graph begins at the first trainable layer.
-        found: told (parameter, use); parameters are recorded as trainable at the time of this call.
+        found: called with (parameter, use) for parameters that are trainable now.
 
     Raises:
-        NoRule: during the forward pass, where the output's first dimension is not the records.
+        NoRule: during the forward pass, if the output's first dimension is not the records.
     """
     trainable = {key: p for key, p in layer.named_parameters(recurse=False) if p.requires_grad}
 
@@ -193,6 +198,8 @@ def watch(
 
     def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
         read = rule.read(layer, args, kwargs).detach()
+        # Position embeddings that were looked up once for all records are expanded to the records: otherwise their
+        # gradient arrives summed over the batch, and no unit's norm can be known.
         if rule.weight == "rows" and output.dim() == 3 and output.shape[0] == 1 != records:
             output, read = output.expand(records, -1, -1), read.expand(records, -1)
         folded = output.dim() == 2 and output.shape[0] == records * positions  # as OPT's feed-forward layers
@@ -201,6 +208,8 @@ def watch(
             raise NoRule(f"layer '{name}' gives a tensor of shape {shape}, whose first dimension is not the records")
         if read.is_floating_point():
             read = read.to(output.dtype)  # under autocast: what the layer multiplied
+        # The input is kept in autograd's graph, so that gradient checkpointing drops and recomputes it like any other
+        # activation.
         tapped: Tensor = _Tap.apply(output, anchor, read, arrived)  # type: ignore[no-untyped-call]
         return tapped
 
@@ -208,7 +217,7 @@ def watch(
 
 
 class _Tap(torch.autograd.Function):
-    """The identity, which reports what it kept and the gradient that comes back."""
+    """The identity; in the backward pass it reports what it kept, and the gradient."""
 
     @staticmethod
     def forward(
@@ -250,7 +259,7 @@ def _conv1d(layer: nn.Module, read: Tensor, delta: Tensor) -> Uses:
 
 
 def _embedding(layer: nn.Embedding, read: Tensor, delta: Tensor) -> Uses:
-    if layer.padding_idx is not None:  # as torch: that row is never trained by a look-up
+    if layer.padding_idx is not None:  # as in torch, a look-up never trains that row
         delta = torch.where((read == layer.padding_idx).unsqueeze(-1), 0.0, delta)
     yield "weight", Rows(read, delta)
 
@@ -275,10 +284,8 @@ _RMS_NORMS: dict[type[nn.Module], bool] = {}
 
 
 def _is_rms_norm(layer: nn.Module) -> bool:
-    """Whether the layer computes w * x / rms(x), or (1 + w) as Gemma does: tried out once a type, not told by its name.
-
-    The models of transformers each bring a class of their own for it.
-    """
+    """Whether the layer computes w * x / rms(x), or (1 + w) instead of w as in Gemma."""
+    # Each model of transformers has its own class for it, so each type is tried once rather than known by name.
     weight = getattr(layer, "weight", None)
     if not type(layer).__name__.endswith("RMSNorm") or not isinstance(weight, nn.Parameter) or weight.dim() != 1:
         return False

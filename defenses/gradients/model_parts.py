@@ -1,4 +1,4 @@
-"""A model taken apart for per-unit gradients: its layers with trainable parameters, and the loss of each unit."""
+"""A model's parts for per-unit gradients: its layers with trainable parameters, and the loss of each unit."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,7 +16,14 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Parts:
-    """A model in one walk: all its modules, those with trainable parameters of their own, and these parameters."""
+    """The parts of a model.
+
+    Attributes:
+        model: the model.
+        modules: all its modules.
+        layers: (name, module, rule) of modules with trainable parameters of their own; rule None: there is none.
+        trainable: trainable parameters by name, tied ones once.
+    """
 
     model: nn.Module
     modules: tuple[nn.Module, ...]
@@ -25,7 +32,7 @@ class Parts:
 
 
 def take_apart(model: nn.Module) -> Parts:
-    """Walk the model once. Raises InputError for a batch norm, or where nothing is trainable."""
+    """The parts of a model. Raises InputError for a batch norm, or if nothing is trainable."""
     named = list(model.named_modules())
     trainable: dict[str, nn.Parameter] = {}
     layers = []
@@ -48,7 +55,14 @@ def take_apart(model: nn.Module) -> Parts:
 
 
 def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Layout) -> Tensor:
-    """(U,) losses; no unit's depends on another's records or padding."""
+    """Losses of the units, shape (U,); none depends on another unit's records or padding.
+
+    Args:
+        model: causal language model.
+        inputs: token ids, (B, L).
+        targets: token ids, (B, L), ``IGNORED`` if there is no target.
+        layout: which unit each record belongs to.
+    """
     logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
     losses: Tensor = _TokenLosses.apply(logits, targets)  # type: ignore[no-untyped-call]  # (B, L)
     records = losses.sum(1) / (targets != IGNORED).sum(1).clamp_min(1)
@@ -57,11 +71,7 @@ def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Layou
 
 
 class _TokenLosses(torch.autograd.Function):
-    """Cross entropy of each token (B, L), zero at ignored targets, from logits (B, L, V).
-
-    As F.cross_entropy, but with the gradient formed in the memory of the log-probabilities: of all tensors of a step,
-    those over the vocabulary are the largest. For one backward pass only.
-    """
+    """Cross entropy of each token (B, L), zero at ignored targets, from logits (B, L, V); for one backward pass."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
@@ -76,15 +86,18 @@ class _TokenLosses(torch.autograd.Function):
     def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None]:
         scores, index, kept = ctx.saved_tensors
         scale = torch.where(kept, delta, 0.0).unsqueeze(-1)
+        # In the memory of the log-probabilities, unlike ``F.cross_entropy``: tensors over the vocabulary are the
+        # largest of a step.
         gradient = scores.exp_().mul_(scale).scatter_add_(-1, index, -scale)
         return gradient.to(ctx.dtype), None
 
 
 @contextlib.contextmanager
 def evaluating(parts: Parts) -> Iterator[bool]:
-    """The model as in evaluation, but for gradient checkpointing, which needs training mode; yields: dropout was on."""
+    """Put the model into evaluation mode, except for gradient checkpointing; yields whether dropout was on."""
     before = [m for m in parts.modules if m.training]
     checkpointed = [m for m in before if getattr(m, "gradient_checkpointing", False)]
+    # transformers checkpoints activations only in training mode, so its modules stay there and must have no dropout.
     for module in checkpointed:
         if (dropped := _dropout(module)) is not None:
             raise InputError(
@@ -104,7 +117,7 @@ def evaluating(parts: Parts) -> Iterator[bool]:
 
 
 def _dropout(module: nn.Module) -> str | None:
-    """The module's own positive dropout probability, as 'name value', or None."""
+    """The module's own positive dropout probability as "name value", or None."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return f"dropout {module.p}" if module.p > 0 else None
     own = ((key, value) for key, value in vars(module).items() if "drop" in key and isinstance(value, float))
@@ -113,7 +126,7 @@ def _dropout(module: nn.Module) -> str | None:
 
 @contextlib.contextmanager
 def without_gradients(trainable: dict[str, nn.Parameter]) -> Iterator[None]:
-    """Autograd leaves these parameters alone."""
+    """Keep autograd from computing gradients of these parameters."""
     try:
         for parameter in trainable.values():
             parameter.requires_grad_(False)

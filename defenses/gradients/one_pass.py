@@ -22,7 +22,15 @@ def one_pass(
 ) -> tuple[dict[str, UnitGradients], Tensor]:
     """Each parameter's gradients of all units, and the losses (U,).
 
-    Autograd's own gradients of the parameters are off: the pass back brings the deltas only.
+    Args:
+        parts: of the model.
+        inputs: token ids, (B, L).
+        targets: token ids, (B, L).
+        layout: which unit each record belongs to.
+        ways: how the gradients of each parameter are held.
+
+    Raises:
+        NoRule: a layer, or the way it is used, has no rule.
     """
     workspace = _WORKSPACES.setdefault(parts.model, Workspace())
     looked_up = {id(layer.weight) for _, layer, rule in parts.layers if rule is not None and rule.weight == "rows"}
@@ -43,6 +51,7 @@ def one_pass(
             if rule is None:
                 raise NoRule(f"layer '{name}' ({type(layer).__name__}) has no rule")
             handles.append(watch(layer, rule, name, records, positions, anchor, found))
+        # Autograd's own parameter gradients are off: the backward pass is only for the deltas.
         with without_gradients(parts.trainable), torch.enable_grad():
             losses = unit_losses(parts.model, inputs, targets, layout)
             torch.autograd.backward(losses.sum())
@@ -53,7 +62,15 @@ def one_pass(
 
 
 def ways_of(parts: Parts, layout: Layout, positions: int, engine: Engine, budget: int | None) -> dict[str, Way]:
-    """How each parameter's gradients are held: "rows" where it is only looked up, "total" where it is a vector."""
+    """How each parameter's gradients are held: "rows" if it is only looked up, "total" if it is a vector.
+
+    Args:
+        parts: of the model.
+        layout: of the units.
+        positions: L.
+        engine: "auto" chooses for each matrix; any other is used for all.
+        budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
+    """
     kinds: dict[int, set[str]] = {}
     for _, layer, rule in parts.layers:
         for key, parameter in layer._parameters.items():
@@ -71,5 +88,5 @@ def ways_of(parts: Parts, layout: Layout, positions: int, engine: Engine, budget
 
 
 def release_workspace(model: nn.Module) -> None:
-    """Give back the memory that kept gradients of this model took; a later call takes it anew."""
+    """Free the memory of this model's kept gradients; a later call allocates it again."""
     _WORKSPACES.pop(model, None)

@@ -1,19 +1,19 @@
-"""The sum of the clipped gradients of the privacy units of a batch: what DP training releases, before its noise.
+"""The sum of the clipped gradients of a batch's privacy units: what DP training releases, before noise.
 
-What always holds of ``clipped_gradient_sum``:
+What always holds for ``clipped_gradient_sum``:
 
 * a unit's loss is the mean over its own records of the record's mean loss over its own tokens, and its gradient is that
   loss's full gradient: every trainable tensor, a tied one once, as the sum of its uses, position embeddings included;
-* a unit's norm and contribution do not depend on who else is in the batch, on padding or on the order of the records,
-  but for rounding; the contribution's norm is at most the clip norm (to 1e-4 of it);
-* the norm is of the numbers that are summed: float32 gradients, whatever the precision of the pass;
-* sums over batches of whole units add up to the sum over all; a unit must never be split.
+* apart from rounding, a unit's norm and contribution do not depend on the other units of the batch, on padding or on
+  the order of the records; the contribution's norm is at most the clip norm (to 1e-4 of it);
+* the norm is that of the numbers that are summed: float32 gradients, whatever the precision of the pass;
+* sums over batches of whole units add up to the sum over all units; a unit must never be split.
 
 | unit | contribution |
 |---|---|
 | without records, or without any target | zero, loss 0 |
 | with a loss, gradient or squared norm that is not finite | zero, by masking; marked in ``masked`` |
-| of gradient zero, or below 1e-12 | itself if flat, zero if normalised |
+| whose gradient is zero, or below 1e-12 | itself if flat, zero if normalised |
 
 Clipping: Abadi et al. 2016 (flat), De et al. 2022, "Unlocking High-Accuracy Differentially Private Image Classification
 through Scale", section 3 (normalised); units of several records: Charles et al. 2024, Algorithm 2.
@@ -36,9 +36,9 @@ from heldin.defenses.gradients.rule_check import plain_gradient, why_not_rules
 ClipKind = Literal["flat", "normalised"]
 
 
-ZERO = 1e-12  # norms below it count as zero: squares of their parts may have been lost to underflow
+ZERO = 1e-12  # smaller norms count as zero: squares of their parts may have been lost to underflow
 # A ghost norm's square is off by about 4 * 2^-24 of the square of the summed norms of its tokens; below this share of
-# it, the norm may be off by 1e-4 and is taken again from the gradient itself.
+# it, the norm may be off by 1e-4 and is computed again from the gradient itself.
 CANCELLATION = 1.2e-3
 
 
@@ -47,8 +47,8 @@ class Units:
     """One micro-batch of whole units.
 
     Attributes:
-        inputs: (B, L) token ids, a record a row, padded on the right.
-        targets: (B, L) token ids, -100 where there is no target.
+        inputs: (B, L) token ids, one record per row, padded on the right.
+        targets: (B, L) token ids, -100 if there is no target.
         unit: (B,) unit number 0..U-1 of each row, in any order.
         units: U.
     """
@@ -80,7 +80,7 @@ class ClippedSum:
         losses: (U,) losses, float32.
         masked: (U,) which units were not finite and contribute zero.
         engine: how it was computed.
-        notice: what the person should know, such as why a slower engine was taken; None if nothing.
+        notice: what the user should know, such as why a slower engine was used; None if nothing.
     """
 
     gradients: dict[str, Tensor]
@@ -100,23 +100,23 @@ def clipped_gradient_sum(
     engine: Engine = "auto",
     memory_budget: int | None = None,
 ) -> ClippedSum:
-    """The sum over units of the unit's clipped gradient; the guarantees are those of this module's docstring.
+    """The sum of the units' clipped gradients, with the guarantees of the module docstring.
 
-    One forward and one backward pass over all records. The model runs as in evaluation, so without dropout; autocast
-    is the caller's. Parameters that require no gradient are left out, of the norm too; no ``.grad`` is touched.
+    One forward and one backward pass over all records. The model runs in evaluation mode, so without dropout; autocast
+    is left to the caller. Parameters that require no gradient are ignored, in the norm too; no ``.grad`` is changed.
 
     Args:
         model: a causal language model: model(input_ids=, use_cache=False).logits is (B, L, V).
         units: the records.
         clip_norm: C; ``math.inf`` for no clipping.
         clip_kind: "flat": the gradient times min(1, C / norm); "normalised": times C / norm.
-        engine: "auto": per weight matrix the fastest of the ways of ``engine_choice``; "materialise", "ghost": that
-            one for all; "loop": a backward pass per unit. A model with a trainable parameter that has no rule, or on
-            which the rules fail their check against plain autograd, takes the loop and says so in ``notice``.
-        memory_budget: bytes that kept gradients may take under "auto".
+        engine: "auto": for each weight matrix the fastest way of ``engine_choice``; "materialise", "ghost": that way
+            for all; "loop": one backward pass per unit. If a trainable parameter has no rule, or the rules fail their
+            check against plain autograd, the loop is used and ``notice`` says so.
+        memory_budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
 
     Raises:
-        InputError: a clip norm that is not positive, no trainable parameter, or a model that mixes records.
+        InputError: the clip norm is not positive, nothing is trainable, or the model mixes records.
     """
     if not clip_norm > 0 or (clip_kind == "normalised" and math.isinf(clip_norm)):
         raise InputError(f"clip norm is {clip_norm}: it must be positive, and finite where gradients are normalised")
@@ -149,7 +149,6 @@ def clipped_gradient_sum(
 
 
 Found = tuple[dict[str, Tensor], Tensor, Tensor, Tensor]  # sums, norms (U,), losses (U,), masked (U,)
-# sums, norms (U,), losses (U,), masked (U,)
 
 
 def _clip(gradients: dict[str, UnitGradients], losses: Tensor, clip_norm: float, clip_kind: ClipKind) -> Found:
@@ -170,13 +169,20 @@ def _clip(gradients: dict[str, UnitGradients], losses: Tensor, clip_norm: float,
     masked = ~(torch.isfinite(norms.float()) & torch.isfinite(losses))
     if bool(masked.any()):
         for gradient in gradients.values():
-            gradient.discard(masked)
+            gradient.discard(masked)  # a weight of zero would not do: zero times NaN is NaN
     weights = clip_factors(norms, masked, clip_norm, clip_kind)
     return {name: g.weighted_sum(weights) for name, g in gradients.items()}, norms.float(), losses, masked
 
 
 def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float, clip_kind: ClipKind) -> Tensor:
-    """(U,) float32 factors from float64 norms; zero where masked."""
+    """Factors by which gradients are multiplied, (U,), float32.
+
+    Args:
+        norms: (U,), float64.
+        masked: (U,), units whose factor is zero.
+        clip_norm: C.
+        clip_kind: "flat" or "normalised".
+    """
     match clip_kind:
         case "flat":
             factors = (clip_norm / norms).clamp_max(1.0)
@@ -205,7 +211,7 @@ def _loop(
 
 
 def _spread(values: Tensor, layout: Layout, units: int) -> Tensor:
-    """Values (U,) of the units present, at the caller's unit numbers; zero for units without records."""
+    """Values (U,) of the present units at the caller's unit numbers; zero for units without records."""
     out = torch.zeros(units, dtype=values.dtype, device=values.device)
     out[layout.present] = values
     return out

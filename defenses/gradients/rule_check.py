@@ -1,4 +1,4 @@
-"""Plain autograd for one unit at a time, and the check of the layer rules against it on a model's first batch."""
+"""Plain autograd for one unit at a time, and a check of the layer rules against it on a model's first batch."""
 
 import math
 import weakref
@@ -17,7 +17,8 @@ _CHECKED: "weakref.WeakKeyDictionary[nn.Module, dict[object, str | None]]" = wea
 
 
 def plain_gradient(parts: Parts, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Loss and float32 gradients of one unit, by autograd alone."""
+    """Loss and float32 gradients of one unit, by plain autograd."""
+    # Without the padding that other units cause.
     asked = (targets != IGNORED).any(0).nonzero()
     longest = int(asked.max()) + 1 if len(asked) else 1
     one = lay_out(torch.zeros(len(inputs), dtype=torch.long, device=inputs.device), 1)
@@ -38,15 +39,13 @@ def plain_gradient(parts: Parts, inputs: Tensor, targets: Tensor) -> tuple[Tenso
 
 
 def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
-    """Why the one-pass engines cannot be used on this model, or None; found out once for each set of parameters.
+    """Why the one-pass engines cannot be used on this model, or None; checked once for each set of parameters.
 
-    The rules are tried on two records, of which the first is given weight one and the second zero: the result must be
-    plain autograd's gradient of the first record alone. That catches what no rule can see: a parameter that is used
-    outside its layer, a layer that is used in another way than its type says, and records that influence each other.
-
-    Raises:
-        InputError: a record's loss depends on the other records of its batch.
+    Raises InputError if a record's loss depends on the other records of its batch.
     """
+    # The rules are tried on two records, the first with weight one and the second with zero: the result must be plain
+    # autograd's gradient of the first record. That catches what no rule can see: a parameter that is used outside its
+    # layer, a layer that is not used as its type suggests, and records that influence each other.
     autocast = torch.is_autocast_enabled(inputs.device.type)
     checkpointed = any(getattr(m, "gradient_checkpointing", False) for m in parts.modules)
     key = (tuple((name, id(p)) for name, p in parts.trainable.items()), autocast, checkpointed)
@@ -60,9 +59,9 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
         return "this batch has no record with a finite gradient that is not zero, to try the rules on"
     half = autocast or any(p.dtype != torch.float32 for p in parts.trainable.values())
     pair = lay_out(torch.arange(2, device=inputs.device), 2)
-    other = torch.where(inputs == inputs.flip(0), (inputs == 0).long(), inputs.flip(0))  # differs somewhere, at least
+    other = torch.where(inputs == inputs.flip(0), (inputs == 0).long(), inputs.flip(0))  # differs at every position
     both, answers = torch.stack([inputs, other]), torch.stack([targets, targets])
-    with torch.enable_grad():  # reentrant checkpointing warns without
+    with torch.enable_grad():  # without it, reentrant checkpointing warns
         beside = unit_losses(parts.model, both, answers, pair)[0].detach()
     if abs(float(beside - loss)) > (3e-2 if half else 1e-3) * max(1.0, abs(float(loss))):
         raise InputError("the model mixes the records of a batch, so that no user has a gradient of their own")
@@ -75,7 +74,7 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
             known[key] = _difference(expected, {n: g.weighted_sum(first) for n, g in gradients.items()}, half=half)
     except torch.OutOfMemoryError:
         raise
-    except (NoRule, RuntimeError) as error:  # autograd's own, such as of a layer that writes into another's output
+    except (NoRule, RuntimeError) as error:  # from autograd, for instance if a layer writes into another's output
         known[key] = str(error).splitlines()[0]
     return known[key]
 

@@ -1,1 +1,1 @@
-"""Defenses that choose what is trained on."""
+"""Defenses that choose the records for training."""

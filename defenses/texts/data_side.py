@@ -1,7 +1,7 @@
 """Heuristic defenses on the data side: fewer copies of a text, fewer records of a user. None is a DP guarantee.
 
-They act on training records after the set-asides, compose in the order given, say what they removed, and declare what
-they look at (docs/theory.md#rules-of-the-data). Kandpal et al. (2024), section 4.2.
+They act on training records after the set-asides, in the order given, report what they removed, and declare what they
+look at (docs/theory.md#rules-of-the-data). Kandpal et al. (2024), section 4.2.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from heldin.defenses.texts.selection import select_records
 
 
 class Deduplicate(Choice):
-    """Keep the first of every set of texts that are alike."""
+    """Keep the first of every set of similar texts."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -35,7 +35,7 @@ CapSelection: TypeAlias = Literal["random", "longest", "shortest", "highest_perp
 
 
 class Cap(Choice):
-    """Train on at most so many records of a user."""
+    """Train on a limited number of records per user."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -51,7 +51,14 @@ DataDefense: TypeAlias = Annotated[Deduplicate | Cap, Field(discriminator="kind"
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What a data-side defense sees of a record; ``row`` is where it stands."""
+    """What a data-side defense sees of a record.
+
+    Attributes:
+        row: row number in the corpus.
+        user: who wrote the text.
+        id: unique id.
+        text: the text.
+    """
 
     row: int
     user: str
@@ -61,7 +68,14 @@ class TrainingRecord:
 
 @dataclass(frozen=True)
 class Removal:
-    """What a step removed: records, and users who lost some."""
+    """What a step removed.
+
+    Attributes:
+        name: of the step.
+        before: records before the step.
+        removed: records that it removed.
+        users: users who lost records.
+    """
 
     name: str
     before: int
@@ -73,7 +87,8 @@ Measure = Callable[[Sequence[str]], Sequence[float]]
 
 
 def declared(defense: DataDefense) -> DataStep:
-    """What the step looks at. A cap refills from what is left of the user, so it is not record-local."""
+    """What the step looks at."""
+    # A cap keeps another record of the user in place of a missing one, so it is not record-local.
     match defense:
         case Deduplicate(scope=scope):
             return DataStep(name=named(defense), user_local=scope == "user", record_local=False)
@@ -104,14 +119,14 @@ def apply_defenses(
     losses: Measure,
     seed: int,
 ) -> tuple[list[TrainingRecord], list[Removal]]:
-    """The records that are left, in their order, and what each step removed.
+    """The remaining records, in order, and what each step removed.
 
     Args:
-        defenses: in order.
-        records: users' records next to each other.
-        lengths: tokens of texts, for caps that rank by length.
-        losses: mean token loss of texts under the base model, for caps that rank by perplexity.
-        seed: of random caps; public.
+        defenses: steps, in order.
+        records: of all users; the records of a user are adjacent.
+        lengths: texts to numbers of tokens, for caps that rank by length.
+        losses: texts to mean token losses under the base model, for caps that rank by perplexity.
+        seed: public seed of random caps.
     """
     left, removals = list(records), []
     for defense in defenses:
@@ -130,7 +145,7 @@ def apply_defenses(
 
 
 def shingles(text: str, ngram: int) -> list[str]:
-    """The word n-grams of a text; the whole text where it has fewer words."""
+    """The word n-grams of a text; the whole text if it has fewer words."""
     words = text.split()
     return [" ".join(words[i : i + ngram]) for i in range(max(1, len(words) - ngram + 1))]
 
@@ -159,28 +174,29 @@ def _capped(
     defense: Cap, records: Sequence[TrainingRecord], lengths: Measure, losses: Measure, seed: int
 ) -> list[TrainingRecord]:
     kept = []
-    for user, its in by_user(records).items():
-        if len(its) <= defense.records:
-            kept += its
+    for user, own in by_user(records).items():
+        if len(own) <= defense.records:
+            kept += own
             continue
-        texts = [record.text for record in its]
+        texts = [record.text for record in own]
         perplexity = defense.selection in ("highest_perplexity", "lowest_perplexity")
         ranked = defense.selection in ("longest", "shortest")
         chosen = select_records(
             defense.selection,
             defense.records,
-            ids=[record.id for record in its],
-            lengths=[int(n) for n in lengths(texts)] if ranked else [0] * len(its),
+            ids=[record.id for record in own],
+            # Lengths and losses take a tokenizer or a model, so they are computed only for the rules that rank by them.
+            lengths=[int(n) for n in lengths(texts)] if ranked else [0] * len(own),
             key=seed_key(seed),
             purpose=f"cap of {user}",
             losses=losses(texts) if perplexity else None,
         )
-        kept += [its[i] for i in chosen[: defense.records]]
+        kept += [own[i] for i in chosen[: defense.records]]
     return kept
 
 
 def by_user(records: Iterable[TrainingRecord]) -> Mapping[str, list[TrainingRecord]]:
-    """Records by user, both in the order they come."""
+    """Records by user, both in the order given."""
     found: dict[str, list[TrainingRecord]] = {}
     for record in records:
         found.setdefault(record.user, []).append(record)

@@ -1,12 +1,11 @@
-"""Near-duplicates in the order that texts come: MinHash sketches by rensa, and an index whose memory stays small.
+"""Near-duplicates in the order of the texts: MinHash sketches by rensa, and an index with little memory.
 
-A text goes if its estimated Jaccard similarity to an earlier text that stayed reaches the threshold. Few texts are
-compared with each other directly. For many, locality-sensitive hashing proposes the pairs (Leskovec, Rajaraman,
-Ullman, "Mining of Massive Datasets", section 3.4): sketches and band hashes lie in a temporary folder (TMPDIR), and
-only the bands that texts share with each other are in memory: with few copies 0.2 KB a text, where every text
-has one 0.8 KB at a threshold of 0.8, and more at lower ones, which have more bands. (rensa's own index takes 3 KB, and
-finds 28 % of pairs just above 0.8.) Texts that share most of their words, such as one disclaimer under all of them, are
-compared pair by pair.
+A text is removed if its estimated Jaccard similarity to an earlier text that stayed reaches the threshold. A small
+number of texts is compared directly. For many, locality-sensitive hashing proposes the pairs (Leskovec, Rajaraman,
+Ullman, "Mining of Massive Datasets", section 3.4): sketches and band hashes are in a temporary folder (TMPDIR), and
+only the bands that texts share are in memory. That takes 0.2 KB per text if there are few copies, 0.8 KB if every text
+has one at a threshold of 0.8, and more at lower thresholds, which have more bands. Texts that share most of their
+words, such as the same disclaimer under all of them, are compared pair by pair.
 """
 
 import os
@@ -23,7 +22,8 @@ from rensa import RMinHash
 
 PERMUTATIONS = 128
 MINHASH_SEED = 42
-RECALL = 0.99  # of pairs whose similarity is just the threshold; less below 0.035, where one row is still too many
+# rensa's own index takes 3 KB per text and finds 28 % of the pairs just above 0.8, hence the index below.
+RECALL = 0.99  # of pairs at the threshold; lower for thresholds below 0.035, where even one row is too many
 DIRECT = 1_000
 CHUNK = 10_000
 _SKETCH_BYTES = 4 * PERMUTATIONS
@@ -32,10 +32,10 @@ Sketches: TypeAlias = npt.NDArray[np.uint32]  # (texts, PERMUTATIONS)
 
 
 def first_of_similar(shingles: Iterable[Sequence[str]], threshold: float) -> npt.NDArray[np.bool_]:
-    """Which texts stay, shape (texts,): those that are like no earlier text that stays.
+    """Which texts stay, shape (texts,): those that are not similar to an earlier text that stays.
 
     Args:
-        shingles: of every text, read once.
+        shingles: those of each text; iterated once.
         threshold: of the estimated Jaccard similarity, in (0, 1].
     """
     source = iter(shingles)
@@ -47,7 +47,7 @@ def first_of_similar(shingles: Iterable[Sequence[str]], threshold: float) -> npt
 
 
 def rows_of_a_band(threshold: float) -> int:
-    """The most rows of a band with which pairs at the threshold still share a band with probability RECALL."""
+    """The most rows per band for which pairs at the threshold share a band with probability at least RECALL."""
     enough = [r for r in range(1, PERMUTATIONS + 1) if 1 - (1 - threshold**r) ** (PERMUTATIONS // r) >= RECALL]
     return max(enough, default=1)
 
@@ -116,13 +116,13 @@ def _first_of_buckets(buckets: _Buckets, texts: int, threshold: float, path: Pat
     file = os.open(path, os.O_RDONLY)
     try:
         for own, (start, end) in enumerate(pairwise([0, *ends.tolist()])):
-            its = places[start:end]
-            text = int(buckets.members[its[0]])
-            spans = zip(buckets.starts[its].tolist(), its.tolist(), strict=True)
+            mine = places[start:end]
+            text = int(buckets.members[mine[0]])
+            spans = zip(buckets.starts[mine].tolist(), mine.tolist(), strict=True)
             earlier = np.concatenate([buckets.members[first:place] for first, place in spans])
             earlier = earlier[stays[earlier]]
             alike = _equal_bytes(low[own], low.take(row[earlier], axis=0)) >= threshold * PERMUTATIONS
-            near = earlier[alike].tolist()  # and nothing else can be, for equal entries have equal bytes
+            near = earlier[alike].tolist()  # no other text can be near: equal entries have equal low bytes
             stays[text] = not (near and _any_like(file, text, near, threshold))
     finally:
         os.close(file)
@@ -143,7 +143,8 @@ def _low_bytes(path: Path, texts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8
 
 
 def _equal_bytes(row: npt.NDArray[np.uint8], others: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """How many bytes are equal in each of the others: eight counts in a word, summed in its top byte (at most 128)."""
+    """Number of equal bytes in each of the others."""
+    # Eight counts per 64-bit word; the multiplication sums them in the top byte, which holds at most 128.
     counts = np.einsum("ij->i", (others == row).view(np.uint64))
     return np.asarray(counts * np.uint64(0x0101010101010101) >> np.uint64(56))
 

@@ -1,6 +1,6 @@
-"""Which of a user's records are used: one set of rules for the trainer's per-step choice and for caps.
+"""Which of a user's records are used: the same rules for the trainer's choice in each step and for caps.
 
-Every rule looks at one user's records only, so every rule is user-local; a rule that ranks records is not record-local
+Every rule looks only at one user's records, so it is user-local; a rule that ranks records is not record-local
 (docs/theory.md#rules-of-the-data).
 """
 
@@ -24,17 +24,17 @@ def select_records(
     """Positions of at most ``count`` of one user's records, increasing.
 
     Args:
-        rule: "all" (however many), "random" (by a keyed hash of the record ids), "longest", "shortest" (by tokens),
-            "highest_perplexity", "lowest_perplexity" (under the base model).
-        count: how many.
+        rule: "all" (``count`` is ignored), "random" (by a keyed hash of the record ids), "longest", "shortest" (by
+            tokens), "highest_perplexity", "lowest_perplexity" (under the base model).
+        count: most records.
         ids: of the user's records.
-        lengths: their tokens.
+        lengths: tokens of each record.
         key: for "random".
-        purpose: for "random": a new purpose is a new choice, such as one per step.
+        purpose: for "random"; another purpose gives another choice, such as one per step.
         losses: mean token loss of each record under the base model, for the perplexity rules.
 
     Raises:
-        InputError: a count below 1, or a perplexity rule without losses.
+        InputError: the count is below 1, a perplexity rule has no losses, or the rule is "random_chunk".
     """
     if count < 1:
         raise InputError(f"records per user is {count}: it must be at least 1")

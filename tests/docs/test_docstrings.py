@@ -65,14 +65,12 @@ def test_docstrings_of_a_room(room):
 
 
 def test_what_breaks_a_rule_is_found():
-    assert wrong_in('"""M."""\n\ndef f(a, b, c, *, d):\n    """F."""\n') == [
-        ("f", "Args: None for ['a', 'b', 'c', 'd']")
-    ]
+    bare = '"""M."""\n\ndef f(a, b, c, *, d):\n    """F."""\n'
+    assert wrong_in(bare) == [("f", "Args: None for ['a', 'b', 'c', 'd']")]
     assert wrong_in("def _f(a, b, c, d): ...\n") == [("module", "no docstring")]
     listed = '"""M."""\n\ndef f(self, a, b, *c, **d):\n    """F.\n\n    Args:\n        a: one.\n        b: two.\n'
-    assert (
-        wrong_in(f'{listed}        *c: three.\n        **d: four.\n\n    Returns:\n        e: five.\n    """\n') == []
-    )
+    rest = "        *c: three.\n        **d: four.\n\n    Returns:\n        e: five.\n"
+    assert wrong_in(f'{listed}{rest}    """\n') == []
     assert wrong_in(f'{listed}    """\n') == [("f", "Args: ['a', 'b'] for ['a', 'b', 'c', 'd']")]
     assert wrong_in('"""M."""\n\nclass A:\n    """``A``."""\n\n    def f(self): ...\n') == [("A.f", "no docstring")]
     assert wrong_in('"""``a`` and `b`."""\n') == [("module", "single backticks")]
