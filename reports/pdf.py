@@ -1,4 +1,4 @@
-"""Typeset a record as PDF with typst: a template beside this file, figures as SVG, the words from findings."""
+"""Typeset a record as PDF with typst: the template next to this file, figures as SVG, the words from findings."""
 
 import json
 import tempfile
@@ -55,12 +55,12 @@ def write_report(folder: Path) -> Path:
 
 
 def _drawn(record: Record) -> dict[str, str]:
-    """SVG by name; the histogram of independent trainings says that each is a training, not a user."""
+    """SVG by name; independent trainings have a histogram of their own, since its units are trainings, not users."""
     return {**figures(record), **({"histogram": trainings_histogram(record)} if record.trainings else {})}
 
 
 def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
-    """Everything the template prints, as text: the template lays out, it does not compute."""
+    """Everything the template prints, as text: the template only lays out and computes nothing."""
     content = {
         "name": breakable(record.name),
         "kind": record.kind,
