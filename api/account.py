@@ -1,4 +1,4 @@
-"""What mechanisms cost and promise: `heldin account` for people who write Python.
+"""What mechanisms cost and promise: ``heldin account`` for people who write Python.
 
 >>> import heldin
 >>> row = heldin.account.uls(users=1024, cohort=16, steps=1000, delta=1e-6, target_epsilon=4)

@@ -90,7 +90,7 @@ def run(
     overrides: Sequence[str] = (),
     quiet: bool = False,
 ) -> AuditResult | None:
-    """Corpus to report, as `heldin run`: split users by coin, fine-tune, attack, and judge.
+    """Corpus to report, as ``heldin run``: split users by coin, fine-tune, attack, and judge.
 
     The same call again goes on where a killed run stopped.
 
@@ -132,7 +132,7 @@ def audit_model(
     quiet: bool = False,
     **options: Any,
 ) -> AuditResult:
-    """Audit a checkpoint that someone else trained, as `heldin audit`: nothing is trained.
+    """Audit a checkpoint that someone else trained, as ``heldin audit``: nothing is trained.
 
     Args:
         model: folder or hub name, also of a LoRA adapter.

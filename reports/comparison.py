@@ -1,6 +1,6 @@
 """The figure of runs side by side: AUROC and loss by run or over a key, ROC curves, canary users by substring length.
 
-With the runs of Kandpal et al. (2024) it is their Figures 4, 7, 11, 12 (left), 13 and 14.
+For the runs of Kandpal et al. (2024) it shows their Figures 4, 7, 11, 12 (left), 13 and 14.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ STYLES = list(zip("os^DvPX<", DASHES + DASHES[1:] + DASHES[:1], COLOURS * 2, str
 
 
 def comparison_figure(compared: Comparison) -> str:
-    """SVG: AUROC and loss above; ROC curves below, and canary users where any run has them."""
+    """SVG: AUROC and loss above; ROC curves below, and canary users if any run has them."""
     planted = any(_lengths(record) for record in compared.records)
     with figure(6.6, 5.0) as (drawn, saved):
         (areas, losses), (rocs, last) = drawn.subplots(2, 2)
@@ -39,7 +39,8 @@ def comparison_figure(compared: Comparison) -> str:
 
 
 def _places(compared: Comparison) -> tuple[list[float], list[str]]:
-    """Where runs stand: evenly, in their order; numbers would crowd where they differ by powers."""
+    """Positions and names of the runs on the x axis."""
+    # evenly spaced, in their order: values that differ by powers would crowd
     names = [row.name if compared.over is None else _short(row.value) for row in compared.rows]
     return [float(i) for i in range(len(names))], names
 
@@ -83,7 +84,7 @@ def _rocs(axes: Axes, compared: Comparison) -> None:
 
 
 def _canaries(axes: Axes, compared: Comparison) -> None:
-    """A line per run over substring lengths; of several numbers of documents the largest is drawn."""
+    """A line per run over substring lengths, for the largest number of documents only."""
     lengths = sorted({length for record in compared.records for length in _lengths(record)})
     runs = len(compared.rows)
     for i, (record, row, (mark, style, colour)) in enumerate(
@@ -105,7 +106,7 @@ def _canaries(axes: Axes, compared: Comparison) -> None:
 
 
 def _lengths(record: Record) -> dict[int, Estimate]:
-    """AUROC by substring length, of the group with the most documents."""
+    """AUROC by substring length, for the group with the most documents."""
     groups = [g for g in (record.canaries.groups if record.canaries else []) if g.length is not None and g.auroc]
     groups.sort(key=lambda g: float("inf") if g.documents is None else g.documents)
     return {g.length: g.auroc for g in groups if g.length is not None and g.auroc is not None}

@@ -1,4 +1,4 @@
-"""How figures look and become SVG: vector, told apart by colour-blind-safe colours and by line style in grey."""
+"""How figures look and become SVG: colour-blind-safe colours, distinguishable in grey by line style."""
 
 import io
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ STYLE: Any = {  # matplotlib types its several hundred keys as literals
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
     "svg.fonttype": "path",
-    "svg.hashsalt": "heldin",
+    "svg.hashsalt": "heldin",  # equal figures are equal files
     "lines.linewidth": 1.4,
     "hatch.linewidth": 0.5,
     "legend.frameon": False,
@@ -28,7 +28,7 @@ STYLE: Any = {  # matplotlib types its several hundred keys as literals
 
 
 def label(axes: Axes, x: str, y: str) -> None:
-    """Name the axes."""
+    """Label the axes."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.tick_params(width=0.6, length=2.5)
@@ -41,7 +41,7 @@ def above(axes: Axes) -> None:
 
 @contextmanager
 def figure(width: float, height: float) -> Iterator[tuple[Figure, list[str]]]:
-    """A figure of ``width`` x ``height`` inches; its SVG is put into the list when the context ends."""
+    """A figure of ``width`` x ``height`` inches; its SVG is appended to the list when the context ends."""
     saved: list[str] = []
     with mpl.rc_context(STYLE):
         drawn = Figure(figsize=(width, height), layout="constrained")
@@ -53,11 +53,16 @@ def figure(width: float, height: float) -> Iterator[tuple[Figure, list[str]]]:
 
 
 def two_sides(axes: Axes, histogram: Histogram, held_in: str, held_out: str) -> None:
-    """Scores of both sides: one filled, one hatched, so that they differ in grey too.
+    """Draw the scores of both sides: one filled, one hatched, so that they differ in grey too.
 
-    Heights are shares of a side over the width of the bin, so that wide bins and unequal sides mislead nobody.
+    Args:
+        axes: where to draw.
+        histogram: counts by score.
+        held_in: label of the held-in side.
+        held_out: label of the held-out side.
     """
     edges = np.array(histogram.edges)
+    # shares of a side per unit of score: counts would mislead with wide bins and unequal sides
     outside, inside = (
         np.array(side) / max(1, sum(side)) / np.diff(edges) for side in (histogram.held_out, histogram.held_in)
     )

@@ -88,13 +88,13 @@ def _training_facts(record: Record, trainings: TrainingsFacts) -> list[list[str]
         ("interval", f"{record.primary().auroc.method}, {record.resamples:,} resamples of trainings"),
         ("heldin, Python, source", f"{e.heldin}, {e.python}, {e.git_revision or 'not a checkout'}"),
         ("packages", ", ".join(f"{k} {v}" for k, v in e.packages.items())),
-        ("device", f"{e.device}, one thread a training"),
+        ("device", f"{e.device}, one thread per training"),
     ]
     return [list(pair) for pair in rows]
 
 
 def decided_by(record: Record) -> str:
-    """The thresholds of the answer, and the p-values that were held against them."""
+    """The thresholds of the answer, and the p-values compared with them."""
     d, by = record.decision, record.decision.by
     return (
         f"{by.redraws:,} redraws ({d.law.value}, {'exact' if d.decision.exact else 'indicative'}) of {d.scores} scores:"
@@ -107,7 +107,7 @@ _ASSIGNED = {
     "coin": "independent fair coins",
     "exact_half": "an exact half",
     "fixed": "a fixed split",
-    "unknown": "nobody says how",
+    "unknown": "not stated how",
 }
 
 
@@ -118,7 +118,7 @@ def _records(percentiles: list[int]) -> tuple[str, str]:
 
 
 def _overlaps(overlaps: Overlaps) -> list[tuple[str, str]]:
-    """What stands on two sides, by exact match, as far as anybody looked."""
+    """Texts on both sides, by exact match, as far as it was checked."""
     return [
         ("scored texts in the same user's training", known(overlaps.scored_texts_in_same_users_training)),
         ("scored texts in another user's training", known(overlaps.scored_texts_in_other_users_training)),

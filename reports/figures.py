@@ -117,7 +117,7 @@ def _curves(record: Record) -> str:
 
 
 def _knowledge(points: list[Knowledge]) -> str:
-    """AUROC by the number of the user's texts that the attacker has (Kandpal et al. 2024, Figure 10)."""
+    """AUROC by the number of texts per user that the attacker has (Kandpal et al. 2024, Figure 10)."""
     with figure(6.3, 2.0) as (drawn, saved):
         axes = drawn.subplots()
         counts = [p.texts for p in points]
@@ -150,7 +150,7 @@ def _canaries(canaries: CanaryFacts, real: Estimate) -> str:
 
 
 def canary_caption(record: Record) -> str:
-    """What the canary figure shows: by length where there are substrings, by documents where their number is set."""
+    """What the canary figure shows: by length if there are substrings, by documents if their number is set."""
     groups = [group for group in (record.canaries.groups if record.canaries else []) if group.auroc]
     over = [
         *(["the length of their shared substring"] if any(g.length is not None for g in groups) else []),

@@ -1,4 +1,4 @@
-"""The record in plain words: the answer, what to do, what was audited, how well attacks did. No number is made here."""
+"""The record in words: the answer, what to do, what was audited, how well attacks did. No number is computed here."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,8 @@ class Findings:
     Attributes:
         headline: the answer, as the record has it.
         warnings: what a reader must know before the answer; may be empty.
-        paragraphs: what to do next, what was audited, how well the attacks did, what that means and what not.
+        paragraphs: (title, text): what to do next, what was audited, how well the attacks did, what follows and what
+            does not.
     """
 
     headline: str
@@ -50,7 +51,7 @@ def findings(record: Record) -> Findings:
 
 
 def _warnings(record: Record) -> list[str]:
-    """Disagreement of attacks first, then whatever weakens or withdraws the answer."""
+    """Disagreement of attacks first, then whatever weakens or voids the answer."""
     training, split = record.training, record.split
     warnings = list(record.decision.notes)
     warnings += [
@@ -74,13 +75,13 @@ def _warnings(record: Record) -> list[str]:
         and not record.trainings
     ):
         warnings.append(
-            f"{overlaps.scored_texts_in_same_users_training.count:,} of {record.attacker_texts:,} scored texts stand"
+            f"{overlaps.scored_texts_in_same_users_training.count:,} of {record.attacker_texts:,} scored texts are"
             " word for word in the same user's training texts: for them the attack is not on fresh text."
         )
     if overlaps.held_out_texts_in_training.count and not record.trainings:
         warnings.append(
             f"Held-out users share {counted(overlaps.held_out_texts_in_training.count, 'text')} word for word with"
-            " training: to that extent they were trained on, and what tells the sides apart reads too small."
+            " training: to that extent they were trained on, and the difference between the sides looks too small."
         )
     if overlaps.held_out_texts_in_held_in.count and not record.trainings:
         warnings.append(
@@ -116,7 +117,7 @@ def _audited(record: Record) -> str:
 
 
 def _origin(record: Record) -> str:
-    """How the target was trained here; nothing of a model that was trained elsewhere."""
+    """How the target was trained here; empty for a model trained elsewhere."""
     t = record.training
     if t is None:
         return ""
@@ -126,7 +127,7 @@ def _origin(record: Record) -> str:
         which = f"the last of {t.steps:,} steps, which was the best"
     else:
         which = f"the best of {t.steps:,} steps, step {t.chosen_step:,}"
-    # what the promise rests on stands among the facts
+    # the conditions of the promise are in the table of facts
     promise = t.guarantee.split(";")[0] if t.epsilon is not None else t.guarantee
     said = (
         f" It was fine-tuned on {counted(t.records, 'text')} of {counted(t.users, 'user')} ({which}; defense:"
@@ -139,7 +140,7 @@ def _origin(record: Record) -> str:
 
 
 def _texts(record: Record) -> str:
-    """The scored texts, and what is known of whether training saw them."""
+    """The scored texts, and what is known about whether training saw them."""
     number, documents = record.attacker_texts, record.documents
     says = " (as declared, not checked)" if documents.known_by == "declared" else ""
     match documents.kind:
@@ -155,7 +156,7 @@ def _texts(record: Record) -> str:
 
 def _success(record: Record) -> str:
     result, facts = record.primary(), record.decision
-    how = "redrawing the coins" if facts.law.value.endswith("coins") else "drawing the two groups anew"
+    how = "redrawing the coins" if facts.law.value.endswith("coins") else "redrawing the two groups"
     said = (
         f"The leading attack, {result.attack} ({result.aggregation} over a user's texts), reached an AUROC of"
         f" {interval(result.auroc)}; 0.5 is guessing, 1 is certainty."
@@ -171,7 +172,7 @@ def _success(record: Record) -> str:
         low, high = best.simultaneous
         said += (
             f" The highest of all {facts.scores} scores is {best.attack}, {best.aggregation}: {best.auroc.value:.3f}"
-            f" ({low:.3f} to {high:.3f}, all scores paid for; adjusted p = {best.adjusted_p:.2g})."
+            f" ({low:.3f} to {high:.3f}, simultaneous over all scores; adjusted p = {best.adjusted_p:.2g})."
         )
     return (
         f"{said} By {how} {facts.by.redraws:,} times, chance gives AUROCs as high as these with probability"
@@ -198,14 +199,18 @@ def _canaries(record: Record) -> str:
     for kind in sorted({g.kind for g in c.groups}):
         sides = [sum(s) for s in zip(*((g.held_in, g.held_out) for g in c.groups if g.kind == kind), strict=True)]
         if 0 in sides:
-            said += f" The coins left no {kind.replace('_', '-')} canary user on one side: nothing is judged of them."
+            said += (
+                f" The coins left no {kind.replace('_', '-')} canary user on one side: nothing is concluded about them."
+            )
     measured = sorted((g for g in c.groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
     if not measured:
-        return f"{said} Too few of them are on a side to say how well the attack did on them."
+        return f"{said} Too few of them are on each side to say how well the attack did on them."
     ends = [measured[-1]] if len(measured) == 1 else [measured[-1], measured[0]]
     reached = "; the least on ".join(f"{group_name(g)}: {interval(g.auroc)}" for g in ends if g.auroc)
     most = "The leading attack did best on" if len(measured) > 1 else "The leading attack's AUROC on"
-    return f"{said} {most} {reached}. They are made to be found: they say what can leak, not what leaks of real users."
+    return (
+        f"{said} {most} {reached}. They are made to be found: they show what can leak, not what leaks about real users."
+    )
 
 
 def _of_whom(record: Record, verdict: Verdict) -> str:
@@ -226,7 +231,7 @@ def _bounds(record: Record) -> str:
     if bounds:
         best = max(bounds, key=lambda b: b.epsilon_lower)
         of = f"on {best.subjects}, " if record.canaries else ""
-        paid = "; the populations pay for each other" if record.canaries else ""
+        paid = "; all groups are corrected for together" if record.canaries else ""
         said.append(
             f"Of the {len(bounds)} lower bounds on epsilon per user (at delta {judgement.delta:g}) that this design"
             f" supports, the highest is {best.epsilon_lower:.2f} ({of}{best.name}, {percent(best.level, 0)},"
@@ -246,13 +251,13 @@ def _limits(record: Record) -> str:
         if t.ceiling:
             guarantee += f" If that holds, no attack on users is expected to exceed an AUROC of {t.ceiling.auroc:.3f}."
     return (
-        "An audit bounds what an attacker can do from below: these attacks did so well, another may do better."
+        "An audit bounds what an attacker can do from below: these attacks did this well; another may do better."
         f" Intervals are estimates: they treat users as independent, while all scores share one model.{guarantee}"
     )
 
 
 def known(count: Count) -> str:
-    """A count, or that nobody knows it."""
+    """A count, or "not known"."""
     return "not known" if count.count is None else f"{count.count:,}"
 
 

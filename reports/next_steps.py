@@ -24,13 +24,13 @@ _WORDS = (
     (
         "adjusted p-value",
         (),
-        "how often redrawing who is held in, with the scores as they are, gives a result at least as large, after"
-        " paying for every score that was tried.",
+        "how often redrawing who is held in, with the scores as they are, gives a result at least as large,"
+        " corrected for every score that was tried.",
     ),
     (
         "simultaneous, all at once",
         (),
-        "95 % intervals of all scores together: picking the largest afterwards does not spoil them.",
+        "95 % intervals of all scores together: they stay valid if the largest is picked afterwards.",
     ),
     (
         "epsilon, delta",
@@ -42,7 +42,7 @@ _WORDS = (
     (
         "certified, indicative, estimate",
         ("certified", "indicative", "estimate"),
-        "valid at the stated level under conditions that heldin itself saw kept; the same number where a condition is"
+        "valid at the stated level under conditions that heldin itself witnessed; the same number where a condition is"
         " only asserted; a number without such a level.",
     ),
     (
@@ -62,7 +62,7 @@ _WORDS = (
     (
         "commitment",
         ("commitment",),
-        "a hash that fixes a secret without telling it: who opens the secret later can be checked.",
+        "a hash that fixes a secret without revealing it: whoever reveals the secret later can be checked.",
     ),
     (
         "canary user",
@@ -73,12 +73,12 @@ _WORDS = (
 
 
 def glossary(text: str) -> list[tuple[str, str]]:
-    """(term, meaning) of the terms that a report's text needs."""
+    """(term, meaning) of the terms that occur in a report's text."""
     return [(term, meaning) for term, words, meaning in _WORDS if not words or any(word in text for word in words)]
 
 
 def next_step(record: Record, facts: DecisionFacts) -> str:
-    """What follows from the answer, for whoever decides about the model."""
+    """What follows from the answer, for whoever decides what to do with the model."""
     match facts.decision.answer:
         case Answer.LEAKS:
             return _after_a_leak(record, facts)
@@ -100,12 +100,12 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
             )
         case Answer.NOT_VALID if any("training file" in flaw for flaw in facts.decision.flaws):
             return (
-                "Nothing follows for the model, neither way. Give users that this training file holds as held-in and"
-                " users that it does not hold as held-out, or the file that this model was trained on, and audit again."
+                "Nothing follows for the model, either way. Give users who are in this training file as held-in and"
+                " users who are not in it as held-out, or the file that this model was trained on, and audit again."
             )
         case Answer.NOT_VALID:
             return (
-                "Nothing follows for the model, neither way. Draw held-in and held-out users by fair coins before"
+                "Nothing follows for the model, either way. Draw held-in and held-out users by fair coins before"
                 " training (heldin run does), or take both groups from one source and time, and audit again."
             )
 
@@ -114,8 +114,8 @@ def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
     match facts.decision.promise:
         case Promise.BEYOND:
             return (
-                "Do not release: the training does not keep what is promised, or the promise is not its own. Look at"
-                " noise, clipping, sampling and keys, in this order; heldin audit-trainer tests each."
+                "Do not release: the training does not keep what is promised, or the promise is for another training."
+                " Check noise, clipping, sampling and keys, in this order; heldin audit-trainer tests each."
             )
         case Promise.ABOVE:
             return (
@@ -130,5 +130,5 @@ def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
     subject = "its models" if record.trainings else "this model"
     return (
         f"Do not give {subject} to anyone who must not learn whose texts it was trained on. User-level DP training"
-        " bounds every attack; deduplication, fewer records a user and fewer epochs lower this one. Then audit again."
+        " bounds every attack; deduplication, fewer records per user and fewer epochs lower this one. Then audit again."
     )

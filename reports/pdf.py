@@ -1,4 +1,4 @@
-"""Typeset a record as PDF with typst: a template beside this file, figures as SVG, the words from findings."""
+"""Typeset a record as PDF with typst: the template next to this file, figures as SVG, the words from findings."""
 
 import json
 import tempfile
@@ -54,7 +54,7 @@ def write_report(folder: Path, to: Path | None = None) -> Path:
 
 
 def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
-    """Everything the template prints, as text: the template lays out, it does not compute."""
+    """Everything the template prints, as text: the template only lays out and computes nothing."""
     content = {
         "name": breakable(record.name),
         "kind": record.kind,

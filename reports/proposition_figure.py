@@ -1,4 +1,4 @@
-"""Figure of Propositions 1 and 2, as SVG in the report's style: a row for each size."""
+"""Figure of Propositions 1 and 2, as SVG in the report's style: one row per size."""
 
 from collections.abc import Sequence
 

@@ -92,7 +92,7 @@ def _spread(marks: Sequence[tuple[int, float]]) -> float:
 
 
 def _mark(axes: Axes, x: float, marks: Sequence[tuple[int, float]], *, left: bool) -> None:
-    """Group sizes beside their lines' ends; those of ends that lie close together in one mark."""
+    """Group sizes next to the ends of their lines; ends that are close together share one label."""
     groups: list[list[tuple[int, float]]] = []
     for size, error in sorted(marks, key=lambda mark: mark[1]):
         if groups and error < _CLOSE * groups[-1][-1][1]:

@@ -4,7 +4,7 @@ from heldin.audit.attack_results import AttackResult
 from heldin.record.document import Record
 from heldin.reports.wording import group_name, percent
 
-PASSES = "*"  # beside what passes after adjustment
+PASSES = "*"  # marks what passes after adjustment
 EXACT = "exact for complete separation"
 
 
@@ -24,7 +24,7 @@ def attack_rows(record: Record) -> list[list[str]]:
 
 
 def tpr_rows(record: Record) -> list[list[str]]:
-    """A row for each attack with a curve, of its true-positive rates; those that pass after adjustment are marked."""
+    """True-positive rates, one row per attack with a curve; those that pass after adjustment are marked."""
     level = record.decision.by.tpr_level
     rows = []
     for r in record.attacks:
@@ -41,7 +41,7 @@ def tpr_rows(record: Record) -> list[list[str]]:
 
 
 def dial_rows(record: Record) -> list[list[str]]:
-    """(dial, setting, AUROC, interval, difference, adjusted p) rows; a dial's name stands at its leading setting."""
+    """(dial, setting, AUROC, interval, difference, adjusted p) rows; only the leading setting's row names the dial."""
     rows = []
     for d in record.dials:
         by = d.difference
@@ -53,7 +53,7 @@ def dial_rows(record: Record) -> list[list[str]]:
 
 
 def exposure_rows(record: Record) -> list[list[str]]:
-    """Groups of held-in users, most exposed first; none for an audit, which knows nothing of training."""
+    """Groups of held-in users, most exposed first; empty for an audit, which knows nothing about training."""
     return [
         [
             f"{number}",
@@ -78,7 +78,7 @@ def correlation_rows(record: Record) -> list[list[str]]:
 
 
 def canary_rows(record: Record) -> list[list[str]]:
-    """(group, held in, held out, AUROC, interval) rows, the real users first; none without canary users."""
+    """(group, held in, held out, AUROC, interval) rows, the real users first; empty without canary users."""
     if record.canaries is None:
         return []
     area = record.primary().auroc
@@ -115,7 +115,7 @@ def bound_rows(record: Record) -> list[list[str]]:
 
 
 def refused_rows(record: Record) -> list[list[str]]:
-    """(names, reason): the refused bounds that share a reason stand together."""
+    """(names, reason) rows: refused bounds with the same reason share a row."""
     names: dict[str, list[str]] = {}
     whole = record.canaries is not None
     for refused in record.judgement.refused:

@@ -1,4 +1,4 @@
-"""Independent trainings in plain words: what was trained, how well they are told apart, what follows, what does not."""
+"""Independent trainings in words: what was trained, how well they are separated, what follows, and what does not."""
 
 from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
@@ -22,14 +22,14 @@ def audited(record: Record, facts: TrainingsFacts) -> str:
 
 
 def success(record: Record, facts: TrainingsFacts) -> str:
-    """How well scores tell trainings apart, and what the tested threshold called them."""
+    """How well scores separate trainings, and how many the tested threshold called "with"."""
     result = record.primary()
     said = (
         f"The score of a training is the mean {result.attack} of that user's own documents under its last model and the"
         f" base model. It tells trainings with the user from those without at an AUROC of {interval(result.auroc)}."
     )
     if facts.threshold is None or facts.members is None or facts.non_members is None:
-        return f"{said} No one threshold was tested; bands over all thresholds were."
+        return f"{said} No single threshold was tested; bands over all thresholds were."
     how = f"picked by the first {facts.pilot} trainings" if facts.pilot else "fixed before looking"
     return (
         f"{said} At the threshold {facts.threshold:.4g}, {how}, it called {facts.true_positives} of {facts.members}"
@@ -42,14 +42,14 @@ def meaning(record: Record) -> str:
     outcomes = {v.outcome for v in record.judgement.verdicts if v.claim != NO_CLAIM}
     if "violated" in outcomes:
         return (
-            "The training does not keep what is claimed: a mistake in its code, or a claim that is not its own. Do not"
-            " release its models; look at noise, clipping, sampling and keys, in this order."
+            "The training does not keep what is claimed: a mistake in its code, or a claim for another training. Do not"
+            " release its models; check noise, clipping, sampling and keys, in this order."
         )
     if outcomes == {"consistent"}:
-        return "Nothing speaks against the claim, and so many trainings, all told apart, would have."
+        return "Nothing speaks against the claim; this many trainings, if all were separated, would have."
     return (
-        "The bounds are what is known. Where a claim was tested, not even perfect separation of so many trainings would"
-        " have falsified it: more trainings, or a white-box audit of the trainer, say more."
+        "The bounds are what is known. Where a claim was tested, not even perfect separation of this many trainings"
+        " would have falsified it: more trainings, or a white-box audit of the trainer, would say more."
     )
 
 
@@ -59,9 +59,11 @@ def limits(record: Record) -> str:
     assert t is not None
     assert facts is not None
     promise = f"The accountant promises {t.guarantee}. " if t.epsilon is not None else ""
-    most = "" if facts.reach is None else f" So many trainings could have certified at most epsilon {facts.reach:.2f}."
+    most = (
+        "" if facts.reach is None else f" This many trainings could have certified at most epsilon {facts.reach:.2f}."
+    )
     return (
         f"{promise}Bounds are on epsilon per user of this training, from below: another user, a stronger attack or more"
-        f" trainings may show more.{most} They speak of the training (code, config, the other users' texts) and of no"
-        " one model that it released."
+        f" trainings may show more.{most} They are about the training (code, config, the other users' texts), not about"
+        " any one model that it released."
     )

@@ -25,12 +25,12 @@ def group_name(group: CanaryGroup) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital and a full stop."""
+    """The text with a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def breakable(text: str) -> str:
-    """A name or a path whose lines may end at its joints, and within any part of more than 24 characters."""
+    """A name or a path in which lines may break at punctuation, and in any part of more than 24 characters."""
     parts, run = [], 0
     for character in text:
         parts.append(character)

@@ -1,1 +1,1 @@
-"""Simulations of the papers' statements."""
+"""Simulations that check the papers' statements."""

@@ -1,8 +1,8 @@
 """When Asi & Liu's filtered descent adds less noise than user-wise DP-SGD (Chua et al. 2024, Figures 3 and 7).
 
-Both noises are standard deviations per coordinate of the averaged gradient. User-wise DP-SGD's is proportional to its
-clip norm C, Algorithm 3's to its concentration threshold tau, so that their ratio is a line in tau / C and crosses 1
-once. The records per user k of the figures enter neither, but through the number of steps.
+Both noises are standard deviations per coordinate of the averaged gradient. That of user-wise DP-SGD is proportional to
+its clip norm C, that of Algorithm 3 to its concentration threshold tau, so their ratio is a line in tau / C and crosses
+1 once. The figures' records per user k affect both only through the number of steps.
 """
 
 import dataclasses
@@ -25,10 +25,17 @@ PAPERS_MEASURED = 1.0  # "in the evaluated datasets, tau / C is around 1"
 
 @dataclass(frozen=True)
 class NoiseRow:
-    """One setting of both algorithms.
+    """One setting of both algorithms (docs/theory.md#filtered-descent).
 
-    uls_noise: s_U / n, of user-wise DP-SGD in units of C. filter_noise: of Algorithm 3 in units of tau. break_even:
-    tau / C below which Algorithm 3 adds less, uls_noise / filter_noise (docs/theory.md#filtered-descent).
+    Attributes:
+        users: number of users.
+        cohort: expected users per step of user-wise DP-SGD.
+        steps: number of steps T.
+        epsilon: epsilon per user.
+        delta: delta per user.
+        uls_noise: noise s_U / n of user-wise DP-SGD, in units of C.
+        filter_noise: noise of Algorithm 3, in units of tau.
+        break_even: tau / C below which Algorithm 3 adds less noise: uls_noise / filter_noise.
     """
 
     users: int
@@ -48,10 +55,19 @@ def effective_noise(
     epsilons: Sequence[float] = EPSILONS,
     delta: float = DELTA,
 ) -> list[NoiseRow]:
-    """A row for every combination whose cohort is at most the users, sorted by epsilon, steps, users, cohort.
+    """A row for every combination with no more cohort than users, sorted by epsilon, steps, users, cohort.
 
-    Not compute-matched: Algorithm 3 spends a gradient of every user in every step, user-wise DP-SGD of a cohort.
-    Raises InputError where no cohort fits.
+    Not compute-matched: in every step Algorithm 3 computes a gradient for every user, user-wise DP-SGD for a cohort.
+
+    Args:
+        users: numbers of users.
+        cohorts: expected users per step of user-wise DP-SGD.
+        steps: numbers of steps.
+        epsilons: epsilons per user.
+        delta: delta per user.
+
+    Raises:
+        InputError: every cohort is larger than the users.
     """
     rows = [
         _row(population, cohort, t, epsilon, delta)
@@ -71,7 +87,7 @@ def as_dict(rows: Sequence[NoiseRow]) -> dict[str, Any]:
 
 
 def table(rows: Sequence[NoiseRow]) -> str:
-    """Break-even tau / C as plain text: a line for each users and cohort, a column for each epsilon and steps."""
+    """Break-even tau / C as plain text: a line per users and cohort, a column per epsilon and steps."""
     columns = list(dict.fromkeys((row.epsilon, row.steps) for row in rows))
     at = {(row.users, row.cohort, row.epsilon, row.steps): row.break_even for row in rows}
     lines = [
@@ -86,7 +102,7 @@ def table(rows: Sequence[NoiseRow]) -> str:
 
 
 def summary(rows: Sequence[NoiseRow]) -> list[str]:
-    """What the rows say of "lower only if tau / C < 0.1" (Chua et al., section 5.3), in two sentences."""
+    """What the rows say about "lower only if tau / C < 0.1" (Chua et al., section 5.3), in two sentences."""
     beyond = [row for row in rows if row.break_even >= PAPERS_LIMIT]
     worthwhile = [row for row in rows if row.break_even > PAPERS_MEASURED]
     said = [f"tau / C must be below {PAPERS_LIMIT:g} in {len(rows) - len(beyond)} of {len(rows)} settings"]

@@ -1,10 +1,10 @@
 """Mean estimation under user-level DP: ELS against ULS at one compute budget (Charles et al. 2024, section 4).
 
 A population mean mu ~ N(0, I_d); user means ~ N(mu, between^2 I_d); a user's examples ~ N(user mean, within^2 I_d). The
-loss of an example x is ||theta - x||^2 / 2, its gradient theta - x; theta starts at 0, and what is measured is
+loss of an example x is ||theta - x||^2 / 2, its gradient theta - x; theta starts at 0, and the measured error is
 ||theta_T - mu||^2 after T steps. The rounds are Charles et al., Algorithms 1 and 2, with Poisson cohorts and a constant
 divisor: the mechanism that the trainer runs (finetune/private.py; tests/studies/test_mean_estimation.py runs both with
-the same coins and noise). Where the paper tunes and reports on the same repeats, repeats of their own tune here.
+the same coins and noise). The paper tunes and reports on the same repeats; here separate repeats are used for tuning.
 
 Axes: R repeats, N users, K examples of a user, m units of a cohort, H pairs of learning rate and clip norm, d.
 """
@@ -35,7 +35,16 @@ _SMALLEST_SQUARE = 1e-150
 
 @dataclass(frozen=True)
 class Task:
-    """What stays the same in all sweeps: N users with K examples each, in d dimensions, T rounds, delta, sigma_1."""
+    """What stays the same in all sweeps.
+
+    Attributes:
+        users: number of users N.
+        examples: number of examples per user K.
+        dimension: dimension d.
+        rounds: number of rounds T.
+        delta: delta per user.
+        between: standard deviation of user means, sigma_1.
+    """
 
     users: int = 256
     examples: int = 16
@@ -51,7 +60,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the sweeps vary: epsilon, expected gradients a round B, and sigma_2, the deviation within a user."""
+    """What the sweeps vary.
+
+    Attributes:
+        epsilon: epsilon per user.
+        budget: expected gradients per round B.
+        within: standard deviation of a user's examples, sigma_2.
+    """
 
     epsilon: float = 1.0
     budget: int = 64
@@ -62,7 +77,11 @@ class Setting:
 class Arm:
     """A way to spend the budget. ELS: G = K, expected batch B. ULS: G examples of each of M = B / G expected users.
 
-    units: how many the sampler draws from; expected: of them per round, the public divisor.
+    Attributes:
+        method: "ELS" or "ULS".
+        group_size: examples per user G.
+        expected: expected number of units per round, the public divisor.
+        units: number of units that the sampler draws from.
     """
 
     method: Method
@@ -81,7 +100,7 @@ class Arm:
         return PoissonGaussian(1.0, self.rate, self.group_size if self.method == "ELS" else 1)
 
     def noise_multiplier(self, task: Task, epsilon: float) -> float:
-        """The least with which all rounds are (epsilon, task.delta)-DP for a user, by the trainer's own accountant."""
+        """The smallest that makes all rounds (epsilon, task.delta)-DP for a user, by the trainer's own accountant."""
         return calibrate(self.event, task.rounds, task.delta, epsilon)
 
 
@@ -95,7 +114,13 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """mean (R, d) and examples (R, N, K, d)."""
+    """Drawn populations.
+
+    Attributes:
+        mean: population means mu, shape (R, d).
+        examples: examples of all users, shape (R, N, K, d).
+        user_means: mean of each user's examples, shape (R, N, d).
+    """
 
     mean: Array
     examples: Array
@@ -109,8 +134,13 @@ class Data:
 class TunedArm:
     """An arm at its best learning rate and clip norm.
 
-    tuning_error: mean squared error of the repeats that chose them; errors: (R,), of other repeats. on_edge: the best
-    pair lies at an end of the grid, so that a wider grid might do better.
+    Attributes:
+        arm: the arm.
+        noise_multiplier: noise standard deviation / sensitivity.
+        learning_rate: the best one on the tuning repeats.
+        clip_norm: the best one on the tuning repeats.
+        tuning_error: mean squared error of the tuning repeats.
+        errors: squared errors of the other repeats, shape (R,).
     """
 
     arm: Arm
@@ -122,14 +152,20 @@ class TunedArm:
 
     @property
     def on_edge(self) -> bool:
-        """Whether the pair lies at an end of the grid."""
+        """Whether the best pair is at an end of the grid, so that a wider grid might do better."""
         ends = (LEARNING_RATES[0], LEARNING_RATES[-1]), (CLIP_NORMS[0], CLIP_NORMS[-1])
         return self.learning_rate in ends[0] or self.clip_norm in ends[1]
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """ELS and ULS with every group size at one setting; errors of one repeat stand on the same data and noise."""
+    """ELS and ULS with every group size at one setting, on the same data and noise in each repeat.
+
+    Attributes:
+        setting: the setting.
+        els: ELS.
+        every_uls: ULS with each group size.
+    """
 
     setting: Setting
     els: TunedArm
@@ -144,7 +180,7 @@ class Point:
 def arms_of(task: Task, budget: int) -> list[Arm]:
     """ELS with G = K, then ULS with G = 1, 2, 4, ... up to K wherever M = B / G is a whole number from 1 to N.
 
-    Raises InputError where the budget exceeds all examples, or no power of two splits it.
+    Raises InputError if the budget exceeds all examples, or no power of two splits it.
     """
     els_rate(budget, task.examples, task.users)
     groups = [2**k for k in range(task.examples.bit_length())]
@@ -156,7 +192,14 @@ def arms_of(task: Task, budget: int) -> list[Arm]:
 
 
 def draw_data(task: Task, within: float, repeats: int, rng: np.random.Generator) -> Data:
-    """New populations, users and examples for R = ``repeats``."""
+    """Draw populations, users and examples.
+
+    Args:
+        task: the sizes.
+        within: standard deviation of a user's examples, sigma_2.
+        repeats: number of repeats R.
+        rng: generator of all draws.
+    """
     mean = rng.standard_normal((repeats, task.dimension))
     users = rng.standard_normal((repeats, task.users, task.dimension))
     examples = rng.standard_normal((repeats, task.users, task.examples, task.dimension))
@@ -167,7 +210,7 @@ def draw_data(task: Task, within: float, repeats: int, rng: np.random.Generator)
 def draw_points(arm: Arm, data: Data, rng: np.random.Generator) -> tuple[Array, NDArray[np.bool_]]:
     """A Poisson cohort of every repeat: points (R, m, d), the mean of each unit's chosen examples, and present (R, m).
 
-    ULS chooses G of a user's K examples anew every round, without replacement; m is the largest cohort's size.
+    In every round ULS chooses G of a user's K examples without replacement; m is the largest cohort's size.
     """
     repeats, users, examples, d = data.examples.shape
     drawn = rng.random((repeats, arm.units)) < arm.rate
@@ -192,18 +235,19 @@ def draw_points(arm: Arm, data: Data, rng: np.random.Generator) -> tuple[Array, 
 def step(theta: Array, points: Array, present: NDArray[np.bool_], noise: Array, pairs: Pairs, divisor: float) -> Array:
     """theta after one round: theta - eta (sum_u clip(theta - points_u, C) + C noise) / divisor.
 
-    Charles et al., Algorithm 2 (of ELS, Algorithm 1, the units are examples). An empty cohort still steps, with noise.
+    Charles et al., Algorithm 2 (in ELS, Algorithm 1, units are examples). An empty cohort still takes a noised step.
 
     Args:
-        theta: (R, H, d).
-        points: (R, m, d), the mean of each drawn unit's chosen examples.
-        present: (R, m), which points are drawn.
-        noise: (R, d), normal with the noise multiplier as deviation; the same for all pairs.
-        pairs: eta and C, (H,) each.
+        theta: estimates, shape (R, H, d).
+        points: mean of each drawn unit's chosen examples, shape (R, m, d).
+        present: which points are drawn, shape (R, m).
+        noise: normal with the noise multiplier as deviation, the same for all pairs, shape (R, d).
+        pairs: eta and C, shape (H,) each.
         divisor: expected number of units, a public constant.
     """
     squares = (theta * theta).sum(-1)[..., None] + (points * points).sum(-1)[:, None]
     squares -= 2.0 * (theta @ points.swapaxes(1, 2))  # (R, H, m)
+    # a difference of large numbers: rounding may make it negative, and 0 must not be divided by
     norms = np.sqrt(np.maximum(squares, _SMALLEST_SQUARE, out=squares), out=squares)
     factors = np.minimum(1.0, pairs.clip_norm[:, None] / norms) * present[:, None]
     total = theta * factors.sum(-1)[..., None] - factors @ points  # (R, H, d)
@@ -221,7 +265,17 @@ def run_arm(
     coins: np.random.Generator,
     noises: np.random.Generator,
 ) -> Array:
-    """||theta_T - mu||^2 of every repeat and pair, (R, H)."""
+    """||theta_T - mu||^2 of every repeat and pair, shape (R, H).
+
+    Args:
+        task: the sizes.
+        arm: how the budget is spent.
+        noise_multiplier: noise standard deviation / sensitivity.
+        pairs: learning rates and clip norms, shape (H,) each.
+        data: populations of the R repeats.
+        coins: generator of cohorts and chosen examples.
+        noises: generator of the noise.
+    """
     theta = np.zeros((len(data.mean), len(pairs.clip_norm), task.dimension))
     for _ in range(task.rounds):
         points, present = draw_points(arm, data, coins)
@@ -232,9 +286,16 @@ def run_arm(
 
 
 def measure_point(task: Task, setting: Setting, repeats: int, seed: int) -> Point:
-    """Tune every arm over the same grid, then measure each at its best pair on ``repeats`` repeats that tuned nothing.
+    """Tune every arm over the same grid, then measure each at its best pair on separate repeats.
 
-    Raises InputError for less than two repeats, a budget without a split, or a setting that no noise meets.
+    Args:
+        task: the sizes.
+        setting: the setting.
+        repeats: number of measured repeats, at least 2.
+        seed: seed of data, coins and noise.
+
+    Raises:
+        InputError: fewer than two repeats, a budget without a split, or a setting that no noise meets.
     """
     if repeats < 2:
         raise InputError(f"{repeats} repeats give no interval: take at least 2")
@@ -265,14 +326,11 @@ def _errors(
     seed: int,
     stage: Stage,
 ) -> list[Array]:
-    """(repeats, H) for each arm.
-
-    All arms and settings see the same standard-normal draws of data and noise, which makes their differences sharper;
-    coins are an arm's own.
-    """
+    """Squared errors of each arm, shape (repeats, H)."""
     found: list[list[Array]] = [[] for _ in arms]
     for block, start in enumerate(range(0, repeats, _BLOCK)):
         root = [seed, int(stage == "measuring"), block]
+        # all arms and settings share the draws of data and noise, for sharper differences; each arm has its own coins
         data = draw_data(task, setting.within, min(_BLOCK, repeats - start), np.random.default_rng([*root, 0]))
         for i, arm in enumerate(arms):
             coins, noises = np.random.default_rng([*root, 2 + i]), np.random.default_rng([*root, 1])

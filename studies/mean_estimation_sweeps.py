@@ -1,6 +1,6 @@
 """The three sweeps of Charles et al. (2024), Figure 3, and a test of what the paper concludes from them.
 
-Everything is said about ratios of mean squared errors over repeats. Trials share data and noise between arms and
+All statements are about ratios of mean squared errors over repeats. Trials share data and noise between arms and
 settings and are independent of each other, so the logarithm of a product of such means has the linearisation
 sum_i sign_i error_i / mean_i per repeat, whose mean over repeats gets a Student interval (delta method, paired).
 """
@@ -30,21 +30,33 @@ NAMES: dict[Swept, str] = {
 
 @dataclass(frozen=True)
 class Sweeps:
-    """Values of each sweep; the other two stay at the paper's defaults, which `Setting` has."""
+    """Values of each sweep; the other two parameters stay at the paper's defaults (``Setting``).
+
+    Attributes:
+        epsilon: epsilons per user.
+        budget: expected gradients per round.
+        within: standard deviations of a user's examples.
+    """
 
     epsilon: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
     budget: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
     within: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
     def settings(self, swept: Swept) -> list[Setting]:
-        """One setting for each value, increasing."""
+        """One setting per value, increasing."""
         values: tuple[float, ...] = getattr(self, swept)
         return [dataclasses.replace(Setting(), **cast(dict[str, Any], {swept: value})) for value in sorted(values)]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate between two limits."""
+    """An estimate between two limits.
+
+    Attributes:
+        value: the estimate.
+        low: lower limit.
+        high: upper limit.
+    """
 
     value: float
     low: float
@@ -56,9 +68,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class Finding:
-    """One of the paper's conclusions and what this study says of it.
+    """One of the paper's conclusions and what this study says about it.
 
-    checks: what must lie below its limit, name -> (interval, limit); confirmed: every interval's upper end does.
+    Attributes:
+        claim: the conclusion.
+        checks: (name, interval, limit) of what must be below its limit.
     """
 
     claim: str
@@ -66,13 +80,22 @@ class Finding:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the upper ends of all intervals are below their limits; all must be, so none is paid for."""
+        """Whether the upper ends of all intervals are below their limits."""
+        # all must be, so no correction for the number of checks is needed
         return all(interval.high < limit for _, interval, limit in self.checks)
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """The points of each sweep in increasing order, and the findings, each at confidence 1 - ALPHA / FINDINGS."""
+    """The results of the study.
+
+    Attributes:
+        task: the sizes.
+        repeats: number of measured repeats per arm.
+        seed: seed of data, coins and noise.
+        sweeps: points of each sweep, in increasing order.
+        findings: the paper's conclusions, each at confidence 1 - ALPHA / FINDINGS.
+    """
 
     task: Task
     repeats: int
@@ -81,7 +104,7 @@ class Study:
     findings: tuple[Finding, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every number of table and figure; per-repeat errors are left out, the seed gives them again."""
+        """Every number of table and figure; per-repeat errors are left out, since the seed reproduces them."""
         return {
             "task": dataclasses.asdict(self.task),
             "repeats": self.repeats,
@@ -103,10 +126,10 @@ def run_study(
     """Measure every setting once and judge the findings.
 
     Args:
-        repeats: of each arm, besides those that tune it; at least 2.
-        seed: of data, coins and noise.
-        task: sizes; the paper's if not given.
-        sweeps: values; the defaults if not given.
+        repeats: measured repeats per arm, not counting those that tune it; at least 2.
+        seed: seed of data, coins and noise.
+        task: the sizes; None: the paper's.
+        sweeps: the values; None: the defaults.
         advance: called with 1 after each of ``len(settings_of(sweeps))`` settings.
     """
     task, sweeps = task or Task(), sweeps or Sweeps()
@@ -124,9 +147,9 @@ def settings_of(sweeps: Sweeps) -> list[Setting]:
 
 
 def contrast(above: Sequence[Array], below: Sequence[Array], confidence: float) -> Interval:
-    """The product of the mean errors ``above`` over that of those ``below``, (R,) each, of the same repeats.
+    """The product of the mean errors ``above`` divided by that of the ones ``below``, (R,) each, of the same repeats.
 
-    One above, none below: the mean itself. Intervals are symmetric in the logarithm.
+    With one above and none below it is the mean itself. Intervals are symmetric in the logarithm.
     """
     means = [float(errors.mean()) for errors in (*above, *below)]
     signs = [1.0] * len(above) + [-1.0] * len(below)
@@ -145,7 +168,7 @@ def mean_error(tuned: TunedArm, confidence: float = 1.0 - ALPHA) -> Interval:
 
 
 def ratio(point: Point, confidence: float = 1.0 - ALPHA) -> Interval:
-    """Mean error of ULS, with the group size that was tuned, over that of ELS."""
+    """Mean error of ULS at its tuned group size, divided by that of ELS."""
     return contrast([point.uls.errors], [point.els.errors], confidence)
 
 

@@ -5,11 +5,11 @@ The proposition says log(alpha_u) + KL <= T <= alpha_u chi2, of D_u against D_-u
 log(1 + alpha_u (e^KL - 1)) <= T <= log(1 + alpha_u chi2): log(1 + alpha (e^s - 1)) is convex in s = log r, the
 logarithm concave. T is concave in alpha_u with slopes chi2 >= 0 at 0 and 1 - E[1 / r] = 0 at 1, hence grows with it.
 
-P and Q are mixtures of the same users' chains, which also serves Proposition 2. Where there are at most a million
-sequences every one is summed over. Above, KL and T are means over draws of P with Student intervals. chi2 + 1, the mean
-of r over P, is not: sequences too rare to be drawn hold most of it, and a sample without them shows a narrow interval
-far too low, with weights that look even. It comes from `FILTERS` independent particle filters (`log_second_moment`),
-and its interval is refused where `PILOTS` others spread too far; what is left then is what is proved.
+P and Q are mixtures of the same users' chains, which also serves Proposition 2. Up to a million sequences, all of them
+are summed over. Above that, KL and T are means over draws of P with Student intervals. chi2 + 1, the mean of r over P,
+is not: sequences too rare to be drawn contribute most of it, and a sample without them gives a narrow interval far too
+low, with weights that look even. It comes from ``FILTERS`` independent particle filters (``log_second_moment``); its
+interval is refused if ``PILOTS`` other filters spread too far, and then only the proved limits are left.
 
 Axes: n chains, V words, L tokens, B sequences.
 """
@@ -30,17 +30,23 @@ from heldin.studies.mean_estimation_sweeps import ALPHA, Interval
 Array = NDArray[np.float64]
 
 LARGEST_ENUMERATION = 1_000_000
-FILTERS = 32  # that share the draws
-PILOTS = 16  # besides, which decide whether the filters are trusted: what they estimate is not selected by it
+FILTERS = 32  # they share the draws
+PILOTS = 16  # separate ones decide whether the filters are trusted, so that the estimate is not selected by itself
 LARGEST_SPREAD = 0.25  # of the pilots, their standard deviation over their mean
 _BLOCK = 2048  # draws worked on together
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two laws of sequences of `length` tokens, P and Q: weights (n,) over the same chains, each summing to one.
+    """Two laws of sequences, P and Q, mixtures of the same chains.
 
-    No chance in a chain is 0, so that neither law rules out what the other can write.
+    No probability in a chain is 0, so neither law rules out what the other can write.
+
+    Attributes:
+        chains: the n chains.
+        p: weights of P, shape (n,), summing to one.
+        q: weights of Q, shape (n,), summing to one.
+        length: tokens per sequence.
     """
 
     chains: tuple[Chain, ...]
@@ -50,12 +56,12 @@ class Pair:
 
     @property
     def sequences(self) -> int:
-        """V^L, how many sequences there are."""
+        """The number of sequences, V^L."""
         return int(self.chains[0].initial.size ** self.length)
 
     @property
     def enumerable(self) -> bool:
-        """Whether they are at most a million."""
+        """Whether there are at most a million sequences."""
         return self.sequences <= LARGEST_ENUMERATION
 
 
@@ -63,9 +69,11 @@ class Pair:
 class ChiSquared:
     """chi2(P || Q).
 
-    estimate: None where the sampled interval was refused. floor, ceiling: between which chi2 lies by proof, e^KL - 1
-    (with KL's lower limit where KL is sampled) and the exact chi2 averaged over the components of P and Q.
-    spread: the pilots' standard deviation over their mean; None if enumerated.
+    Attributes:
+        estimate: None if the sampled interval was refused.
+        floor: proved lower limit, e^KL - 1 (with KL's lower limit if KL is sampled).
+        ceiling: proved upper limit, the exact chi2 averaged over the components of P and Q.
+        spread: the pilots' standard deviation divided by their mean; None if enumerated.
     """
 
     estimate: Interval | None
@@ -75,16 +83,23 @@ class ChiSquared:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Lower and upper limit: of the interval where there is one, else the proved ones."""
+        """Lower and upper limit: those of the interval if there is one, else the proved ones."""
         return (self.estimate.low, self.estimate.high) if self.estimate else (self.floor, self.ceiling)
 
 
 @dataclass(frozen=True)
 class Point:
-    """T at one alpha_u, and its distance in nats from each bound: positive where the bound holds.
+    """T at one alpha_u, and its distance in nats from each bound, positive if the bound holds.
 
-    over_lower: T - log(alpha_u) - KL. over_jensen: T - log(1 + alpha_u (e^KL - 1)). under_upper: alpha_u chi2 - T.
-    under_jensen: log(1 + alpha_u chi2) - T. Where chi2 was refused, the last two take its proved floor for its value.
+    If chi2 was refused, ``under_upper`` and ``under_jensen`` use its proved floor as its value.
+
+    Attributes:
+        alpha: the user's share alpha_u.
+        statistic: T.
+        over_lower: T - log(alpha_u) - KL.
+        over_jensen: T - log(1 + alpha_u (e^KL - 1)).
+        under_upper: alpha_u chi2 - T.
+        under_jensen: log(1 + alpha_u chi2) - T.
     """
 
     alpha: float
@@ -97,9 +112,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Measured:
-    """Everything about one pair. growth: T at each alpha_u less T at the one before. draws: None if enumerated.
+    """Everything measured about one pair.
 
     Intervals have 95 % confidence each; an enumerated value is its own two limits.
+
+    Attributes:
+        kl: KL(P || Q), nats.
+        chi_squared: chi2(P || Q).
+        points: T and its distance from the bounds at each alpha_u.
+        growth: T at each alpha_u minus T at the one before.
+        draws: number of sequences drawn; None if enumerated.
     """
 
     kl: Interval
@@ -120,32 +142,48 @@ def user_against_rest(spec: MarkovCorpus, user: int = 0) -> Pair:
 
 
 def mixed(pair: Pair, kept_p: float, kept_q: float) -> Pair:
-    """P' = lambda P + (1 - lambda) Q and Q' = mu Q + (1 - mu) P, the mislabelled users of Proposition 2."""
+    """P' = lambda P + (1 - lambda) Q and Q' = mu Q + (1 - mu) P: the mislabelled users of Proposition 2."""
     return replace(pair, p=kept_p * pair.p + (1.0 - kept_p) * pair.q, q=kept_q * pair.q + (1.0 - kept_q) * pair.p)
 
 
 def mixing_bound(kept_p: float, kept_q: float, forwards: float, backwards: float) -> float:
-    """The largest that KL(P' || Q') can be, given KL(P || Q) and KL(Q || P).
+    """An upper bound on KL(P' || Q'), given KL(P || Q) and KL(Q || P).
 
     Proposition 2 says KL(P || Q), for all lambda, mu in [0, 1]; at lambda = mu = 0 that is KL(Q || P) <= KL(P || Q),
-    which need not be. Its proof gives lambda mu KL(P || Q) + (1 - lambda)(1 - mu) KL(Q || P). There is better: KL is
+    which need not hold. Its proof gives lambda mu KL(P || Q) + (1 - lambda)(1 - mu) KL(Q || P). A better bound: KL is
     jointly convex, (P', Q') with lambda + mu >= 1 is lambda + mu - 1 parts (P, Q), 1 - mu parts (P, P) and 1 - lambda
-    parts (Q, Q), and the KL of the last two is 0. With lambda + mu < 1 likewise, from (Q, P). All of it holds for chi2
-    and T too, which are f-divergences.
+    parts (Q, Q), and the KL of the last two is 0. The same holds with lambda + mu < 1, from (Q, P). All this also holds
+    for chi2 and T, which are f-divergences.
+
+    Args:
+        kept_p: lambda, in [0, 1].
+        kept_q: mu, in [0, 1].
+        forwards: KL(P || Q), nats.
+        backwards: KL(Q || P), nats.
     """
     kept = kept_p + kept_q - 1.0
     return kept * forwards if kept >= 0 else -kept * backwards
 
 
 def measure(pair: Pair, alphas: Sequence[float], *, draws: int = 100_000, seed: int = 0) -> Measured:
-    """By enumeration while there are at most a million sequences, by Monte Carlo above. Raises InputError as both."""
+    """Measure a pair: by enumeration up to a million sequences, by Monte Carlo above.
+
+    Args:
+        pair: the two laws.
+        alphas: shares alpha_u, each in (0, 1).
+        draws: number of sequences to draw, if not all are enumerated; at least 2.
+        seed: seed of the draws.
+
+    Raises:
+        InputError: fewer than two draws where sequences are drawn, or an alpha_u outside (0, 1).
+    """
     if pair.enumerable:
         return by_enumeration(pair, alphas)
     return by_sampling(pair, alphas, draws, np.random.default_rng(seed))
 
 
 def by_enumeration(pair: Pair, alphas: Sequence[float]) -> Measured:
-    """The values themselves, summed over all V^L sequences.
+    """The exact values, summed over all V^L sequences.
 
     Raises:
         InputError: there are more than a million sequences, or an alpha_u is outside (0, 1).
@@ -166,7 +204,13 @@ def by_enumeration(pair: Pair, alphas: Sequence[float]) -> Measured:
 
 
 def by_sampling(pair: Pair, alphas: Sequence[float], draws: int, rng: np.random.Generator) -> Measured:
-    """Estimates from `draws` sequences of P for KL and T, as many particles for chi2, and half as many for pilots.
+    """Estimates from ``draws`` sequences of P for KL and T, as many particles for chi2, and half as many for pilots.
+
+    Args:
+        pair: the two laws.
+        alphas: shares alpha_u, each in (0, 1).
+        draws: number of sequences to draw, at least 2.
+        rng: generator of all draws.
 
     Raises:
         InputError: fewer than two draws, or an alpha_u outside (0, 1).
@@ -195,9 +239,9 @@ def log_ratios(pair: Pair, tokens: NDArray[np.int64]) -> Array:
 def log_second_moment(pair: Pair, particles: int, rng: np.random.Generator) -> float:
     """The logarithm of an unbiased estimate of chi2 + 1 = sum_x P(x)^2 / Q(x), by a particle filter.
 
-    Token by token, x_t is drawn in proportion to P(x_t | x_<t)^2 / Q(x_t | x_<t), and beginnings are drawn again in
-    proportion to what these sum to, so that no few of them come to hold all the weight; the estimate is the product of
-    the sums' means (Del Moral 2004, section 2.4). Given x_<t, P and Q are mixtures of the chains' rows by the chains'
+    Token by token, x_t is drawn in proportion to P(x_t | x_<t)^2 / Q(x_t | x_<t), and prefixes are resampled in
+    proportion to the sum of these, so that a few of them do not take all the weight; the estimate is the product of the
+    sums' means (Del Moral 2004, section 2.4). Given x_<t, P and Q are mixtures of the chains' rows by the chains'
     posterior weights.
     """
     transitions = np.stack([chain.transitions for chain in pair.chains], axis=1)  # (V, n, V)
@@ -222,9 +266,9 @@ def log_second_moment(pair: Pair, particles: int, rng: np.random.Generator) -> f
 
 
 def chi_squared_ceiling(pair: Pair) -> float:
-    """What chi2(P || Q) is at most: the mean over components u of P and v of Q of chi2(D_u || D_v), by convexity.
+    """An upper bound on chi2(P || Q), by convexity: the mean of chi2(D_u || D_v) over components u of P and v of Q.
 
-    Of two chains it is exact: sum_x D_u(x)^2 / D_v(x) is a product of matrices with the entries a^2 / b.
+    For two chains chi2 is exact: sum_x D_u(x)^2 / D_v(x) is a product of matrices with the entries a^2 / b.
     """
     total = 0.0
     for u, v in ((u, v) for u in np.flatnonzero(pair.p) for v in np.flatnonzero(pair.q)):
@@ -236,7 +280,7 @@ def chi_squared_ceiling(pair: Pair) -> float:
 
 
 def _every_probability(chain: Chain, length: int) -> Array:
-    """Probabilities of all sequences, (V^L,), in the order of their tokens: prefixes grown by a token at a time."""
+    """Probabilities of all sequences, (V^L,), in the order of their tokens: prefixes grow by one token at a time."""
     size, found = chain.initial.size, chain.initial
     for _ in range(length - 1):
         found = (found.reshape(-1, size, 1) * chain.transitions).ravel()  # last token, next token
@@ -255,7 +299,7 @@ def _chi_squared(pair: Pair, kl: Interval, logs: Array) -> ChiSquared:
 
 
 def _mean(values: Array, probabilities: Array | None) -> Interval:
-    """The expectation of `values`: exact under `probabilities`, else with the Student interval of a sample."""
+    """The expectation of ``values``: exact under ``probabilities``, else with the Student interval of a sample."""
     if probabilities is not None:
         exact = float(probabilities @ values)
         return Interval(exact, exact, exact)
@@ -285,7 +329,7 @@ def _measured(
 
 
 def _under(alpha: float, statistic: Interval, chi: ChiSquared) -> tuple[Interval, Interval]:
-    """alpha chi2 - T and log(1 + alpha chi2) - T; both have draws of their own and both intervals are paid for."""
+    """alpha chi2 - T and log(1 + alpha chi2) - T, with the errors of both terms, which have separate draws."""
     low, high = chi.limits
     value = chi.estimate.value if chi.estimate else low
     bounds = [(alpha * its, math.log1p(alpha * its)) for its in (value, low, high)]

@@ -1,7 +1,7 @@
 """Propositions 1 and 2 of Kandpal et al. over alpha_u, over distinctiveness and over mixing, at two sizes.
 
-At the small size every sequence is enumerated, at the large one sequences are drawn. A finding is confirmed when all of
-its checks are, by the upper ends of their 95 % intervals; all must be, so that none is paid for.
+At the small size every sequence is enumerated, at the large one sequences are drawn. A finding is confirmed if all its
+checks are, by the upper ends of their 95 % intervals; since all must be, no correction for their number is needed.
 """
 
 import dataclasses
@@ -23,7 +23,13 @@ KEPT = tuple(k / 8 for k in range(9))  # lambda and mu, the shares of texts that
 
 @dataclass(frozen=True)
 class Size:
-    """A corpus, the alpha_u that its distinctiveness is varied at, and the values of that sweep."""
+    """One size of the study.
+
+    Attributes:
+        corpus: the corpus.
+        alpha: alpha_u at which distinctiveness is varied.
+        distinctiveness: values of that sweep.
+    """
 
     corpus: MarkovCorpus
     alpha: float
@@ -42,7 +48,13 @@ SIZES = (
 
 @dataclass(frozen=True)
 class Mix:
-    """KL(P' || Q') where shares `kept_p` (lambda) and `kept_q` (mu) of the users' texts keep their label."""
+    """KL of two users some of whose texts are mislabelled.
+
+    Attributes:
+        kept_p: share lambda of P's texts that keep their label.
+        kept_q: share mu of Q's texts that keep their label.
+        kl: KL(P' || Q'), nats.
+    """
 
     kept_p: float
     kept_q: float
@@ -51,10 +63,15 @@ class Mix:
 
 @dataclass(frozen=True)
 class SizeResult:
-    """One size: T over alpha_u, over distinctiveness (each with its value), and the KL of mixed users.
+    """The results at one size.
 
-    forwards: KL(D_u || D_-u). backwards: KL(D_-u || D_u). mixes: of all pairs of `KEPT` where sequences are enumerated,
-    of equal pairs where they are drawn.
+    Attributes:
+        size: the size.
+        over_alpha: T over alpha_u.
+        over_distinctiveness: (distinctiveness, T at it).
+        forwards: KL(D_u || D_-u), nats.
+        backwards: KL(D_-u || D_u), nats.
+        mixes: KL of mixed users, for all pairs of ``KEPT`` if sequences are enumerated, for equal pairs if drawn.
     """
 
     size: Size
@@ -76,7 +93,14 @@ class SizeResult:
 
 @dataclass(frozen=True)
 class PropositionStudy:
-    """Results of each size and what they say of the paper's claims."""
+    """The results of the study.
+
+    Attributes:
+        draws: number of sequences drawn per pair, where not all are enumerated.
+        seed: seed of sources and draws.
+        results: results at each size.
+        findings: what they say about the paper's claims.
+    """
 
     draws: int
     seed: int
@@ -100,9 +124,9 @@ def run_study(
     """Measure every pair once and judge the findings.
 
     Args:
-        draws: sequences of each pair, where there are more than a million of them; at least 2.
-        seed: of sources and draws.
-        sizes: the two defaults if not given.
+        draws: number of sequences drawn per pair, if there are more than a million; at least 2.
+        seed: seed of sources and draws.
+        sizes: the sizes; None: the two defaults.
         advance: called with 1 after each of ``pairs_of(sizes)`` pairs.
     """
     results = []
@@ -113,7 +137,7 @@ def run_study(
 
 
 def pairs_of(sizes: Sequence[Size]) -> int:
-    """How many pairs of laws a study measures."""
+    """Number of pairs of laws that a study measures."""
     return sum(1 + len(size.distinctiveness) + len(_mixes(user_against_rest(size.corpus))) for size in sizes)
 
 
@@ -141,10 +165,10 @@ def _mixes(pair: Pair) -> list[tuple[float, float]]:
 def judge(results: Sequence[SizeResult]) -> tuple[Finding, ...]:
     """The claims of both propositions, as differences that must be below 0.
 
-    Left out is what no difference can show: Jensen's upper bound where chi2 was refused; Proposition 2 where both sides
+    What no difference can show is left out: Jensen's upper bound where chi2 was refused; Proposition 2 where both sides
     are the same number (lambda = mu = 1; for the corrected form also lambda = mu = 0, and lambda + mu = 1, P' = Q').
-    Proposition 2 is claimed for any P and Q, so that either of the two laws is P once.
     """
+    # Proposition 2 is claimed for any P and Q, so each of the two laws takes a turn as P
     points = [its for result in results for its in _points(result)]
     mixes = [(result, mix, mix.kept_p + mix.kept_q - 1.0) for result in results for mix in result.mixes]
     return (
@@ -183,7 +207,7 @@ def judge(results: Sequence[SizeResult]) -> tuple[Finding, ...]:
 
 
 def most_after(result: SizeResult, mix: Mix) -> Interval:
-    """What the corrected Proposition 2 lets KL(P' || Q') be."""
+    """The upper bound on KL(P' || Q') by the corrected Proposition 2."""
     ends = zip(dataclasses.astuple(result.forwards), dataclasses.astuple(result.backwards), strict=True)
     return Interval(*(mixing_bound(mix.kept_p, mix.kept_q, forwards, backwards) for forwards, backwards in ends))
 
@@ -225,7 +249,7 @@ def diagonal(result: SizeResult) -> list[Mix]:
 
 
 def bounds_of(measured: Measured, point: Point) -> tuple[float, float, float, float]:
-    """log(alpha) + KL, both of Jensen's, alpha chi2; those with a refused chi2 at its proved floor."""
+    """log(alpha) + KL, both of Jensen's bounds, and alpha chi2; a refused chi2 is replaced by its proved floor."""
     chi = measured.chi_squared.estimate
     excess = point.alpha * (chi.value if chi else measured.chi_squared.floor)
     below = math.log1p(point.alpha * math.expm1(measured.kl.value))
@@ -290,7 +314,7 @@ def _at(result: SizeResult, mix: Mix) -> str:
 
 
 def _exchanged(result: SizeResult, mix: Mix) -> str:
-    """The same mix where D_-u is called P and D_u Q: each label kept is then a label lost."""
+    """The same mix with D_-u as P and D_u as Q: each label kept then becomes a label lost."""
     return f"{_at(result, Mix(1.0 - mix.kept_p, 1.0 - mix.kept_q, mix.kl))}, P and Q exchanged"
 
 
@@ -299,5 +323,5 @@ def _negative(interval: Interval) -> Interval:
 
 
 def _less(one: Interval, other: Interval) -> Interval:
-    """one - other, of any dependence: both intervals are paid for."""
+    """one - other, valid for any dependence between them: the errors of both add up."""
     return Interval(one.value - other.value, one.low - other.high, one.high - other.low)

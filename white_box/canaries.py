@@ -1,4 +1,4 @@
-"""Gradient canaries: users of the auditor with chosen gradients, sampled, clipped and summed like any other."""
+"""Gradient canaries: the auditor's users with chosen gradients, sampled, clipped and summed like any other."""
 
 import functools
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 POSITIONS = "transformer.wpe.weight"  # of GPT-Neo
-OVERSIZE = 10.0  # norm of a canary's gradient in clip norms: it is the clip that bounds it
+OVERSIZE = 10.0  # norm of a canary's gradient in clip norms, so that the clip is what bounds it
 
 
 @dataclass(frozen=True)
 class Canaries:
-    """m canary users with gradients of norm `norm` along unit directions; a public function of (seed, number).
+    """m canary users with gradients of norm ``norm`` along unit directions; a public function of (seed, number).
 
     Attributes:
-        count: m.
-        norm: of a canary's gradient before clipping.
-        shapes: of every trainable tensor, in the model's order; together d coordinates.
-        coordinates: the own coordinate of each canary, shape (m,), as a place among the d; None for random directions.
-        quiet: places that no canary may touch, shape (p,), where only noise is left.
-        seed: public, of random directions.
+        count: number of canaries m.
+        norm: norm of a canary's gradient before clipping.
+        shapes: shape of every trainable tensor, in the model's order; together d coordinates.
+        coordinates: each canary's own coordinate among the d, shape (m,); None for random directions.
+        quiet: coordinates that no canary may touch, shape (p,), where only noise is left.
+        seed: public seed of random directions.
     """
 
     count: int
@@ -40,12 +40,12 @@ class Canaries:
     seed: int = 0
 
     def of_norm(self, clip_norm: float) -> "Canaries":
-        """The same canaries, as much larger than this clip norm as they are than the stated one."""
+        """The same canaries for another clip norm, exceeding it by the same factor."""
         return replace(self, norm=OVERSIZE * clip_norm)
 
     @functools.cached_property
     def offsets(self) -> dict[str, int]:
-        """Where each tensor begins among the d coordinates."""
+        """Where each tensor starts among the d coordinates."""
         sizes = [shape.numel() for shape in self.shapes.values()]
         return dict(zip(self.shapes, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
 
@@ -55,14 +55,14 @@ class Canaries:
         return sum(shape.numel() for shape in self.shapes.values())
 
     def direction(self, number: int) -> NDArray[np.float32]:
-        """Random unit vector of canary `number`, (d,), zero in the quiet places; made on demand, never stored."""
+        """Random unit vector of canary ``number``, (d,), zero in the quiet coordinates; made on demand, not stored."""
         philox = np.random.Philox(key=np.array([self.seed, number], dtype=np.uint64))
         values = np.random.Generator(philox).standard_normal(self.dimension, dtype=np.float32)
         values[self.quiet] = 0.0
         return np.asarray(values / np.linalg.norm(values.astype(np.float64)), dtype=np.float32)
 
     def gradient(self, number: int) -> Gradients:
-        """The full gradient of canary `number` before clipping; tensors that it does not touch are left out."""
+        """The full gradient of canary ``number`` before clipping, without the tensors that it does not touch."""
         if self.coordinates is None:
             whole = torch.from_numpy(self.direction(number) * np.float32(self.norm))
             return {
@@ -74,11 +74,11 @@ class Canaries:
 
     @property
     def watched(self) -> Index:
-        """Places that an observer must keep of each step to project on the canaries, shape (k,)."""
+        """Coordinates of each step that an observer needs to project on the canaries, shape (k,)."""
         return np.arange(self.dimension) if self.coordinates is None else self.coordinates
 
     def projections(self, stream: NDArray[np.float32]) -> Array:
-        """Steps at the watched places, shape (T, k), to their projections on each canary's direction, (T, m)."""
+        """Projections of steps at the watched coordinates, shape (T, k), on each canary's direction, (T, m)."""
         if self.coordinates is not None:
             return stream.astype(np.float64)
         return np.stack([stream @ self.direction(j) for j in range(self.count)], axis=1).astype(np.float64)

@@ -1,4 +1,4 @@
-"""One comparison of what was seen with what was stated, what it would have seen, and the levels of all of them."""
+"""One comparison of what was seen with what was stated, the deviation it would have detected, and its level."""
 
 import math
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ Subject = Literal["canaries", "keys", "rates", "texts", "coordinates", "state", 
 SUBJECTS: tuple[Subject, ...] = get_args(Subject)
 
 TOTAL_LEVEL = 0.01  # chance that a correct trainer raises any alarm, at most
-LEVEL = 1e-4  # of each check in which something is random; nothing is in the others, whose level is 0
-ROUNDING = 1e-3  # of a float32 sum of units, relative to the sensitivity
+LEVEL = 1e-4  # of each check in which something is random; the others have level 0
+ROUNDING = 1e-3  # tolerance for a float32 sum of units, relative to the sensitivity
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class Check:
     """One comparison.
 
     Attributes:
-        name: of the check.
-        subject: the class of mistakes that it is for.
-        p_value: under "the trainer does what the mechanism states"; 0 or 1 where nothing is random.
+        name: name of the check.
+        subject: the class of mistakes it is for.
+        p_value: p-value of "the trainer does what the mechanism states"; 0 or 1 where nothing is random.
         measured, expected: what was seen, and what is stated.
-        smallest: the deviation that would have been seen with probability 0.99, in the unit that `detects` says; NaN
-            where none would.
+        smallest: the deviation that would have been seen with probability 0.99, in the unit given by ``detects``; NaN
+            if none would.
         detects: that deviation in words.
-        level: the probability of an alarm under a correct trainer, at most; 0 where nothing is random.
-        untested: why the check says nothing; empty where it does.
+        level: maximum probability of an alarm under a correct trainer; 0 where nothing is random.
+        untested: why the check says nothing; empty if it does.
     """
 
     name: str
@@ -52,14 +52,31 @@ class Check:
 
 
 def tested(name: str, subject: Subject, found: Found, expected: float, detects: str) -> Check:
-    """A check at LEVEL, by what `white_box.laws` found."""
+    """A check at ``LEVEL``, from what ``white_box.laws`` found.
+
+    Args:
+        name: name of the check.
+        subject: the class of mistakes it is for.
+        found: the result of the test.
+        expected: what is stated.
+        detects: the deviation that would have been seen, in words.
+    """
     return Check(name, subject, found.p_value, found.measured, expected, found.smallest, detects)
 
 
 def exact(
     name: str, subject: Subject, measured: float, expected: float, detects: str, *, tolerance: float = ROUNDING
 ) -> Check:
-    """Nothing is random: right to rounding, or an alarm. A deviation of more than `tolerance` is always seen."""
+    """A check in which nothing is random: correct up to rounding, or an alarm.
+
+    Args:
+        name: name of the check.
+        subject: the class of mistakes it is for.
+        measured: what was seen.
+        expected: what is stated.
+        detects: the deviation that is always seen, in words.
+        tolerance: any larger deviation is always seen.
+    """
     right = math.isfinite(measured) and abs(measured - expected) <= tolerance
     return Check(name, subject, float(right), measured, expected, tolerance, detects, 0.0)
 
@@ -70,6 +87,7 @@ def silent(name: str, subject: Subject, why: str) -> Check:
 
 
 def alarms(checks: Sequence[Check]) -> tuple[Check, ...]:
-    """Those that reject. The levels of `checks` together are what a correct trainer risks: at most TOTAL_LEVEL."""
+    """The checks that reject."""
+    # by the union bound, the levels together bound the risk of a correct trainer
     assert math.fsum(check.level for check in checks) <= TOTAL_LEVEL
     return tuple(check for check in checks if check.alarm)

@@ -1,9 +1,9 @@
-"""Whole trainings under the stated noise: who is in by coin, and what an observer of every step makes of it.
+"""Whole trainings under the stated noise: who is in by coin, and what an observer of every step can infer.
 
-Gradient canaries are scored by the likelihood ratio of their own coordinates or directions. Text canaries go the whole
-way that texts go: they are scored by the row of the embedding of the one token that each of them uses, along the
-gradient of that row at the weights of the step. Nobody else uses the token; others touch its row through the head
-alone, by as little as the model expects it of them.
+Gradient canaries are scored by the likelihood ratio of their own coordinates or directions. Text canaries are processed
+like any text: they are scored by the embedding row of the one token that each of them uses, along the gradient of that
+row at the weights of the step. Nobody else uses the token; others affect its row only through the output head, by as
+little as the model expects it from them.
 """
 
 import math
@@ -26,8 +26,8 @@ from heldin.white_box.oracle import contribution
 from heldin.white_box.stage import EMBEDDING, Stage, own_rows
 from heldin.white_box.trainers import Trainer, loop_trainer, watched
 
-_SAMPLE = 5  # text canaries whose share of the gradient in their own row is taken for all
-_LOOKS = 250  # at the gradients of the text canaries, in a training
+_SAMPLE = 5  # text canaries whose mean share of the gradient in their own row is used for all
+_LOOKS = 250  # how often, at most, a training computes the gradients of the text canaries
 _FEWEST = 10  # of each side, for an AUROC
 
 
@@ -36,12 +36,12 @@ class Observation:
     """One watched training.
 
     Attributes:
-        scores: log likelihood ratio of each gradient canary, (m,).
-        sums: its projections added up, (m,).
-        member: the coins, (m,).
-        noise: the quiet coordinates over the stated deviation, (T, P).
-        text_scores, text_member: of the text canaries, (texts,).
-        moved: how far training moved the gradient canaries' own coordinates, (m,); empty for random directions.
+        scores: log likelihood ratio of each gradient canary, shape (m,).
+        sums: sum of its projections over the steps, shape (m,).
+        member: the coins, shape (m,).
+        noise: the quiet coordinates divided by the stated deviation, shape (T, P).
+        text_scores, text_member: scores and coins of the text canaries, shape (texts,).
+        moved: how far training moved the gradient canaries' own coordinates, shape (m,); empty for random directions.
     """
 
     scores: Array
@@ -54,7 +54,7 @@ class Observation:
 
 
 def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observation:
-    """Train once under `key` with the canaries that its coins include, watching every step."""
+    """Train once under ``key`` with the canaries that its coins include, watching every step."""
     mechanism, canaries = stage.mechanism, stage.canaries
     member, text_member = stage.coins(key), stage.text_coins(key)
     base = stage.model()
@@ -96,8 +96,15 @@ def log_likelihood_ratios(
 
     One step is N(a Binom(G, q), s^2) against N(0, s^2) in units of the sensitivity (Charles et al. 2024, Theorem 1,
     where a = 1): ln sum_k Binom(k; G, q) exp((k a x - k^2 a^2 / 2) / s^2). Steps are independent given membership, so
-    that by Neyman and Pearson no test of these projections has a higher ROC; for a = 1 its own is the accountant's
+    by Neyman and Pearson no test of these projections has a higher ROC curve; for a = 1 that curve is the accountant's
     ceiling.
+
+    Args:
+        projections: what each step released along each canary, in units of the sensitivity, shape (T, m).
+        noise_multiplier: s.
+        rate: q, the sampling rate of a unit.
+        group_size: G, units per canary.
+        size: a, what a unit adds, in units of the sensitivity.
     """
     total = np.zeros(projections.shape[1])
     counts = np.arange(group_size + 1)
@@ -124,15 +131,15 @@ def auroc_with_error(held_in: Array, held_out: Array) -> tuple[float, float]:
 
 
 def pooled(seen: Sequence[Observation]) -> LabelledScores:
-    """Scores of all trainings' gradient canaries."""
+    """Scores of the gradient canaries of all trainings together."""
     return LabelledScores(np.concatenate([s.scores for s in seen]), np.concatenate([s.member for s in seen]))
 
 
 def coin_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
-    """AUROCs that the accountant's ceiling bounds for every attacker, also one that sees the last weights only.
+    """AUROCs that the accountant's ceiling bounds for every attacker, also for one that sees only the final weights.
 
-    Two of those: a canary's coordinate moves against its gradient, or it moves less than others, as under an optimizer
-    that divides by what it saw before the noise.
+    There are two of the latter: a canary's coordinate moves against its gradient, or it moves less than others, as
+    under an optimizer that divides by what it saw before the noise.
     """
     texts = np.concatenate([s.text_scores for s in seen]), np.concatenate([s.text_member for s in seen])
     found = [
@@ -152,7 +159,7 @@ def coin_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
 
 
 def flat(base: LanguageModel) -> Array:
-    """All trainable parameters, (d,)."""
+    """All trainable parameters, shape (d,)."""
     parts = [p.detach().reshape(-1).cpu().double() for p in base.model.parameters() if p.requires_grad]
     return np.asarray(torch.cat(parts).numpy())
 
@@ -162,7 +169,7 @@ def _joined(scores: LabelledScores) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def _area(name: str, kind: str, scores: Array, member: NDArray[np.bool_], ceiling: float) -> Check:
-    """Is the AUROC of canaries above the accountant's ceiling? Below it is no fault."""
+    """Is the AUROC of canaries above the accountant's ceiling? Being below it is not a mistake."""
     number = int(min(member.sum(), (~member).sum()))
     if number < _FEWEST:
         return silent(name, "canaries", f"the AUROC of {kind}, of which one side has {number}")
@@ -175,9 +182,9 @@ def _area(name: str, kind: str, scores: Array, member: NDArray[np.bool_], ceilin
 
 
 class _OwnRows:
-    """Reads the text canaries' rows of the embedding along the gradient that each has there.
+    """Projects the text canaries' embedding rows on the gradient that each canary has there.
 
-    size: norm of a contribution's part in its own row, before training, in units of the sensitivity.
+    ``size`` is the norm of a contribution's part in its own row, before training, in units of the sensitivity.
     """
 
     def __init__(self, stage: Stage, base: LanguageModel) -> None:
@@ -191,7 +198,8 @@ class _OwnRows:
         self.size = float(np.mean([np.linalg.norm(part) for part in parts]))
 
     def look(self) -> None:
-        """Take the directions anew, at the weights of now. All texts in one pass: their tokens do not meet."""
+        """Recompute the directions at the current weights."""
+        # one pass for all texts: each has a token of its own, so rows do not mix
         with torch.enable_grad():
             loss = self._base.model(input_ids=self._ids, labels=self._ids, use_cache=False).loss
             (whole,) = torch.autograd.grad(loss, [self._table])
@@ -200,5 +208,5 @@ class _OwnRows:
         self._along = along
 
     def read(self, released: NDArray[np.float32]) -> Array:
-        """(texts,), in units of the sensitivity."""
+        """Projection of a step on each row's direction, shape (texts,), in units of the sensitivity."""
         return np.asarray((released[self._places] * self._along).sum(axis=1))

@@ -1,4 +1,4 @@
-"""The noise of every coordinate of every tensor: in steps with nobody to draw, under two keys, and amid people."""
+"""The noise of every coordinate of every tensor: in steps without anybody, under two keys, and in steps with people."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -33,26 +33,26 @@ _DENSE = 1e-4  # of the sensitivity: a sum that is no multiple of a grid's width
 
 
 def empty_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
-    """Steps with nobody to draw, under two keys, in every coordinate of every tensor.
+    """Steps without anybody to sample, under two keys, in every coordinate of every tensor.
 
-    A trainer that skips empty cohorts releases nothing, which is a deviation of 0.
+    A trainer that skips empty cohorts releases nothing, which counts as noise with deviation 0.
     """
     streams = [releases(stage, trainer, run) for run in empty_runs(stage, key)]
     return checks_of_empty_steps(over_stated(stage, streams))
 
 
 def empty_runs(stage: Stage, key: bytes) -> list[Run]:
-    """Runs of the stated noise with nobody to draw, under two keys."""
+    """Runs with the stated noise and without anybody to sample, under two keys."""
     mechanism = changed(stage.mechanism, steps=EMPTY_STEPS)
     keys = [keyed_digest(key, "white-box key", name) for name in ("first", "second")]
     return [Run(replace(stage.planned(run_key, ()), mechanism=mechanism)) for run_key in keys]
 
 
 def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
-    """Of noise over the stated deviation by tensor, (2 keys, steps, *shape)."""
+    """Checks of noise divided by its stated deviation, by tensor, shape (2 keys, steps, *shape)."""
     found = _granular(tensors, "noise in empty steps")
     deviation = math.sqrt(sum(float(np.square(z).sum()) for z in tensors.values()) / _flat(tensors).size)
-    if deviation == 0.0:
+    if deviation == 0.0:  # no noise at all is an alarm already, and the other checks divide by the deviation
         return tuple(found)
     u = {name: z / deviation for name, z in tensors.items()}
     every = _flat(u)
@@ -87,9 +87,15 @@ def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
 
 
 def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tuple[Check, ...]:
-    """The first step with everybody there, in small passes, less the same step without noise.
+    """Noise of the first step with everybody in it, in small passes: the step minus the same step without noise.
 
-    At the stated clip norm, and at `high`, which clips nobody.
+    Done at the stated clip norm and at one that clips nobody.
+
+    Args:
+        stage: the stage of the audit.
+        trainer: the audited trainer.
+        key: key of these runs.
+        high: a clip norm above every unit's gradient.
     """
     streams, sums = [], []
     for norm in (stage.clip_norm, high):
@@ -122,7 +128,7 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
 
 
 def crowd(stage: Stage, key: bytes, norm: float) -> PrivateTraining:
-    """Every writer and some gradient canaries of ten times the clip norm `norm`, under a key of the run."""
+    """Every writer and some gradient canaries of ten times the clip norm ``norm``, under the run's key."""
     there = stage.with_places(_CANARIES)
     training = stage.planned(key, stage.names_of_writers)
     some = there.gradient_units(range(there.canaries.count))
@@ -130,12 +136,12 @@ def crowd(stage: Stage, key: bytes, norm: float) -> PrivateTraining:
 
 
 def over_stated(stage: Stage, streams: Sequence[NDArray[np.float32]]) -> Tensors:
-    """What steps without anybody released over the stated deviation, by tensor; streams: of each key, (steps, d)."""
+    """What steps without anybody released, divided by the stated deviation, by tensor; a stream per key, (steps, d)."""
     return _tensors(stage, np.stack(streams).astype(np.float64) / stage.mechanism.noise_multiplier)
 
 
 def _tensors(stage: Stage, z: Array) -> Tensors:
-    """(keys, steps, d) by tensor."""
+    """Split (keys, steps, d) by tensor."""
     offsets = stage.canaries.offsets
     return {
         name: z[..., offsets[name] : offsets[name] + shape.numel()].reshape(*z.shape[:2], *shape)
@@ -159,7 +165,10 @@ def _granular(tensors: Tensors, name: str) -> list[Check]:
 
 
 def _most_deviant(sums: list[tuple[int, Array]]) -> Found:
-    """Of sums of so many squares each, those of one number together. smallest, below: of those seen last."""
+    """The most deviant of sums of squares, tested together by number of squares.
+
+    ``smallest`` and ``below`` are those of the group in which deviations are hardest to see.
+    """
     by_size: dict[int, list[Array]] = {}
     for size, its in sums:
         by_size.setdefault(size, []).append(its)
@@ -189,7 +198,7 @@ def _repeated(tensors: Tensors, name: str, of: Literal["one key", "two keys", "a
 
 
 def _blocks(tensors: Tensors) -> Iterator[Array]:
-    """All numbers, then tensors and rows of matrices, those of one length together: (blocks, keys, steps, length)."""
+    """All numbers, then tensors and rows of matrices, grouped by length: (blocks, keys, steps, length)."""
     yield _flat(tensors)[None]
     by_length: dict[int, list[Array]] = {}
     for z in tensors.values():
@@ -203,7 +212,7 @@ def _blocks(tensors: Tensors) -> Iterator[Array]:
 
 
 def _along(tensors: Tensors) -> list[Check]:
-    """Correlations between places at one distance, in all numbers and within tensors, and between two tensors."""
+    """Correlations between coordinates at one distance, overall and within tensors, and between two tensors."""
     whole = laws.products(*laws.lag_sums(_flat(tensors)), LEVEL)
     parts = [laws.lag_sums(z.reshape(*z.shape[:2], -1)) for z in tensors.values() if math.prod(z.shape[2:]) > 1]
     sums, counts = (np.concatenate(each) for each in zip(*parts, strict=True))

@@ -1,6 +1,6 @@
-"""Who takes part: every unit's own rate, independence between units and between steps, and between two keys.
+"""Who is sampled: each unit's own rate, and independence between units, between steps and between two keys.
 
-Read off steps without noise, of units with texts and of gradient canaries alike, under two keys.
+Read from steps without noise, both for units with texts and for gradient canaries, under two keys.
 """
 
 import math
@@ -30,13 +30,13 @@ _MISREAD = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Who took part, of one kind of unit.
+    """Who was sampled, for one kind of unit.
 
     Attributes:
         kind: "texts" or "canaries".
-        times: how often, (keys, steps, columns).
-        copies: units that a column holds.
-        rate: stated, of one unit.
+        times: how often, shape (keys, steps, columns).
+        copies: number of units in a column.
+        rate: stated sampling rate of one unit.
     """
 
     kind: str
@@ -46,33 +46,38 @@ class Drawn:
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """Whether any unit of the column took part, (keys, steps, columns)."""
+        """Whether any unit of the column was sampled, shape (keys, steps, columns)."""
         return self.times > 0
 
     @property
     def chance(self) -> float:
-        """Stated, that any does."""
+        """The stated probability that any unit of the column is sampled."""
         return 1.0 - (1.0 - self.rate) ** self.copies
 
 
 def draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, effort: int = 1) -> tuple[Check, ...]:
-    """Who takes part, under two keys; under full participation only that nobody is left out.
+    """Who is sampled, under two keys; at rate 1 only that nobody is left out.
 
     Args:
-        stage: of the audit.
-        trainer: that is audited.
-        key: of these runs.
-        low: a clip norm below which every unit's gradient is clipped.
-        effort: how many times the steps of a short audit.
+        stage: the stage of the audit.
+        trainer: the audited trainer.
+        key: key of these runs.
+        low: a clip norm below every unit's gradient.
+        effort: number of steps, as a multiple of a short audit's.
     """
     runs = [drawing(stage, keyed_digest(key, "white-box draws", str(i)), low, effort) for i in range(2)]
     return tuple(checks_of_draws([draws(there, trainer, run) for there, run in runs], stage))
 
 
 def odd_draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, high: float) -> tuple[Check, ...]:
-    """Draws of unlike sets of units: a crowd, one unit alone, the same names with other texts.
+    """Sampling from unusual sets of units: a crowd, one unit alone, the same names with other texts.
 
-    low, high: clip norms below and above every unit's gradient.
+    Args:
+        stage: the stage of the audit.
+        trainer: the audited trainer.
+        key: key of these runs.
+        low: a clip norm below every unit's gradient.
+        high: a clip norm above every unit's gradient.
     """
     crowd, others = _of_a_crowd(stage, trainer, key, low), _whatever_the_texts(stage, trainer, key, low, high)
     if stage.mechanism.sampler.rate == 1.0:
@@ -81,7 +86,15 @@ def odd_draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, high
 
 
 def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: int | None = None) -> tuple[Stage, Run]:
-    """A run without noise of units with texts and gradient canaries with a coordinate each, and its stage."""
+    """A run without noise, of units with texts and gradient canaries with a coordinate each, and its stage.
+
+    Args:
+        stage: the stage of the audit.
+        key: key of the run.
+        clip_norm: clip norm of the run.
+        effort: number of steps, as a multiple of a short audit's.
+        steps: number of steps; None: by ``effort``.
+    """
     rate = stage.mechanism.sampler.rate
     enough = math.ceil(min(_MOST, max(_FEWEST, effort * _PER_UNIT / rate))) if rate < 1.0 else 4
     there = stage.with_places(DRAWN_CANARIES)
@@ -96,7 +109,7 @@ def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: 
 
 
 def steps_to_see_one_coin(rate: float, units: int) -> int:
-    """So many steps that two of so many units with one coin are seen with probability 0.99."""
+    """Number of steps after which two of ``units`` units that share a coin are seen with probability 0.99."""
     steps = _FEWEST
     while steps < _MOST and rate < 1.0:
         found = laws.counts(np.zeros(units * (units - 1) // 2), steps, rate**2, LEVEL)
@@ -107,7 +120,7 @@ def steps_to_see_one_coin(rate: float, units: int) -> int:
 
 
 def checks_of_draws(seen: Sequence[Draws], stage: Stage) -> list[Check]:
-    """Of runs under one key or under two."""
+    """Checks of who was sampled in runs under one key or under two."""
     rate, members = stage.mechanism.sampler.rate, stage.mechanism.members
     odd = max(each.odd for each in seen)
     told = f"a unit that takes part with a part of its contribution, {_MISREAD:g} of it"
@@ -126,7 +139,7 @@ def checks_of_draws(seen: Sequence[Draws], stage: Stage) -> list[Check]:
 
 
 def _kinds(seen: Sequence[Draws], rate: float, members: int) -> tuple[Drawn, Drawn, Drawn]:
-    """Units with texts of their own, units whose texts another has as well (in pairs), and gradient canaries."""
+    """Units with distinct texts, pairs of units with equal texts, and gradient canaries."""
     names = seen[0].names
     texts = np.stack([each.texts for each in seen])
     lone = [j for j, its in enumerate(names) if len(its) == 1]
@@ -140,7 +153,7 @@ def _kinds(seen: Sequence[Draws], rate: float, members: int) -> tuple[Drawn, Dra
 
 
 def _whole_cohorts(seen: Sequence[Draws], rate: float, members: int) -> Check:
-    """Sizes of cohorts, all kinds of units together: one size for all, a cap, or a common coin show here."""
+    """Sizes of cohorts, all kinds of units together: a fixed size, a cap, or a shared coin would show here."""
     units = sum(len(its) for its in seen[0].names) + members * seen[0].canaries.shape[1]
     sizes = np.concatenate([its.texts.sum(axis=1) + its.canaries.sum(axis=1) for its in seen])
     found = laws.squares(sizes.clip(0, units), units, rate, LEVEL)
@@ -149,7 +162,7 @@ def _whole_cohorts(seen: Sequence[Draws], rate: float, members: int) -> Check:
 
 
 def _beyond(seen: Draws, members: int) -> float:
-    """By how much a column was found more often than it holds units, or below zero."""
+    """By how much a column was found more often than it has units, or less than zero times."""
     copies = np.array([len(its) for its in seen.names])
     excess = (seen.texts - copies, -seen.texts, seen.canaries - members, -seen.canaries)
     return max(float(each.max(initial=0.0)) for each in excess)
@@ -183,15 +196,12 @@ def _spreads(drawn: Drawn) -> list[Check]:
 
 
 def _over_steps(drawn: Drawn) -> list[Check]:
-    """Who took part in a step and again k steps later, for every k.
-
-    Pairs of steps that share none are independent: for each k they are counted in two sets of such pairs.
-    """
+    """Who was sampled in a step and again k steps later, for every k."""
     present = drawn.present
     steps = present.shape[1]
     both, trials = [], []
     for lag in range(1, steps):
-        for offset in (0, lag):
+        for offset in (0, lag):  # two sets, in each of which pairs share no step and so are independent
             starts = range(offset, steps - lag, 2 * lag)
             spans = [(start, min(start + lag, steps - lag)) for start in starts]
             if spans:
@@ -258,7 +268,7 @@ def _of_a_crowd(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check
 
 
 def _of_one_alone(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
-    """The rate of a unit that is the only one: where cohorts must not be empty, it is always drawn."""
+    """The rate of a unit that is the only one: a trainer that avoids empty cohorts would always sample it."""
     there, run = drawing(stage, keyed_digest(key, "white-box draws", "alone"), low)
     rate, steps = stage.mechanism.sampler.rate, run.training.mechanism.steps
     found = draws(there, trainer, Run(replace(run.training, units=run.training.units[:1])))
@@ -268,9 +278,9 @@ def _of_one_alone(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Che
 
 
 def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, high: float) -> Check:
-    """The same key and names with other texts, at another clip norm: the same units take part.
+    """The same key and names with other texts, at another clip norm: the same units must be sampled.
 
-    Where the trainer does not draw alike twice under one key, that cannot be compared.
+    This cannot be compared if the trainer does not sample the same units twice under one key.
     """
     name, rate = "sampling: changed by what units write", stage.mechanism.sampler.rate
     if rate == 1.0:
@@ -290,13 +300,13 @@ def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, 
 
 
 def _same(a: Draws, b: Draws) -> bool:
-    """Whether the units took part in the same steps, but for those whose texts another has as well."""
+    """Whether the units were sampled in the same steps, ignoring units that share their texts with another."""
     of_a, of_b = ({its[0]: d.texts[:, j] for j, its in enumerate(d.names) if len(its) == 1} for d in (a, b))
     return all(np.array_equal(of_a[name], of_b[name]) for name in of_a.keys() & of_b.keys())
 
 
 def _alike(found: Found, drawn: Drawn, trials: int) -> str:
-    """The correlation of two coins that would have been seen, or how likely equal coins would have been seen at all."""
+    """The correlation of two coins that would have been seen, or how likely even equal coins would have been seen."""
     rate = drawn.chance
     correlation = (found.smallest - rate**2) / (rate * (1.0 - rate))
     if correlation <= 1.0:

@@ -1,10 +1,9 @@
-"""White-box audit of a training implementation: canary users by coin, every noised step watched, the step taken apart.
+"""White-box audit of a training implementation: canary users by coin, every noised step watched, single steps checked.
 
-The strongest attacker of the privacy definition: it knows everything but whether the canary user is in, and sees each
-step. Each canary user is included by an independent fair coin under a fresh key and rides along a real training of a
-tiny model. What is certified rests on the coins alone (bounds/one_run.py). Several trainings, each with its own
-canaries, coins and key, are one mechanism in which a canary touches one training only: they are judged as one pool.
-Beside that, short runs, in which little or nothing is random, ask whether the step is the stated one.
+The attacker is the strongest one of the privacy definition: it knows everything except whether the canary user is in,
+and sees each step. Each canary user is included by an independent fair coin under a fresh key and takes part in a real
+training of a tiny model. What is certified rests on the coins alone (bounds/one_run.py). Besides that, short runs in
+which little or nothing is random check whether the step is the stated one.
 """
 
 import dataclasses
@@ -35,17 +34,20 @@ from heldin.white_box.trainers import Trainer, loop_trainer
 
 @dataclass(frozen=True)
 class TrainerAudit(Tabular):
-    """What was found.
+    """The findings of an audit.
 
     Attributes:
-        power: stated before the run.
+        mechanism: the stated mechanism.
+        trainings: number of trainings.
+        directions: directions of the gradient canaries.
+        power: what the audit could say, stated before the run.
         estimate: Andrew et al. 2024, pooled variance, over all trainings' canaries; None for sampled runs, which are
             not Gaussian. An estimate, not a bound.
-        estimates: the same of each training.
-        auroc, auroc_error: of the likelihood-ratio statistic over all gradient canaries, with its standard error.
+        estimates: the same estimate for each training.
+        auroc, auroc_error: AUROC of the likelihood-ratio statistic over all gradient canaries, and its standard error.
         result: certified bounds and the verdict on the accountant's curve.
-        checks: of what is stated, each with what it would have seen.
-        alarms: those of `checks` that reject.
+        checks: the checks of the stated mechanism, each with the deviation it would have seen.
+        alarms: the checks that reject.
     """
 
     mechanism: Mechanism
@@ -62,10 +64,7 @@ class TrainerAudit(Tabular):
 
     @property
     def verdict(self) -> Verdict:
-        """On the accountant's curve; where that stands and a check rejects, on the claim to run the mechanism at all.
-
-        A check's level is exact but it speaks of the mechanism, not of epsilon: more noise than stated breaks it too.
-        """
+        """On the accountant's curve; if the curve survives but a check fails: that the stated mechanism ran at all."""
         of_curve = self.result.verdict
         if of_curve.exit_code:
             return of_curve
@@ -78,7 +77,7 @@ class TrainerAudit(Tabular):
             of_curve,
             claim="the stated mechanism",
             outcome=Outcome.VIOLATED,
-            standing=Standing.INDICATIVE,
+            standing=Standing.INDICATIVE,  # a check is about the mechanism, not epsilon: too much noise fails it too
             reason=f"the trainer does not run the stated mechanism ({what}); as to its coins, {of_curve.reason}",
         )
 
@@ -133,22 +132,22 @@ def audit_trainer(
     alpha: float = 0.05,
     advance: Callable[[int], object] | None = None,
 ) -> TrainerAudit:
-    """Audit whoever trains under `mechanism`.
+    """Audit a trainer under ``mechanism``.
 
     Args:
-        mechanism: Poisson-sampled and with a guarantee (see `set_stage`).
+        mechanism: the stated mechanism, Poisson-sampled and with a guarantee (see ``set_stage``).
         keys: a fresh secret key for each training, never used before.
-        canaries: m of each training, all flipped.
+        canaries: canary users per training, each included by a fair coin.
         directions: "coordinate": tight against the accountant; "random": over all parameters.
-        trainer: heldin's own loop, or `stepwise(step)` for a foreign step function.
-        effort: how many times the steps of a short audit are watched for who takes part and for what is carried over.
-        processes: run it in two processes too, which a trainer must be importable for; takes about 20 seconds.
-        seed: public.
+        trainer: heldin's own loop, or ``stepwise(step)`` for a foreign step function.
+        effort: number of steps watched for sampling and for carried-over state, as a multiple of a short audit's.
+        processes: also run in two processes, for which the trainer must be importable; takes about 20 seconds.
+        seed: public seed of texts and random directions.
         alpha: error probability of bounds and verdict.
-        advance: called with 1 after every part; there are `parts` of them.
+        advance: called with 1 after each of the ``parts`` parts.
 
     Raises:
-        InputError: no keys, one used twice, a mechanism that is not tested here, too few or too many canaries.
+        InputError: no keys, a repeated key, a mechanism that cannot be tested here, or too few or too many canaries.
     """
     if not keys or len(set(keys)) != len(keys):
         raise InputError("a white-box audit needs at least one training, and a key of its own for each")
@@ -161,6 +160,7 @@ def audit_trainer(
     for key in keys:
         seen.append(observe(stage, key, trainer))
         done(1)
+    # trainings with separate canaries, coins and keys are one mechanism in which each canary affects one training
     scores = pooled(seen)
     full = mechanism.sampler.rate == 1.0
     result = evaluate(scores, coin_design(alpha, gaussian=full), delta=claim.delta, claims=(claim,))
@@ -192,17 +192,17 @@ def audit_trainer(
 
 
 def training_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
-    """Of whole trainings: AUROCs against the accountant's ceiling, and noise."""
+    """Checks of whole trainings: AUROCs against the accountant's ceiling, and noise."""
     return [*coin_checks(seen, ceiling), *noise_checks(np.concatenate([s.noise for s in seen]), len(seen))]
 
 
 def parts(trainings: int, *, processes: bool) -> int:
-    """How often `advance` of `audit_trainer` is called."""
+    """How often ``advance`` of ``audit_trainer`` is called."""
     return trainings + len(SECTIONS) + processes
 
 
 def directions_of(text: str) -> Directions:
-    """Raises InputError for anything but "coordinate" and "random"."""
+    """The directions that ``--directions`` names. Raises InputError for anything but "coordinate" and "random"."""
     match text:
         case "coordinate" | "random":
             return text
@@ -247,7 +247,7 @@ def _estimate(stage: Stage, seen: Sequence[Observation]) -> EpsilonEstimate:
     sums, member = np.concatenate([s.sums for s in seen]), np.concatenate([s.member for s in seen])
     delta = stage.mechanism.delta
     assert delta is not None
-    # canaries of other trainings disturb nobody here
+    # canaries of other trainings add no interference
     dimension = stage.canaries.dimension * len(seen) if stage.canaries.coordinates is None else None
     return andrew_estimate(sums[member], delta, unobserved=sums[~member], dimension=dimension)
 

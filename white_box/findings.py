@@ -1,4 +1,4 @@
-"""What an audit found, in words: what was tested and what would have been seen, and what was not."""
+"""An audit's findings in words: what was tested, what would have been seen, and what was not tested."""
 
 import textwrap
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _WIDTH = 118
 
 
 def tested_lines(checks: Sequence[Check]) -> dict[str, str]:
-    """By class of mistakes: how many checks, and the smallest deviations that they would have seen."""
+    """By class of mistakes, the number of checks and the smallest deviations they would have seen."""
     found = {}
     for subject in SUBJECTS:
         its = [check for check in checks if check.subject == subject and not check.untested]
@@ -43,12 +43,12 @@ def tested_lines(checks: Sequence[Check]) -> dict[str, str]:
 
 
 def untested_lines(checks: Sequence[Check]) -> list[str]:
-    """What no check saw, of this audit first and then of all."""
+    """What was not tested: first in this audit, then in any audit."""
     return [*(check.untested for check in checks if check.untested), *NOT_TESTED]
 
 
 def closing_lines(checks: Sequence[Check]) -> list[str]:
-    """The end of what is printed: exactly what was tested, and what was not."""
+    """The last lines of the output: exactly what was tested, and what was not."""
     lines = [f"tested: {title}: {what}" for title, what in tested_lines(checks).items()]
     lines += [f"not tested: {what}" for what in untested_lines(checks)]
     return [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent="    ")]

@@ -1,7 +1,7 @@
 """P-values that hold at any level, and the smallest deviation that each would have seen with probability 0.99.
 
-Every law here is exact under the stated null, or a bound from above (Chernoff), since a check rejects far out in the
-tail, where approximations fail first. Several values at once pay for their number (Bonferroni).
+Every p-value is exact under the stated null, or an upper bound (Chernoff), since a check rejects far out in the tail,
+where approximations fail first. Several values at once are corrected for their number (Bonferroni).
 """
 
 import functools
@@ -23,10 +23,14 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Found:
-    """One test. measured: the most deviant value; smallest: the deviation that would have been seen, `below` likewise.
+    """The result of one test.
 
-    below: where a deviation to the other side has a figure of its own; NaN where there is none, or none would be seen.
-    from_count: of a count, the least that is rejected as too many.
+    Attributes:
+        p_value: the p-value, corrected for the number of values.
+        measured: the most deviant value.
+        smallest: the deviation that would have been seen with probability 0.99.
+        below: the same for deviations to the other side, where it differs; NaN if there is none, or none would be seen.
+        from_count: for counts, the smallest count that is rejected as too large.
     """
 
     p_value: float
@@ -37,15 +41,15 @@ class Found:
 
     @property
     def times(self) -> str:
-        """Of a factor: what would have been seen, in words."""
+        """For a factor: what would have been seen, in words."""
         below = "" if math.isnan(self.below) else f" or {self.below:.3g}"
         return f"{self.smallest:.3g}{below} times"
 
 
 def deviations(sums: Array, freedom: int, level: float) -> Found:
-    """Sums of `freedom` squares of N(0, 1) each: is any deviation another one? Chi-squared, two-sided, exact.
+    """Sums of ``freedom`` squares of N(0, 1) each: is any standard deviation not 1? Chi-squared, two-sided, exact.
 
-    smallest, below: how many times the stated one a larger and a smaller deviation of one of them would have to be.
+    ``smallest`` and ``below``: the larger and the smaller deviation of one of them that would have been seen.
     """
     values = np.asarray(sums, dtype=np.float64).ravel()
     ends = (float(values.min()), float(values.max()))
@@ -59,7 +63,7 @@ def deviations(sums: Array, freedom: int, level: float) -> Found:
 
 
 def means(sums: Array, terms: int, level: float) -> Found:
-    """Sums of `terms` N(0, 1) each: is any mean not zero? smallest: in deviations."""
+    """Sums of ``terms`` N(0, 1) each: is any mean not zero? ``smallest`` is in standard deviations."""
     values = np.abs(np.asarray(sums, dtype=np.float64)).ravel()
     worst = float(values.max())
     threshold = -float(special.ndtri(level / (2 * values.size)))
@@ -70,13 +74,14 @@ def means(sums: Array, terms: int, level: float) -> Found:
 def correlations(values: Array, sizes: Array, level: float, tests: int | None = None) -> Found:
     """Correlations about zero of pairs of independent vectors of n normals: r^2 is Beta(1/2, (n - 1)/2), exact.
 
+    ``smallest`` and ``below``: what would have been seen in the longest and in the shortest vectors, by Fisher's
+    approximation.
+
     Args:
         values: the correlations, or the largest of each size.
-        sizes: n of each.
-        level: of all together.
-        tests: how many they are, where `values` holds the largest only.
-
-    smallest, below: what would have been seen in the longest vectors and in the shortest, by Fisher's approximation.
+        sizes: length n of the vectors of each.
+        level: level of all together.
+        tests: number of correlations, if ``values`` has only the largest ones.
     """
     r: Array = np.minimum(np.abs(np.ravel(values)), 1.0)
     n: Array = np.ravel(sizes).astype(np.float64)
@@ -96,12 +101,18 @@ def correlations(values: Array, sizes: Array, level: float, tests: int | None = 
 
 
 def products(sums: Array, pairs: Array, level: float, least: float | None = None) -> Found:
-    """Sums of products x_i x_(i + lag) of independent N(0, 1) over so many `pairs` each: is any correlation not zero?
+    """Sums of products x_i x_(i + lag) of independent N(0, 1), ``pairs`` of them each: is any correlation not zero?
 
     A Chernoff bound for every number of pairs. In chains of neighbours the eigenvalues a of the quadratic form lie in
     [-1, 1] and their squares add up to pairs / 2, so that the cumulant generating function at s, the sum of
     -log(1 - 4 s^2 a^2) / 4, is at most -(pairs / 8) log(1 - 4 s^2); its transform is largest at
-    s = (sqrt(n^2 + 16 q^2) - n) / 8 q. smallest: the correlation at a lag of `least` pairs, or half of the most.
+    s = (sqrt(n^2 + 16 q^2) - n) / 8 q. ``smallest`` is the correlation at a lag with ``least`` pairs.
+
+    Args:
+        sums: the sum of products at each lag.
+        pairs: number of products in each sum.
+        level: level of all together.
+        least: number of pairs that ``smallest`` is for; None: half of the largest number.
     """
     q, n = np.abs(np.asarray(sums, dtype=np.float64)), np.asarray(pairs, dtype=np.float64)
     rate = _chernoff(q, n)
@@ -115,9 +126,15 @@ def products(sums: Array, pairs: Array, level: float, least: float | None = None
 
 
 def counts(found: Array, trials: NDArray[Any] | int, rate: float, level: float) -> Found:
-    """Binomial counts of `trials` at `rate`, two-sided, exact: is any rate another one?
+    """Binomial counts: is any rate not the stated one? Two-sided, exact.
 
-    smallest, below: the higher and the lower rate that would have been seen in the one of most trials.
+    ``smallest`` and ``below``: the higher and the lower rate that would have been seen in the count with most trials.
+
+    Args:
+        found: the counts.
+        trials: number of trials of each.
+        rate: the stated rate.
+        level: level of all together.
     """
     values = np.asarray(found, dtype=np.float64).ravel()
     n = np.broadcast_to(np.asarray(trials, dtype=np.float64), values.shape)
@@ -135,7 +152,13 @@ def counts(found: Array, trials: NDArray[Any] | int, rate: float, level: float) 
 def squares(found: Array, trials: int, rate: float, level: float) -> Found:
     """The spread of independent binomial counts about their mean, two-sided, by the exact law of the sum of squares.
 
-    smallest, below: by how much the variance would have to be multiplied to be seen.
+    ``smallest`` and ``below``: the factors of the variance that would have been seen.
+
+    Args:
+        found: the counts.
+        trials: number of trials of each.
+        rate: the stated rate.
+        level: level of the test.
     """
     values = np.asarray(found, dtype=np.float64).ravel()
     centre, law = _law_of_squares(trials, rate, values.size)
@@ -154,7 +177,7 @@ def squares(found: Array, trials: int, rate: float, level: float) -> Found:
 
 
 def distances(samples: list[Array], level: float) -> Found:
-    """Kolmogorov-Smirnov of each sample against N(0, 1). smallest: a distance of the distribution function."""
+    """Kolmogorov-Smirnov of each sample against N(0, 1). ``smallest`` is a distance of distribution functions."""
     found = [stats.kstest(sample, "norm") for sample in samples]
     p_value = min(1.0, len(samples) * min(float(f.pvalue) for f in found))
     fewest = min(sample.size for sample in samples)
@@ -165,9 +188,9 @@ def distances(samples: list[Array], level: float) -> Found:
 
 
 def tails(values: Array, beyond: tuple[float, ...], level: float) -> Found:
-    """How many of N(0, 1) numbers lie beyond so many deviations, either way: binomial, exact.
+    """How many of N(0, 1) numbers are more than each of ``beyond`` deviations from zero: binomial, exact.
 
-    smallest, below: how many times as many as stated would have been seen beyond the last.
+    ``smallest`` and ``below``: the multiples of the stated number beyond the last that would have been seen.
     """
     size = np.abs(values)
     each = level / len(beyond)
@@ -179,18 +202,18 @@ def tails(values: Array, beyond: tuple[float, ...], level: float) -> Found:
 
 
 def of_cosines(cosines: Array, size: int) -> Array:
-    """Cosines of vectors of `size` normals with directions that are independent of them, to squares of N(0, 1); exact.
+    """Map cosines of vectors of ``size`` normals with directions independent of them to squares of N(0, 1); exact.
 
-    A cosine's square is Beta(1/2, (n - 1)/2) whatever the deviation, and each number stands where that law puts it.
+    A cosine's square is Beta(1/2, (n - 1)/2) whatever the deviation; quantiles of that law are mapped to quantiles.
     """
     beyond = special.betainc((size - 1) / 2.0, 0.5, 1.0 - np.minimum(np.square(cosines), 1.0))
     return np.asarray(np.square(special.ndtri(np.maximum(beyond, _TINY) / 2.0)))
 
 
 def of_ratios(first: Array, second: Array, size: int) -> Array:
-    """Pairs of sums of `size` squares of normals of one deviation, to squares of N(0, 1): by their ratio, exact.
+    """Map pairs of sums of ``size`` squares of normals of one deviation to squares of N(0, 1), by their ratio; exact.
 
-    The share of either is Beta(n/2, n/2) whatever the deviation. Sums that are always the same give 0.
+    The share of either is Beta(n/2, n/2) whatever the deviation. Equal sums give 0.
     """
     total = first + second
     share = np.where(total > 0.0, np.minimum(first, second) / np.maximum(total, _TINY), 0.5)
@@ -199,9 +222,9 @@ def of_ratios(first: Array, second: Array, size: int) -> Array:
 
 
 def of_spans(outside: Array, before: Array, size: int) -> Array:
-    """Shares of a vector's square that lie outside the span of `before` others of `size` normals, to N(0, 1); exact.
+    """Map shares of a vector's square outside the span of ``before`` others of ``size`` normals to N(0, 1); exact.
 
-    The share is Beta((n - b)/2, b/2), and independent of the shares of the vectors before. Positive: more is inside.
+    The share is Beta((n - b)/2, b/2), independent of the shares of earlier vectors. Positive: more is inside the span.
     """
     inner, outer = before / 2.0, (size - before) / 2.0
     low = special.betainc(inner, outer, 1.0 - outside)
@@ -211,17 +234,24 @@ def of_spans(outside: Array, before: Array, size: int) -> Array:
 
 
 def either(found: Sequence[Found]) -> Found:
-    """Tests that each have a part of the level, as one: the most deviant, and what the first would have seen."""
+    """Combine tests that share a level: the most deviant one, and what the first would have seen."""
     worst = min(found, key=lambda f: f.p_value)
     p_value = min(1.0, len(found) * worst.p_value)
     return Found(p_value, worst.measured, found[0].smallest, found[0].below)
 
 
 def areas(measured: float, error: float, limit: float, number: int, level: float) -> Found:
-    """One-sided: is an AUROC above `limit`? exp(-n KL(measured || limit)) with n of the smaller group.
+    """One-sided: is an AUROC above ``limit``? The p-value is exp(-n KL(measured || limit)), n the smaller group's size.
 
     Hoeffding (1963), section 5b: a two-sample U-statistic is a mean over pairings of means of n independent terms, so
-    that his Theorem 1 holds for it. smallest: an AUROC, with the standard error `error`.
+    his Theorem 1 holds for it. ``smallest`` is an AUROC.
+
+    Args:
+        measured: the AUROC.
+        error: its standard error.
+        limit: the largest AUROC allowed.
+        number: size of the smaller group, n.
+        level: level of the test.
     """
     p_value = math.exp(-number * _divergence(measured, limit)) if measured > limit else 1.0
     reach = number * _divergence(1.0, limit) > -math.log(level)
@@ -232,9 +262,9 @@ def areas(measured: float, error: float, limit: float, number: int, level: float
 
 
 def close_pairs(values: Array, within: float, level: float) -> Found:
-    """How many of N(0, 1) numbers lie within `within` above another; on a grid many do. Poisson, from above.
+    """How many of N(0, 1) numbers are within ``within`` above another; on a grid many are. Poisson, an upper bound.
 
-    P(|X - Y| < w) is at most w / sqrt(pi). smallest: the width of a grid; below: the number to be expected at most.
+    P(|X - Y| < w) is at most w / sqrt(pi). ``smallest`` is the width of a grid, ``below`` the largest expected number.
     """
     number = values.size
     near = int((np.diff(np.sort(values)) < within).sum())
@@ -243,7 +273,7 @@ def close_pairs(values: Array, within: float, level: float) -> Found:
     at = stats.norm.pdf(np.linspace(-6.0, 6.0, 2401))
 
     def seen(width: float) -> float:
-        """Numbers that share a cell with a lower one, less the least that are rejected and their spread."""
+        """Numbers that share a cell with a lower one, minus the smallest rejected number and their spread."""
         of_cell = number * width * at
         shared = float((of_cell + np.expm1(-of_cell)).sum() * 0.005 / width)
         return shared - _Z * math.sqrt(shared) - least
@@ -253,7 +283,7 @@ def close_pairs(values: Array, within: float, level: float) -> Found:
 
 
 def lag_sums(rows: Array) -> tuple[Array, Array]:
-    """Sums of products at lags 1 .. L - 1 along the last axis, added up over the others; and how many products each."""
+    """Sums of products at lags 1 .. L - 1 along the last axis, summed over the others, and the number of products."""
     size = rows.shape[-1]
     spectrum = np.fft.rfft(rows.reshape(-1, size), 2 * size, axis=1)
     sums = np.fft.irfft(np.square(np.abs(spectrum)).sum(axis=0), 2 * size)[1:size]
@@ -261,14 +291,14 @@ def lag_sums(rows: Array) -> tuple[Array, Array]:
 
 
 def _chernoff(q: Array, n: Array) -> Array:
-    """The rate of `products` at sums q over n pairs."""
+    """The rate of ``products`` at sums q over n pairs."""
     safe = np.maximum(q, _TINY)
     s = (np.sqrt(np.square(n) + 16.0 * np.square(safe)) - n) / (8.0 * safe)
     return np.asarray(np.where(q > 0.0, s * q + n / 8.0 * np.log1p(-np.minimum(4.0 * s * s, 1.0 - 1e-15)), 0.0))
 
 
 def _divergence(a: float, b: float) -> float:
-    """Kullback-Leibler, of coins."""
+    """KL divergence of two Bernoulli laws, nats."""
     return float(special.rel_entr(a, b) + special.rel_entr(1.0 - a, 1.0 - b))
 
 
@@ -278,9 +308,9 @@ def _chi2_tails(value: float, freedom: int) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=32)
 def _law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
-    """The whole number nearest the mean, and the law of the sum of `number` squared distances from it, at 0, 1, ...
+    """The integer nearest the mean, and the law of the sum of ``number`` squared distances from it, at 0, 1, ...
 
-    By powers of the discrete Fourier transform, which is exact to about 1e-15.
+    Computed by powers of the discrete Fourier transform, exact to about 1e-15.
     """
     centre = round(trials * rate)
     whole = stats.binom.pmf(np.arange(trials + 1), trials, rate)
@@ -294,7 +324,7 @@ def _law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
 
 
 def _reach(one: Array, number: int) -> int:
-    """A length beyond which the sum of `number` such variables lies with probability below 1e-15 (Bernstein)."""
+    """A length beyond which the sum of ``number`` such variables lies with probability below 1e-15 (Bernstein)."""
     at = np.arange(one.size)
     mean = float(one @ at)
     variance = float(one @ np.square(at)) - mean**2

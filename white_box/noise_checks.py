@@ -1,4 +1,4 @@
-"""Is the noise of whole trainings what is stated, where nobody's gradient reaches: its size, its law, no dependence."""
+"""Is the noise of whole trainings as stated, in coordinates without gradients: size, law and independence."""
 
 import math
 
@@ -14,14 +14,14 @@ _ROWS = 1000  # of a block of correlations
 
 
 def noise_checks(noise: NDArray[np.float32], trainings: int = 1) -> tuple[Check, ...]:
-    """Is this N(0, 1), independent between trainings, steps and places? Two-sided: too little and too much are caught.
+    """Is this N(0, 1), independent between trainings, steps and coordinates? Two-sided: too little and too much fail.
 
-    The first check is of the deviation as stated, the others of the noise over its own deviation, so that a wrong
-    deviation raises one alarm and not all; that own deviation is taken as known (T P is in the thousands).
+    The first check is of the stated deviation, the others of the noise divided by its measured deviation, so that a
+    wrong deviation raises one alarm and not all; the measured deviation is taken as exact (T P is in the thousands).
 
     Args:
-        noise: over the stated deviation, (trainings x T, P).
-        trainings: one after the other, T steps each.
+        noise: noise divided by the stated deviation, shape (trainings x T, P).
+        trainings: number of trainings, one after the other, T steps each.
     """
     z = noise.astype(np.float64)
     rows, places = z.shape
@@ -95,5 +95,5 @@ def _largest(u: Array) -> float:
 
 
 def _share(times: float, number: int) -> float:
-    """The share of variance, common to `number` values, that makes their sum's deviation so many times as large."""
+    """The share of variance, common to ``number`` values, that makes their sum's deviation so many times as large."""
     return min(1.0, (times**2 - 1.0) / max(1, number - 1))

@@ -1,8 +1,8 @@
-"""What a unit should contribute, by one backward pass of plain autograd per unit, and who took part in a step by it.
+"""What a unit should contribute, by one plain backward pass per unit, and, from that, who took part in a step.
 
-Slow and obviously right: no engine of heldin's, no batch, no padding. Units' contributions at the weights of a step
-are linearly independent but for units of equal texts, so that a step without noise says which of them it summed, and
-whatever it holds besides.
+Slow and obviously right: none of heldin's engine, no batch, no padding. Units' contributions at the weights of a step
+are linearly independent except for units with equal texts, so a step without noise shows which of them it summed, and
+anything else it contains.
 """
 
 import functools
@@ -23,11 +23,11 @@ Texts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One step, read off.
+    """One step, decomposed.
 
     Attributes:
-        taken: how often each column's contribution was found, unrounded, (columns,).
-        off: distance of the step from the nearest whole numbers of contributions, over the largest contribution.
+        taken: how often each column's contribution was found, unrounded, shape (columns,).
+        off: distance of the step from the nearest whole numbers of contributions, divided by the largest contribution.
     """
 
     taken: Array
@@ -35,13 +35,13 @@ class Reading:
 
     @property
     def odd(self) -> float:
-        """How far the furthest column is from a whole number."""
+        """Largest distance of a column from a whole number."""
         return float(np.abs(self.taken - np.rint(self.taken)).max(initial=0.0))
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """A model, the same as another if its weights are."""
+    """A model; equal to another if the weights are."""
 
     digest: bytes
     base: LanguageModel = field(compare=False)
@@ -50,7 +50,7 @@ class _Weights:
 def gradient(base: LanguageModel, texts: Texts) -> Array:
     """The gradient of the mean over records of the record's mean loss over its own tokens, (d,); zero without records.
 
-    Charles et al. 2024, Algorithm 2. Computed once for the same weights and records; not to be written to.
+    Charles et al. 2024, Algorithm 2. Cached by weights and records: do not write to the result.
     """
     weights = hashlib.sha256()
     for parameter in base.model.parameters():
@@ -73,7 +73,7 @@ def _gradient(weights: _Weights, texts: Texts) -> Array:
 
 
 def contribution(base: LanguageModel, texts: Texts, clip_norm: float) -> Array:
-    """The clipped gradient of a unit with these records over the clip norm, (d,); zero where it is not finite."""
+    """The clipped gradient of a unit with these records, divided by the clip norm, (d,); zero if it is not finite."""
     whole = gradient(base, texts)
     norm = math.sqrt(float(whole @ whole))
     return whole / max(norm, clip_norm) if math.isfinite(norm) else np.zeros_like(whole)
@@ -81,11 +81,11 @@ def contribution(base: LanguageModel, texts: Texts, clip_norm: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The contributions that a step can be made of.
+    """The contributions that a step can be composed of.
 
     Attributes:
-        names: of the units of each column; more than one where their texts are equal.
-        matrix: of the contributions, (columns, d).
+        names: names of the units of each column; several if their texts are equal.
+        matrix: the contributions, shape (columns, d).
     """
 
     names: tuple[tuple[str, ...], ...]
@@ -93,22 +93,22 @@ class Columns:
 
     @functools.cached_property
     def _inverse(self) -> Array:
-        """(d, columns); of a column of zeros, zeros."""
+        """Pseudo-inverse, shape (d, columns); zeros for a column of zeros."""
         return np.asarray(np.linalg.pinv(self.matrix), dtype=np.float64)
 
     def read(self, released: Array) -> Reading:
-        """Least squares; released: (d,)."""
+        """Decompose a step, shape (d,), by least squares."""
         taken = released @ self._inverse
         return Reading(taken, self.off(released, np.rint(taken)))
 
     def off(self, released: Array, taken: Array) -> float:
-        """Distance of a step from these numbers of contributions, over the largest of them (over 1 if all are zero)."""
+        """Distance of a step from these numbers of contributions, divided by the largest one (by 1 if all are zero)."""
         largest = float(np.linalg.norm(self.matrix, axis=1).max(initial=0.0))
         return float(np.linalg.norm(released - taken @ self.matrix)) / (largest or 1.0)
 
 
 def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_norm: float) -> Columns:
-    """The columns of units by what they contribute (`alike_in`), at the weights that `base` has now."""
+    """The columns of units by what they contribute (``alike_in``), at the current weights of ``base``."""
     parts = [contribution(base, texts, clip_norm) for texts in alike]
     return Columns(tuple(tuple(names) for names in alike.values()), np.stack(parts))
 
@@ -116,7 +116,14 @@ def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_n
 def alike_in(
     training: PrivateTraining, units: Sequence[SampledUnit], step: int, sequences: Sequence[Sequence[int]]
 ) -> dict[Texts, list[str]]:
-    """Names of the units with texts, by the token sequences that they contribute to the step."""
+    """Names of the units with texts, by the token sequences that they contribute to a step.
+
+    Args:
+        training: the run.
+        units: units with texts.
+        step: number of the step.
+        sequences: token ids of every record.
+    """
     found: dict[Texts, list[str]] = {}
     for unit in units:
         texts = tuple(tuple(text) for text in training.contribution(unit, step, sequences))

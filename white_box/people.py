@@ -1,9 +1,9 @@
-"""The people of a white-box audit: writers as unlike each other as a corpus has them, and text canaries.
+"""The people of a white-box audit: writers who differ as much as those of a corpus, and text canaries.
 
 A text is a list of token ids. Writers differ in how many records they have and how long these are; two have the same
 texts, two nearly the same name, one repeats itself, one is brief, two write in tokens that nobody else uses. A text
-canary says one such token over and over, so that the token's row of the embedding tells of it and of hardly anybody
-else. Nothing here depends on a key.
+canary repeats one such token, so that the token's embedding row depends on it and on hardly anybody else. Nothing here
+depends on a key.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from heldin.models.tiny import train_tokenizer
 
 Text = list[int]
 
-LONGEST = 24  # tokens that a record has after its start token, at most
+LONGEST = 24  # maximum tokens of a record after its start token
 VOCABULARY = 300
 SICK = "somebody whose gradient is not finite"
 _CANARY_TOKENS = 6
@@ -38,11 +38,12 @@ class People:
     """Everybody, and the tokens that only some of them use.
 
     Attributes:
-        tokenizer: of all.
-        writers: always in.
+        tokenizer: the tokenizer of all texts.
+        writers: people who are always in.
         canaries: text canaries, each in by a coin.
-        sick: whose gradient is made not finite, by the one token in `sick_token`; takes part where that is tested.
-        own_tokens: of each text canary.
+        sick: a person whose gradient is made not finite, for the checks that test it.
+        sick_token: the token that does so.
+        own_tokens: the token of each text canary.
         rare: every token that no ordinary mail has.
     """
 
@@ -56,12 +57,12 @@ class People:
 
     @property
     def everybody(self) -> tuple[Person, ...]:
-        """Writers, text canaries, and the sick one."""
+        """Writers, text canaries, and the sick person."""
         return (*self.writers, *self.canaries, self.sick)
 
 
 def gather(canaries: int, members: int, seed: int) -> People:
-    """Writers and at most `canaries` text canaries of `members` records each; a public function of the seed."""
+    """Writers and at most ``canaries`` text canaries of ``members`` records each; a public function of the seed."""
     spec = SyntheticCorpus(users=len(_MAILS) + 4, mean_records=max(_MAILS), min_records=max(_MAILS), seed=seed)
     mails = [list(generate_user(spec, user)) for user in range(spec.users)]
     tokenizer = train_tokenizer([mail.text for its in mails for mail in its], VOCABULARY)
@@ -85,12 +86,12 @@ def gather(canaries: int, members: int, seed: int) -> People:
 
 
 def _unlike(name: str, texts: list[list[Text]], start: int, special: list[int]) -> list[Person]:
-    """Writers who are unlike the others, each in one respect.
+    """Writers who differ from the others, each in one respect.
 
     Args:
-        name: of an ordinary writer, for names that are nearly it.
-        texts: of people who are not writers themselves.
-        start: token.
+        name: name of an ordinary writer, from which nearly equal names are made.
+        texts: texts of people who are not writers themselves.
+        start: start token.
         special: tokens that nobody else uses.
     """
     first, second, third, fourth = texts[:4]

@@ -1,4 +1,4 @@
-"""What a white-box audit of a trainer could say, before it runs, and the mechanism that it is run under."""
+"""What a white-box audit of a trainer could find, before it runs, and the mechanism that it runs under."""
 
 import bisect
 from dataclasses import dataclass
@@ -28,7 +28,13 @@ _NOISE_VALUES = 4_000_000
 
 @dataclass(frozen=True)
 class WeakerTrainer:
-    """How often the one-run test rejects a trainer with this share of the stated noise, which allows this AUROC."""
+    """How often the one-run test rejects a trainer with too little noise.
+
+    Attributes:
+        noise: its noise as a share of the stated noise.
+        auroc: the largest AUROC that this noise allows.
+        probability: probability of rejection.
+    """
 
     noise: float
     auroc: float
@@ -37,10 +43,16 @@ class WeakerTrainer:
 
 @dataclass(frozen=True)
 class TrainerPower:
-    """What the audit could say, before it runs.
+    """What the audit could find, before it runs.
 
-    max_certifiable_epsilon: by perfect guessing; noise_error: relative error of the noise deviation that the noise test
-    sees with probability 0.99.
+    Attributes:
+        canaries: number of canary users over all trainings.
+        epsilon: the claimed epsilon.
+        delta: the claimed delta.
+        auroc_ceiling: the largest AUROC that the claim allows.
+        max_certifiable_epsilon: lower bound on epsilon that perfect guessing would certify.
+        weaker: how often trainers with too little noise are rejected.
+        noise_error: relative error of the noise deviation that the noise test sees with probability 0.99.
     """
 
     canaries: int
@@ -65,7 +77,23 @@ def chosen_mechanism(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> Mechanism:
-    """The mechanism of a plan file, or of the options of `trainer_mechanism`. Raises InputError, also for both."""
+    """The mechanism of a plan file, or of the options of ``heldin audit-trainer``.
+
+    Args:
+        plan: a plan.json; excludes all options but the group size.
+        kind: "uls", "els" or "example".
+        population: public number of users (uls) or examples.
+        cohort: expected number of them per step.
+        sampling_rate: probability that a unit is sampled in a step, instead of population and cohort.
+        group_size: maximum number of examples per user.
+        steps: number of optimizer steps T.
+        delta: delta of the guarantee.
+        noise_multiplier: noise standard deviation / clip norm.
+        target_epsilon: epsilon that the noise is calibrated to, instead of the noise multiplier.
+
+    Raises:
+        InputError: a plan together with options, too few or contradicting options, or an invalid mechanism.
+    """
     given = (kind, population, cohort, sampling_rate, steps, delta, noise_multiplier, target_epsilon)
     if plan is not None:
         if any(value is not None for value in given):
@@ -102,18 +130,19 @@ def trainer_mechanism(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> Mechanism:
-    """The mechanism of `heldin audit-trainer` without a plan: clip norm 0.1, divided by the expected cohort.
+    """The mechanism of ``heldin audit-trainer`` without a plan: clip norm 0.1, divided by the expected cohort.
 
     Args:
-        kind: "uls" (users sampled), "els" (examples sampled, at most `group_size` of a user), "example".
-        sampler: of users, or of examples.
-        steps: T.
-        delta: of the guarantee.
-        group_size: G; of ULS, the records that a user gives to a step, which cost nothing.
-        noise_multiplier: or
-        target_epsilon: that the noise is calibrated to; exactly one of the two.
+        kind: "uls" (users sampled), "els" (examples sampled, at most ``group_size`` of a user), "example".
+        sampler: sampler of users, or of examples.
+        steps: number of optimizer steps T.
+        delta: delta of the guarantee.
+        group_size: maximum number of examples per user G; in ULS a user's records per step, which cost nothing.
+        noise_multiplier: noise standard deviation / clip norm; exactly one of this and ``target_epsilon``.
+        target_epsilon: epsilon that the noise is calibrated to.
 
-    Raises InputError for another kind, and for what Mechanism refuses.
+    Raises:
+        InputError: another kind, or what ``Mechanism`` refuses.
     """
     if kind not in KINDS:
         raise InputError(f"--kind {kind}: choose {', '.join(KINDS)}")
@@ -134,17 +163,17 @@ def trainer_mechanism(
 
 
 def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -> TrainerPower:
-    """What an audit with so many canary users, over all its trainings, could certify or falsify.
+    """What an audit with this many canary users, over all its trainings, could certify or falsify.
 
-    The attacker of a trainer with less noise is the accountant's own for that noise, taken as Gaussian of its AUROC.
-    Raises InputError for too few canaries, and for a mechanism without a guarantee.
+    The attacker of a trainer with less noise is the accountant's own for that noise, approximated as Gaussian with its
+    AUROC. Raises InputError for too few canaries, and for a mechanism without a guarantee.
     """
     claim, event = claim_of(mechanism)
     reach = max_certifiable_epsilon(canaries - canaries // 2, canaries // 2, claim.delta, coin_design(alpha))
     tries, level = one_run.tries_and_level(canaries, alpha=alpha)
 
     def least(made: int) -> int:
-        """Right guesses from which the test rejects; made + 1 where none do."""
+        """The smallest number of right guesses that the test rejects; made + 1 if it rejects none."""
         return bisect.bisect_left(
             range(made + 1), True, key=lambda v: claim.rejected_by(Guesses(canaries, made, v), level)
         )
@@ -163,7 +192,7 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
 
 
 def power_table(power: TrainerPower) -> str:
-    """The power as plain text, to be printed before the run."""
+    """The power as plain text, printed before the run."""
     lines = [
         f"claim: epsilon {power.epsilon:.4g} at delta {power.delta:g}; no attacker's AUROC is above "
         f"{power.auroc_ceiling:.4f}",
@@ -196,5 +225,5 @@ def coin_design(alpha: float, *, gaussian: bool = False) -> Design:
 
 
 def quiet_places(steps: int, trainings: int) -> int:
-    """Coordinates kept for the noise test: as many as keep its numbers within memory."""
+    """Number of coordinates for the noise test, limited by memory."""
     return max(50, min(_QUIET, _NOISE_VALUES // (steps * trainings)))

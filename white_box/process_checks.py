@@ -1,4 +1,4 @@
-"""The stated step in two processes that train together: noise once, whole units clipped, coins of all, one release."""
+"""The stated step in two processes that train together: noise added once, whole units clipped, one release."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,9 +22,13 @@ _TOGETHER = f"{PROCESSES} processes"
 
 
 def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tuple[Check, ...]:
-    """Run the trainer in two processes and compare; or say why that cannot be done.
+    """Run the trainer in two processes and compare, or say why that cannot be done.
 
-    low: a clip norm below every unit's gradient.
+    Args:
+        stage: the stage of the audit.
+        trainer: the audited trainer.
+        key: key of these runs.
+        low: a clip norm below every unit's gradient.
     """
     try:
         seen = together([job for part in PARTS for job in jobs(part, stage, trainer, key, low)])
@@ -38,7 +42,15 @@ def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tu
 
 
 def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> list[Job]:
-    """What the processes do: empty steps under two keys; steps of texts, all units and some; draws."""
+    """What the processes do: empty steps under two keys; steps with all texts and with some; sampling.
+
+    Args:
+        part: which part.
+        stage: the stage of the audit.
+        trainer: the audited trainer.
+        key: key of these runs.
+        low: a clip norm below every unit's gradient.
+    """
     match part:
         case "noise":
             return [Job("releases", run, stage, trainer) for run in empty_runs(stage, key)]
@@ -52,7 +64,7 @@ def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> 
 
 
 def checks_of(part: Part, stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[Check, ...]:
-    """Of what the processes saw of the part's jobs, (jobs, processes)."""
+    """Checks of what the processes saw of the part's jobs, shape (jobs, processes)."""
     percent = f"{100 * ROUNDING:g} %"
     match part:
         case "noise":

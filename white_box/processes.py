@@ -1,8 +1,8 @@
-"""Runs of a trainer in several processes that train together, as `torchrun` would start them, here on one machine.
+"""Runs of a trainer in several processes that train together, as ``torchrun`` would start them, here on one machine.
 
-Each process is a new interpreter with torch.distributed's default group (gloo, found through a file, so that no port
-is needed), and does every run alike. The trainer gets there by pickle, so that it must be importable: a function or a
-dataclass of a module, not a function made by another.
+Each process is a new interpreter with torch.distributed's default group (gloo, connected through a file, so that no
+port is needed), and does every run. The trainer is pickled, so it must be importable: a function or a dataclass of a
+module, not a function made by another.
 """
 
 import contextlib
@@ -35,7 +35,14 @@ _HOW: Mapping[How, Callable[[Stage, Trainer, Run], Any]] = {"releases": releases
 
 @dataclass(frozen=True)
 class Job:
-    """One run, and what is to be seen of it: a function of `white_box.runs`."""
+    """One run and how it is observed.
+
+    Attributes:
+        how: function of ``white_box.runs`` that observes it.
+        run: the run.
+        stage: the stage of the audit.
+        trainer: the audited trainer.
+    """
 
     how: How
     run: Run
@@ -48,9 +55,9 @@ class NotRun(Exception):
 
 
 def together(jobs: Sequence[Job]) -> list[tuple[Any, ...]]:
-    """What was seen of each job, by each process.
+    """What each process saw of each job.
 
-    Raises NotRun where a trainer cannot be handed over, or a process fails or takes too long.
+    Raises NotRun if the trainer cannot be pickled, or a process fails or takes too long.
     """
     if not dist.is_available() or dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise NotRun("the audit itself runs in several processes, or torch.distributed is missing")
@@ -77,7 +84,7 @@ def _start(folder: Path, rank: int) -> "subprocess.Popen[bytes]":
     environment: dict[str, str] = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
     if sys.platform == "linux":
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's name need not lead back to it
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's host name may not resolve to itself
     command = [sys.executable, "-W", "ignore", "-m", __name__, str(folder), str(rank)]
     with (folder / f"errors {rank}").open("wb") as errors:
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)

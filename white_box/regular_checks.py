@@ -1,9 +1,9 @@
-"""Noise that is too regular as a whole: each number as stated, and a function of many of them that does not vary.
+"""Noise that is too regular as a whole: each number is as stated, but some function of many of them does not vary.
 
-Noise with its mean taken off releases the sum of a tensor as it is, noise scaled to its stated norm tells how long the
-sum is, and noise that lies in few dimensions leaves the others bare, while every coordinate has its stated deviation
-and law. Compared are sums, norms, spans, and cosines with known directions, of tensors, of all numbers, of rows and of
-columns. Each law is exact and holds for any deviation, which others compare; every test is two-sided.
+Noise with its mean subtracted releases the sum of a tensor without noise, noise scaled to its stated norm reveals how
+long the sum is, and noise in few dimensions leaves the others without, while every coordinate has its stated deviation
+and law. Sums, norms, spans, and cosines with known directions are compared, for tensors, for all numbers, for rows and
+for columns. Each law is exact and holds for any deviation, which other checks compare; every test is two-sided.
 """
 
 import math
@@ -25,7 +25,7 @@ _PART = LEVEL / len(PARTS)
 
 
 def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
-    """Sums, norms and spans of the parts. tensors: of noise of any one deviation; an even number of steps."""
+    """Sums, norms and spans of the parts; ``tensors`` is noise of one deviation, over an even number of steps."""
     parts = {part: list(_blocks(tensors, part)) for part in PARTS}
     every = whole(tensors)
     sums = [_varied(part, [_sums(z) for z in its], _sums(every)) for part, its in parts.items()]
@@ -40,9 +40,13 @@ def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
 
 
 def direction_check(tensors: Tensors, directions: Tensors, name: str, along: str) -> Check:
-    """Noise along directions that are independent of it: of the sum that it is added to, of earlier noise, of weights.
+    """Noise along directions that are independent of it, such as the sum it is added to, earlier noise, or the weights.
 
-    along: what they are of, in words.
+    Args:
+        tensors: the noise by tensor, shape (keys, steps, *shape).
+        directions: the directions by tensor, of the same shape.
+        name: where the noise is from, in words.
+        along: what the directions are, in words.
     """
     found = []
     for part in PARTS:
@@ -56,7 +60,7 @@ def direction_check(tensors: Tensors, directions: Tensors, name: str, along: str
 
 
 def whole(tensors: Tensors) -> Array:
-    """All numbers of each step, (1, keys x steps, d)."""
+    """All numbers of each step, shape (1, keys x steps, d)."""
     return np.concatenate([z.reshape(1, z.shape[0] * z.shape[1], -1) for z in tensors.values()], axis=-1)
 
 
@@ -79,7 +83,7 @@ def _sums(blocks: Array) -> Array:
 
 
 def _norms(blocks: Array) -> Array:
-    """Of a step against the next one's."""
+    """Norms of each step compared with those of the next."""
     size = np.square(blocks).sum(axis=-1)
     return laws.of_ratios(size[:, ::2], size[:, 1::2], blocks.shape[-1])
 
@@ -101,10 +105,8 @@ def _cosines(z: Array, direction: Array) -> Array:
 
 
 def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, str]:
-    """Squares of N(0, 1), (blocks, steps): those of all parts together, and of each; with tensors, of all numbers too.
-
-    Those of all numbers follow from those of the tensors, so that they are added to no others.
-    """
+    """Test squares of N(0, 1), (blocks, steps): all parts together, and each; for tensors also all numbers at once."""
+    # those of all numbers follow from those of the tensors, so they are tested alone and not added to the others
     squares = np.concatenate(each)
     if not squares.size:
         return Found(1.0, math.nan, math.nan), f"nothing in {part}s"
@@ -115,7 +117,7 @@ def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, st
 
 
 def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, str]:
-    """N(0, 1) of each tensor: their mean and their spread together, and the mean of each; so of all numbers."""
+    """Test N(0, 1) of each tensor: their mean and spread together, and the mean of each; for tensors also overall."""
     numbers = np.concatenate(each)
     every = [*each, of_all] if part == "tensor" else each
     mean = laws.means(numbers.sum(), numbers.size, _PART / 3)
@@ -126,6 +128,6 @@ def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, s
 
 
 def _check(name: str, found: Sequence[tuple[Found, str]], expected: float, what: str) -> Check:
-    """Of all kinds of parts as one."""
+    """One check over all kinds of parts."""
     seen = f"{what} {', '.join(told for _, told in found)}"
     return tested(name, "coordinates", laws.either([its for its, _ in found]), expected, seen)

@@ -1,4 +1,4 @@
-"""Runs of a trainer that an audit watches, and what is seen of them: releases, or who took part."""
+"""Runs of a trainer that an audit watches, and what it sees: releases, or who took part."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from heldin.white_box.oracle import Columns, Reading, Texts, alike_in, columns_o
 from heldin.white_box.stage import Stage
 from heldin.white_box.trainers import Trainer, watched
 
-_READABLE = 0.25  # of a contribution: so near to whole numbers, a step is read by contributions of about its weights
+_READABLE = 0.25  # of a contribution: so close to whole numbers, contributions at slightly other weights are accepted
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: a training, without its watch, under a model that is well or not (`Stage.model`)."""
+    """One run: a training without its watch, with the normal or the sick model (``Stage.model``)."""
 
     training: PrivateTraining
     sick: bool = False
@@ -34,10 +34,10 @@ class Draws:
     """Who took part in the steps of one run.
 
     Attributes:
-        texts: how often each column of texts was found, (T, columns).
+        texts: how often each column of texts was found, shape (T, columns).
         names: units of each column.
-        canaries: the same of gradient canaries with a coordinate of their own, (T, canaries).
-        odd: how far the furthest number of these was from a whole one.
+        canaries: the same for gradient canaries with their own coordinate, shape (T, canaries).
+        odd: largest distance of any of these numbers from a whole one.
     """
 
     texts: Array
@@ -49,7 +49,14 @@ class Draws:
 def changed(
     mechanism: Mechanism, *, clip_norm: float | None = None, rate: float | None = None, **other: Any
 ) -> Mechanism:
-    """The mechanism with another clip norm, rate, or field."""
+    """The mechanism with another clip norm, rate, or other field.
+
+    Args:
+        mechanism: the mechanism.
+        clip_norm: its new clip norm; None: as before.
+        rate: its new sampling rate; None: as before.
+        other: other fields to replace, by name.
+    """
     if clip_norm is not None:
         assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
         other["clip"] = type(mechanism.clip)(norm=clip_norm)
@@ -59,9 +66,16 @@ def changed(
 
 
 def releases(stage: Stage, trainer: Trainer, run: Run, places: Index | None = None) -> NDArray[np.float32]:
-    """What each step released at `places`, or everywhere, in units of the sensitivity, (T, k).
+    """What each step released, in units of the sensitivity, shape (T, k).
 
-    Raises InputError where that is not finite.
+    Args:
+        stage: the stage of the audit.
+        trainer: the audited trainer.
+        run: the run.
+        places: coordinates to keep, shape (k,); None: all.
+
+    Raises:
+        InputError: a release that is not finite.
     """
     rows: dict[int, NDArray[np.float32]] = {}
 
@@ -77,10 +91,10 @@ def releases(stage: Stage, trainer: Trainer, run: Run, places: Index | None = No
 
 
 def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
-    """Each step without noise against the contributions at the weights of that step.
+    """Compare each step of a run without noise with the contributions at the weights of that step.
 
-    Where everybody takes part (rate 1) every unit must be there once, else in whole numbers; so must gradient canaries,
-    which are read off their own coordinates.
+    If everybody takes part (rate 1) every unit must be there once, otherwise a whole number of times; the same holds
+    for gradient canaries, which are read from their own coordinates.
     """
     base, training = stage.model(sick=run.sick), run.training
     units = [unit for unit in training.units if unit.canary is None]
@@ -111,9 +125,9 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
 def draws(stage: Stage, trainer: Trainer, run: Run) -> Draws:
     """Who took part in each step of a run without noise.
 
-    The weights are put back after each step, so that contributions stay nearly what they were: they are computed once,
-    and anew where units contribute something else, or where a step cannot be read by the old ones. Raises InputError
-    where a step released something that is not finite.
+    The weights are restored after each step, so that contributions hardly change: they are computed once, and again if
+    units contribute something else, or if a step cannot be decomposed with the old ones. Raises InputError if a step
+    released something that is not finite.
     """
     base, training = stage.model(), run.training
     places, reader = _places(training), _Reader(base, training, stage.sequences)
@@ -136,15 +150,16 @@ def draws(stage: Stage, trainer: Trainer, run: Run) -> Draws:
 
 
 def clip_norm_of(mechanism: Mechanism) -> float:
-    """C."""
+    """The clip norm C of a mechanism that clips every unit."""
     assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
     return mechanism.clip.norm
 
 
 class _Reader:
-    """Reads who took part off steps whose weights it puts back.
+    """Finds who took part in steps, and restores the weights after each.
 
-    names: of the units with the same texts, together; odd: how far a number of contributions was from a whole one.
+    ``names`` groups the units with the same texts; ``odd`` is the largest distance of a number of contributions from a
+    whole one.
     """
 
     def __init__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]]) -> None:
@@ -160,7 +175,7 @@ class _Reader:
         self._known: tuple[Mapping[Texts, Sequence[str]], Columns] | None = None
 
     def read(self, step: int, released: Array) -> Array:
-        """How many of each group took part, (groups,)."""
+        """How many units of each group took part, shape (groups,)."""
         alike = alike_in(self._training, self._units, step, self._sequences)
         if not self._weights:
             self._weights = [p.detach().clone() for p in self._base.model.parameters()]

@@ -1,4 +1,4 @@
-"""The parts of an audit beside its whole trainings: each runs the trainer briefly and compares."""
+"""The parts of an audit besides its whole trainings: each runs the trainer briefly and compares."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,10 +9,10 @@ from heldin.white_box.stage import Stage
 from heldin.white_box.step_checks import canary_checks, norms_of_units, text_checks, unlike_checks
 from heldin.white_box.trainers import Trainer
 
-# (stage, trainer, a key of the section's own, how many times the steps of a short audit)
+# (stage, trainer, the section's own key, number of steps as a multiple of a short audit's)
 Section = Callable[[Stage, Trainer, bytes, int], tuple[Check, ...]]
 
-_BELOW, _ABOVE = 0.1, 10.0  # clip norms over the smallest and the largest norm of a unit's gradient
+_BELOW, _ABOVE = 0.1, 10.0  # clip norms, as multiples of the smallest and the largest norm of a unit's gradient
 
 
 def _empty(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[Check, ...]:

@@ -1,12 +1,12 @@
 """The stage of a white-box audit: a tiny model, people who write, and canaries of two kinds.
 
-What makes the audit tight. A sequence of n tokens has positions 0 .. n - 1, so that the rows of the position embedding
-above the longest sequence have gradient exactly zero for every real user: whatever moves in those coordinates is a
-canary or noise. A canary along one such coordinate sees, in units of the sensitivity, N(Binom(G, q), s^2) in each step
-if it is in and N(0, s^2) if it is out: the dominating pair of Charles et al. (2024), Theorem 1, itself, with no other
-user and no other canary in the way. Nothing has to be subtracted. The rows are ordinary parameters to the trainer:
-clipped, noised and updated by the same code as every other tensor. Random directions over all parameters (Andrew et
-al. 2024) are disturbed by real users and by each other, which costs tightness and never validity.
+What makes the audit tight: a sequence of n tokens has positions 0 .. n - 1, so the rows of the position embedding above
+the longest sequence have gradient exactly zero for every real user. Whatever changes in those coordinates is a canary
+or noise. A canary along one such coordinate sees, in units of the sensitivity, N(Binom(G, q), s^2) in each step if it
+is in and N(0, s^2) if it is out: exactly the dominating pair of Charles et al. (2024), Theorem 1, without interference
+from another user or canary. Nothing has to be subtracted. To the trainer the rows are ordinary parameters: clipped,
+noised and updated by the same code as every other tensor. Random directions over all parameters (Andrew et al. 2024)
+interfere with real users and with each other, which costs tightness but never validity.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,7 +28,7 @@ from heldin.models.tiny import new_tiny_model
 from heldin.white_box.canaries import OVERSIZE, POSITIONS, Canaries, Directions, Index
 from heldin.white_box.people import LONGEST, SICK, VOCABULARY, People, gather
 
-TEXT_CANARIES = 100  # of each training, at most
+TEXT_CANARIES = 100  # maximum per training
 EMBEDDING = "transformer.wte.weight"  # of GPT-Neo
 _HIDDEN, _HEADS, _LAYERS = 16, 2, 1
 _ROOM = 50  # coordinates for each random direction, half of which are in: docs/theory.md#gradient-canaries
@@ -39,9 +39,15 @@ _OVERFLOWING = 3e38  # finite in float32, and its sum over a row is not
 
 @dataclass(frozen=True)
 class Stage:
-    """Everything of an audit that is public: the mechanism, the people and their records, the canaries, the model.
+    """Everything public about an audit.
 
-    sequences, records: of everybody, row by row; a unit's rows are numbers in both.
+    Attributes:
+        mechanism: the stated mechanism.
+        people: writers and text canaries.
+        sequences: token ids of everybody's records, by row.
+        records: ids, users, lengths and losses of the same rows.
+        canaries: the gradient canaries.
+        shape: shape of the model.
     """
 
     mechanism: Mechanism
@@ -53,27 +59,27 @@ class Stage:
 
     @property
     def clip_norm(self) -> float:
-        """C."""
+        """The stated clip norm C."""
         return _clip_norm(self.mechanism)
 
     @property
     def names_of_writers(self) -> tuple[str, ...]:
-        """Who is always in."""
+        """Names of the people who are always in."""
         return tuple(person.name for person in self.people.writers)
 
     @property
     def all_records(self) -> Mechanism:
-        """The mechanism with room for every record of a sampled user, so that what a user adds is always the same."""
+        """The mechanism with a group size that fits every record of a user, so that a user always adds the same."""
         if self.mechanism.sampled != "user":
             return self.mechanism
         most = max(len(person.records) for person in self.people.everybody)
         return Mechanism(**{**dict(self.mechanism), "group_size": max(most, self.mechanism.group_size)})
 
     def model(self, *, sick: bool = False) -> LanguageModel:
-        """The model before training, the same every time. Rare words are rare to it: e^-10 as likely as others.
+        """The model before training, always the same; rare words are e^-10 times as likely as others.
 
-        sick: with a head of its own and a row of the embedding that overflows, so that the sick one's text alone has
-        a gradient that is not finite.
+        With ``sick`` it has an untied head and an embedding row that overflows, so that only the sick person's text
+        has a gradient that is not finite.
         """
         model = new_tiny_model(self.shape, self.people.tokenizer, seed=0)
         along = torch.zeros(self.shape.hidden)
@@ -89,7 +95,7 @@ class Stage:
         return LanguageModel(model, self.people.tokenizer, name, text_sha256(name, repr(self.shape)))
 
     def coins(self, key: bytes) -> NDArray[np.bool_]:
-        """Who is in: an independent fair coin for each gradient canary under the secret `key`, shape (m,)."""
+        """Who is in: an independent fair coin for each gradient canary under the secret ``key``, shape (m,)."""
         return np.array([fair_coin(key, "white-box coin", f"canary {j}") for j in range(self.canaries.count)])
 
     def text_coins(self, key: bytes) -> NDArray[np.bool_]:
@@ -103,8 +109,8 @@ class Stage:
 
         Args:
             key: secret; the run's own key is derived from it, so that coins and noise share nothing.
-            included: gradient canaries, shape (m,).
-            text_included: text canaries; none where not given.
+            included: which gradient canaries are in, shape (m,).
+            text_included: which text canaries are in; None: none.
         """
         nobody = np.zeros(len(self.people.canaries), dtype=np.bool_)
         taking_part = nobody if text_included is None else text_included
@@ -114,7 +120,7 @@ class Stage:
         return replace(planned, units=(*planned.units, *self.gradient_units(np.flatnonzero(included).tolist())))
 
     def planned(self, run_key: bytes, names: Collection[str]) -> PrivateTraining:
-        """The run of the people of these names under its own key, without gradient canaries."""
+        """The run of the people with these names under its own key, without gradient canaries."""
         chunk = LONGEST if self.mechanism.record_selection == "random_chunk" else None
         planned = plan_private_training(self.mechanism, run_key, self.records, NoiseGenerator.PHILOX, chunk=chunk)
         wanted = set(names)
@@ -127,7 +133,7 @@ class Stage:
         return [SampledUnit(f"canary {j} example {i}", (), canary=int(j)) for j in numbers for i in members]
 
     def with_places(self, number: int) -> "Stage":
-        """The same stage with at most `number` gradient canaries, each on one of the quiet coordinates."""
+        """The same stage with at most ``number`` gradient canaries, each on one of the quiet coordinates."""
         places = self.canaries.quiet[:number]
         return replace(self, canaries=replace(self.canaries, coordinates=places, count=places.size))
 
@@ -139,17 +145,17 @@ class Stage:
 def set_stage(
     mechanism: Mechanism, canaries: int, *, directions: Directions = "coordinate", quiet: int = 2000, seed: int = 0
 ) -> Stage:
-    """Lay out an audit of `mechanism`: a model with room for the canaries, writers, text canaries.
+    """Lay out an audit of ``mechanism``: a model with room for the canaries, writers, text canaries.
 
     Args:
-        mechanism: Poisson-sampled, with noise, with a guarantee.
-        canaries: m, users whose coins are flipped; at least two.
-        directions: each canary its own coordinate (tight), or a random direction over all parameters.
-        quiet: coordinates kept free of canaries for the noise test.
-        seed: public, of texts and of random directions.
+        mechanism: the stated mechanism: Poisson-sampled, with noise, with a guarantee.
+        canaries: number of gradient canaries m, each in by a coin; at least two.
+        directions: a coordinate per canary (tight), or random directions over all parameters.
+        quiet: number of coordinates kept free of canaries for the noise test.
+        seed: public seed of texts and random directions.
 
     Raises:
-        InputError: a mechanism that is not tested here, or more canaries than the tiny model has room for.
+        InputError: a mechanism that cannot be tested here, or more canaries than the tiny model has room for.
     """
     check_auditable(mechanism)
     if canaries < 2:
@@ -176,7 +182,7 @@ def set_stage(
 
 
 def check_auditable(mechanism: Mechanism) -> None:
-    """Raises InputError unless the mechanism is Poisson-sampled, clips every unit and has a guarantee to test."""
+    """Raise InputError unless the mechanism is Poisson-sampled, clips every unit and has a guarantee to test."""
     if not isinstance(mechanism.sampler, PoissonSampler):
         raise InputError(
             f"the white-box audit follows Poisson sampling; this plan's sampler is {mechanism.sampler.kind}: its canary"
@@ -187,14 +193,14 @@ def check_auditable(mechanism: Mechanism) -> None:
 
 
 def own_rows(stage: Stage) -> Index:
-    """Places of the text canaries' rows of the embedding among all trainable parameters, shape (texts, hidden)."""
+    """Coordinates of the text canaries' embedding rows among all trainable parameters, shape (texts, hidden)."""
     tokens = np.array(stage.people.own_tokens, dtype=np.int64)
     return stage.canaries.offsets[EMBEDDING] + tokens[:, None] * _HIDDEN + np.arange(_HIDDEN)
 
 
 def _context(canaries: int, own: int, quiet: int) -> int:
-    """Positions of the model: those that are read, and room for canaries and quiet places."""
-    room = own or _ROOM * canaries  # random directions disturb each other by included canaries / d of their variance
+    """Number of positions of the model: those that texts use, and room for canaries and quiet coordinates."""
+    room = own or _ROOM * canaries  # random directions interfere: included canaries / d of the variance
     context = LONGEST + 1 + -(-(room + quiet) // _HIDDEN)
     if context > _LARGEST_CONTEXT:
         most = ((_LARGEST_CONTEXT - LONGEST - 1) * _HIDDEN - quiet) // (1 if own else _ROOM)

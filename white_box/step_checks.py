@@ -1,6 +1,6 @@
 """Single steps without noise: what a gradient canary adds, and what units with texts add, at several clip norms.
 
-Nothing is random here but who takes part, which is read off; a step is right to rounding or it is not.
+Only who takes part is random here, and that is read from the step; a step is correct up to rounding or it is not.
 """
 
 import math
@@ -27,7 +27,7 @@ _PERCENT = f"{100 * ROUNDING:g} %"
 
 
 def norms_of_units(stage: Stage, key: bytes) -> Array:
-    """Norms of the sampled units' gradients before training, all their records taken, increasing, (units,)."""
+    """Norms of the units' gradients before training, from all their records, increasing, shape (units,)."""
     base = stage.model()
     units = stage.planned(key, stage.names_of_writers).units
     texts = {tuple(tuple(stage.sequences[row]) for row in unit.rows) for unit in units}
@@ -75,19 +75,19 @@ def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ..
 def text_checks(
     stage: Stage, trainer: Trainer, key: bytes, norms: Array, low: float, high: float, effort: int = 1
 ) -> tuple[Check, ...]:
-    """Steps of units with texts against one backward pass for each unit, at the weights of the step.
+    """Compare steps of units with texts with one backward pass per unit, at the weights of the step.
 
     At clip norms far below every unit's gradient, between them, far above, and as stated: everybody, in one pass or in
-    a pass for each record, and then half of them by coins over several steps, in passes of four.
+    one pass per record, and then half of them by coins over several steps, in passes of four.
 
     Args:
-        stage: of the audit.
-        trainer: that is audited.
-        key: of these runs.
-        norms: of the units' gradients, increasing.
+        stage: the stage of the audit.
+        trainer: the audited trainer.
+        key: key of these runs.
+        norms: norms of the units' gradients, increasing.
         low: a clip norm below all of them.
-        high: one above all.
-        effort: how many times the steps of a short audit.
+        high: a clip norm above all of them.
+        effort: number of steps, as a multiple of a short audit's.
     """
     middle = float(np.median(norms))
     spread = f"gradients of {float(norms[0]) / stage.clip_norm:.2g} to {float(norms[-1]) / stage.clip_norm:.2g} C"
@@ -107,9 +107,13 @@ def text_checks(
 
 
 def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tuple[Check, ...]:
-    """Units that are not as the others are: not finite, and without a record. A trainer that stops has told of them.
+    """Unusual units: one whose gradient is not finite, one without records. A trainer that stops has revealed them.
 
-    low: a clip norm below every unit's gradient.
+    Args:
+        stage: the stage of the audit.
+        trainer: the audited trainer.
+        key: key of these runs.
+        low: a clip norm below every unit's gradient.
     """
     alone = _alone(stage, key)
     base = replace(alone, mechanism=changed(stage.all_records, rate=1.0, steps=1, noise_multiplier=0.0, clip_norm=low))
@@ -124,7 +128,16 @@ def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tup
 
 
 def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, most: int = _SOME) -> Run:
-    """Units with texts and some gradient canaries, without noise, in passes of at most so many records."""
+    """A run of units with texts and some gradient canaries, without noise.
+
+    Args:
+        stage: the stage of the audit.
+        key: the run's key is derived from it.
+        norm: clip norm.
+        rate: sampling rate of a unit.
+        steps: number of steps.
+        most: maximum number of records in a pass.
+    """
     there = stage.with_places(_CROWD)
     training = stage.planned(keyed_digest(key, "white-box texts", f"{norm} {rate} {steps}"), stage.names_of_writers)
     training = replace(
@@ -138,23 +151,23 @@ def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, 
 
 
 def furthest(found: Sequence[Reading]) -> float:
-    """From what the steps should hold, over the largest contribution; infinite where a step holds what is no number."""
+    """Largest distance of a step from what it should be, over the largest contribution; infinite if one is NaN."""
     apart = [distance for each in found for distance in (each.off, each.odd)]
     return max((math.inf if math.isnan(distance) else distance for distance in apart), default=math.inf)
 
 
 def _alone(stage: Stage, key: bytes) -> PrivateTraining:
-    """One step without noise, all units with texts."""
+    """One step without noise, with all units with texts."""
     training = stage.planned(keyed_digest(key, "white-box step", ""), stage.names_of_writers)
     return replace(training, mechanism=changed(stage.mechanism, rate=1.0, steps=1, noise_multiplier=0.0))
 
 
 def _survived(stage: Stage, trainer: Trainer, run: Run) -> float:
-    """How far the steps are from what they should hold; NaN where the trainer stopped."""
+    """How far the steps are from what they should be; NaN if the trainer stopped."""
     try:
-        with np.errstate(all="ignore"):  # what is no number is a finding here
+        with np.errstate(all="ignore"):  # NaN is a finding here
             return furthest(readings(stage, trainer, run))
-    except Exception:  # whatever a trainer raises over one unit's data, it stops for it
+    except Exception:  # whatever the trainer raises, it stopped because of one unit's data
         return math.nan
 
 

@@ -1,18 +1,19 @@
-"""The seam of a white-box audit: whoever trains, its steps' noised gradients are watched.
+"""The interface between a white-box audit and the trainer whose noised gradients it watches.
 
-A foreign trainer is handed in as a `PrivateStep`, with the signature of `finetune.private.private_gradient`: from the
+A foreign trainer is passed as a ``PrivateStep``, with the signature of ``finetune.private.private_gradient``: from the
 model, the training (mechanism, key, units, canaries), the number of the step and all token sequences it leaves in
-`.grad` of every trainable parameter what its optimizer would see. It
+``.grad`` of every trainable parameter what its optimizer would see. It
 
-* samples `training.units` at the rate of `training.mechanism`, by coins that nobody knows without `training.key`;
-* takes of a drawn unit the token sequences `training.contribution(unit, step, sequences)`, or, of a gradient canary
-  (`unit.canary`), the gradient that `training.canaries` gives for its number;
-* clips, sums, adds noise and divides as `training.mechanism` says, whose clip norm, rate, noise multiplier (also zero)
-  and number of steps differ from run to run of an audit; in full precision.
+* samples ``training.units`` at the rate of ``training.mechanism``, by coins that nobody knows without ``training.key``;
+* uses the token sequences ``training.contribution(unit, step, sequences)`` of a sampled unit or, for a gradient canary
+  (``unit.canary``), the gradient that ``training.canaries`` gives for its number;
+* clips, sums, adds noise and divides as ``training.mechanism`` says, in full precision; its clip norm, rate, noise
+  multiplier (which may be zero) and number of steps differ between the runs of an audit.
 
-What trains as a whole is a `Trainer`: it trains `base.model` in place and calls `training.watch` with each step's
-gradients before its optimizer moves the weights. A step that leaves no gradient has released zeros. Under
-torch.distributed (`white_box.processes`) every process is called alike, and each shows what its optimizer sees.
+A trainer as a whole is a ``Trainer``: it trains ``base.model`` in place and calls ``training.watch`` with each step's
+gradients before its optimizer changes the weights. A step that leaves no gradient has released zeros. Under
+torch.distributed (``white_box.processes``) every process is called in the same way, and each shows what its optimizer
+sees.
 """
 
 import random
@@ -42,7 +43,7 @@ _RATE = 1e-3
 
 
 def loop_trainer(base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]]) -> None:
-    """heldin's own: `finetune.loop.train` as it stands, in a temporary folder."""
+    """heldin's own trainer: ``finetune.loop.train`` unchanged, in a temporary folder."""
     recipe = Recipe(
         optimizer=Optimizer.ADAM,
         learning_rate=_RATE,
@@ -56,12 +57,12 @@ def loop_trainer(base: LanguageModel, training: PrivateTraining, sequences: Sequ
 
 @dataclass(frozen=True)
 class Stepwise:
-    """Runs `step` for each step of the mechanism, Adam after it, and shows what Adam saw."""
+    """Runs ``step`` and then Adam for each step of the mechanism, and shows what Adam saw."""
 
     step: PrivateStep
 
     def __call__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]]) -> None:
-        """Train `base.model` in place."""
+        """Train ``base.model`` in place."""
         model = base.model.train()
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         optimizer = torch.optim.Adam(trainable.values(), _RATE)
@@ -75,21 +76,25 @@ class Stepwise:
 
 
 def stepwise(step: PrivateStep) -> Trainer:
-    """A trainer of a step function; it can be handed to other processes if `step` can be imported there."""
+    """A trainer from a step function; it can run in other processes if ``step`` can be imported there."""
     return Stepwise(step)
 
 
 def watched(
     trainer: Trainer, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]], see: See
 ) -> None:
-    """Train, and hand `see` the number of each step and what it released, (d,), in units of the sensitivity.
+    """Train, and show ``see`` the number of each step and what it released, shape (d,), in units of the sensitivity.
 
-    That is gradient times the stated divisor over the stated sensitivity: a unit clipped at the norm moves it by 1,
-    the noise has deviation noise multiplier. d counts the trainable parameters in the model's order. A tensor without
-    gradient is zeros, and so is a step that was never shown, which is handed over at the end.
+    These units are gradient times the stated divisor over the stated sensitivity: a unit clipped at the norm changes it
+    by 1, and the noise has the noise multiplier as deviation. d counts the trainable parameters in the model's order. A
+    tensor without gradient is zeros, and so is a step that was never shown, which is shown at the end.
 
-    The global generators of Python, numpy and torch stand at the same state before each run: what a trainer draws
-    from them without a seed of its own is public wherever the script that calls it began with a seed.
+    Args:
+        trainer: the trainer.
+        base: the model, trained in place.
+        training: mechanism, key, units and canaries.
+        sequences: token ids of every record.
+        see: called with each step's number and what it released.
     """
     mechanism = training.mechanism
     assert isinstance(mechanism.divisor, ConstantDivisor)
@@ -107,6 +112,7 @@ def watched(
         ]
         see(step, torch.cat(parts).numpy() * np.float32(scale))
 
+    # randomness from the global generators would be public for a script that starts with a seed: it is so here
     with _same_generators():
         trainer(base, replace(training, watch=watch), sequences)
     for step in sorted(missing):
@@ -115,7 +121,7 @@ def watched(
 
 @contextmanager
 def _same_generators() -> Iterator[None]:
-    """The process's generators at one fixed state in the block, and afterwards as they were before."""
+    """Set the global generators of Python, numpy and torch to a fixed state, and restore them afterwards."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002

@@ -171,7 +171,7 @@ import signal, sys
 sys.path[:0] = [{root!r}]
 from pathlib import Path
 from heldin.jobs.retraining.runs import run_trainings
-from tests.jobs.test_trials import _job, sleeps
+from tests.jobs.test_retraining import _job, sleeps
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     run_trainings(_job(), 4, Path({folder!r}), processes=2, trainer=sleeps)

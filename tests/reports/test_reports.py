@@ -42,7 +42,7 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
         (evidence(leak, ceiling=0.7, violated="certified"), "Leaks, beyond", "Do not release: the training does not"),
         (evidence(score(0.5, at_most=0.55)), "No leak found", "These attacks give no reason to hold the model back."),
         (evidence(score(0.5, at_most=0.7)), "Inconclusive", "Do not read this as safe."),
-        (evidence(leak, flaws=("x",)), "The comparison is not valid", "Nothing follows for the model, neither way."),
+        (evidence(leak, flaws=("x",)), "The comparison is not valid", "Nothing follows for the model, either way."),
     ]
     for its, headline, step in cases:
         said = findings(_decided(record, its))
@@ -82,7 +82,7 @@ def test_which_step_was_chosen_reads_as_it_was(record, selection, chosen, said):
 
 
 def test_how_sides_came_about_is_said_in_words(record):
-    for assignment, words in (("fixed", "a fixed split"), ("unknown", "nobody says how")):
+    for assignment, words in (("fixed", "a fixed split"), ("unknown", "not stated how")):
         split = record.split.model_copy(update={"assignment": assignment})
         assert f"users ({words})" in json.dumps(facts(_with(record, split=split.model_dump())))
 
@@ -128,7 +128,7 @@ def test_overlaps_are_said_in_front(record):
     split = record.split.model_dump()
     split["overlaps"]["scored_texts_in_same_users_training"] = {"count": 3, "known_by": "measured"}
     warnings = findings(_with(record, split=split)).warnings
-    assert any(w.startswith(f"3 of {record.attacker_texts} scored texts stand word for word") for w in warnings)
+    assert any(w.startswith(f"3 of {record.attacker_texts} scored texts are word for word") for w in warnings)
 
 
 def test_figures_are_vector_and_there_only_where_there_is_something_to_draw(record):
@@ -194,7 +194,7 @@ def test_canary_users_that_defenses_thinned_or_coins_left_on_one_side_are_said(r
     facts = canary_facts(groups, training_texts=54, trained_on=30)
     said = dict(findings(_with(record, canaries=facts)).paragraphs)["Canary users"]
     assert "Of the 54 training texts of those held in, defenses on the data side left 30;" in said
-    assert "The coins left no unseen-token canary user on one side: nothing is judged of them." in said
+    assert "The coins left no unseen-token canary user on one side: nothing is concluded about them." in said
     assert "rare-phrase" not in said
     whole = facts.model_copy(update={"trained_on": 54})
     assert "data side" not in dict(findings(_with(record, canaries=whole)).paragraphs)["Canary users"]
