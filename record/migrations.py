@@ -33,6 +33,13 @@ def _from_3(old: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
+# reasons as schema 3 had them and as they are given today, so that heldin verify finds them equal
+_REWORDED = (
+    ("needs independent trials, one training per score;", "needs independent trainings, one for each score;"),
+    ("independent trials", "independent trainings"),
+    ("needs two trials of each group", "needs two trainings of each group"),
+    (" trials of a group", " trainings of a group"),
+)
 _LABELLED = ("bounds", "refused", "verdicts")
 _STEPS: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {3: _from_3}
 MIGRATED = tuple(sorted(_STEPS))
@@ -40,6 +47,9 @@ MIGRATED = tuple(sorted(_STEPS))
 
 def _with_subjects(old: dict[str, Any]) -> dict[str, Any]:
     new = {name: value for name, value in old.items() if name not in ("population", "exit_code")}
+    if isinstance(new.get("reason"), str):
+        for before, now in _REWORDED:
+            new["reason"] = new["reason"].replace(before, now)
     return {**new, "subjects": old.get("population", "real users")}
 
 

@@ -120,7 +120,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
 
 def read_audit(folder: Path) -> TrainingsAudit:
     """The audit that ``folder`` holds. Raises InputError if there is none."""
-    path = folder / "trainings.json"
+    path = _options_file(folder)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         options = content["options"]
@@ -179,7 +179,7 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
 
 def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
     """Take a new folder, or one that holds exactly this audit; return its key, which is drawn once."""
-    path, secret = out / "trainings.json", out / "ledger" / "key"
+    path, secret = _options_file(out), out / "ledger" / "key"
     content = {"config": audit.config.model_dump(mode="json"), "options": audit.options()}
     if path.is_file():
         try:
@@ -203,6 +203,12 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise InputError(f"'{secret}' is damaged: this audit cannot resume; start a new folder")
     return key
+
+
+def _options_file(folder: Path) -> Path:
+    """Where the folder of an audit remembers what it does; an earlier heldin called the file trials.json."""
+    older = folder / "trials.json"
+    return older if older.is_file() else folder / "trainings.json"
 
 
 def _changed(kept: Any, content: Mapping[str, Any]) -> str:

@@ -268,6 +268,8 @@ def test_a_real_audit_is_the_same_after_a_kill_and_can_be_recomputed(tmp_path, f
     assert resumed.trainings.model_dump(exclude=times) == whole.trainings.model_dump(exclude=times)
     stored, again = read_record(tmp_path / "a" / "record.json"), body_again(tmp_path / "a", QUIET)
     assert again.model_dump() == stored.model_dump(include=set(Body.model_fields))
+    (tmp_path / "a" / "trainings.json").rename(tmp_path / "a" / "trials.json")  # as an earlier heldin called it
+    assert body_again(tmp_path / "a", QUIET) == again
     assert resumed.training.epsilon <= 1
     assert resumed.trainings.documents == 3
     with_user = [json.loads(p.read_text(encoding="utf-8")) for p in sorted((tmp_path / "a" / "runs").iterdir())]
