@@ -59,11 +59,16 @@ class AuditResult(Tabular):
         return self.headline
 
     def notes(self) -> Sequence[str]:
-        """What stands before the answer."""
-        return self.record.decision.notes
+        """What a reader must know before the answer, as terminal and report have it."""
+        from heldin.reports.findings import findings
+
+        return findings(self.record).warnings
 
     def rows(self) -> list[dict[str, Any]]:
-        """The attacks, the leading one first."""
+        """The attacks, the leading one first.
+
+        ``lower`` and ``upper`` are of each AUROC by itself; the simultaneous ones hold for all attacks at once.
+        """
         return [
             {
                 "attack": its.attack,
@@ -71,13 +76,15 @@ class AuditResult(Tabular):
                 "auroc": its.auroc.value,
                 "lower": its.auroc.lower,
                 "upper": its.auroc.upper,
+                "simultaneous_lower": its.simultaneous[0] if its.simultaneous else None,
+                "simultaneous_upper": its.simultaneous[1] if its.simultaneous else None,
                 "adjusted_p": its.adjusted_p,
             }
             for its in self.record.attacks
         ]
 
     def write_pdf(self, path: Source) -> Path:
-        """Write the report to ``path`` and return it. Raises InputError for a folder that cannot be written."""
+        """Write the report of the folder's record to ``path`` and return it. Raises OSError where it cannot be."""
         from heldin.reports.pdf import write_report
 
         return write_report(self.folder, Path(path))
@@ -155,6 +162,7 @@ def audit_model(
     """
     from heldin.jobs.checkpoint.audit import audit_checkpoint
     from heldin.jobs.checkpoint.config import parse_checkpoint
+    from heldin.jobs.config import merged
 
     curves = [its.label for its in claims_of(claims) if its.is_curve]
     if curves:
@@ -166,9 +174,9 @@ def audit_model(
         "held_in": str(held_in),
         "held_out": str(held_out),
         "claims": [f"epsilon={its.epsilon!r},delta={its.delta!r}" for its in claims_of(claims)],
-        **options,
-        "columns": {"user": user, "text": text, **options.get("columns", {})},
+        "columns": {"user": user, "text": text},
     }
+    content = merged(content, options)
     checked = parse_checkpoint(content, "audit_model")
     folder = Path(out) if out is not None else Path("runs") / checked.name
     record = audit_checkpoint(checked.job(), folder, _reporter(quiet), command=_called("audit_model"))

@@ -40,6 +40,6 @@ class Tabular:
 
 
 def _cell(value: object) -> str:
-    if value is None:
+    if value is None or value != value:  # NaN: nothing to say
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -113,10 +113,10 @@ class Power(Tabular):
     claims: tuple[ClaimPower, ...] = ()
 
     def heading(self) -> str:
-        """What so many users can certify at most."""
+        """What this many users certify if every guess is right; registering the number of guesses certifies more."""
         return (
-            f"{self.users} users by coin can certify at most epsilon {self.largest.paid:.3g} at delta"
-            f" {self.delta:g}, if every guess is right"
+            f"{self.users} users by coin: if every guess is right, one run certifies epsilon {self.largest.paid:.3g} at"
+            f" delta {self.delta:g}, or {self.largest.one_run:.3g} if the number of guesses was registered beforehand"
         )
 
     def rows(self) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ Compute = Callable[[LabelledScores, Design, float], float]
 Need = Callable[[LabelledScores, Design], str | None]
 
 PLAN_FAMILY = "one-run, if the trainer differs from the plan in its noise alone"
-ONE_RUN_BOUNDS = ("one-run", "one-run f-DP")  # bounds of one training that need no further condition
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,6 @@ class Rule:
     def refusal(self, scores: LabelledScores, design: Design) -> str | None:
         """Why the bound is not valid for this design; None if it is valid."""
         return next((reason for need in self.needs if (reason := need(scores, design)) is not None), None)
-
-    @property
-    def of_a_threshold(self) -> bool:
-        """Whether it is computed at a pre-registered threshold."""
-        return fixed_threshold in self.needs
 
 
 def fair_coins(_: LabelledScores, design: Design) -> str | None:

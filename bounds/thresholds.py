@@ -22,8 +22,6 @@ from heldin.defenses.accounting.guarantees import gaussian_epsilon
 
 Array = NDArray[np.float64]
 
-NEEDS = "independent trainings: one training per score"
-
 
 @dataclass(frozen=True)
 class Counts:

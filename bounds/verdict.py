@@ -267,7 +267,8 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
         outcome = Outcome.CONSISTENT
     else:
         outcome = Outcome.INCONCLUSIVE
-        what = f"{claim.label} is not rejected; {n1 + n0} users could have certified at most epsilon = {reach:.3g}"
+        many = f"{n1 + n0} {_units(design)}"
+        what = f"{claim.label} is not rejected; {many} could have certified at most epsilon = {reach:.3g}"
     standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
     if flaws:
         what = f"{'; '.join(flaws)}: as if the conditions held, {what}"
@@ -282,7 +283,7 @@ def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
     reach = max_certifiable_epsilon(n1, n0, delta, design)
     flaws = design.flaws(n1, n1 + n0)
     standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
-    what = f"no claim was stated; {n1 + n0} users could certify at most epsilon = {reach:.3g}"
+    what = f"no claim was stated; {n1 + n0} {_units(design)} could certify at most epsilon = {reach:.3g}"
     reason = "; ".join([*flaws, what])
     warnings = design.warnings(n1, n1 + n0)
     return Verdict(NO_CLAIM, Outcome.INCONCLUSIVE, standing, reason, reach, warnings, design.subjects)
@@ -378,6 +379,10 @@ def _test(design: Design) -> str:
     if not design.independent_trainings:
         return "the one-run test"
     return "Clopper-Pearson at thresholds fixed beforehand" if design.thresholds else "the ROC bands"
+
+
+def _units(design: Design) -> str:
+    return "trainings" if design.independent_trainings else "users"
 
 
 def _condition(design: Design) -> str:

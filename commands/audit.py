@@ -143,9 +143,9 @@ def audit(
     URL and --model NAME; a reference behind the same endpoint is endpoint:NAME (docs/endpoints.md).
     """
     content = _content(config, _nested({_KEYS.get(name, name): its for name, its in called.params.items()}))
-    references = content.get("reference") or []
-    models = [references] if isinstance(references, str) else [*references]
-    models += [] if "endpoint" in content else [content["model"]]
+    references = content["reference"]
+    models = [*references] if isinstance(references, list) else [references]
+    models += [] if content.get("endpoint") else [content["model"]]
     _look_for(models, [content[key] for key in _FILES if key in content])
 
     from heldin.base.progress import reporter_for_this_terminal

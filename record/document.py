@@ -159,7 +159,10 @@ def read_record(path: Path) -> Record:
         raise InputError(f"'{path}' is not JSON ({error})") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if version in MIGRATED:
-        content = migrated(content)
+        try:
+            content = migrated(content)
+        except (AttributeError, TypeError) as error:
+            raise InputError(f"'{path}' is not a whole record of schema {version}: it is damaged") from error
     elif version != SCHEMA_VERSION:
         raise InputError(
             f"'{path}' has record schema {version}; this heldin reads schemas {MIGRATED[0]} to {SCHEMA_VERSION}"

@@ -22,8 +22,9 @@ def _from_3(old: dict[str, Any]) -> dict[str, Any]:
     new["trainings"] = trainings
     judgement = old.get("judgement")
     if isinstance(judgement, dict):
+        of_trainings = old.get("kind") == "trials"
         new["judgement"] = {
-            **{name: [_with_subjects(its) for its in judgement.get(name, [])] for name in _LABELLED},
+            **{name: [_with_subjects(its, of_trainings) for its in judgement.get(name, [])] for name in _LABELLED},
             "delta": judgement.get("delta"),
             "users": _judged(old),
         }
@@ -40,17 +41,18 @@ _REWORDED = (
     ("needs two trials of each group", "needs two trainings of each group"),
     (" trials of a group", " trainings of a group"),
 )
+_OF_TRAININGS = ((" users could ", " trainings could "),)
 _LABELLED = ("bounds", "refused", "verdicts")
 _STEPS: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {3: _from_3}
 MIGRATED = tuple(sorted(_STEPS))
 
 
-def _with_subjects(old: dict[str, Any]) -> dict[str, Any]:
+def _with_subjects(old: dict[str, Any], of_trainings: bool) -> dict[str, Any]:
     new = {name: value for name, value in old.items() if name not in ("population", "exit_code")}
     if isinstance(new.get("reason"), str):
-        for before, now in _REWORDED:
+        for before, now in (*_REWORDED, *(_OF_TRAININGS if of_trainings else ())):
             new["reason"] = new["reason"].replace(before, now)
-    return {**new, "subjects": old.get("population", "real users")}
+    return {**new, "subjects": "worst-case user" if of_trainings else old.get("population", "real users")}
 
 
 def _judged(old: dict[str, Any]) -> int:

@@ -57,7 +57,7 @@ def _warnings(record: Record) -> list[str]:
     warnings += [
         f"Among canary users the blind baseline '{b.name}' separates the groups without the audited model (AUROC"
         f" {b.auroc:.2f}, p = {b.p_value:.1g}), although each has its own fair coin: chance, once in ten thousand"
-        " audits, or a leak of the coins."
+        " audits for each baseline, or a leak of the coins."
         for b in (record.canaries.blind if record.canaries else [])
         if b.separates
     ]

@@ -63,7 +63,11 @@ class AccountRow(Tabular):
 
     def heading(self) -> str:
         """The guarantee."""
-        return self.label or f"epsilon {self.epsilon:.4g} at delta {self.delta:g} per {self.unit}"
+        if self.label:
+            return self.label
+        if not math.isfinite(self.epsilon):
+            return f"no finite epsilon per {self.unit}"
+        return f"epsilon {self.epsilon:.4g}, delta {self.delta:g} per {self.unit} (add/remove)"
 
     def notes(self) -> Sequence[str]:
         """Warnings."""

@@ -93,7 +93,7 @@ class CheckpointAttacks(Section):
 class CheckpointConfig(Section):
     """One audit of a model that somebody else trained."""
 
-    name: str = Field("audit", pattern=r"^[A-Za-z0-9._-]+$")
+    name: str = Field("audit", min_length=1)
     """Name of the audit, for the report. Its folder is runs/NAME unless --out names one."""
     model: ExpandedName
     """Folder or hub name, also of a LoRA adapter; with ``endpoint`` its name there."""

@@ -5,6 +5,7 @@ import importlib
 import json
 import subprocess
 import sys
+from html import escape
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.jobs.config import load_config
 from heldin.jobs.run.data import prepare_data
+from heldin.reports.findings import findings
 from heldin.white_box import engine
 
 MEMBER = np.arange(400) % 2 == 0
@@ -79,6 +81,27 @@ def test_what_cannot_be_bounded_is_one_line(changed, message):
         heldin.bound(given.pop("scores"), given.pop("member"), **given)
 
 
+def test_a_private_run_shows_that_it_has_no_guarantee_where_it_has_none(finished, tmp_path):
+    record = heldin.load_record(finished).record
+    training = record.training.model_copy(update={"defense": "clip", "guarantee": "not a DP guarantee: no noise"})
+    shown = heldin.AuditResult(record.model_copy(update={"training": training}), finished)._repr_html_()
+    assert "The defense &#x27;clip&#x27; ran, but this is not a DP guarantee" in shown
+
+
+def test_what_power_says_is_what_a_registered_number_of_guesses_exceeds():
+    found = heldin.power(500, 0.75)
+    assert found.largest.one_run > found.largest.paid
+    assert f"certifies epsilon {found.largest.paid:.3g} at" in found.heading()
+    assert f"or {found.largest.one_run:.3g} if the number of guesses was registered" in found.heading()
+
+
+def test_a_mechanism_without_noise_promises_nothing():
+    row = heldin.account.example(steps=10, delta=1e-5, noise_multiplier=0, sampling_rate=0.1)
+    assert row.heading() == "no finite epsilon per example"
+    private = heldin.account.uls(users=1024, cohort=16, steps=1000, delta=1e-6, target_epsilon=4)
+    assert private.heading() == "epsilon 4, delta 1e-06 per user (add/remove)"
+
+
 def test_too_few_users_are_an_error_of_their_own():
     with pytest.raises(heldin.TooFewUsers, match="even all guesses right say nothing"):
         heldin.bound([0.0, 1.0, 2.0], [False, True, True], assignment="coin", delta=1e-5)
@@ -111,6 +134,11 @@ def test_a_finished_run_is_loaded_and_written_as_a_pdf(finished, tmp_path):
     assert found.verdict.claim == "none"
     assert len(found.to_dataframe()) == len(found.record.attacks)
     assert found.headline[:20] in found._repr_html_()
+    said = findings(found.record)
+    assert found.notes() == said.warnings
+    assert all(escape(warning) in found._repr_html_() for warning in said.warnings)
+    row = found.rows()[0]
+    assert (row["simultaneous_lower"], row["simultaneous_upper"]) == found.record.attacks[0].simultaneous
     before = (finished / "report.pdf").stat().st_mtime_ns
     assert found.write_pdf(tmp_path / "mine.pdf").read_bytes().startswith(b"%PDF")
     assert (finished / "report.pdf").stat().st_mtime_ns == before
@@ -150,6 +178,8 @@ def test_a_checkpoint_is_audited_as_the_command_does(finished, tmp_path):
     assert found.record.command.startswith("heldin.audit_model(...)")
     with pytest.raises(heldin.InputError, match=r"audit_model: 1 error\n  assignments: unknown key; did you mean"):
         heldin.audit_model(cache, **given, assignments="coin", out=tmp_path / "b")
+    with pytest.raises(heldin.InputError, match="audit_model: 1 error\n  columns: Input should be"):
+        heldin.audit_model(cache, **given, columns="author", out=tmp_path / "b")
 
 
 def _reference(finished):

@@ -81,6 +81,8 @@ def test_registered_numbers_and_attacks_change_the_reach():
 
 
 def test_independent_trainings(uls):
+    few = decide(trial_scores(0.7, n=20), stated_claim(8.0, 1e-6), TRIALS)
+    assert "40 trainings could have certified at most epsilon" in few.reason
     claim = curve_claim(ceiling_of(UnamplifiedGaussian(2.0, 1), 1, 1e-5), 2.0, 1e-5)
     found = decide(trial_scores(1.0), claim, TRIALS)
     assert (found.outcome, found.standing) == (Outcome.VIOLATED, Standing.CERTIFIED)

@@ -121,6 +121,16 @@ def test_an_audit_from_a_file_is_that_of_its_options_and_options_win(call, finis
     assert (other.name, other.resamples) == ("mine", 200)
     assert [v.claim for v in other.judgement.verdicts] == ["epsilon 4 at delta 1e-05"]
     assert [a.auroc.value for a in one.attacks] == [a.auroc.value for a in other.attacks]
+    for wrong, line in (
+        ({"reference": 5}, "reference: Input should be a valid tuple"),
+        ({"held_in": [1]}, "held_in: "),
+        ({"endpoint": "https://host/v1"}, "endpoint: Input should be"),
+        ({"columns": "author"}, "columns: "),
+    ):
+        path.write_text(yaml.safe_dump({**content, **wrong}), encoding="utf-8")
+        code, _, err = call("audit", "--config", path, "--out", tmp_path / "c")
+        assert (code, err.splitlines()[0]) == (2, f"error: {path}: 1 error")
+        assert line in err
     path.write_text(yaml.safe_dump({**content, "column": {}, "seed": -1}), encoding="utf-8")
     code, _, err = call("audit", "--config", path, "--out", tmp_path / "c")
     assert (code, err.splitlines()[-3]) == (2, f"error: {path}: 2 errors")

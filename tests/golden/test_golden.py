@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from heldin.audit.results import Results
+from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.run.data import prepare_data, read_corpus
@@ -89,7 +90,20 @@ def test_an_older_record_of_independent_trainings_is_read(tmp_path):
         "true_positives": 9, "non_members": 16, "false_positives": 1, "epsilon_lower": 0.4, "reach": 1.5,
         "seconds_each": 0.1,
     }  # fmt: skip
-    old |= {"kind": "trials", "trials": trainings, "config": {"trials": {"runs": 30}}}
+    verdict = {**old["judgement"]["verdicts"][0], "reason": "not rejected; 30 users could have certified at most 1"}
+    refused = {"name": "all bounds", "reason": "x", "population": "real users"}
+    judgement = {**old["judgement"], "verdicts": [verdict], "refused": [refused]}
+    old |= {"kind": "trials", "trials": trainings, "config": {"trials": {"runs": 30}}, "judgement": judgement}
     (tmp_path / "record.json").write_text(json.dumps(old), encoding="utf-8")
     record = read_record(tmp_path / "record.json")
     assert (record.kind, record.trainings.runs, record.config) == ("trainings", 30, {"trainings": {"runs": 30}})
+    assert record.judgement.verdicts[0].reason == "not rejected; 30 trainings could have certified at most 1"
+    assert {its.subjects for its in (*record.judgement.verdicts, *record.judgement.refused)} == {"worst-case user"}
+
+
+@pytest.mark.parametrize("damage", [{"split": 5}, {"judgement": {"bounds": [3]}}, {"canaries": {"held_in": "a"}}])
+def test_a_damaged_record_of_an_earlier_schema_is_one_line(tmp_path, damage):
+    old = json.loads((GOLDEN / "record.json").read_text(encoding="utf-8"))
+    (tmp_path / "record.json").write_text(json.dumps({**old, **damage}), encoding="utf-8")
+    with pytest.raises(InputError, match="is not a whole record of schema 3: it is damaged"):
+        read_record(tmp_path / "record.json")
