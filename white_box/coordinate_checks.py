@@ -98,10 +98,10 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
         high: a clip norm above every unit's gradient.
     """
     streams, sums = [], []
-    for norm in (stage.clip_norm, high):
+    for name, norm in (("as stated", stage.clip_norm), ("far above the gradients", high)):
         mechanism = changed(stage.all_records, clip_norm=norm, rate=1.0, steps=1)
         for i in range(_CROWDED_RUNS):
-            there = crowd(stage, keyed_digest(key, "white-box crowd", f"{norm} {i}"), norm)
+            there = crowd(stage, keyed_digest(key, "white-box crowd", f"{name} {i}"), norm)
             quiet = replace(there, mechanism=changed(mechanism, noise_multiplier=0.0))
             sums.append(releases(stage, trainer, Run(quiet))[0])
             noisy = releases(stage, trainer, Run(replace(there, mechanism=mechanism, micro_records=_PASS)))[0]

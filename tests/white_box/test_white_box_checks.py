@@ -29,6 +29,7 @@ from heldin.white_box.processes import Job, NotRun, together
 from heldin.white_box.runs import Draws, Run, changed, draws, readings, releases
 from heldin.white_box.sections import SECTIONS, clip_norms
 from heldin.white_box.stage import set_stage
+from heldin.white_box.step_checks import norms_of_units
 from heldin.white_box.trainers import loop_trainer, stepwise, watched
 from tests.oracles.private_step import naive_private_gradient
 from tests.planted_bugs.plain import Plain
@@ -56,6 +57,27 @@ def norms(stage):
 def _many(trials=TRIALS):
     """Fewer have probability 1e-6 where each is seen with probability SEEN."""
     return int(stats.binom.ppf(1e-6, trials, SEEN))
+
+
+# The keys of the runs.
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_gradient_that_differs_in_its_last_bit_changes_no_draw(stage, section, monkeypatch):
+    """As on another CPU: the same key must draw the same noise and the same cohorts there."""
+
+    def keys(factor):
+        seen = []
+
+        def trainer(base, training, sequences):
+            seen.append((training.key, training.mechanism.steps))
+            STEPWISE(base, training, sequences)
+
+        monkeypatch.setattr("heldin.white_box.sections.norms_of_units", lambda *its: factor * norms_of_units(*its))
+        SECTIONS[section](stage, trainer, seed_key(0), 1)
+        return seen
+
+    assert keys(1.0) == keys(1.0 + 1e-12)
 
 
 # The people and the oracle.
