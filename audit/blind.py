@@ -73,8 +73,8 @@ def bag_of_words(
     for side in (labels, ~labels):
         rows = generator.permutation(np.flatnonzero(side))
         first[rows[: len(rows) // 2]] = True
-    documents = np.array(["\n".join(texts[user]) for user in users], dtype=object)
-    results = [_fit_and_test(documents, labels, fit) for fit in (first, ~first)]
+    joined = np.array(["\n".join(texts[user]) for user in users], dtype=object)
+    results = [_fit_and_test(joined, labels, fit) for fit in (first, ~first)]
     area = float(np.mean([r[0] for r in results]))
     return _blind("bag of words", area, min(1.0, 2 * min(r[1] for r in results)), level)
 
@@ -118,12 +118,10 @@ def _blind(name: str, area: float, p_value: float, level: float) -> Blind:
     return Blind(name=name, auroc=brief(area), p_value=significant(p_value), level=level, separates=p_value < level)
 
 
-def _fit_and_test(
-    documents: NDArray[np.object_], labels: NDArray[np.bool_], fit: NDArray[np.bool_]
-) -> tuple[float, float]:
+def _fit_and_test(texts: NDArray[np.object_], labels: NDArray[np.bool_], fit: NDArray[np.bool_]) -> tuple[float, float]:
     words = TfidfVectorizer(max_features=MAX_FEATURES, sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
     classifier = LogisticRegression(max_iter=1000)
-    classifier.fit(words.fit_transform(documents[fit]), labels[fit])
-    scores = classifier.decision_function(words.transform(documents[~fit]))
+    classifier.fit(words.fit_transform(texts[fit]), labels[fit])
+    scores = classifier.decision_function(words.transform(texts[~fit]))
     held_in, held_out = scores[labels[~fit]], scores[~labels[~fit]]
     return auroc(held_in, held_out), separation_p_value(held_in, held_out)

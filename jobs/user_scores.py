@@ -11,10 +11,10 @@ from heldin.audit.scored_users import scored_users
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 from heldin.corpus.split import Role
-from heldin.jobs.checkpoint.audit import read_groups
+from heldin.jobs.checkpoint.groups import read_groups
+from heldin.jobs.checkpoint.job import audit_job
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.score_file import read_scores
-from heldin.jobs.verify import audit_job
 from heldin.record.document import Record, read_record
 
 

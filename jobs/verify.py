@@ -8,19 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heldin.attacks.config import AttackConfig
 from heldin.attacks.table import TextStatistic
-from heldin.audit.config import AuditConfig
-from heldin.audit.decision import DecisionConfig
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
-from heldin.bounds.claims import plan_claim
-from heldin.bounds.verdict import Assignment, Claim, stated_claim
-from heldin.corpus.sources.rows import Columns
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
-from heldin.jobs.checkpoint.audit import CheckpointAudit, audit_body, audit_results, audit_scores_name, read_groups
-from heldin.jobs.checkpoint.endpoint import remote_of
+from heldin.jobs.checkpoint.audit import audit_results, audit_scores_name
+from heldin.jobs.checkpoint.body import audit_body
+from heldin.jobs.checkpoint.groups import read_groups
+from heldin.jobs.checkpoint.job import audit_job
 from heldin.jobs.retraining.engine import body_again
 from heldin.jobs.run.body import run_body
 from heldin.jobs.run.data import needs_base, prepare_data, read_corpus
@@ -127,41 +123,6 @@ def _audit_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     models = (record.target, record.reference)
     results = audit_results(job, _scores(folder, of), groups, models, reporter)
     return audit_body(job, groups, models, results, per_text=record.per_text)
-
-
-def audit_job(folder: Path, record: Record) -> CheckpointAudit:
-    """What an audit was asked to do, from its record. Raises InputError if the record does not say."""
-    kept = record.config
-    try:
-        claims: list[Claim] = [stated_claim(epsilon, delta) for epsilon, delta in kept["stated_claims"]]
-        if kept["plan"] is not None:
-            claims.append(plan_claim(folder / "plan.json"))
-        return CheckpointAudit(
-            model=kept["model"],
-            reference=kept["reference"],
-            others=tuple(kept["others"]),
-            held_in=Path(kept["held_in"]),
-            held_out=Path(kept["held_out"]),
-            columns=Columns(**kept["columns"]),
-            name=record.name,
-            skip_bad_lines=kept["skip_bad_lines"],
-            assignment=Assignment(kept["assignment"]),
-            claims=tuple(claims),
-            plan=None if kept["plan"] is None else Path(kept["plan"]),
-            training=None if kept["training"] is None else Path(kept["training"]),
-            documents=kept["documents"],
-            max_texts_per_user=kept["max_texts_per_user"],
-            attack=AttackConfig.model_validate(kept["attack"]),
-            audit=AuditConfig.model_validate(kept["audit"]),
-            decision=DecisionConfig.model_validate(kept["decision"]),
-            seed=kept["seed"],
-            remote=remote_of(kept["endpoint"]) if "endpoint" in kept else None,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"'{folder / 'record.json'}' does not say how its audit was done ({str(error).splitlines()[0]}): it cannot"
-            " be verified"
-        ) from error
 
 
 def _scores(folder: Path, of: str) -> list[TextStatistic]:

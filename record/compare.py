@@ -201,7 +201,7 @@ def _notes(records: Sequence[Record]) -> list[str]:
         ("reference models", {r.reference.fingerprint for r in records}),
         ("leading attacks", {f"{r.primary_attack} {r.primary().aggregation}" for r in records}),
         ("false-positive rates", {tuple(t.fpr for t in r.curve().tpr_at) for r in records}),
-        ("documents under attack (fresh ones, or those of training)", {r.documents.kind for r in records}),
+        ("texts under attack (fresh ones, or those of training)", {r.scored_texts.kind for r in records}),
         ("scoring rules", {r.scoring_rule for r in records}),
     )
     notes += [

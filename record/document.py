@@ -17,10 +17,10 @@ from heldin.base.errors import InputError
 from heldin.base.files import write_text
 from heldin.record.facts import (
     CorpusFacts,
-    DocumentsFacts,
     Environment,
     GradientNorms,
     ModelFacts,
+    ScoredTexts,
     SplitFacts,
     TrainingFacts,
 )
@@ -45,7 +45,7 @@ class Body(Results):
         training: how the target was trained; null if somebody else trained it.
         primary_attack: name of the leading attack.
         attacker_texts: number of scored texts.
-        documents: whether the scored texts were trained on.
+        scored_texts: whether the scored texts were trained on.
         scoring_rule: what part of a text is scored, in words.
         per_text: True if target and reference are not known to share a tokenizer; then only scores of whole texts were
             compared.
@@ -60,7 +60,7 @@ class Body(Results):
     training: TrainingFacts | None
     primary_attack: str
     attacker_texts: int
-    documents: DocumentsFacts
+    scored_texts: ScoredTexts
     scoring_rule: str
     per_text: bool
     resamples: int

@@ -282,7 +282,7 @@ class Environment(Facts):
     seconds: dict[str, float]
 
 
-class DocumentsFacts(Facts):
+class ScoredTexts(Facts):
     """Whether the scored texts were trained on.
 
     Attributes:

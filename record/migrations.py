@@ -15,11 +15,14 @@ def migrated(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_3(old: dict[str, Any]) -> dict[str, Any]:
-    """Trials became trainings, populations subjects; a judgement counts its users, and exit codes follow from it."""
-    new = {name: value for name, value in old.items() if name != "trials"}
+    """Trials became trainings, populations subjects, documents texts; a judgement counts its users.
+
+    Exit codes follow from the verdicts and are not kept.
+    """
+    new = {name: value for name, value in old.items() if name not in ("trials", "documents")}
     trainings = old.get("trials")
     new |= {"schema_version": 4, "kind": "trainings" if old.get("kind") == "trials" else old.get("kind")}
-    new["trainings"] = trainings
+    new |= {"trainings": trainings, "scored_texts": old.get("documents")}
     judgement = old.get("judgement")
     if isinstance(judgement, dict):
         of_trainings = old.get("kind") == "trials"
@@ -29,8 +32,9 @@ def _from_3(old: dict[str, Any]) -> dict[str, Any]:
             "users": _judged(old),
         }
     config = old.get("config")
-    if isinstance(config, dict) and "trials" in config:
-        new["config"] = {("trainings" if name == "trials" else name): value for name, value in config.items()}
+    if isinstance(config, dict):
+        renamed = {"trials": "trainings"} | ({"documents": "texts"} if old.get("kind") == "audit" else {})
+        new["config"] = {renamed.get(name, name): value for name, value in config.items()}
     return new
 
 

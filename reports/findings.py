@@ -71,7 +71,7 @@ def _warnings(record: Record) -> list[str]:
     overlaps = split.overlaps
     if (
         overlaps.scored_texts_in_same_users_training.count
-        and record.documents.kind != "training"
+        and record.scored_texts.kind != "training"
         and not record.trainings
     ):
         warnings.append(
@@ -141,9 +141,9 @@ def _origin(record: Record) -> str:
 
 def _texts(record: Record) -> str:
     """The scored texts, and what is known about whether training saw them."""
-    number, documents = record.attacker_texts, record.documents
-    says = " (as declared, not checked)" if documents.known_by == "declared" else ""
-    match documents.kind:
+    number, texts = record.attacker_texts, record.scored_texts
+    says = " (as declared, not checked)" if texts.known_by == "declared" else ""
+    match texts.kind:
         case "fresh":
             return f"{counted(number, 'fresh text')}{says}"
         case "training":

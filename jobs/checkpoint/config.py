@@ -18,8 +18,8 @@ from heldin.bounds.verdict import Assignment
 from heldin.corpus.sources.rows import Columns
 
 if TYPE_CHECKING:  # the models behind these load torch, and a reference of keys needs none
-    from heldin.jobs.checkpoint.audit import CheckpointAudit
     from heldin.jobs.checkpoint.endpoint import Remote
+    from heldin.jobs.checkpoint.job import CheckpointAudit
 
 
 class EndpointConfig(Section):
@@ -139,7 +139,7 @@ class CheckpointConfig(Section):
 
     def job(self) -> "CheckpointAudit":
         """What to do. Raises InputError for a claim that is none, and for a plan without a guarantee for users."""
-        from heldin.jobs.checkpoint.audit import CheckpointAudit
+        from heldin.jobs.checkpoint.job import CheckpointAudit
 
         claims = [parse_claim(text) for text in self.claims] + ([plan_claim(self.plan)] if self.plan else [])
         return CheckpointAudit(
@@ -155,7 +155,7 @@ class CheckpointConfig(Section):
             claims=tuple(claims),
             plan=self.plan,
             training=self.training,
-            documents=self.texts,
+            texts=self.texts,
             max_texts_per_user=self.max_texts_per_user,
             attack=self.attack.config(self.reference[0]),
             audit=self.audit,

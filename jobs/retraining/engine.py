@@ -36,7 +36,7 @@ from heldin.jobs.run.plan import claims_of
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.models.loading import LanguageModel
 from heldin.record.document import Body, Record, record_of, write_record
-from heldin.record.facts import DocumentsFacts, ModelFacts
+from heldin.record.facts import ModelFacts, ScoredTexts
 from heldin.record.masking import masked, without_names
 
 
@@ -169,9 +169,9 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
         reference=model_facts(ready.base, config.model.base or PRETRAINED_HERE),
         training=training_facts(config, job, trainings),
         primary_attack=SCORE,
-        attacker_texts=len(job.documents),
-        documents=DocumentsFacts(kind="training", known_by="measured"),
-        scoring_rule=scoring_rule(max(map(len, job.documents))),
+        attacker_texts=len(job.texts),
+        scored_texts=ScoredTexts(kind="training", known_by="measured"),
+        scoring_rule=scoring_rule(max(map(len, job.texts))),
         per_text=False,
         resamples=config.audit.resamples,
     )

@@ -135,7 +135,7 @@ def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: Lan
     losses = None
     if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
         losses = [-s.total / len(s.logprobs) for s in score_texts(base, texts)]
-    documents = tuple(text for _, text in worst)
+    own = tuple(text for _, text in worst)
     records = PrivateRecords(
         ids=[*(store.id(row) for row in rows), *(id_ for id_, _ in worst)],
         users=[*(store.record(row).user for row in rows), *([WORST_CASE_USER] * len(worst))],
@@ -143,7 +143,7 @@ def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: Lan
         losses=losses,
     )
     noise = defense.noise() if isinstance(defense, PrivateDefense) else None
-    shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *documents)
+    shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *own)
     return TrainingJob(
         base=name,
         revision=config.model.revision,
@@ -151,8 +151,8 @@ def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: Lan
         recipe=recipe,
         sequences=tuple(map(tuple, sequences)),
         records=records,
-        documents=documents,
-        base_scores=tuple(score.total for score in score_texts(base, documents)),
+        texts=own,
+        base_scores=tuple(score.total for score in score_texts(base, own)),
         noise=noise,
         micro_records=defense.micro_records if isinstance(defense, PrivateDefense) else 1,
         chunk=recipe.sequence_length + 1,

@@ -34,7 +34,7 @@ def trainings_results(
         np.array([training.score for training in trainings]),
         np.array([training.held_in for training in trainings], dtype=np.bool_),
         [training.seconds for training in trainings],
-        len(job.documents),
+        len(job.texts),
         audit.target,
     )
     fixed = Preregistration(config.attack, config.audit, config.decision, claims, config.seed)
@@ -44,7 +44,7 @@ def trainings_results(
 def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusData) -> SplitFacts:
     """The record's facts about which trainings have the worst-case user, and how that was decided."""
     with_user = sum(training.held_in for training in trainings)
-    others = len(job.sequences) - len(job.documents)
+    others = len(job.sequences) - len(job.texts)
     return SplitFacts(
         assignment="coin",
         known_by="measured",
@@ -56,11 +56,11 @@ def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusD
         held_in=with_user,
         held_out=len(trainings) - with_user,
         always_in=len(corpus.audited.users),
-        records_by_part={"trained on in every training": others, "of the worst-case user": len(job.documents)},
+        records_by_part={"trained on in every training": others, "of the worst-case user": len(job.texts)},
         key_commitment=text_sha256("key", job.key.hex()),
         ledger_commitment=None,
         overlaps=Overlaps(
-            scored_texts_in_same_users_training=measured(len(job.documents) * (with_user > 0)),
+            scored_texts_in_same_users_training=measured(len(job.texts) * (with_user > 0)),
             scored_texts_in_other_users_training=NOT_KNOWN,
             held_out_texts_in_training=NOT_KNOWN,
             held_out_users_in_training=NOT_KNOWN,
@@ -72,7 +72,7 @@ def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusD
 
 def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Training]) -> TrainingFacts:
     """The record's facts about the mechanism that every training ran."""
-    others = len(job.sequences) - len(job.documents)
+    others = len(job.sequences) - len(job.texts)
     return TrainingFacts(
         defense=config.defense.kind,
         **promise_facts(job.mechanism),

@@ -52,7 +52,7 @@ class TrainingJob:
         recipe: public; its seed plus the training's number is the training's seed.
         sequences: token ids of each record, the worst-case user's last.
         records: ids, users, lengths and losses of the same records.
-        documents: the worst-case user's texts, which the score reads.
+        texts: the worst-case user's texts, which the score reads.
         base_scores: log-probability of each of these under the base model, nats.
         noise: noise generator of a private training; None for plain training.
         micro_records: see ``plan_private_training``.
@@ -69,7 +69,7 @@ class TrainingJob:
     recipe: Recipe
     sequences: tuple[tuple[int, ...], ...]
     records: PrivateRecords
-    documents: tuple[str, ...]
+    texts: tuple[str, ...]
     base_scores: tuple[float, ...]
     noise: NoiseGenerator | None
     micro_records: int
@@ -115,7 +115,7 @@ Trainer = Callable[[TrainingJob, int, Path], Training]
 def train_one(job: TrainingJob, number: int, work: Path) -> Training:
     """Train one model under the job's mechanism, score it, and throw it away.
 
-    The score depends only on that model and on public data: it is the mean over the worst-case user's documents of
+    The score depends only on that model and on public data: it is the mean over the worst-case user's texts of
     log p_model - log p_base (Kandpal et al. 2024, equation 4, on training texts, which differential privacy covers).
 
     Args:
@@ -125,7 +125,7 @@ def train_one(job: TrainingJob, number: int, work: Path) -> Training:
     """
     started = time.monotonic()
     held_in = job.held_in(number)
-    rows = len(job.sequences) - (0 if held_in else len(job.documents))
+    rows = len(job.sequences) - (0 if held_in else len(job.texts))
     base = _base(job.base, job.revision)
     result = train(
         replace(base, model=copy.deepcopy(base.model)),
@@ -135,7 +135,7 @@ def train_one(job: TrainingJob, number: int, work: Path) -> Training:
         private=_private(job, number, rows),
         clipping=job.clipping,
     )
-    scores = [score.total for score in score_texts(load_language_model(str(result.folder)), job.documents)]
+    scores = [score.total for score in score_texts(load_language_model(str(result.folder)), job.texts)]
     score = float(np.mean(np.subtract(scores, job.base_scores)))
     return Training(number, held_in, score, time.monotonic() - started)
 

@@ -10,7 +10,7 @@ from heldin.jobs.run.statistics import RunResults
 from heldin.jobs.run.training import training_facts
 from heldin.models.loading import same_tokens
 from heldin.record.document import Body
-from heldin.record.facts import DocumentsFacts
+from heldin.record.facts import ScoredTexts
 from heldin.record.masking import masked
 
 PRETRAINED_HERE = "the base model, pre-trained here"
@@ -41,7 +41,7 @@ def run_body(
         training=training_facts(config, data, mechanism, training),
         primary_attack=config.attack.primary,
         attacker_texts=found.texts,
-        documents=DocumentsFacts(kind=config.attack.documents[0], known_by="measured"),
+        scored_texts=ScoredTexts(kind=config.attack.documents[0], known_by="measured"),
         scoring_rule=scoring_rule(config.attack.max_characters),
         per_text=not same_tokens(models.target.tokenizer, models.reference.tokenizer),
         resamples=config.audit.resamples,

@@ -87,7 +87,7 @@ class RunData:
         rows = self.ledger.rows(list(users), Part.ATTACKER)
         return {user: texts_of(self.store, its[:limit]) for user, its in rows.items()}
 
-    def training_documents(self, users: Sequence[str], limit: int, seed: int) -> dict[str, list[str]]:
+    def known_training_texts(self, users: Sequence[str], limit: int, seed: int) -> dict[str, list[str]]:
         """At most ``limit`` texts per user that training saw or would have seen, chosen independently of membership."""
         key, rows = seed_key(seed), self.ledger.rows(list(users), Part.TRAIN)
         by_id = {user: {self.store.id(row): row for row in its} for user, its in rows.items()}

@@ -23,7 +23,7 @@ from heldin.jobs.run.models import Models
 from heldin.jobs.run.references import reference_model
 from heldin.jobs.run.score_file import read_scores, write_scores
 from heldin.jobs.run.shadows import Shadows, shadow_statistics
-from heldin.jobs.run.texts import documents_of, scores_name, texts_under_attack
+from heldin.jobs.run.texts import known_texts, scores_name, texts_under_attack
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.score_cache import ScoreCache, ScoredModel
 
@@ -67,12 +67,12 @@ def score(
         return kept
     statistics = score_users_texts(config.attack, texts, target, reference, reporter)
     others = _divergences(config, data, texts, reference)
-    for documents in config.attack.documents[1:]:
-        known = texts_under_attack(config, data, documents)
-        others += beside(config.attack, "documents", documents, known, target, reference, reporter)
+    for which in config.attack.documents[1:]:
+        dial, known = Dial("documents", which), texts_under_attack(config, data, which)
+        others += score_with_dial(config.attack, dial, known, target, reference, reporter)
     for spec in config.attack.references:
         model = reference_model(spec, config, data.corpus, models.base_name, reporter)
-        others += beside(config.attack, "reference", spec.label, texts, target, model, reporter)
+        others += score_with_dial(config.attack, Dial("reference", spec.label), texts, target, model, reporter)
     if config.attack.shadow_models:
         shadows = Shadows(config, data, models, mechanism, texts, of)
         others += shadow_statistics(shadows, statistics, out, reporter)
@@ -108,21 +108,19 @@ def score_users_texts(
     )
 
 
-def beside(
+def score_with_dial(
     attack: AttackConfig,
-    dial: str,
-    setting: str,
+    dial: Dial,
     texts: AttackTexts,
     target: ScoredModel,
     reference: ScoredModel,
     reporter: Reporter,
 ) -> list[TextStatistic]:
-    """Statistics of the primary attack with ``dial`` set to ``setting``.
+    """Statistics of the primary attack with one dial set otherwise.
 
     Args:
         attack: which attack is the primary one.
-        dial: name of the dial.
-        setting: its setting.
+        dial: the dial and its setting.
         texts: the texts to score, by user.
         target: the audited model.
         reference: the reference model.
@@ -130,18 +128,18 @@ def beside(
     """
     same = same_tokens(target.tokenizer, reference.tokenizer)
     primary = get_attack(attack.primary) if same else per_text(get_attack(attack.primary))
-    turned = Dial(dial, setting if same else f"{setting}, {PER_TEXT}")
+    turned = dial if same else replace(dial, setting=f"{dial.setting}, {PER_TEXT}")
     scored = _scored([primary], texts, target, reference, reporter)
     return [replace(s, attack=attack.primary, dial=turned) for s in scored]
 
 
 def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference: LanguageModel) -> list[TextStatistic]:
     """How far real users' texts are from the reference model (``attacks.reference_divergence``)."""
-    # training documents of held-out users too: the choice must not depend on the coin
-    documents = documents_of(config, data, data.real(texts.texts), "training")
+    # training texts of held-out users too: the choice must not depend on the coin
+    own = known_texts(config, data, data.real(texts.texts), "training")
     cache = ScoreCache(cache_directory() / "scores")
     try:
-        return reference_divergences(texts, documents, reference, cache)
+        return reference_divergences(texts, own, reference, cache)
     finally:
         cache.close()
 

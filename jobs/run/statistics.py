@@ -19,7 +19,7 @@ from heldin.corpus.split import Part
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
-from heldin.jobs.run.texts import documents_of
+from heldin.jobs.run.texts import known_texts
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def run_results(
         reporter: receives the progress.
     """
     table = scored_users(statistics, data.membership())
-    texts = documents_of(config, data, table.users, config.attack.documents[0])
+    texts = known_texts(config, data, table.users, config.attack.documents[0])
     judged = 1 + len(kinds_of(data.canaries))
     fixed = Preregistration(config.attack, config.audit, config.decision, claims, config.seed, judged)
     parts = parts_of(len(variants_of(table.attacks, config.attack))) + 1 + bool(data.canaries)
@@ -97,7 +97,7 @@ def _canaries(
     training = [row for user, its in member.items() if its for row in data.ledger.parts[user][Part.TRAIN]]
     return canary_results(
         scored_users(statistics, member),
-        documents_of(config, data, list(member), config.attack.documents[0]),
+        known_texts(config, data, list(member), config.attack.documents[0]),
         data.canaries,
         fixed,
         training_texts=len(training),

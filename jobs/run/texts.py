@@ -11,24 +11,24 @@ from heldin.jobs.run.data import RunData
 from heldin.models.loading import fingerprint_folder
 
 
-def documents_of(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[str]]:
-    """The documents that the attacker has of each user.
+def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[str]]:
+    """The texts that the attacker has of each user.
 
     Args:
         config: config of the run.
         data: corpus and ledger of the run; no role is looked at.
         users: the users.
-        which: fresh documents, or those of training.
+        which: fresh texts, or those of training.
     """
     if which == "fresh":
         return data.attacker_texts(users)
-    return data.training_documents(users, config.attack.training_documents, config.seed)
+    return data.known_training_texts(users, config.attack.training_documents, config.seed)
 
 
 def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None = None) -> AttackTexts:
-    """The scored texts of every scored user: of the leading documents unless ``which`` names others."""
-    documents = documents_of(config, data, data.ledger.scored_users(), which or config.attack.documents[0])
-    return AttackTexts(documents, config.attack.max_characters)
+    """The scored texts of every scored user; None: those that lead in ``attack.documents``."""
+    texts = known_texts(config, data, data.ledger.scored_users(), which or config.attack.documents[0])
+    return AttackTexts(texts, config.attack.max_characters)
 
 
 def scores_name(config: RunConfig, texts: AttackTexts, target: str, reference: str) -> str:

@@ -203,7 +203,7 @@ def test_what_nobody_looked_at_is_not_known(call, finished, files, tmp_path):
     assert code == 0, err
     record = read_record(tmp_path / "audit" / "record.json")
     overlaps = record.split.overlaps
-    assert (record.documents.kind, record.documents.known_by) == ("not known", "not known")
+    assert (record.scored_texts.kind, record.scored_texts.known_by) == ("not known", "not known")
     assert (record.split.assignment, record.split.known_by) == ("unknown", "not known")
     assert overlaps.scored_texts_in_same_users_training.count is None
     assert overlaps.held_out_texts_in_training.known_by == "not known"
@@ -219,7 +219,7 @@ def test_what_is_declared_is_said_as_declared(call, finished, files, tmp_path):
     code, _, err = call(*_arguments(finished, files, tmp_path / "audit"), *declared)
     assert code == 0, err
     record = read_record(tmp_path / "audit" / "record.json")
-    assert (record.documents.kind, record.documents.known_by) == ("fresh", "declared")
+    assert (record.scored_texts.kind, record.scored_texts.known_by) == ("fresh", "declared")
     assert (record.split.assignment, record.split.known_by) == ("coin", "declared")
     said = " ".join(text for _, text in findings(record).paragraphs)
     assert f"{record.attacker_texts} fresh texts (as declared, not checked)" in said
@@ -230,7 +230,7 @@ def test_a_look_at_the_training_file_tells_fresh_texts_from_those_trained_on(cal
     code, _, err = call(*_arguments(finished, files, tmp_path / "fresh"), "--training", training, "--texts", "training")
     assert code == 0, err
     record = read_record(tmp_path / "fresh" / "record.json")
-    assert (record.documents.kind, record.documents.known_by) == ("fresh", "measured")
+    assert (record.scored_texts.kind, record.scored_texts.known_by) == ("fresh", "measured")
     assert record.split.overlaps.held_out_users_in_training.count == 0
     assert record.decision.decision.flaws == ()
 
@@ -239,7 +239,7 @@ def test_a_look_at_the_training_file_tells_fresh_texts_from_those_trained_on(cal
     code, _, err = call(*_arguments(finished, files, tmp_path / "known"), "--training", both)
     assert code == 0, err
     record = read_record(tmp_path / "known" / "record.json")
-    assert (record.documents.kind, record.documents.known_by) == ("training", "measured")
+    assert (record.scored_texts.kind, record.scored_texts.known_by) == ("training", "measured")
     assert record.split.overlaps.scored_texts_in_same_users_training.count == len(held_in)
     said = " ".join(text for _, text in findings(record).paragraphs)
     assert f"{record.attacker_texts} texts that training saw or would have seen of" in said

@@ -70,7 +70,8 @@ def test_a_record_of_schema_3_is_brought_up_to_date_and_loses_no_number(tmp_path
     new = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
     assert new["schema_version"] == SCHEMA_VERSION
     assert list(new)[:3] == ["schema_version", "notice", "kind"]
-    renamed = {"trials", "judgement", "schema_version"}
+    renamed = {"trials", "judgement", "schema_version", "documents"}
+    assert new["scored_texts"] == old["documents"]
     assert {k: v for k, v in new.items() if k in old.keys() - renamed} == {
         k: v for k, v in old.items() if k not in renamed
     }
@@ -99,6 +100,15 @@ def test_an_older_record_of_independent_trainings_is_read(tmp_path):
     assert (record.kind, record.trainings.runs, record.config) == ("trainings", 30, {"trainings": {"runs": 30}})
     assert record.judgement.verdicts[0].reason == "not rejected; 30 trainings could have certified at most 1"
     assert {its.subjects for its in (*record.judgement.verdicts, *record.judgement.refused)} == {"worst-case user"}
+
+
+def test_an_older_record_of_a_checkpoint_says_texts_where_it_said_documents(tmp_path):
+    old = json.loads((GOLDEN / "record.json").read_text(encoding="utf-8"))
+    old |= {"kind": "audit", "config": {"documents": "fresh", "seed": 3}}
+    (tmp_path / "record.json").write_text(json.dumps(old), encoding="utf-8")
+    record = read_record(tmp_path / "record.json")
+    assert record.config == {"texts": "fresh", "seed": 3}
+    assert record.scored_texts.kind == old["documents"]["kind"]
 
 
 @pytest.mark.parametrize("damage", [{"split": 5}, {"judgement": {"bounds": [3]}}, {"canaries": {"held_in": "a"}}])

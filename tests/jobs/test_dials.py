@@ -308,7 +308,7 @@ def test_known_documents_are_training_records_of_both_sides_by_a_rule_that_knows
         patch.setenv("HELDIN_CACHE_DIR", str(turned_run.parents[1] / "cache"))
         data = prepare_data(load_config(turned_run / "config.yaml"), turned_run, QUIET)
     ledger = load_ledger(turned_run / "ledger")
-    known = data.training_documents(ledger.scored_users(), 5, 0)
+    known = data.known_training_texts(ledger.scored_users(), 5, 0)
     for role in (Role.HELD_IN, Role.HELD_OUT):
         for user in ledger.users(role):
             assert len(known[user]) == min(5, len(ledger.parts[user][Part.TRAIN]))

@@ -53,7 +53,7 @@ def _job(key: bytes = b"k" * 32, identity: str = "job") -> TrainingJob:
         recipe=Recipe(),
         sequences=(),
         records=PrivateRecords([], [], []),
-        documents=(),
+        texts=(),
         base_scores=(),
         noise=None,
         micro_records=1,

@@ -13,7 +13,7 @@ from heldin.base.errors import InputError
 from heldin.bounds.verdict import Outcome, Standing, Verdict
 from heldin.record.compare import _difference, compare, table
 from heldin.record.document import read_record, write_record
-from heldin.record.facts import DocumentsFacts, RemovalFacts
+from heldin.record.facts import RemovalFacts, ScoredTexts
 
 
 def test_rows_hold_the_records_numbers(finished, tmp_path):
@@ -115,10 +115,10 @@ def test_a_key_that_is_not_there_is_one_line(finished, over, said):
 def test_fresh_and_training_documents_do_not_compare(finished, tmp_path):
     record = read_record(finished / "record.json")
     write_record(
-        record.model_copy(update={"documents": DocumentsFacts(kind="training", known_by="measured")}),
+        record.model_copy(update={"scored_texts": ScoredTexts(kind="training", known_by="measured")}),
         tmp_path / "record.json",
     )
-    assert "documents under attack" in compare([finished, tmp_path]).notes[0]
+    assert "texts under attack" in compare([finished, tmp_path]).notes[0]
 
 
 def test_defenses_of_the_data_side_and_whom_verdicts_speak_of_are_named(finished, tmp_path):

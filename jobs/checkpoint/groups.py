@@ -1,0 +1,84 @@
+"""The texts of an audit's held-in and held-out users, read from their two files, and what training saw of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory
+from heldin.base.wording import counted
+from heldin.corpus.build import build_store
+from heldin.corpus.sources.open import open_source
+from heldin.corpus.sources.rows import BadRows, Columns
+from heldin.corpus.store import CorpusStore, texts_of
+from heldin.jobs.checkpoint.job import CheckpointAudit
+from heldin.record.overlaps import Seen, seen_in_training
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The texts of both files.
+
+    Attributes:
+        stores: store of each file, by "held-in" and "held-out".
+        member: whether each user is held in; sorted by name, so that the order reveals nothing about sides.
+        texts: scored texts by user, in the same order.
+        seen: what of held-in (True) and held-out (False) users is in the training file; None without one.
+    """
+
+    stores: Mapping[str, CorpusStore]
+    member: Mapping[str, bool]
+    texts: Mapping[str, Sequence[str]]
+    seen: Mapping[bool, Seen] | None
+
+    def of_side(self, held_in: bool) -> dict[str, Sequence[str]]:
+        """Scored texts of one side's users."""
+        return {user: its for user, its in self.texts.items() if self.member[user] is held_in}
+
+
+def read_groups(job: CheckpointAudit) -> Groups:
+    """Read both files, and the training file if there is one."""
+    if job.training is not None and next(_training(job), None) is None:
+        raise InputError(
+            f"no usable record in '{job.training}', the --training file: name the file that the model was trained on,"
+            " or leave --training out"
+        )
+    stores = {
+        side: build_store(open_source(path, job.columns), cache_directory(), skip_bad_rows=job.skip_bad_lines)
+        for side, path in (("held-in", job.held_in), ("held-out", job.held_out))
+    }
+    _require_disjoint(stores["held-in"], stores["held-out"], ids_are_given=job.columns.id is not None)
+    side_of = {user: side for side, store in stores.items() for user in store.users}
+    texts = {
+        user: texts_of(stores[side], list(stores[side].rows(user))[: job.max_texts_per_user])
+        for user, side in sorted(side_of.items())
+    }
+    groups = Groups(stores, {user: side_of[user] == "held-in" for user in texts}, texts, None)
+    if job.training is None:
+        return groups
+    return replace(
+        groups, seen={side: seen_in_training(groups.of_side(side), _training(job)) for side in (True, False)}
+    )
+
+
+def _training(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
+    """(user, text) of every record of the training file."""
+    assert job.training is not None
+    source = open_source(job.training, Columns(user=job.columns.user, text=job.columns.text))
+    for batch in source.batches(BadRows(skip=job.skip_bad_lines)):
+        yield from zip(batch.column("user").to_pylist(), batch.column("text").to_pylist(), strict=True)
+
+
+def _require_disjoint(held_in: CorpusStore, held_out: CorpusStore, *, ids_are_given: bool) -> None:
+    for side, store in (("held-in", held_in), ("held-out", held_out)):
+        if len(store.users) < 2:
+            raise InputError(
+                f"the {side} file has {counted(len(store.users), 'user')}: at least 2 are needed, 100 to say much"
+            )
+    both = sorted(set(held_in.users) & set(held_out.users))
+    if both:
+        raise InputError(f"{counted(len(both), 'user')} in both files, such as '{both[0]}': a user is on one side only")
+    if ids_are_given:
+        ids = {held_in.id(row) for row in range(len(held_in))}
+        shared = next((held_out.id(row) for row in range(len(held_out)) if held_out.id(row) in ids), None)
+        if shared is not None:
+            raise InputError(f"record id '{shared}' stands in both files: a record is on one side only")
