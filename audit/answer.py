@@ -9,7 +9,6 @@ from heldin.audit.family import Family
 from heldin.audit.headline import USERS, Wording, headline, notes
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.randomisation import Law
-from heldin.audit.sides import Sides
 from heldin.base.facts import Facts
 from heldin.bounds.judgement import Judgement
 
@@ -44,7 +43,6 @@ def decision_facts(
     family: Family,
     fixed: Preregistration,
     *,
-    sides: Sides,
     flaws: Sequence[str] = (),
     judgements: Sequence[Judgement] = (),
     said: Sequence[str] = (),
@@ -54,8 +52,7 @@ def decision_facts(
 
     Args:
         family: evaluated and tested.
-        fixed: the thresholds and the claims.
-        sides: how membership was decided.
+        fixed: how membership was decided, the thresholds and the claims.
         flaws: why the comparison is not valid; empty if it is.
         judgements: verdicts on the claims, those about the scored users first.
         said: further notes, besides those that follow from the evidence.
@@ -77,7 +74,7 @@ def decision_facts(
         reversed_p=test.reversed_p,
         auroc_margin=test.auroc_margin,
         tpr_margin=margins.get(by.fpr),
-        exact=sides.witnessed,
+        exact=fixed.sides.witnessed,
         flaws=tuple(flaws),
         ceiling=min((ceiling.auroc for ceiling in ceilings), default=None),
         ceiling_rates=tuple((f, min(ceiling.tpr_at(f) for ceiling in ceilings)) for f in fprs) if ceilings else (),

@@ -13,7 +13,6 @@ from heldin.audit.knowledge import attacker_knowledge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
 from heldin.audit.scored_users import ScoredUsers
-from heldin.audit.sides import Sides
 from heldin.bounds.judgement import Judgement
 
 
@@ -22,7 +21,6 @@ def results_of(
     texts: Mapping[str, Sequence[str]],
     fixed: Preregistration,
     *,
-    sides: Sides,
     beside: Sequence[Judgement] = (),
     flaws: Sequence[str] = (),
     advance: Callable[[int], object] | None = None,
@@ -33,22 +31,20 @@ def results_of(
         table: scores and membership; the reference alone is one of the attacks.
         texts: the attacker's texts by user.
         fixed: what was fixed before any score was seen.
-        sides: how membership was decided.
         beside: verdicts from other people in the same training (canary users), which the answer must take into account.
         flaws: reasons known beforehand why the comparison is not valid.
         advance: called with 1 after each of the ``parts_of`` parts.
     """
     step = advance or (lambda _: None)
     lengths = np.array([np.mean([len(text) for text in texts[user]]) for user in table.users])
-    family = family_of(table, fixed, sides=sides, lengths=lengths, advance=advance)
-    blind = blind_baselines(table, texts, sides, seed=fixed.seed)
-    flawed = [*flaws, *blind_flaws(blind, sides), *empty_scores(family)]
+    family = family_of(table, fixed, lengths=lengths, advance=advance)
+    blind = blind_baselines(table, texts, fixed)
+    flawed = [*flaws, *blind_flaws(blind, fixed.sides), *empty_scores(family)]
     step(1)
     judgement = judge(
         dict(zip(table.users, family.scores[0].values.tolist(), strict=True)),
         dict(zip(table.users, table.member.tolist(), strict=True)),
         fixed,
-        sides=sides,
         blind=blind,
         flawed=bool(flawed),
     )
@@ -59,10 +55,9 @@ def results_of(
     decided = decision_facts(
         family,
         fixed,
-        sides=sides,
         flaws=flawed,
         judgements=[judgement, *beside],
-        said=[line for b in blind if sides.witnessed and b.separates for line in [blind_by_chance(b)]],
+        said=[line for b in blind if fixed.sides.witnessed and b.separates for line in [blind_by_chance(b)]],
     )
     return Results(
         decision=decided,

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from heldin.attacks.table import REFERENCE_ALONE
 from heldin.audit.coarse import brief, significant
+from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import ScoredUsers
 from heldin.audit.sides import Sides
 from heldin.base.facts import Facts
@@ -79,20 +80,19 @@ def bag_of_words(
     return _blind("bag of words", area, min(1.0, 2 * min(r[1] for r in results)), level)
 
 
-def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], sides: Sides, *, seed: int) -> list[Blind]:
+def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], fixed: Preregistration) -> list[Blind]:
     """The reference model alone, where it was scored, and the bag of words, where there are users enough.
 
     Args:
         table: scores and membership.
         texts: the attacker's texts by user.
-        sides: how membership was decided.
-        seed: seed of the bag of words' random halves.
+        fixed: how membership was decided, and the seed of the bag of words' random halves.
     """
     # 1e-4 where heldin drew the sides: there an alarm can only be chance or a leaked draw
-    level = BLIND_UNDER_COINS if sides.witnessed else BLIND_OTHERWISE
+    level = BLIND_UNDER_COINS if fixed.sides.witnessed else BLIND_OTHERWISE
     member = dict(zip(table.users, table.member.tolist(), strict=True))
     found = [reference_alone(*table.sides(REFERENCE_ALONE), level=level)] if table.has(REFERENCE_ALONE) else []
-    words = bag_of_words(texts, member, level=level, seed=seed)
+    words = bag_of_words(texts, member, level=level, seed=fixed.seed)
     return found if words is None else [*found, words]
 
 

@@ -5,6 +5,7 @@ of a kind together.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -18,10 +19,9 @@ from heldin.audit.headline import CANARIES
 from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import ScoredUsers
-from heldin.audit.sides import Sides
+from heldin.audit.sides import COINS
 from heldin.base.facts import Facts
 from heldin.bounds.judgement import Judgement, joined
-from heldin.bounds.verdict import Assignment
 from heldin.canaries.kinds import Canary, Kind
 
 Array = NDArray[np.float64]
@@ -78,9 +78,6 @@ class CanaryFacts(Facts):
     decision: DecisionFacts | None
 
 
-COINS = Sides(Assignment.COIN, witnessed=True)  # each canary user has its own coin, however real users were split
-
-
 def canary_results(
     table: ScoredUsers,
     texts: Mapping[str, Sequence[str]],
@@ -100,9 +97,10 @@ def canary_results(
         training_texts: training texts of held-in canary users, before any data-side defense.
         trained_on: how many of these texts were trained on.
     """
+    fixed = replace(fixed, sides=COINS)  # each canary user has its own coin, however real users were split
     scores = table.scores(fixed.attack.primary, fixed.attack.aggregations[0])
     both_sides = 0 < int(table.member.sum()) < len(table.users)
-    blind = blind_baselines(table, texts, COINS, seed=fixed.seed) if both_sides else []
+    blind = blind_baselines(table, texts, fixed) if both_sides else []
     groups = _groups(table, canaries)
     facts = CanaryFacts(
         users=len(canaries),
@@ -127,7 +125,6 @@ def canary_results(
                 {user: centred[user] for user in users},
                 {user: member[user] for user in users},
                 fixed,
-                sides=COINS,
                 blind=blind,
                 subjects=f"{kind.replace('_', '-')} canary users",
             )
@@ -172,9 +169,9 @@ def _decision(
         return None
     variants = variants_of(table.attacks, fixed.attack)
     values = [_centred(table.scores(v.attack, v.aggregation, v.dial), groups) for v in variants]
-    family = evaluate_family(variants, values, table.member, fixed, sides=COINS)
+    family = evaluate_family(variants, values, table.member, fixed)
     together = [joined(judgements)] if judgements else []
-    return decision_facts(family, fixed, sides=COINS, judgements=together, what=CANARIES)
+    return decision_facts(family, fixed, judgements=together, what=CANARIES)
 
 
 def _group(example: Canary, scores: Array, member: NDArray[np.bool_], fixed: Preregistration) -> CanaryGroup:

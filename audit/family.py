@@ -20,7 +20,6 @@ from heldin.audit.limits import AurocLimits, auroc_limits, tpr_at_most
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.randomisation import FamilyTest, randomisation_test
 from heldin.audit.scored_users import ScoredUsers
-from heldin.audit.sides import Sides
 from heldin.base.errors import InputError
 
 Array = NDArray[np.float64]
@@ -109,7 +108,6 @@ def evaluate_family(
     member: NDArray[np.bool_],
     fixed: Preregistration,
     *,
-    sides: Sides,
     lengths: Array | None = None,
     least: int = LEAST_IN_GROUP,
     advance: Callable[[int], object] | None = None,
@@ -120,8 +118,7 @@ def evaluate_family(
         variants: names of the K scores.
         values: K arrays of shape (n,).
         member: who was held in, shape (n,).
-        fixed: false-positive rates, numbers of resamples and redraws, and their seed.
-        sides: how membership was decided.
+        fixed: how membership was decided, false-positive rates, numbers of resamples and redraws, and their seed.
         lengths: mean characters of each user's texts, shape (n,), or None.
         least: minimum users in a group of a curve.
         advance: called with 1 after each score, and once after the test.
@@ -132,7 +129,7 @@ def evaluate_family(
     step, audit, decision = advance or (lambda _: None), fixed.audit, fixed.decision
     table = np.array(values, dtype=np.float64)
     low = sorted({*(f for f in audit.fprs if f <= max(NAMED_AT)), decision.fpr})
-    test = randomisation_test(table, member, law=sides.law, fprs=low, redraws=decision.redraws, seed=fixed.seed)
+    test = randomisation_test(table, member, law=fixed.sides.law, fprs=low, redraws=decision.redraws, seed=fixed.seed)
     step(1)
     limits = auroc_limits(table[:, member], table[:, ~member])
     rates = sorted({*audit.fprs, *low, *NAMED_AT})
@@ -151,7 +148,6 @@ def family_of(
     table: ScoredUsers,
     fixed: Preregistration,
     *,
-    sides: Sides,
     lengths: Array | None = None,
     advance: Callable[[int], object] | None = None,
 ) -> Family:
@@ -160,13 +156,12 @@ def family_of(
     Args:
         table: scores and membership.
         fixed: attacks, false-positive rates, numbers of resamples and redraws, and their seed.
-        sides: how membership was decided.
         lengths: mean characters of each user's texts, shape (n,), or None.
         advance: called with 1 after each score, and once after the test.
     """
     variants = variants_of(table.attacks, fixed.attack)
     values = [table.scores(variant.attack, variant.aggregation, variant.dial) for variant in variants]
-    return evaluate_family(variants, values, table.member, fixed, sides=sides, lengths=lengths, advance=advance)
+    return evaluate_family(variants, values, table.member, fixed, lengths=lengths, advance=advance)
 
 
 def _evidence(

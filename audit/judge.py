@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from heldin.audit.blind import Blind
 from heldin.audit.preregistration import Preregistration
-from heldin.audit.sides import Sides
 from heldin.base.errors import ConstantScores, TooFewUsers
 from heldin.bounds.judgement import Judgement, evaluate, nothing_judged
 from heldin.bounds.scores import join
@@ -17,7 +16,6 @@ def judge(
     member: Mapping[str, bool],
     fixed: Preregistration,
     *,
-    sides: Sides,
     blind: Sequence[Blind],
     subjects: str = REAL_USERS,
     flawed: bool = False,
@@ -30,8 +28,7 @@ def judge(
     Args:
         scores: score of every scored user.
         member: whether each user is held in.
-        fixed: the claims, and delta of the bounds if no claim states one.
-        sides: how membership was decided.
+        fixed: how membership was decided, the claims, and delta of the bounds if no claim states one.
         blind: blind baselines.
         subjects: whom scores and bounds are about.
         flawed: the comparison is not valid, so no verdict is passed on the model.
@@ -39,7 +36,7 @@ def judge(
     Raises:
         InputError: a score without membership, an invalid delta, and other mistakes of the caller.
     """
-    p_values = [b.p_value for b in blind]
+    p_values, sides = [b.p_value for b in blind], fixed.sides
     design = Design(
         sides.assignment,
         coins_witnessed=sides.witnessed,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from heldin.attacks.config import AttackConfig
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
+from heldin.audit.sides import Sides
 from heldin.bounds.verdict import Claim
 
 
@@ -17,6 +18,7 @@ class Preregistration:
         attack: which attack and aggregation lead, and the others.
         audit: false-positive rates, resamples, delta.
         decision: the thresholds of the answer.
+        sides: how membership is decided.
         claims: the claims to test.
         seed: seed of bootstrap, redraws and halves; public.
         judged: number of groups of people on whom the claims are tested side by side (Bonferroni correction).
@@ -25,6 +27,7 @@ class Preregistration:
     attack: AttackConfig
     audit: AuditConfig
     decision: DecisionConfig
+    sides: Sides
     claims: Sequence[Claim] = ()
     seed: int = 0
     judged: int = 1

@@ -14,7 +14,7 @@ the smallest p-value of a true-positive rate at a low false-positive rate (min-P
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -77,7 +77,6 @@ def randomisation_test(
     fprs: Sequence[float],
     redraws: int = REDRAWS,
     seed: int = 0,
-    advance: Callable[[int], object] | None = None,
 ) -> FamilyTest:
     """Test a family of scores.
 
@@ -88,7 +87,6 @@ def randomisation_test(
         fprs: false-positive rates; those that this many users cannot show are left out.
         redraws: number of redraws B.
         seed: seed of the redraws; public, and independent of the coins.
-        advance: called with the number of redraws done.
 
     Raises:
         InputError: one side is empty.
@@ -102,8 +100,6 @@ def randomisation_test(
     for drawn in _assignments(member, law, redraws, seed):
         areas.append(table.standardised_aurocs(drawn))
         rates.append(table.tprs(drawn, shown))
-        if advance:
-            advance(len(drawn))
     area, rate = np.concatenate(areas), np.concatenate(rates)  # row 0 is the observed one
     adjusted = _step_down(area)
     flat = _step_down(-_p_values(rate.reshape(redraws + 1, -1))) if shown else np.ones(0)

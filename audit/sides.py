@@ -30,6 +30,10 @@ class Sides:
         return Law.COINS if self.assignment is Assignment.COIN else Law.PERMUTATION
 
 
+# of canary users and of trainings, each of which has its own coin, drawn by heldin
+COINS = Sides(Assignment.COIN, witnessed=True)
+
+
 def sides_of_run(assignment: SplitRule) -> Sides:
     """The sides of a run, whose ledger heldin drew: coins, or an exact half."""
     return Sides(Assignment.COIN if assignment is SplitRule.COIN else Assignment.FIXED, witnessed=True)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from heldin.attacks.statistics import LikelihoodRatio
 from heldin.audit.answer import decision_facts
 from heldin.audit.attack_results import attack_results
-from heldin.audit.canary_groups import COINS
 from heldin.audit.family import Variant, evaluate_family
 from heldin.audit.headline import TRAININGS
 from heldin.audit.preregistration import Preregistration
@@ -50,14 +49,14 @@ def results_of_trainings(its: TrainingScores, fixed: Preregistration, *, thresho
         fixed: what was fixed before any score was seen.
         threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
     """
-    family = evaluate_family([Variant(SCORE, "mean")], [its.scores], its.member, fixed, sides=COINS, least=1)
+    family = evaluate_family([Variant(SCORE, "mean")], [its.scores], its.member, fixed, least=1)
     test: ThresholdTest | None = None
     try:
         test = certify(its.scores, its.member, threshold=threshold, delta=fixed.delta, claims=fixed.claims)
         judgement = test.judgement
     except (TooFewUsers, ConstantScores) as error:  # a finding, not a failure
         judgement = nothing_judged(its.member.size, fixed.delta, str(error), WORST_CASE_USER)
-    decision = decision_facts(family, fixed, sides=COINS, judgements=[judgement], what=TRAININGS)
+    decision = decision_facts(family, fixed, judgements=[judgement], what=TRAININGS)
     certified = _certified(its, test, judgement)
     return Results(
         decision=decision.model_copy(update={"headline": f"{decision.headline} {certified}"}),

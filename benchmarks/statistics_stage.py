@@ -16,12 +16,12 @@ from heldin.attacks.config import AttackConfig
 from heldin.attacks.statistics import ATTACKS
 from heldin.attacks.table import REFERENCE_ALONE, TextStatistic
 from heldin.audit.assessment import results_of
-from heldin.audit.canary_groups import COINS
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.exposure import correlations, exposed_users, exposure_groups
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import scored_users
+from heldin.audit.sides import COINS
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.defenses.texts.data_side import TrainingRecord
 
@@ -62,12 +62,7 @@ def _seconds(users: int, texts: list[str]) -> dict[str, float]:
     table = scored_users(statistics, member)
     found["joining"] = time.process_time() - started
     started = time.process_time()
-    results_of(
-        table,
-        scored,
-        Preregistration(AttackConfig(), AuditConfig(), DecisionConfig()),
-        sides=COINS,
-    )
+    results_of(table, scored, Preregistration(AttackConfig(), AuditConfig(), DecisionConfig(), COINS))
     found["attacks, test, bounds"] = time.process_time() - started
     started = time.process_time()
     people = exposed_users(table, records, attack="likelihood-ratio", aggregation="mean")

@@ -3,9 +3,12 @@
 The numbers are public constants, so that the pool of canary users is fixed before any coin is drawn.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from heldin.base.errors import InputError
 
 Documents = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
 
@@ -96,3 +99,16 @@ CanarySpec = Annotated[
     UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | SubstringCanaries,
     Field(discriminator="kind"),
 ]
+
+
+LEAST_REAL_USERS = 2
+
+
+def check_enough_users(specs: Sequence[CanarySpec], users: int) -> None:
+    """Raise InputError if Algorithm 1 is to make more canary users than there are users to take."""
+    asked = sum(spec.asked_for() for spec in specs if isinstance(spec, SubstringCanaries))
+    if asked and asked > users - LEAST_REAL_USERS:
+        raise InputError(
+            f"canaries ask for {asked} real users to be made canary users, but {users} users pass corpus.users and"
+            f" {LEAST_REAL_USERS} of them must stay as they are: lower users, lengths or documents"
+        )

@@ -19,7 +19,8 @@ from heldin.jobs.checkpoint.groups import read_groups
 from heldin.jobs.checkpoint.job import audit_job
 from heldin.jobs.retraining.engine import body_again
 from heldin.jobs.run.body import run_body
-from heldin.jobs.run.data import needs_base, prepare_data, read_corpus
+from heldin.jobs.run.corpus import read_corpus
+from heldin.jobs.run.data import needs_base, prepare_data
 from heldin.jobs.run.models import Models, base_model
 from heldin.jobs.run.plan import claims_of, configured_mechanism, read_run_config
 from heldin.jobs.run.score_file import read_scores

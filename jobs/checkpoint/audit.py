@@ -133,7 +133,7 @@ def audit_results(
         models: target and reference.
         reporter: receives the progress.
     """
-    table = scored_users(statistics, groups.member)
+    table, sides = scored_users(statistics, groups.member), Sides(job.assignment, witnessed=False)
     flaws = drift_flaws(models)
     if groups.seen is not None:
         flaws += training_flaws(groups.member, groups.seen, sum(map(len, groups.of_side(False).values())))
@@ -141,8 +141,7 @@ def audit_results(
         return results_of(
             table,
             groups.texts,
-            Preregistration(job.attack, job.audit, job.decision, job.claims, job.seed),
-            sides=Sides(job.assignment, witnessed=False),
+            Preregistration(job.attack, job.audit, job.decision, sides, job.claims, job.seed),
             flaws=flaws,
             advance=advance,
         )

@@ -17,7 +17,7 @@ from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.units import PrivateRecords
 from heldin.jobs.config import RunConfig
 from heldin.jobs.retraining.runs import TrainingJob
-from heldin.jobs.run.data import CorpusData
+from heldin.jobs.run.corpus import CorpusData
 from heldin.jobs.run.plan import mechanism_of
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts

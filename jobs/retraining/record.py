@@ -6,13 +6,14 @@ import numpy as np
 
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
+from heldin.audit.sides import COINS
 from heldin.audit.trainings import TrainingScores, results_of_trainings
 from heldin.base.files import text_sha256
 from heldin.bounds.verdict import Claim
 from heldin.jobs.config import RunConfig
 from heldin.jobs.retraining.job import TrainingsAudit
 from heldin.jobs.retraining.runs import Training, TrainingJob
-from heldin.jobs.run.data import CorpusData
+from heldin.jobs.run.corpus import CorpusData
 from heldin.jobs.run.training import promise_facts
 from heldin.record.facts import Overlaps, SplitFacts, TrainingFacts
 from heldin.record.overlaps import NOT_KNOWN, measured
@@ -37,7 +38,7 @@ def trainings_results(
         len(job.texts),
         audit.target,
     )
-    fixed = Preregistration(config.attack, config.audit, config.decision, claims, config.seed)
+    fixed = Preregistration(config.attack, config.audit, config.decision, COINS, claims, config.seed)
     return results_of_trainings(its, fixed, threshold=audit.threshold)
 
 

@@ -3,7 +3,8 @@
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.loop import TrainingResult
 from heldin.jobs.config import RunConfig
-from heldin.jobs.run.data import RunData, corpus_facts, split_facts
+from heldin.jobs.run.corpus import corpus_facts
+from heldin.jobs.run.data import RunData, split_facts
 from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.jobs.run.statistics import RunResults

@@ -12,7 +12,7 @@ from heldin.attacks.config import NamedReference
 from heldin.base.errors import InputError
 from heldin.base.files import cache_root
 from heldin.base.wording import counted
-from heldin.canaries.config import SubstringCanaries
+from heldin.canaries.config import SubstringCanaries, check_enough_users
 from heldin.corpus.aliases import load_aliases
 from heldin.corpus.config import (
     FileCorpus,
@@ -27,7 +27,6 @@ from heldin.defenses.mechanism import Guarantee, Mechanism
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.pipeline import require_folder
 from heldin.jobs.run.plan import mechanism_of
-from heldin.jobs.run.planting import check_enough_users
 from heldin.models.loading import context_length, default_device, require_model
 
 
@@ -142,7 +141,7 @@ def _require_users(config: RunConfig) -> None:
         return
     check_pool(most, config.split.audit_pool)
     if any(isinstance(spec, SubstringCanaries) for spec in config.canaries):
-        check_enough_users(config, most)
+        check_enough_users(config.canaries, most)
 
 
 def _require_writable(folder: Path, remedy: str) -> None:

@@ -19,6 +19,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, whole_file
 from heldin.corpus.split import Part, Role, SplitRule, assign, assign_canaries, set_aside
 from heldin.corpus.store import Corpus
+from heldin.jobs.config import SplitConfig
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,8 @@ class Ledger:
 def draw_ledger(
     store: Corpus,
     users: tuple[str, ...],
+    split: SplitConfig,
     *,
-    assignment: SplitRule,
-    audit_pool: int | None,
-    attacker_fraction: float,
-    evaluation_fraction: float,
     seed: int,
     key: bytes,
     canaries: Mapping[str, int | None] | None = None,
@@ -89,10 +87,8 @@ def draw_ledger(
     Args:
         store: the corpus, with the records of ``users`` and ``canaries``.
         users: the fixed pool of real users.
-        assignment: see ``assign``; canary users are always flipped, each by its own fair coin.
-        audit_pool: see ``assign``; of the real users.
-        attacker_fraction: see ``set_aside``; the same rule for canary users.
-        evaluation_fraction: see ``set_aside``.
+        split: rule and pool of the real users, and what is set aside of every user; canary users are always flipped,
+            each by its own fair coin.
         seed: public seed of the set-asides.
         key: secret key of the coins.
         canaries: by canary user, the number of its records for training (None: all that are not set aside).
@@ -101,19 +97,20 @@ def draw_ledger(
     parts = {
         user: set_aside(
             {row: store.id(row) for row in store.rows(user)},
-            attacker_fraction=attacker_fraction,
-            evaluation_fraction=evaluation_fraction,
+            attacker_fraction=split.attacker_fraction,
+            evaluation_fraction=split.evaluation_fraction,
             seed=seed,
         )
         for user in (*users, *planted)
     }
     for user, documents in planted.items():
         parts[user][Part.TRAIN] = _some(store, parts[user][Part.TRAIN], documents, seed)
-    roles = assign(users, assignment=assignment, audit_pool=audit_pool, key=key, seed=seed)
+    roles = assign(users, assignment=split.assignment, audit_pool=split.audit_pool, key=key, seed=seed)
     roles |= assign_canaries(list(planted), key=key)
-    options = repr((assignment.value, audit_pool, attacker_fraction, evaluation_fraction, seed))
-    split = text_sha256(options, *users, *([repr(sorted(planted.items()))] if planted else []))
-    return Ledger(key, store.fingerprint, split, assignment, roles, parts)
+    fractions = (split.attacker_fraction, split.evaluation_fraction)
+    options = repr((split.assignment.value, split.audit_pool, *fractions, seed))
+    drawn_by = text_sha256(options, *users, *([repr(sorted(planted.items()))] if planted else []))
+    return Ledger(key, store.fingerprint, drawn_by, split.assignment, roles, parts)
 
 
 def _some(store: Corpus, rows: tuple[int, ...], most: int | None, seed: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.finetune.pretraining import pretrain, pretrained_folder
 from heldin.jobs.config import RunConfig
-from heldin.jobs.run.data import CorpusData
+from heldin.jobs.run.corpus import CorpusData
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.record.facts import ModelFacts
 

@@ -21,7 +21,8 @@ from heldin.finetune.ranks import first_process_first, joined, rank
 from heldin.jobs.config import RunConfig
 from heldin.jobs.environment import environment
 from heldin.jobs.run.body import run_body
-from heldin.jobs.run.data import prepare_data, read_corpus
+from heldin.jobs.run.corpus import read_corpus
+from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.gradient_norms import canary_gradient_norms
 from heldin.jobs.run.models import Models, base_model
 from heldin.jobs.run.plan import claims_of, require_mechanism, settle_plan

@@ -4,6 +4,7 @@ This comes after the base model (high-temperature canary users are sampled from 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
@@ -17,6 +18,7 @@ from heldin.canaries.config import (
     RarePhraseCanaries,
     SubstringCanaries,
     UnseenTokenCanaries,
+    check_enough_users,
 )
 from heldin.canaries.craft import (
     high_temperature_users,
@@ -31,28 +33,16 @@ from heldin.canaries.planted import PlantedStore, load_canaries, save_canaries
 from heldin.corpus.split import records_to_train_on, set_aside_sizes
 from heldin.corpus.store import CorpusStore, texts_of
 from heldin.jobs.config import RunConfig
+from heldin.jobs.run.corpus import CorpusData
 from heldin.models.loading import LanguageModel
 
-LEAST_REAL_USERS = 2
 # share of a tokenizer's stable tokens: rare in the texts it was made from, and enough to tell users apart
 LATEST_MERGES = 0.05
 
 
-def check_enough_users(config: RunConfig, users: int) -> None:
-    """Raise InputError if Algorithm 1 is to make more canary users than there are users to take."""
-    asked = sum(spec.asked_for() for spec in config.canaries if isinstance(spec, SubstringCanaries))
-    if asked and asked > users - LEAST_REAL_USERS:
-        raise InputError(
-            f"canaries ask for {asked} real users to be made canary users, but {users} users pass corpus.users and"
-            f" {LEAST_REAL_USERS} of them must stay as they are: lower users, lengths or documents"
-        )
-
-
 def plant(
     config: RunConfig,
-    store: CorpusStore,
-    audited: Sequence[str],
-    public_rows: Sequence[int],
+    corpus: CorpusData,
     base: LanguageModel,
     out: Path,
     reporter: Reporter,
@@ -61,9 +51,7 @@ def plant(
 
     Args:
         config: config of the run, with canaries.
-        store: the corpus without them.
-        audited: users whose records may be changed; public users' never are.
-        public_rows: rows of the texts that the base model was pre-trained on.
+        corpus: the corpus without them; only audited users' records may be changed.
         base: the model before fine-tuning.
         out: the run folder.
         reporter: receives the progress.
@@ -72,7 +60,8 @@ def plant(
         InputError: more canary users than users, a substring longer than every document, texts that cannot be made,
             or a folder with canary users of another recipe.
     """
-    check_enough_users(config, len(audited))
+    store, audited = corpus.store, corpus.audited.users
+    check_enough_users(config.canaries, len(audited))
     folder = private_directory(out / "ledger") / "canaries"
     recipe = [spec.model_dump_json() for spec in config.canaries]
     split = repr((config.seed, config.split.attacker_fraction, config.split.evaluation_fraction))
@@ -86,7 +75,7 @@ def plant(
         reporter.say(f"canaries: making {spec.kind} users")
         taken = {user.canary.source for user in made}
         left = [user for user in audited if user not in taken]
-        made += _Maker(config, store, left, public_rows, base, number, reporter).users(spec)
+        made += _Maker(config, corpus, left, base, number, reporter).users(spec)
     names = set(store.users)
     clash = next((user.canary.user for user in made if user.canary.user in names), None)
     if clash is not None:
@@ -97,25 +86,35 @@ def plant(
     return planted
 
 
+@dataclass(frozen=True)
 class _Maker:
-    """Canary users of the config's section ``number``."""
+    """Canary users of one section of the config.
 
-    def __init__(
-        self,
-        config: RunConfig,
-        store: CorpusStore,
-        audited: Sequence[str],
-        public_rows: Sequence[int],
-        base: LanguageModel,
-        number: int,
-        reporter: Reporter,
-    ) -> None:
-        self._config, self._store, self._audited, self._public = config, store, audited, public_rows
-        self._base, self._number, self._reporter = base, number, reporter
-        self._fractions = {
-            "attacker_fraction": config.split.attacker_fraction,
-            "evaluation_fraction": config.split.evaluation_fraction,
-        }
+    Attributes:
+        config: config of the run.
+        corpus: the corpus without canary users.
+        left: audited users whom no section before has taken.
+        base: the model before fine-tuning.
+        number: number of the section.
+        reporter: receives the progress.
+    """
+
+    config: RunConfig
+    corpus: CorpusData
+    left: Sequence[str]
+    base: LanguageModel
+    number: int
+    reporter: Reporter
+
+    @property
+    def _store(self) -> CorpusStore:
+        return self.corpus.store
+
+    @property
+    def _fractions(self) -> dict[str, float]:
+        """Shares that are set aside of every user, as ``records_to_train_on`` takes them."""
+        split = self.config.split
+        return {"attacker_fraction": split.attacker_fraction, "evaluation_fraction": split.evaluation_fraction}
 
     def users(self, spec: CanarySpec) -> list[CanaryUser]:
         """All canary users of the section."""
@@ -128,31 +127,31 @@ class _Maker:
                     user
                     for documents, names in self._names(spec)
                     for user in unseen_token_users(
-                        self._base.tokenizer,
+                        self.base.tokenizer,
                         names,
                         candidates=candidates,
                         documents=documents,
                         records=records_to_train_on(documents, **self._fractions),
                         signature_tokens=spec.signature_tokens,
                         tokens=spec.tokens,
-                        seed=self._config.seed,
+                        seed=self.config.seed,
                     )
                 ]
             case HighTemperatureCanaries():
                 total = spec.users * len(set(spec.documents))
-                with self._reporter.track("high-temperature canaries", total, "users") as advance:
+                with self.reporter.track("high-temperature canaries", total, "users") as advance:
                     return [
                         user
                         for documents, names in self._names(spec)
                         for user in high_temperature_users(
-                            self._base,
+                            self.base,
                             names,
                             documents=documents,
                             records=records_to_train_on(documents, **self._fractions),
                             prefix_tokens=spec.prefix_tokens,
                             tokens=spec.tokens,
                             temperature=spec.temperature,
-                            seed=self._config.seed,
+                            seed=self.config.seed,
                             advance=advance,
                         )
                     ]
@@ -165,7 +164,7 @@ class _Maker:
                         documents=documents,
                         records=records_to_train_on(documents, **self._fractions),
                         phrase_words=spec.phrase_words,
-                        seed=self._config.seed,
+                        seed=self.config.seed,
                     )
                 ]
             case _:
@@ -176,14 +175,14 @@ class _Maker:
     ) -> Iterator[tuple[int, list[str]]]:
         """Names by number of documents; they are public constants."""
         for documents in sorted(set(spec.documents)):
-            yield documents, [f"canary/{spec.kind}/{self._number}/{documents}/{i:05d}" for i in range(spec.users)]
+            yield documents, [f"canary/{spec.kind}/{self.number}/{documents}/{i:05d}" for i in range(spec.users)]
 
     def _candidates(self, spec: UnseenTokenCanaries) -> list[int]:
         """Tokens that were never seen, or the rarest ones if there are too few unseen tokens for signatures."""
-        tokenizer = self._base.tokenizer
-        rows = list(self._public)
+        tokenizer = self.base.tokenizer
+        rows = list(self.corpus.public_rows)
         if spec.rarity == "corpus":
-            rows += [row for user in self._audited for row in self._store.rows(user)]
+            rows += [row for user in self.left for row in self._store.rows(user)]
         counts = token_counts(tokenizer, texts_of(self._store, rows))
         rarest = rare_tokens(tokenizer, counts)
         least = 4 * spec.signature_tokens
@@ -194,7 +193,7 @@ class _Maker:
 
     def _by_number(self, spec: SubstringCanaries, users: int) -> list[CanaryUser]:
         """``users`` canary users of each length and number of documents, from the real users in random order."""
-        waiting = keyed_order(seed_key(self._config.seed), f"canary source {self._number}", list(self._audited))
+        waiting = keyed_order(seed_key(self.config.seed), f"canary source {self.number}", list(self.left))
         made: list[CanaryUser] = []
         for length, documents in spec.groups():
             found: list[CanaryUser] = []
@@ -212,17 +211,17 @@ class _Maker:
 
     def _by_coin(self, spec: SubstringCanaries, fraction: float) -> list[CanaryUser]:
         """Each user by its own coin, in a group drawn for it; a user who does not qualify stays real."""
-        key, groups = seed_key(self._config.seed), spec.groups()
+        key, groups = seed_key(self.config.seed), spec.groups()
         made = []
-        for user in self._audited:
-            if keyed_uniform(key, f"canary coin {self._number}", user) >= fraction:
+        for user in self.left:
+            if keyed_uniform(key, f"canary coin {self.number}", user) >= fraction:
                 continue
-            length, documents = groups[int(keyed_uniform(key, f"canary group {self._number}", user) * len(groups))]
+            length, documents = groups[int(keyed_uniform(key, f"canary group {self.number}", user) * len(groups))]
             if self._has_documents(user, documents) and (canary := self._canary(user, length, documents)):
                 made.append(canary)
         if not made:
             raise InputError(
-                f"canaries.{self._number}: no user became a canary user at fraction {fraction}: raise it, or lower"
+                f"canaries.{self.number}: no user became a canary user at fraction {fraction}: raise it, or lower"
                 " lengths and documents"
             )
         return made
@@ -233,17 +232,17 @@ class _Maker:
 
     def _canary(self, user: str, length: int, documents: int | None) -> CanaryUser | None:
         return canary_of_user(
-            self._base.tokenizer,
+            self.base.tokenizer,
             [self._store.record(row) for row in self._store.rows(user)],
             length=length,
             documents=documents,
-            visible_tokens=self._config.finetune.sequence_length,
-            visible_characters=self._config.attack.max_characters,
-            seed=self._config.seed,
+            visible_tokens=self.config.finetune.sequence_length,
+            visible_characters=self.config.attack.max_characters,
+            seed=self.config.seed,
         )
 
     def _too_few(self, length: int, documents: int | None, users: int, used: int) -> InputError:
-        tokenizer, audited = self._base.tokenizer, self._audited
+        tokenizer, audited = self.base.tokenizer, self.left
         enough = [user for user in audited if self._has_documents(user, documents)]
         fitting = sum(has_document_of(tokenizer, texts_of(self._store, self._store.rows(u)), length) for u in enough)
         why = f"a substring of {length} tokens is longer than every document of too many users"
@@ -253,7 +252,7 @@ class _Maker:
             if len(enough) < users:
                 why = f"too few users have {documents} training documents ({len(enough)} do)"
         return InputError(
-            f"canaries.{self._number}: {why}: {fitting} of {len(audited)} users have a document of {length} tokens"
+            f"canaries.{self.number}: {why}: {fitting} of {len(audited)} users have a document of {length} tokens"
             f"{many}, {used} of these {len(audited)} went to other groups, and {users} are needed: lower lengths,"
             " documents or users"
         )

@@ -15,7 +15,7 @@ from heldin.finetune.batches import encode
 from heldin.finetune.pretraining import pretrain, train_once
 from heldin.finetune.recipe import Select
 from heldin.jobs.config import RunConfig
-from heldin.jobs.run.data import CorpusData
+from heldin.jobs.run.corpus import CorpusData
 from heldin.models.loading import LanguageModel, load_language_model, require_model
 
 

@@ -56,20 +56,14 @@ def run_results(
     table = scored_users(statistics, data.membership())
     texts = known_texts(config, data, table.users, config.attack.documents[0])
     judged = 1 + len(kinds_of(data.canaries))
-    fixed = Preregistration(config.attack, config.audit, config.decision, claims, config.seed, judged)
+    sides = sides_of_run(data.ledger.assignment)
+    fixed = Preregistration(config.attack, config.audit, config.decision, sides, claims, config.seed, judged)
     parts = parts_of(len(variants_of(table.attacks, config.attack))) + 1 + bool(data.canaries)
     with reporter.track("statistics", parts, "parts") as advance:
         canaries, judgements = _canaries(config, data, statistics, fixed)
         if data.canaries:
             advance(1)
-        real = results_of(
-            table,
-            texts,
-            fixed,
-            sides=sides_of_run(data.ledger.assignment),
-            beside=judgements,
-            advance=advance,
-        )
+        real = results_of(table, texts, fixed, beside=judgements, advance=advance)
         people = _people(config, data, table)
         advance(1)
     exposure = ExposureFacts(users=len(people), groups=exposure_groups(people), correlations=correlations(people))

@@ -11,12 +11,13 @@ import pytest
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.table import REFERENCE_ALONE, TextStatistic
 from heldin.audit.assessment import results_of
-from heldin.audit.canary_groups import COINS, canary_results, joined, kinds_of
+from heldin.audit.canary_groups import canary_results, joined, kinds_of
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import scored_users
+from heldin.audit.sides import COINS
 from heldin.base.coins import fair_coin
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
@@ -26,9 +27,10 @@ from heldin.canaries.planted import load_canaries, save_canaries
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
-from heldin.corpus.split import Part, Role, records_to_train_on, set_aside_sizes
+from heldin.corpus.split import Part, Role, Selection, records_to_train_on, set_aside_sizes
 from heldin.corpus.split import SplitRule as Split
-from heldin.jobs.config import parse_config
+from heldin.jobs.config import SplitConfig, parse_config
+from heldin.jobs.run.corpus import CorpusData
 from heldin.jobs.run.ledger import draw_ledger, ledger_of_run
 from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.run.planting import plant
@@ -134,10 +136,10 @@ def _store(tmp_path, canaries=40, text="canary text"):
 
 
 def _draw(store, key=b"k" * 32, **changes):
-    options = {"assignment": Split.COIN, "audit_pool": None, "attacker_fraction": 0.1, "evaluation_fraction": 0.1}
     users = tuple(user for user in store.users if user not in store.canaries)
     caps = {user: canary.documents for user, canary in store.canaries.items()}
-    return draw_ledger(store, users, seed=0, key=key, canaries=caps, **{**options, **changes})
+    split = SplitConfig(**changes)
+    return draw_ledger(store, users, split, seed=0, key=key, canaries=caps)
 
 
 def test_every_canary_has_a_coin_of_its_own_whatever_its_text_and_whatever_decides_about_real_users(tmp_path):
@@ -194,11 +196,13 @@ def _results(shift, *claims, users=400, offset=0.0, judged=2, seed=0):
         value = generator.normal(shift if its else 0.0) + (offset if canaries[user].length == 2 else 0.0)
         statistics.append(TextStatistic(user, 0, "likelihood-ratio", value))
         statistics.append(TextStatistic(user, 0, REFERENCE_ALONE, generator.normal()))
+    audit, decision = AuditConfig(resamples=200), DecisionConfig(redraws=499)
+    fixed = Preregistration(AttackConfig(), audit, decision, COINS, claims, 0, judged)
     return canary_results(
         scored_users(statistics, member),
         {user: [f"word {generator.integers(50)}"] for user in canaries},
         canaries,
-        Preregistration(AttackConfig(), AuditConfig(resamples=200), DecisionConfig(redraws=499), claims, 0, judged),
+        fixed,
         training_texts=9,
         trained_on=7,
     )
@@ -245,10 +249,11 @@ def test_what_canary_users_certify_reaches_the_answer_on_real_users():
             AttackConfig(names=("likelihood-ratio",)),
             AuditConfig(resamples=200),
             DecisionConfig(redraws=499, tpr=0.2),
+            COINS,
             (claim,),
             judged=2,
         )
-        return results_of(table, texts, fixed, sides=COINS, beside=beside).decision
+        return results_of(table, texts, fixed, beside=beside).decision
 
     assert answer(()).decision.answer == "no leak found"
     told = answer(judgements)
@@ -272,8 +277,8 @@ def test_every_group_of_people_pays_for_the_others():
     generator = np.random.default_rng(1)
     member = {f"u{i}": bool(generator.integers(2)) for i in range(300)}
     scores = {user: generator.normal(2.0 * its) for user, its in member.items()}
-    fixed = Preregistration(AttackConfig(), AuditConfig(delta=1e-5), DecisionConfig())
-    one, other = (judge(scores, member, replace(fixed, judged=n), sides=COINS, blind=[]) for n in (1, 3))
+    fixed = Preregistration(AttackConfig(), AuditConfig(delta=1e-5), DecisionConfig(), COINS)
+    one, other = (judge(scores, member, replace(fixed, judged=n), blind=[]) for n in (1, 3))
     assert one.bounds[0].subjects == "real users"
     assert one.bounds[0].epsilon_lower > other.bounds[0].epsilon_lower > 0
 
@@ -300,12 +305,16 @@ def _people(tmp_path, english, users):
     return build_store(JsonLines(path, Columns(id="id")), tmp_path)
 
 
+def _corpus(store, users):
+    return CorpusData(store, Selection(tuple(users), 0, 0, 0, 0), (), 0)
+
+
 def _planted(tmp_path, english, make_lm, users, spec):
     """Canary records by source user, with ``users`` in the corpus."""
     people = [f"u{i:02d}" for i in range(60)]
     store = _people(tmp_path, english, people)
     out = tmp_path / f"run-{len(users)}-{spec.get('users')}"
-    planted = plant(_config(spec), store, users, (), make_lm(), out, LineReporter(lambda line: None))
+    planted = plant(_config(spec), _corpus(store, users), make_lm(), out, LineReporter(lambda line: None))
     return {
         canary.source: (canary, [planted.text(row) for row in planted.rows(canary.user)])
         for canary in planted.canaries.values()
@@ -338,4 +347,4 @@ def test_a_real_user_with_a_canary_s_name_is_refused(tmp_path, english, make_lm)
     store = _people(tmp_path, english, ["canary/rare_phrase/0/2/00000", "ann", "bob", "cyd"])
     config = _config({"kind": "rare_phrase", "users": 1, "documents": [2]})
     with pytest.raises(InputError, match="the corpus has a user named 'canary/rare_phrase/0/2/00000'"):
-        plant(config, store, store.users, (), make_lm(), tmp_path / "run", LineReporter(lambda line: None))
+        plant(config, _corpus(store, store.users), make_lm(), tmp_path / "run", LineReporter(lambda line: None))

@@ -11,7 +11,7 @@ from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
-from heldin.audit.sides import Sides
+from heldin.audit.sides import COINS, Sides
 from heldin.base.errors import InputError
 from heldin.bounds.verdict import Assignment, stated_claim
 
@@ -24,13 +24,13 @@ def _scores(shift, users=USERS, seed=0):
     return {user: generator.normal(shift if its else 0.0, 1.0) for user, its in member.items()}, member
 
 
-def _fixed(*claims):
-    return Preregistration(AttackConfig(), AuditConfig(delta=1e-5), DecisionConfig(), claims)
+def _fixed(*claims, sides=COINS):
+    return Preregistration(AttackConfig(), AuditConfig(delta=1e-5), DecisionConfig(), sides, claims)
 
 
 def _judge(shift, *claims, users=USERS, assignment=Assignment.COIN, witnessed=True, blind=()):
     scores, member = _scores(shift, users)
-    return judge(scores, member, _fixed(*claims), sides=Sides(assignment, witnessed), blind=blind)
+    return judge(scores, member, _fixed(*claims, sides=Sides(assignment, witnessed)), blind=blind)
 
 
 def test_a_leak_beyond_the_claim_is_a_certified_violation_and_one_within_it_is_not():
@@ -62,23 +62,21 @@ def test_groups_that_differ_blindly_take_the_claim_back_where_no_coins_were_draw
 
 
 def test_an_audit_too_small_for_any_statement_says_so_and_does_not_fail():
-    sides = Sides(Assignment.COIN, witnessed=True)
-    found = judge({"u0": 1.0, "u1": 0.0}, {"u0": True, "u1": False}, _fixed(), sides=sides, blind=())
+    found = judge({"u0": 1.0, "u1": 0.0}, {"u0": True, "u1": False}, _fixed(), blind=())
     assert found.bounds == found.verdicts == ()
     assert "even all guesses right say nothing" in found.refused[0].reason
     alike = dict.fromkeys(USERS, 1.0)
-    constant = judge(alike, {user: i % 2 == 0 for i, user in enumerate(USERS)}, _fixed(), sides=sides, blind=())
+    constant = judge(alike, {user: i % 2 == 0 for i, user in enumerate(USERS)}, _fixed(), blind=())
     assert constant.bounds == ()
     assert "they say nothing about membership" in constant.refused[0].reason
 
 
 def test_a_mistake_of_the_caller_is_no_refused_bound():
     scores, member = _scores(1.0)
-    sides = Sides(Assignment.COIN, witnessed=True)
     with pytest.raises(InputError, match="'u3' has membership but no score"):
-        judge({user: its for user, its in scores.items() if user != "u3"}, member, _fixed(), sides=sides, blind=())
+        judge({user: its for user, its in scores.items() if user != "u3"}, member, _fixed(), blind=())
     with pytest.raises(InputError, match="the score of user 'u3' is nan"):
-        judge({**scores, "u3": float("nan")}, member, _fixed(), sides=sides, blind=())
+        judge({**scores, "u3": float("nan")}, member, _fixed(), blind=())
     wrong_delta = replace(stated_claim(1.0, 1e-5), delta=1e-15)
     with pytest.raises(InputError, match="delta 1e-15"):
-        judge(scores, member, _fixed(wrong_delta), sides=sides, blind=())
+        judge(scores, member, _fixed(wrong_delta), blind=())

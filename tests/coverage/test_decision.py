@@ -9,11 +9,11 @@ from scipy import stats
 from heldin.attacks.config import AttackConfig
 from heldin.audit.answer import decision_facts
 from heldin.audit.bootstrap import bootstrap
-from heldin.audit.canary_groups import COINS
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import Answer, DecisionConfig
 from heldin.audit.family import Variant, evaluate_family
 from heldin.audit.preregistration import Preregistration
+from heldin.audit.sides import COINS
 
 ATTACKS = 7
 CORRELATION = 0.7
@@ -30,10 +30,10 @@ def _audit(seed, users, leaking=None, auroc=0.5):
     values = np.sqrt(CORRELATION) * common + np.sqrt(1 - CORRELATION) * own
     if leaking is not None:
         values[leaking] += np.sqrt(2) * stats.norm.ppf(auroc) * member
-    fixed = Preregistration(AttackConfig(), AUDIT, BY, seed=seed)
-    family = evaluate_family(VARIANTS, list(values), member, fixed, sides=COINS)
+    fixed = Preregistration(AttackConfig(), AUDIT, BY, COINS, seed=seed)
+    family = evaluate_family(VARIANTS, list(values), member, fixed)
     leading = bootstrap(values[0][member], values[0][~member], (), resamples=200, seed=seed)
-    return decision_facts(family, fixed, sides=COINS), leading.auroc.lower > 0.5
+    return decision_facts(family, fixed), leading.auroc.lower > 0.5
 
 
 def _counted(audits, **options):

@@ -17,7 +17,8 @@ from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.split import Part, Role
 from heldin.finetune.batches import encode
 from heldin.jobs.config import parse_config
-from heldin.jobs.run.data import prepare_data, read_corpus
+from heldin.jobs.run.corpus import read_corpus
+from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.gradient_norms import RECORDS, canary_gradient_norms
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.models import base_model

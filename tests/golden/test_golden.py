@@ -15,7 +15,8 @@ from heldin.audit.results import Results
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.defenses.plan_file import read_plan
-from heldin.jobs.run.data import prepare_data, read_corpus
+from heldin.jobs.run.corpus import read_corpus
+from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.plan import claims_of, read_run_config
 from heldin.jobs.run.score_file import read_scores
 from heldin.jobs.run.statistics import run_results

@@ -14,18 +14,19 @@ from heldin.attacks.statistics import compares_tokens, get_attack, per_text
 from heldin.attacks.table import Dial, TextStatistic
 from heldin.audit.assessment import results_of
 from heldin.audit.attack_results import dial_settings
-from heldin.audit.canary_groups import COINS
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.family import family_of
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import scored_users
+from heldin.audit.sides import COINS
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.corpus.store import texts_of
 from heldin.jobs.config import load_config, parse_config
-from heldin.jobs.run.data import prepare_data, read_corpus
+from heldin.jobs.run.corpus import read_corpus
+from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.pipeline import run
 from heldin.jobs.run.references import reference_model
@@ -81,8 +82,8 @@ def _statistics(gaps, users=400, texts=3):
 
 def _dials(statistics, member, attack):
     table = scored_users(statistics, member)
-    fixed = Preregistration(attack, AuditConfig(resamples=200), DecisionConfig(redraws=199))
-    return dial_settings(family_of(table, fixed, sides=COINS), attack)
+    fixed = Preregistration(attack, AuditConfig(resamples=200), DecisionConfig(redraws=199), COINS)
+    return dial_settings(family_of(table, fixed), attack)
 
 
 def test_settings_stand_beside_the_leading_one_with_their_difference():
@@ -224,8 +225,7 @@ def test_what_is_judged_is_the_same_whatever_stands_beside_it(turned_run, finish
     again = results_of(
         scored_users(alone, member),
         {user: ["a", "b"] for user in member},
-        Preregistration(plain, config.audit, config.decision, seed=config.seed),
-        sides=COINS,
+        Preregistration(plain, config.audit, config.decision, COINS, seed=config.seed),
     )
     assert [a.auroc for a in again.attacks] == [a.auroc for a in record.attacks]
     assert again.attacks[0].curve.histogram == record.curve().histogram

@@ -15,6 +15,7 @@ from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Part, Role, SplitRule
+from heldin.jobs.config import SplitConfig
 from heldin.jobs.run.ledger import draw_ledger, ledger_of_run, load_ledger, save_ledger
 
 
@@ -27,17 +28,8 @@ def _store(folder, sizes):
     return build_store(JsonLines(path, Columns(id="id")), folder)
 
 
-def _draw(store, **changes):
-    options = {
-        "assignment": SplitRule.COIN,
-        "audit_pool": None,
-        "attacker_fraction": 0.1,
-        "evaluation_fraction": 0.1,
-        "seed": 0,
-        "key": new_key(),
-        **changes,
-    }
-    return draw_ledger(store, tuple(store.users), **options)
+def _draw(store, *, key=None, seed=0, **changes):
+    return draw_ledger(store, tuple(store.users), SplitConfig(**changes), seed=seed, key=key or new_key())
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,0 +1,117 @@
+"""The corpus of a run before anything is planted or drawn: the store, its audited users, and public rows."""
+
+from dataclasses import dataclass
+
+from heldin.audit.coarse import coarse_percentiles
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
+from heldin.canaries.config import check_enough_users
+from heldin.corpus.aliases import load_aliases
+from heldin.corpus.build import build_store
+from heldin.corpus.names import missing_names_line
+from heldin.corpus.split import Selection, check_pool, select_users
+from heldin.corpus.store import CorpusStore, texts_of
+from heldin.jobs.config import RunConfig
+from heldin.record.facts import CorpusFacts
+
+VALIDATION_RECORDS = 20  # of each public validation user
+
+
+@dataclass(frozen=True)
+class CorpusData:
+    """The corpus of a run before anything is planted or drawn.
+
+    Attributes:
+        store: the corpus.
+        audited: the audited users, and how many were dropped.
+        public_rows: rows that pre-training may see.
+        public_users: number of users with such rows.
+        validation_rows: rows of public validation users.
+    """
+
+    store: CorpusStore
+    audited: Selection
+    public_rows: tuple[int, ...]
+    public_users: int
+    validation_rows: tuple[int, ...] = ()
+
+    def public_texts(self) -> list[str]:
+        """Texts that pre-training may see."""
+        return texts_of(self.store, self.public_rows)
+
+
+def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
+    """Build or open the store, and select audited and public users.
+
+    Raises:
+        InputError: see ``build_store``, ``select_users`` and ``check_pool``; more canary users than users.
+    """
+    aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
+    reporter.say("corpus: reading")
+    store = build_store(
+        config.corpus.source.source(),
+        cache_directory(),
+        aliases=aliases,
+        skip_bad_rows=config.corpus.skip_bad_lines,
+    )
+    reporter.say(
+        f"corpus: {counted(len(store.users), 'user')}, {counted(len(store), 'record')},"
+        f" {counted(store.report.skipped, 'row')} skipped"
+    )
+    if line := missing_names_line(store.users):
+        reporter.say(line)
+    audited = select_users(store, config.corpus.users, seed=config.seed)
+    if len(audited.users) < 2:
+        raise InputError(
+            f"{len(audited.users)} of {len(store.users)} users pass corpus.users ({audited.dropped_by_pattern} dropped"
+            f" by pattern, {audited.dropped_by_minimum} with fewer than {config.corpus.users.min_records} records): an"
+            " audit needs at least 2 users, and 100 to say much"
+        )
+    check_enough_users(config.canaries, len(audited.users))
+    check_pool(len(audited.users), config.split.audit_pool)
+    validation = _validation_users(config, store, audited)
+    taken = frozenset((*audited.users, *validation))
+    rows = [row for user in validation for row in list(store.rows(user))[:VALIDATION_RECORDS]]
+    return CorpusData(store, audited, *_public_rows(config, store, taken), tuple(rows))
+
+
+def corpus_facts(corpus: CorpusData) -> CorpusFacts:
+    """The record's facts about the corpus."""
+    store, audited = corpus.store, corpus.audited
+    return CorpusFacts(
+        fingerprint=store.fingerprint,
+        users=len(store.users),
+        records=len(store),
+        skipped_rows=store.report.skipped,
+        records_per_audited_user=coarse_percentiles([store.count(u) for u in audited.users]),
+        dropped_by_pattern=audited.dropped_by_pattern,
+        dropped_by_minimum=audited.dropped_by_minimum,
+        dropped_by_maximum=audited.dropped_by_maximum,
+        dropped_by_sampling=audited.dropped_by_sampling,
+        public_users=corpus.public_users,
+        public_records=len(corpus.public_rows),
+    )
+
+
+def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection) -> tuple[str, ...]:
+    """Public users whose loss selects the checkpoint: neither audited nor pre-trained on."""
+    rule = config.corpus.public_validation
+    if rule is None:
+        return ()
+    users = select_users(store, rule, taken=frozenset(audited.users), seed=config.seed, purpose="validation").users
+    if not users:
+        raise InputError("corpus.public_validation admits no user beside the audited ones: widen its rule")
+    return users
+
+
+def _public_rows(config: RunConfig, store: CorpusStore, taken: frozenset[str]) -> tuple[tuple[int, ...], int]:
+    """Rows of public users, who are neither audited nor validation users, limited per user by the config."""
+    if config.model.pretrain is None:
+        return (), 0
+    rule = config.model.pretrain.users
+    public = select_users(store, rule, taken=taken, seed=config.seed, purpose="public")
+    limit = config.model.pretrain.max_records_per_user
+    rows = [row for user in public.users for row in list(store.rows(user))[:limit]]
+    return tuple(rows), len(public.users)
