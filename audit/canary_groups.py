@@ -168,8 +168,8 @@ def _decision(
     if min(int(table.member.sum()), int((~table.member).sum())) < LEAST_PER_SIDE:
         return None
     variants = variants_of(table.attacks, fixed.attack)
-    values = [_centred(table.scores(v.attack, v.aggregation, v.dial), groups) for v in variants]
-    family = evaluate_family(variants, values, table.member, fixed)
+    scored = {v: _centred(table.scores(v.attack, v.aggregation, v.dial), groups) for v in variants}
+    family = evaluate_family(scored, table.member, fixed)
     together = [joined(judgements)] if judgements else []
     return decision_facts(family, fixed, judgements=together, what=CANARIES)
 

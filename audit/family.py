@@ -3,7 +3,7 @@
 AUROCs and true-positive rates of all of them, with intervals, tested together by redrawing the assignment.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from heldin.attacks.table import NO_ATTACKS, Dial
 from heldin.audit.bootstrap import BootstrapResult, bootstrap_each
 from heldin.audit.coarse import LEAST_IN_GROUP, Groups, brief, grouped
 from heldin.audit.decision import NAMED_AT, RateEvidence, ScoreEvidence
-from heldin.audit.limits import AurocLimits, auroc_limits, tpr_at_most
+from heldin.audit.limits import auroc_limits, tpr_at_most
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.randomisation import FamilyTest, randomisation_test
 from heldin.audit.scored_users import ScoredUsers
@@ -103,8 +103,7 @@ def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig
 
 
 def evaluate_family(
-    variants: Sequence[Variant],
-    values: Sequence[Array],
+    scored: Mapping[Variant, Array],
     member: NDArray[np.bool_],
     fixed: Preregistration,
     *,
@@ -115,8 +114,7 @@ def evaluate_family(
     """Evaluate scores and test them together.
 
     Args:
-        variants: names of the K scores.
-        values: K arrays of shape (n,).
+        scored: values of each of K scores, shape (n,); the first one leads.
         member: who was held in, shape (n,).
         fixed: how membership was decided, false-positive rates, numbers of resamples and redraws, and their seed.
         lengths: mean characters of each user's texts, shape (n,), or None.
@@ -127,7 +125,7 @@ def evaluate_family(
         InputError: one side is empty.
     """
     step, audit, decision = advance or (lambda _: None), fixed.audit, fixed.decision
-    table = np.array(values, dtype=np.float64)
+    table = np.array(list(scored.values()), dtype=np.float64)  # (K, n)
     low = sorted({*(f for f in audit.fprs if f <= max(NAMED_AT)), decision.fpr})
     test = randomisation_test(table, member, law=fixed.sides.law, fprs=low, redraws=decision.redraws, seed=fixed.seed)
     step(1)
@@ -137,9 +135,19 @@ def evaluate_family(
         table[:, member], table[:, ~member], rates, resamples=audit.resamples, seed=fixed.seed, advance=advance
     )
     scores = []
-    for k, (variant, row, its) in enumerate(zip(variants, table, intervals, strict=True)):
+    for k, (variant, row, its) in enumerate(zip(scored, table, intervals, strict=True)):
         groups = grouped(row[member], row[~member], least)
-        evidence = _evidence(k, variant, row, groups, its, limits, test)
+        adjusted = dict(zip(test.fprs, test.tpr_adjusted[k].tolist(), strict=True))
+        evidence = ScoreEvidence(
+            name=variant.label,
+            auroc=float(limits.auroc[k]),
+            lower=float(limits.lower[k]),
+            upper=float(limits.upper[k]),
+            at_most=float(limits.at_most[k]),
+            adjusted_p=float(test.auroc_adjusted[k]),
+            tpr_p=min(adjusted.values(), default=1.0),
+            rates=_rates(row, groups, its, adjusted),
+        )
         scores.append(FamilyScore(variant, row, groups, its, evidence, _with_length(row, lengths)))
     return Family(tuple(scores), test, member)
 
@@ -160,21 +168,14 @@ def family_of(
         advance: called with 1 after each score, and once after the test.
     """
     variants = variants_of(table.attacks, fixed.attack)
-    values = [table.scores(variant.attack, variant.aggregation, variant.dial) for variant in variants]
-    return evaluate_family(variants, values, table.member, fixed, lengths=lengths, advance=advance)
+    scored = {variant: table.scores(variant.attack, variant.aggregation, variant.dial) for variant in variants}
+    return evaluate_family(scored, table.member, fixed, lengths=lengths, advance=advance)
 
 
-def _evidence(
-    k: int,
-    variant: Variant,
-    values: Array,
-    groups: Groups,
-    intervals: BootstrapResult,
-    limits: AurocLimits,
-    test: FamilyTest,
-) -> ScoreEvidence:
-    """Rates are read off the groups; a rate below the share of ties at the top cannot be shown."""
-    adjusted = dict(zip(test.fprs, test.tpr_adjusted[k].tolist(), strict=True))
+def _rates(
+    values: Array, groups: Groups, intervals: BootstrapResult, adjusted: Mapping[float, float]
+) -> tuple[RateEvidence, ...]:
+    """Rates of one score, read off the groups; one below the share of ties at the top cannot be shown."""
     members, tied = int(groups.held_in.sum()), float((values == values.max()).mean())
     rates = []
     for f, i in intervals.tpr_at:
@@ -184,16 +185,7 @@ def _evidence(
             rates.append(
                 RateEvidence(f, value, lower, upper, tpr_at_most(i.value, i.at_most, f, members), adjusted.get(f))
             )
-    return ScoreEvidence(
-        name=variant.label,
-        auroc=float(limits.auroc[k]),
-        lower=float(limits.lower[k]),
-        upper=float(limits.upper[k]),
-        at_most=float(limits.at_most[k]),
-        adjusted_p=float(test.auroc_adjusted[k]),
-        tpr_p=min(adjusted.values(), default=1.0),
-        rates=tuple(rates),
-    )
+    return tuple(rates)
 
 
 def _with_length(values: Array, lengths: Array | None) -> float | None:

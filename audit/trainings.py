@@ -49,7 +49,7 @@ def results_of_trainings(its: TrainingScores, fixed: Preregistration, *, thresho
         fixed: what was fixed before any score was seen.
         threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
     """
-    family = evaluate_family([Variant(SCORE, "mean")], [its.scores], its.member, fixed, least=1)
+    family = evaluate_family({Variant(SCORE, "mean"): its.scores}, its.member, fixed, least=1)
     test: ThresholdTest | None = None
     try:
         test = certify(its.scores, its.member, threshold=threshold, delta=fixed.delta, claims=fixed.claims)

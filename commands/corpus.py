@@ -23,7 +23,7 @@ from heldin.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from heldin.corpus.sources.rows import Source
+    from heldin.corpus.sources.rows import Columns, Source
     from heldin.corpus.store import CorpusStore
 
 app = typer.Typer(help="Build a corpus, or show what is in it.", no_args_is_help=True)
@@ -73,17 +73,16 @@ def build(
         from heldin.corpus.aliases import load_aliases
         from heldin.corpus.cluster import build_on_cluster
         from heldin.corpus.sources.open import open_source
-        from heldin.corpus.sources.rows import Columns
 
         store = build_on_cluster(
-            [open_source(path, Columns(user, text, id, date)) for path in paths],
+            [open_source(path, _columns(user, text, id, date)) for path in paths],
             cache_directory(),
             address=ray_address,
             aliases=load_aliases(aliases) if aliases else None,
             skip_bad_rows=skip_bad_lines,
         )
     else:
-        store = _store(_source(paths, preset, tokenizer, user, text, id, date), aliases, skip_bad_lines)
+        store = _store(_source(paths, preset, tokenizer, _columns(user, text, id, date)), aliases, skip_bad_lines)
     _say_missing_names(store)
     if json:
         fields = {"users": len(store.users), "records": len(store), "folder": str(store.folder)}
@@ -115,7 +114,7 @@ def stats(
     from heldin.corpus.statistics import corpus_statistics
     from heldin.corpus.statistics_table import statistics_table
 
-    store = _store(_source(paths, preset, tokenizer, user, text, id, date), aliases, skip_bad_lines)
+    store = _store(_source(paths, preset, tokenizer, _columns(user, text, id, date)), aliases, skip_bad_lines)
     if tokenizer is None:
         found = corpus_statistics(store)
     else:
@@ -179,22 +178,23 @@ def _outcome(preset: str | None, store: "CorpusStore") -> str | None:
     return preset_outcome(preset_named(preset), store)
 
 
+def _columns(user: str, text: str, id_: str | None, date: str | None) -> "Columns":
+    from heldin.corpus.sources.rows import Columns
+
+    return Columns(user, text, id_, date)
+
+
 def _source(
     paths: list[Path],
     preset: str | None,
     tokenizer: str | None,
-    user: str,
-    text: str,
-    id_: str | None,
-    date: str | None,
+    columns: "Columns",
 ) -> "Source":
     from heldin.corpus.sources.open import open_sources
-    from heldin.corpus.sources.rows import Columns
 
-    columns = Columns(user, text, id_, date)
     if preset is None:
         return open_sources(paths, columns)
-    if columns != Columns():
+    if columns != _columns("user", "text", None, None):
         raise InputError("--preset knows its columns: leave --user, --text, --id and --date out")
     if len(paths) != 1:
         raise InputError(f"--preset reads one file or one folder of files, and {len(paths)} paths were given")

@@ -66,13 +66,20 @@ def audit_trainings(
     reporter.say(reach_line(audit.runs))
     audit.trained()
     key = _take_folder(audit, out)
+    workers = processes or len(os.sched_getaffinity(0))
     with one_process_at_a_time(out), logged(reporter, out, command=without_names(command)) as kept:
-        return _stages(audit, key, out, kept, command, processes or len(os.sched_getaffinity(0)), trainer)
+        body, seconds = _stages(audit, key, out, kept, processes=workers, trainer=trainer)
+        record = record_of(
+            body, environment(seconds), kind="trainings", name=audit.config.name, command=without_names(command)
+        )
+        write_record(record, out / "record.json")
+        return record
 
 
 def _stages(
-    audit: TrainingsAudit, key: bytes, out: Path, reporter: Reporter, command: str, processes: int, trainer: Trainer
-) -> Record:
+    audit: TrainingsAudit, key: bytes, out: Path, reporter: Reporter, *, processes: int, trainer: Trainer
+) -> tuple[Body, dict[str, float]]:
+    """Train, score and judge; the body of the record, and the seconds that each stage took."""
     seconds: dict[str, float] = {}
     started = time.monotonic()
     ready = _prepare(audit, key, reporter)
@@ -90,11 +97,7 @@ def _stages(
     write_text(out / "scores.csv", scores_text(trainings), private=True)
     body = _body(audit, ready, trainings)
     seconds["statistics"] = time.monotonic() - started
-    record = record_of(
-        body, environment(seconds), kind="trainings", name=audit.config.name, command=without_names(command)
-    )
-    write_record(record, out / "record.json")
-    return record
+    return body, seconds
 
 
 def body_again(out: Path, reporter: Reporter) -> Body:

@@ -104,7 +104,7 @@ def _family(users, scores, seed):
     values = np.sqrt(0.7) * rng.normal(size=users) + np.sqrt(0.3) * rng.normal(size=(scores, users))
     variants = [Variant(f"attack {k}", "mean") for k in range(scores)]
     fixed = Preregistration(AttackConfig(), AuditConfig(resamples=100), DecisionConfig(redraws=199), COINS, seed=seed)
-    return evaluate_family(variants, list(values), member, fixed)
+    return evaluate_family(dict(zip(variants, values, strict=True)), member, fixed)
 
 
 def _equations(family, results):

@@ -31,7 +31,7 @@ def _audit(seed, users, leaking=None, auroc=0.5):
     if leaking is not None:
         values[leaking] += np.sqrt(2) * stats.norm.ppf(auroc) * member
     fixed = Preregistration(AttackConfig(), AUDIT, BY, COINS, seed=seed)
-    family = evaluate_family(VARIANTS, list(values), member, fixed)
+    family = evaluate_family(dict(zip(VARIANTS, values, strict=True)), member, fixed)
     leading = bootstrap(values[0][member], values[0][~member], (), resamples=200, seed=seed)
     return decision_facts(family, fixed), leading.auroc.lower > 0.5
 
