@@ -25,7 +25,7 @@ def plan_claim(path: str | Path) -> Claim:
 
 
 def claims_of(stated: Sequence[Stated]) -> tuple[Claim, ...]:
-    """Claims from claims, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for one that is malformed."""
+    """Claims stated as ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for a malformed one."""
     return tuple(
         its if isinstance(its, Claim) else parse_claim(its) if isinstance(its, str) else stated_claim(*its)
         for its in stated

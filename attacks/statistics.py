@@ -114,8 +114,8 @@ class MinKPlusPlus:
         if target.means is None or target.deviations is None:
             raise InputError(f"attack '{self.name}' needs mean and deviation over the vocabulary")
         # A deviation of zero means that the model is certain: the log-probability then equals its mean.
-        # The root of the smallest float32, because a rounding error divided by the smallest one itself would be
-        # infinite.
+        # The root of the smallest float32, because an unlikely token's difference divided by the smallest one itself
+        # would be minus infinity.
         scale = np.maximum(target.deviations, np.finfo(np.float32).tiny ** 0.5)
         # (tokens,), least likely first
         z = np.sort((target.logprobs - target.means) / scale)
