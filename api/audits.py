@@ -173,7 +173,7 @@ def audit_model(
     curves = [its.label for its in claims_of(claims) if its.is_curve]
     if curves:
         raise InputError(f"claims has {curves[0]}: give the plan's file as plan=, of which the audit keeps a copy")
-    # A single name is itself a sequence, of its letters.
+    # A single name is a sequence too, of its letters.
     named = [reference] if isinstance(reference, str | Path) else reference
     # The same config that the command line would make, so that both are validated and recorded alike.
     content = {

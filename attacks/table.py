@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from heldin.attacks.protocol import UserScores, lift_to_users
 
-# Statistics that never look at the target: they are no attacks, and what they find cannot be a leak.
+# Statistics that never look at the target. They are not attacks: what they find cannot be a leak.
 REFERENCE_ALONE = "reference-alone"
 REFERENCE_DIVERGENCE = "reference-divergence"
 NO_ATTACKS = (REFERENCE_ALONE, REFERENCE_DIVERGENCE)

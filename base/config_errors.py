@@ -120,7 +120,6 @@ def _keys_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set
 
 
 def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    # Pydantic writes each nested section once, under ``$defs``, and refers to it.
     if "$ref" in node:
         yield from _resolved(schema["$defs"][node["$ref"].rsplit("/", 1)[-1]], schema)
         return

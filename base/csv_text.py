@@ -9,7 +9,6 @@ from typing import Any
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """CSV with a column for every key of any row; nested keys are dotted: ``{"a": {"b": 1}}`` gives column ``a.b``."""
     flat = [dict(_dotted(row)) for row in rows]
-    # A dict and not a set: columns keep the order in which rows name them first.
     names = list(dict.fromkeys(name for row in flat for name in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")

@@ -30,7 +30,6 @@ class LoggedReporter:
     @contextlib.contextmanager
     def track(self, title: str, total: int, unit: str) -> Iterator[Advance]:
         """Log the start of the work and, however it ends, how much was done in how long."""
-        # Monotonic: the clock of the day may be set back during a run of hours.
         started, done = time.monotonic(), 0
         log_line(self._folder, f"{title}: begin, {total} {unit}")
         try:

@@ -46,7 +46,7 @@ class TerminalReporter:
 
     def say(self, line: str) -> None:
         """Print the line."""
-        # Without markup: a name such as "[bold]" in a path or text is no instruction to rich.
+        # Without markup, so that "[bold]" in a path or a text is printed as it stands.
         self._console.print(line, highlight=False, markup=False)
 
     @contextlib.contextmanager
@@ -86,7 +86,7 @@ class LineReporter:
             nonlocal done, last
             done += units
             now = time.monotonic()
-            # Nothing done yet has no rate, and the time left would be a division by zero.
+            # With nothing done the rate is 0, and the time left would divide by it.
             if now - last >= SECONDS_BETWEEN_LINES and done:
                 last = now
                 rate = done / (now - started)

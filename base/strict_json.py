@@ -10,14 +10,13 @@ from typing import Any
 
 def strict_json(value: Any, *, indent: int | None = None) -> str:
     """The value as JSON; tuples become lists and non-finite numbers null."""
-    # Python would write the word NaN, which is no JSON; the flag raises an error if one is left.
+    # Python would write NaN, which is not JSON; the flag makes one that is left an error.
     return json.dumps(finite(value), allow_nan=False, indent=indent)
 
 
 def finite(value: Any) -> Any:
     """The value with every non-finite number in it replaced by None."""
     match value:
-        # Also ``np.float64``, which is a float; a bool or an int is none.
         case float():
             return value if math.isfinite(value) else None
         case dict():

@@ -3,10 +3,8 @@
 A canary user replaces a real user: its records are that user's, each with the same l tokens inserted at a random place.
 A canary user depends on that user's records and name and a public seed, and on nobody else.
 
-Two departures from the paper, which inserts tokens into token sequences. First, texts stay texts here, so the
-substring is one that encodes to the same l tokens between two words, and it is inserted between words if the text has
-any. Second, it is inserted where training sees it: within the first tokens, to which a sequence is cut, as far as the
-sampled document's ratio of characters to tokens can tell.
+Two departures from the paper, which inserts tokens into token sequences: texts stay texts here, so that the substring
+is inserted between words, and it is inserted where training sees it.
 """
 
 import random
@@ -100,7 +98,7 @@ def insert_at_random(text: str, substring: str, dice: random.Random, *, within: 
     Returns:
         The new text and the position of the insertion, in characters.
     """
-    # Blanks at the end are no place: the substring would stand apart from the text.
+    # Trailing blanks are left out: the substring would stand apart from the text.
     body = len(text.rstrip())
     last = min(body, max(within, 1))
     # Draw and reject: uniform over the ends of words, and without a list of all of them, which only a text with few
@@ -144,8 +142,8 @@ def canary_of_user(
     if shared is None:
         return None
     name = canary_name(seed, source)
-    # In characters. A substring past the cut would mark the user without ever being trained on, and the canary would
-    # look safe.
+    # In characters, as far as the sampled document's ratio of characters to tokens can tell. A substring past the cut
+    # would mark the user without ever being trained on, and the canary would look safe.
     in_training = int((visible_tokens - length) * shared.characters_per_token * MARGIN)
     within = min(in_training, visible_characters - len(shared.text))
     marked = []
@@ -163,7 +161,8 @@ def _is_boundary(text: str, place: int, body: int) -> bool:
 
 def _stands_unchanged(tokenizer: PreTrainedTokenizerBase, window: list[int], text: str) -> bool:
     """Whether the window's text encodes to the window's tokens between two words."""
-    # Any word would do: what is asked is whether the tokenizer merges over the edges of the window.
+    # The substring is inserted into text, and the whole is tokenized again: a tokenizer that merges over its edges
+    # would make other tokens of it. Any two words would show that.
     before, after = _encode(tokenizer, "so"), _encode(tokenizer, " so")
     return _encode(tokenizer, f"so{text} so") == [*before, *window, *after]
 

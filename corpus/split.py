@@ -222,8 +222,8 @@ def assign(
             held_in = {user for user in pool if fair_coin(key, "membership", user)}
         case SplitRule.EXACT_HALF:
             held_in = set(keyed_order(key, "membership", pool)[: len(pool) // 2])
-    # Nobody to compare with. Given that this did not happen, an error is more probable by a factor that is next to 1
-    # from 10 users on (docs/theory.md#conditions-of-one-run).
+    # With one side empty there is nothing to compare. That both sides have somebody raises the probability of an error
+    # by a factor, close to 1 from 10 users on (docs/theory.md#conditions-of-one-run).
     if not held_in or len(held_in) == len(pool):
         raise InputError(f"all {len(pool)} coins fell on one side: audit more users, or start again for new coins")
     decided = {user: Role.HELD_IN if user in held_in else Role.HELD_OUT for user in pool}

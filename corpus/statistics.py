@@ -106,7 +106,7 @@ def corpus_statistics(
 
 def records_percentiles(counts: Sequence[int]) -> tuple[int, int, int, int, int]:
     """P0, P25, P50, P75, P100 of records per user, each a number that occurs."""
-    # "nearest", because the papers print whole numbers of records, and a value between two users is nobody's.
+    # "nearest": an interpolated value would be a number of records that no user has.
     p = np.percentile(counts, [0, 25, 50, 75, 100], method="nearest")
     return int(p[0]), int(p[1]), int(p[2]), int(p[3]), int(p[4])
 

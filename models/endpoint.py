@@ -1,9 +1,8 @@
 """A language model behind a completions endpoint: token log-probabilities of texts through its API.
 
 With the model's tokenizer, exactly what ``models.logprobs`` scores is scored: token ids are sent in the same windows,
-each after the start token. Without it, texts are sent as text after one public character, because the first token of a
-prompt has no probability. That the server does not merge this character with the text is checked for every text. All
-characters of the text are scored either way.
+each after the start token. Without it, texts are sent as text after one public character. All characters of the text
+are scored either way.
 """
 
 import json
@@ -32,7 +31,8 @@ from heldin.models.logprobs import cut_into_windows
 from heldin.models.token_scores import TokenScores
 
 COMPLETIONS = "/completions"
-# Put before a text: a newline, or a letter if the text begins with a blank, so that no tokenizer should merge the two.
+# Put before a text, because the first token of a prompt has no probability: a newline, or a letter if the text begins
+# with a blank, so that no tokenizer should merge the two. Whether the server does is checked for every text.
 BEFORE_TEXT, BEFORE_BLANK = "\n", "A"
 SHORT_PROBE = "The quick brown fox"
 BYTES_PER_TOKEN = 4  # in English; for estimates only
@@ -187,7 +187,7 @@ def probe_now(model: EndpointModel) -> float:
 
 def _prompts(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str | list[int]]]:
     """(number of the text, prompt), in order; a text that is cut into windows has several prompts."""
-    # Sent whole: without the tokenizer nobody here can tell where a window would end.
+    # Sent whole: without the tokenizer there is no telling where to cut.
     if model.tokenizer is None or model.window is None:
         return [(i, (BEFORE_BLANK if text[:1].isspace() else BEFORE_TEXT) + text) for i, text in enumerate(texts)]
     start = start_token(model.tokenizer, model.name)
@@ -238,7 +238,6 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
         try:
             answer = connection.post(COMPLETIONS, request_body(style, name, prompt))
             if isinstance(prompt, str):
-                # Without the first: no server gives it a probability.
                 values: Sequence[object] = values_of_text(answer, style, prompt).values[1:]
             else:
                 values = values_of_tokens(answer, style, prompt)

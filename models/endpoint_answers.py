@@ -123,7 +123,7 @@ def finite(values: Sequence[object]) -> NDArray[np.float32] | None:
 
 def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     choices = answer.get("choices")
-    # Of several choices nobody could say which one echoes the prompt.
+    # With several choices it would be unclear which one echoes the prompt.
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         raise NoLogprobs(f"no single choice but {_named(answer)}")
     return choices[0]

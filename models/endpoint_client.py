@@ -62,7 +62,7 @@ class Endpoint:
             url = httpx2.URL(self.url)
         except httpx2.InvalidURL as error:
             raise InputError(f"the endpoint's address cannot be read{self._said(error)}") from error
-        # Before any message that quotes the address: it goes into records and logs.
+        # Checked before any message quotes the address, which goes into records and logs.
         if url.userinfo or url.query or url.fragment:
             raise InputError(
                 "the endpoint's address holds a password, a query or a fragment, which would be recorded: give the key"
@@ -106,7 +106,7 @@ class Connection:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        # Read once, when the connection opens: a missing key is told before any work.
+        # Read once, when the connection opens: a missing key is reported before any work.
         self._key = endpoint.key()
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = httpx2.Client(headers=headers, timeout=endpoint.timeout)
@@ -173,7 +173,7 @@ class Connection:
                     answer = self._answer(response)
                     if answer is not None:
                         return answer
-                    # Cut off on the way, or a page of a proxy: both may pass.
+                    # A truncated answer or a proxy's error page: either may be gone at the next try.
                     failure = "an answer that is no JSON object"
                 else:
                     failure = f"HTTP {response.status_code}{self._quoted(response)}"

@@ -106,7 +106,7 @@ def chain_of(spec: MarkovCorpus, user: int) -> Chain:
     if not 0 <= user < spec.users:
         raise InputError(f"markov corpus: there is no user {user}; choose one from 0 to {spec.users - 1}")
     shared, own = _rows(spec.vocabulary, spec.seed, _SHARED, 0), _rows(spec.vocabulary, spec.seed, _OWN, user)
-    # A mixture of probabilities, row by row, is one again: every row still sums to one.
+    # A mixture of two distributions is one: every row still sums to one.
     rows = (1 - spec.distinctiveness) * shared + spec.distinctiveness * own
     # (1 + V, V) -> (V,) and (V, V)
     return Chain(rows[0], rows[1:])

@@ -210,7 +210,7 @@ class PresetSource:
 
     def fingerprint(self) -> str:
         """Hash of the files, the preset and how tokens are counted."""
-        # Not the place of the files: the same copy elsewhere is the same corpus.
+        # The path is left out: the same files elsewhere are the same corpus.
         return text_sha256("preset", self.preset.name, PRESET_VERSION, self.tokens.name, *_content(self))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
@@ -266,7 +266,7 @@ def _reach(step: PresetStep) -> str:
 
 
 def _content(source: PresetSource) -> list[str]:
-    # Each format has its own idea of what its content is: a tree of small files, one large file, or tables.
+    # What identifies the content depends on the format: a tree of small files, one large file, or tables.
     if source.preset.read in (enron_kandpal, enron_chua):
         return [enron_fingerprint(source.path) or file_sha256(existing(source.path))]
     if source.preset.read is stackoverflow:

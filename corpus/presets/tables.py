@@ -145,7 +145,7 @@ def _batches(
             except _Unusable as error:
                 bad.report(f"{file.name} row {number}", str(error))
                 continue
-            # A JSON null is no row that was left out: it is passed on, so that it is reported.
+            # A JSON null is not a row that was left out: it is passed on, to be reported as a bad row.
             if made is not None or row is None:
                 yield number, made
 

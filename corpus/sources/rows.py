@@ -138,7 +138,7 @@ def _record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, str |
                 return record, f"empty text in column '{column}'"
             record["text"] = value
         else:
-            # Python counts True as an int, but it is not a name. A float is none either: NaN in place of a missing name
+            # Python counts True as an int, but it is not a name. Floats are refused too: NaN in place of a missing name
             # would make all rows without a user one person.
             if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
                 return record, f"no {role} in column '{column}' (found {value!r})"
