@@ -16,6 +16,7 @@ from heldin.defenses.accounting.account import account_plan
 from heldin.defenses.accounting.account import account_uls as uls
 from heldin.defenses.plan_file import read_plan
 
+# The command's own functions under shorter names: library and command line cannot give different numbers.
 __all__ = ["AccountRow", "els", "example", "group", "plan", "uls"]
 
 

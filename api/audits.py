@@ -31,7 +31,7 @@ class AuditResult(Tabular):
 
     @property
     def answer(self) -> str:
-        """In one of four words: leaks, no leak found, inconclusive, not valid."""
+        """One of four answers: leaks, no leak found, inconclusive, not valid."""
         return self.record.decision.decision.answer.value
 
     @property
@@ -41,17 +41,18 @@ class AuditResult(Tabular):
 
     @property
     def auroc(self) -> Estimate:
-        """Of the leading attack, over users, with its 95 % interval: an estimate."""
+        """The leading attack's AUROC over users with its 95 % interval; an estimate."""
         return self.record.primary().auroc
 
     @property
     def verdict(self) -> Verdict | None:
-        """The gravest verdict on what was claimed; None where too few users support any."""
+        """The gravest of the verdicts on claims; None where there are too few users for any."""
+        # ``verdict`` is the gravest of a list, and an empty list has none.
         return self.record.judgement.verdict if self.record.judgement.verdicts else None
 
     @property
     def exit_code(self) -> int:
-        """3 if a claim is violated with certainty at its level, 4 if only by indication, else 0."""
+        """3 if a claim's violation is certified at its level, 4 if it is only indicated, else 0."""
         return self.record.judgement.exit_code
 
     def heading(self) -> str:
@@ -76,6 +77,7 @@ class AuditResult(Tabular):
                 "auroc": its.auroc.value,
                 "lower": its.auroc.lower,
                 "upper": its.auroc.upper,
+                # None where the family of attacks was not tested together, and so has no interval in common.
                 "simultaneous_lower": its.simultaneous[0] if its.simultaneous else None,
                 "simultaneous_upper": its.simultaneous[1] if its.simultaneous else None,
                 "adjusted_p": its.adjusted_p,
@@ -84,7 +86,7 @@ class AuditResult(Tabular):
         ]
 
     def write_pdf(self, path: Source) -> Path:
-        """Write the report of the folder's record to ``path`` and return it. Raises OSError where it cannot be."""
+        """Write the PDF report of the folder's record and return its path. Raises OSError if it cannot be written."""
         from heldin.reports.pdf import write_report
 
         return write_report(self.folder, Path(path))
@@ -114,15 +116,18 @@ def run(
         InputError: a config with errors, or input that cannot be used.
         ResumableError: training diverged.
     """
+    # The pipeline loads torch, which takes seconds: only a call that trains or scores pays for it.
     from heldin.jobs.config import load_config, parse_config, with_overrides
     from heldin.jobs.run.pipeline import run as _run
 
     if isinstance(config, Mapping):
+        # "config" is what errors name in place of a file.
         checked = parse_config(with_overrides(config, overrides), "config")
     else:
         checked = load_config(Path(config), overrides)
     folder = Path(out) if out is not None else Path("runs") / checked.name
     record = _run(checked, folder, _reporter(quiet), command=_called("run"))
+    # A halted run has no model, so that there is nothing to attack and no record.
     return None if record is None else AuditResult(record, folder)
 
 
@@ -164,18 +169,23 @@ def audit_model(
     from heldin.jobs.checkpoint.config import parse_checkpoint
     from heldin.jobs.config import merged
 
+    # A curve has no text form for the config below, which the audit keeps as what it was asked to do.
     curves = [its.label for its in claims_of(claims) if its.is_curve]
     if curves:
         raise InputError(f"claims has {curves[0]}: give the plan's file as plan=, of which the audit keeps a copy")
+    # A single name is a sequence too, of its letters.
     named = [reference] if isinstance(reference, str | Path) else reference
+    # The same config that the command line would make, so that both are validated and recorded alike.
     content = {
         "model": str(model),
         "reference": [str(name) for name in named],
         "held_in": str(held_in),
         "held_out": str(held_out),
+        # ``repr`` keeps every digit: a claim is tested as stated, not rounded.
         "claims": [f"epsilon={its.epsilon!r},delta={its.delta!r}" for its in claims_of(claims)],
         "columns": {"user": user, "text": text},
     }
+    # Key by key within a section, so that ``columns={"id": "number"}`` adds to user and text and does not replace them.
     content = merged(content, options)
     checked = parse_checkpoint(content, "audit_model")
     folder = Path(out) if out is not None else Path("runs") / checked.name
@@ -189,10 +199,12 @@ def load_record(folder: Source) -> AuditResult:
 
 
 def _reporter(quiet: bool) -> Reporter:
+    # Per call, and not ``be_quiet``, which would silence every later call of the process too.
     return LineReporter(lambda line: None) if quiet else reporter_for_this_terminal()
 
 
 def _called(function: str) -> str:
     """How the record says that this was called: the function, and the script if there is one."""
+    # The file name without its folders, and none of the arguments: either may name a person.
     script = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else ""
     return f"heldin.{function}(...)" + (f" in {script}" if script.endswith(".py") else "")

@@ -11,7 +11,7 @@ Stated = Claim | str | tuple[float, float]
 
 
 def claim(epsilon: float, delta: float) -> Claim:
-    """(epsilon, delta)-DP per user under add/remove, to be tested. Raises InputError for numbers that are none.
+    """(epsilon, delta)-DP per user under add/remove, to be tested. Raises InputError for numbers out of range.
 
     >>> claim(8, 1e-6).label
     'epsilon 8 at delta 1e-06'
@@ -25,7 +25,7 @@ def plan_claim(path: str | Path) -> Claim:
 
 
 def claims_of(stated: Sequence[Stated]) -> tuple[Claim, ...]:
-    """Claims, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for a claim that is none."""
+    """Claims stated as ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for a malformed one."""
     return tuple(
         its if isinstance(its, Claim) else parse_claim(its) if isinstance(its, str) else stated_claim(*its)
         for its in stated

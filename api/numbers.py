@@ -1,4 +1,4 @@
-"""From arrays of scores to bounds and verdicts, and what an audit could certify beforehand."""
+"""Bounds and verdicts from arrays of scores, and what an audit could certify before it is run."""
 
 from collections.abc import Sequence
 from typing import TypedDict, Unpack
@@ -16,6 +16,7 @@ from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Design, assignment_named
 
 
+# A typed dict and not ``Any``, so that a type checker catches a misspelt option.
 class DesignOptions(TypedDict, total=False):
     """How scores came about; see ``bounds.verdict.Design``."""
 
@@ -68,10 +69,14 @@ def bound(
         TooFewUsers: nothing can be said of so few users.
     """
     values, held_in = np.asarray(scores, dtype=np.float64), np.asarray(member)
+    # Converted to bool, a NaN, a 2 or the text "False" would all become held in, and a label lost in silence moves a
+    # bound.
     if held_in.dtype != np.bool_ and not np.isin(held_in, (0, 1)).all():
         raise InputError("member must be True or 1 for held in and False or 0 for held out, one for each score")
     names = None if users is None else tuple(map(str, users))
     labelled = LabelledScores(values, held_in.astype(np.bool_), names)
+    # The coins are certified on the caller's word, and the judgement says so: heldin did not flip them
+    # (docs/theory.md#conditions-of-one-run).
     stated = Design(assignment_named(assignment), coins_stated=True, **design)
     return bound_scores(labelled, stated, higher_is=higher_is, delta=delta, claims=claims_of(claims))
 

@@ -42,12 +42,15 @@ def audit_trainer(
     Raises:
         InputError: a mechanism that is not tested here, or too few or too many canaries.
     """
+    # Read before any step runs: it is what the audit compares the step with.
     stated = mechanism if isinstance(mechanism, Mechanism) else read_plan(Path(mechanism))
     reporter = LineReporter(lambda line: None) if quiet else reporter_for_this_terminal()
     parts = engine.parts(trainings, processes=processes)
     with reporter.track("white-box audit", parts, "parts") as advance:
         return engine.audit_trainer(
             stated,
+            # A key for each training: under one key their noise would be equal, and their coins would not be
+            # independent (docs/theory.md#keys-and-coins).
             [new_key() for _ in range(trainings)],
             canaries=canaries,
             directions=directions,

@@ -18,7 +18,7 @@ Documents = Literal["fresh", "training"]
 
 
 def one_of(names: Iterable[str]) -> WithJsonSchema:
-    """The choices, for the reference and for editors; a validator refuses any other name and lists them."""
+    """The choices, for docs and editors; a validator refuses any other name and lists them."""
     return WithJsonSchema({"type": "string", "enum": list(names)})
 
 
@@ -40,7 +40,7 @@ class PretrainedReference(Section):
 
     kind: Literal["pretrained"]
     seed: int = Field(ge=1, lt=2**31)
-    """Of its initialisation and order of records; another than that of model.pretrain.recipe."""
+    """Seed of its initialisation and of the order of records; must differ from the seed of model.pretrain.recipe."""
 
     @property
     def label(self) -> str:
@@ -53,9 +53,9 @@ class PublicReference(Section):
 
     kind: Literal["public"]
     users: UserFilter = UserFilter(min_records=1)
-    """Who of the users that are not audited."""
+    """Which of the users who are not audited it is fine-tuned on."""
     max_records_per_user: int | None = Field(None, ge=1)
-    """The first records of each; null: all."""
+    """Records of each user, at most, the first ones; null: all."""
 
     @property
     def label(self) -> str:
@@ -66,6 +66,7 @@ class PublicReference(Section):
 _Reference = Annotated[NamedReference | PretrainedReference | PublicReference, Field(discriminator="kind")]
 Reference = Annotated[
     _Reference,
+    # A bare name becomes a section before pydantic looks for ``kind``, so that errors speak of one form only.
     BeforeValidator(
         lambda value: {"kind": "named", "name": value} if isinstance(value, str) else value,
         json_schema_input_type=str | _Reference,
@@ -81,30 +82,33 @@ class AttackConfig(Section):
     primary: Annotated[str, one_of(ATTACKS)] = "likelihood-ratio"
     """The attack that leads; one of ``names``."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
-    """Ways to make one score of a user's texts; the first leads."""
+    """Ways to combine the statistics of a user's texts into one score; the first leads."""
     max_characters: int = Field(4000, ge=1)
     """Characters of a text that are scored, from its beginning."""
     reference: ExpandedName | None = None
     """Hub name or folder of the leading reference model; null: the base model."""
     references: tuple[Reference, ...] = ()
-    """Other reference models side by side."""
+    """Other reference models, reported beside the leading one."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
-    """Which documents of a user the attacker has: fresh ones of the same hand, or records of the training part, which
+    """Which documents of a user the attacker has: fresh ones by the same user, or records of the training part, which
     training saw or would have seen (but for a cap or deduplication): the stronger attacker. The first leads."""
     training_documents: int = Field(32, ge=1)
     """Records of each user, at most, where ``documents`` has "training"."""
     shadow_models: int = Field(0, ge=0)
-    """Trainings like the run's own under the attacker's coins, for the ideal attacker: an even number from 4 on; 0:
-    none."""
+    """Shadow models of the ideal attacker, trained like the run's own under the attacker's coins: an even number, at
+    least 4; 0: none."""
 
     @model_validator(mode="after")
     def _known(self) -> "AttackConfig":
+        # Names are checked here and not by a ``Literal`` type, because ``ATTACKS`` is the registry and a second list
+        # would drift from it.
         for name in (*self.names, self.primary):
             if name not in ATTACKS:
                 raise ValueError(f"unknown attack '{name}': choose from {', '.join(ATTACKS)}")
         for name in self.aggregations:
             if name not in AGGREGATIONS:
                 raise ValueError(f"unknown aggregation '{name}': choose from {', '.join(AGGREGATIONS)}")
+        # An attack that leads but is not run has no scores to judge.
         if self.primary not in self.names:
             raise ValueError(f"primary attack '{self.primary}' is not among names")
         if not self.aggregations:
@@ -118,6 +122,7 @@ class AttackConfig(Section):
             ("references", [reference.label for reference in self.references]),
             ("documents", self.documents),
         ):
+            # Given twice, one setting would count as two attacks in the test of the whole family.
             if twice := _twice(settings):
                 raise ValueError(f"{what} names '{twice}' twice")
         if self.references and not ATTACKS[self.primary].needs_reference:

@@ -13,6 +13,8 @@ from heldin.models.token_scores import TokenScores
 # (statistics, user by user, shape (t,); index of each user's first, shape (n,)) -> scores, shape (n,)
 Aggregation = Callable[[NDArray[np.float64], NDArray[np.intp]], NDArray[np.float64]]
 
+# ``reduceat`` returns the next user's first value for an empty user, and minimum and maximum pass a NaN on. So
+# ``lift_to_users`` refuses a user without texts, and ``UserScores`` one with a NaN.
 AGGREGATIONS: Mapping[str, Aggregation] = {
     "mean": lambda values, starts: np.add.reduceat(values, starts) / np.diff(np.append(starts, values.size)),
     "min": np.minimum.reduceat,
@@ -20,6 +22,8 @@ AGGREGATIONS: Mapping[str, Aggregation] = {
 }
 
 
+# The direction is set here and nowhere else: AUROC, bounds and verdicts all read "higher" as "held in", and a flipped
+# sign would turn a leak into a model that looks safe.
 class Attack(Protocol):
     """A statistic of one text. Higher always means: more likely that the text's author was held in."""
 
@@ -63,6 +67,7 @@ class UserScores:
     def __post_init__(self) -> None:
         if self.values.shape != (len(self.users),):
             raise InputError(f"attack '{self.attack}': {len(self.users)} users but {self.values.size} scores")
+        # A user is the unit: two scores would count one coin twice.
         if len(set(self.users)) != len(self.users):
             raise InputError(f"attack '{self.attack}': a user has two scores")
         # Refused, not filtered out: a dropped user would change n between attacks, and not at random.
@@ -74,6 +79,7 @@ class UserScores:
     def of(self, users: Sequence[str]) -> NDArray[np.float64]:
         """Scores of the named users, in their order. Raises InputError for a user without a score."""
         row = {user: i for i, user in enumerate(self.users)}
+        # An error and not a NaN, for the same reason: every attack must be judged on the same users.
         missing = [user for user in users if user not in row]
         if missing:
             raise InputError(f"attack '{self.attack}': no score of user '{missing[0]}' ({len(missing)} missing)")
@@ -97,6 +103,8 @@ def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggreg
     if empty is not None:
         raise InputError(f"attack '{attack}': no text of user '{empty}' to score")
     values = np.array([value for of_user in statistics.values() for value in of_user], dtype=np.float64)
+    # (users,): where each user's texts begin among all texts
     starts = np.cumsum([0, *map(len, statistics.values())])[:-1]
+    # (texts,) -> (users,); without any user there is nothing to reduce
     scores = AGGREGATIONS[aggregation](values, starts) if statistics else values
     return UserScores(attack, tuple(statistics), np.asarray(scores, dtype=np.float64))

@@ -18,7 +18,7 @@ from heldin.attacks.table import REFERENCE_DIVERGENCE, TextStatistic
 from heldin.models.loading import LanguageModel
 from heldin.models.score_cache import ScoreCache
 
-KAPPAS = np.geomspace(1e1, 1e7, 13)
+KAPPAS = np.geomspace(1e1, 1e7, 13)  # in tokens: how many of the reference's are mixed into the user's own
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ def reference_divergences(
     """
     items = [item for item in texts.flat() if item[0] in documents]
     scores = cache.scores(reference, [text for _, _, text in items])
+    # Documents are cut like the attacker's texts, so that a copy of the text at hand is equal to it and can be left
+    # out.
     tokens_of = {user: _tokens(reference, _cut(own, texts)) for user, own in documents.items() if own}
     found: list[tuple[str, int, OwnWords]] = []
     for (user, number, text), scored in zip(items, scores, strict=True):
@@ -56,6 +58,7 @@ def reference_divergences(
         others = [ids for own, ids in tokens_of.get(user, []) if own != text]
         if others:
             (ids,) = (ids for _, ids in _tokens(reference, [text]))
+            # Long enough for every token of the text, also for one that the user writes nowhere else.
             counts = np.bincount(np.concatenate(others), minlength=int(ids.max()) + 1)
             found.append((user, number, OwnWords(scored.logprobs, counts[ids], int(counts.sum()))))
     values = divergences([words for _, _, words in found])
@@ -73,11 +76,15 @@ def divergences(texts: Sequence[OwnWords]) -> list[float]:
     if not texts:
         return []
     rows = np.array([[_gain(text, kappa) for text in texts] for kappa in KAPPAS])  # (kappas, texts)
+    # One kappa for all texts: chosen text by text, the maximum alone would make every value positive.
     best = rows[int(rows.mean(axis=1).argmax())]
     return [float(v) for v in best] if best.mean() > 0 else [0.0] * len(texts)
 
 
 def _gain(text: OwnWords, kappa: float) -> float:
+    """Mean over the text's tokens of log q_u / p_ref = log(n_w / p_ref + kappa) - log(n + kappa)."""
+    # In logarithms, because p_ref of a rare token underflows. For a token the user writes nowhere else n_w is 0, whose
+    # logarithm leaves log kappa alone.
     with np.errstate(divide="ignore"):
         own = np.log(text.counts) - text.logprobs.astype(np.float64)
     return float(np.mean(np.logaddexp(own, np.log(kappa)) - np.log(text.total + kappa)))
@@ -88,5 +95,6 @@ def _cut(documents: Sequence[str], texts: AttackTexts) -> list[str]:
 
 
 def _tokens(reference: LanguageModel, texts: Sequence[str]) -> list[tuple[str, NDArray[np.int64]]]:
+    # As ``models.logprobs`` tokenizes, so that counts and log-probabilities are of the same tokens.
     encoded = reference.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
     return [(text, np.array(ids, dtype=np.int64)) for text, ids in zip(texts, encoded["input_ids"], strict=True)]

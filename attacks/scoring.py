@@ -19,7 +19,7 @@ DEFAULT_MAX_CHARACTERS = 4000
 class AttackTexts:
     """The attacker's texts by user, each cut to ``max_characters``."""
 
-    # Cut by characters, not tokens, so that models with other tokenizers score the same text.
+    # Cut by characters and not by tokens, so that models with different tokenizers score the same text.
 
     texts: Mapping[str, Sequence[str]]
     max_characters: int = DEFAULT_MAX_CHARACTERS
@@ -57,13 +57,16 @@ def score_attacks(
     Raises:
         InputError: an attack needs a reference and there is none.
     """
+    # Before any model runs: a pass over all texts may take hours.
     needing = [attack.name for attack in attacks if attack.needs_reference]
     if needing and reference is None:
         raise InputError(f"attack '{needing[0]}' needs a reference model: name one")
     items = texts.flat()
     plain = [text for _, _, text in items]
+    # All attacks share one pass of the target. Moments are of the target only: no attack asks for the reference's.
     moments = any(attack.needs_moments for attack in attacks)
     target_scores = cache.scores(target, plain, moments=moments, advance=advance)
+    # Attacks without a reference are handed None in its place and need no case of their own below.
     reference_scores: Sequence[TokenScores | None] = [None] * len(items)
     if needing and reference is not None:
         reference_scores = cache.scores(reference, plain, advance=advance)

@@ -28,10 +28,14 @@ def shadow_likelihood_ratio(
     Raises:
         InputError: there are fewer than three shadow models, a user is in all or none of them, or all scores are equal.
     """
+    # (K, n) -> (n,): in how many shadow models each user is
     inside = included.sum(axis=0)
     outside = len(included) - inside
+    # With two shadow models each user is once in and once out: both means fit exactly, and no degree of freedom is left
+    # for the variance.
     if len(included) < 3 or not inside.all() or not outside.all():
         raise InputError("shadow models must be three at least, and every user must be in some and not in others")
+    # (K, n) -> (n,)
     with_user = np.where(included, shadows, 0.0).sum(axis=0) / inside
     without = np.where(included, 0.0, shadows).sum(axis=0) / outside
     # Two means per user are estimated, hence the degrees of freedom.
@@ -39,4 +43,5 @@ def shadow_likelihood_ratio(
     variance = float((left**2).sum() / (shadows.size - 2 * shadows.shape[1]))
     if variance == 0:
         raise InputError("the shadow models give every user the same score: they were not trained")
+    # The normalising terms of the two densities are equal, because the variance is shared, and cancel.
     return np.asarray(((target - without) ** 2 - (target - with_user) ** 2) / (2 * variance))

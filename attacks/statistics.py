@@ -20,6 +20,7 @@ class Scale(StrEnum):
 
 
 def _log_likelihood(scores: TokenScores, scale: Scale) -> float:
+    # A sum gives long texts more weight in a user's mean; a mean over tokens does not, but depends on the tokenizer.
     return scores.total if scale is Scale.SEQUENCE else scores.total / len(scores.logprobs)
 
 
@@ -43,6 +44,8 @@ class LikelihoodRatio:
         """The log-likelihood ratio in nats, per text or per token of each model."""
         if reference is None:
             raise InputError(f"attack '{self.name}' needs a reference model")
+        # Per token, each model divides by its own number of tokens: with two tokenizers these differ, and the
+        # difference is no likelihood ratio of the text. ``per_text`` is for that case.
         return _log_likelihood(target, self.scale) - _log_likelihood(reference, self.scale)
 
 
@@ -81,6 +84,8 @@ class Zlib:
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Log-probability in nats per compressed bit; never positive."""
+        # zlib writes a header even for one character, so the size is never 0. Numerator and denominator both grow with
+        # the text, so that its length cancels.
         return target.total / (8 * len(zlib.compress(text.encode("utf-8"))))
 
 
@@ -109,8 +114,12 @@ class MinKPlusPlus:
         if target.means is None or target.deviations is None:
             raise InputError(f"attack '{self.name}' needs mean and deviation over the vocabulary")
         # A deviation of zero means that the model is certain: the log-probability then equals its mean.
+        # The root of the smallest float32, because an unlikely token's difference divided by the smallest one itself
+        # would be minus infinity.
         scale = np.maximum(target.deviations, np.finfo(np.float32).tiny ** 0.5)
+        # (tokens,), least likely first
         z = np.sort((target.logprobs - target.means) / scale)
+        # A text of fewer tokens than 1 / fraction still has one that is least likely.
         return float(z[: max(1, int(self.fraction * len(z)))].mean(dtype=np.float64))
 
 
@@ -128,6 +137,7 @@ ATTACKS: Mapping[str, Attack] = {
 
 def per_text(attack: Attack) -> Attack:
     """The attack to use if the reference has another tokenizer: per text, because the models' tokens differ."""
+    # The log-probability of the whole text is over the same characters for both, however they are cut.
     return LikelihoodRatio() if compares_tokens(attack) else attack
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from heldin.attacks.protocol import UserScores, lift_to_users
 
-# Statistics that do not depend on the target: not attacks.
+# Statistics that never look at the target. They are not attacks: what they find cannot be a leak.
 REFERENCE_ALONE = "reference-alone"
 REFERENCE_DIVERGENCE = "reference-divergence"
 NO_ATTACKS = (REFERENCE_ALONE, REFERENCE_DIVERGENCE)
@@ -13,7 +13,7 @@ NO_ATTACKS = (REFERENCE_ALONE, REFERENCE_DIVERGENCE)
 
 @dataclass(frozen=True)
 class Dial:
-    """One of the attacker's choices that differs from the leading attack's; all others are as there.
+    """One of the attacker's choices, where it differs from the leading attack's; all other choices are the same.
 
     Attributes:
         name: what is chosen, such as the reference.
@@ -47,6 +47,7 @@ def user_scores(statistics: Sequence[TextStatistic], attack: str, aggregation: s
     """Lift one attack's statistics to users, without those of changed dials."""
     by_user: dict[str, list[float]] = {}
     for s in statistics:
+        # A changed dial is a variant of the attack; mixed in, it would enter the same user's mean a second time.
         if s.attack == attack and s.dial is None:
             by_user.setdefault(s.user, []).append(s.value)
     return lift_to_users(attack, by_user, aggregation)

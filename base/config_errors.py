@@ -29,6 +29,7 @@ def checked(
         return model.model_validate(content)
     except ValidationError as error:
         lines = [_explained(detail, model, options or {}) for detail in error.errors()]
+        # An error in an option is not in the file, so that a heading with its name would mislead.
         if len(lines) == 1 and (lines[0].startswith("--") or not where):
             raise InputError(lines[0]) from error
         count = f"{len(lines)} errors" if len(lines) > 1 else "1 error"
@@ -85,6 +86,7 @@ def _nearest(key: str, valid: Sequence[str]) -> str | None:
 
 def _kinds(schema: Any) -> set[str]:
     """All union tags that pydantic adds to error locations: values of ``kind`` in the schema, "one" and "several"."""
+    # These two are the tags of ``OneOrSeveral`` in corpus/config.py, which has no field ``kind``.
     found = {"one", "several"}
     if isinstance(schema, dict):
         kind = schema.get("properties", {}).get("kind", {}) if isinstance(schema.get("properties"), dict) else {}
@@ -96,6 +98,7 @@ def _kinds(schema: Any) -> set[str]:
 
 def _keys_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set[str]) -> Iterator[str]:
     """Valid keys of the section at ``location``, from the config's JSON schema."""
+    # Several nodes at once, because a union leaves open which of its sections the user meant.
     candidates = [schema]
     for part in location:
         nexts = []
@@ -110,6 +113,7 @@ def _keys_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set
                     nexts.append(option["properties"][part])
         # A part that leads nowhere, such as the tag of a union, stays at this level.
         candidates = nexts or candidates
+    # The last nodes reached are the section in which the key stands.
     for node in candidates:
         for option in _resolved(node, schema):
             yield from option.get("properties", {})

@@ -22,11 +22,12 @@ def cache_directory() -> Path:
 
 
 def private_directory(path: Path) -> Path:
-    """Create ``path`` (and its parents), readable by its owner only; an existing folder keeps its permissions.
+    """Create ``path``, readable by its owner only, and missing parents; an existing folder keeps its permissions.
 
     Raises InputError if it cannot be created.
     """
     try:
+        # The mode is given to the last folder only; missing parents get the default permissions.
         path.mkdir(parents=True, mode=0o700, exist_ok=True)
     except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise InputError(f"cannot use folder '{path}' ({error.strerror}): name another one") from error
@@ -52,6 +53,7 @@ def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]
 
 def is_held(folder: Path) -> bool:
     """Whether a process has locked the existing folder with ``one_process_at_a_time``."""
+    # Asking takes the lock for a moment, so that another process which does not wait may be refused meanwhile.
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,6 +76,8 @@ def _open_folder(folder: Path) -> int:
 def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
     """Yield a temporary name beside ``path``; on success flush it to disk and rename it to ``path``, else remove it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the target, since a rename is atomic only within one file system; with the process number, so that two
+    # processes that write the same file do not share a temporary one.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         if private:
@@ -89,6 +93,7 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
 def whole_directory(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside ``path``; on success rename it to ``path``, over an older one, else remove it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Leftovers of killed processes hold copies of texts or weights and would pile up.
     _remove_leftovers(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.mkdir(mode=0o700)
@@ -100,6 +105,8 @@ def whole_directory(path: Path) -> Iterator[Path]:
         # Replacing what another process finished meanwhile is safe: callers name folders by content hash or by step,
         # so both hold the same content.
         if path.exists():
+            # A folder cannot be renamed over one that has files, so the older one steps aside first. A crash between
+            # the two renames leaves no folder of this name.
             old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
             path.rename(old)
             temporary.rename(path)
@@ -142,6 +149,7 @@ def _remove_leftovers(path: Path) -> None:
     """Remove temporary folders of processes that died while writing ``path``."""
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
         pid = leftover.name.removesuffix(".tmp").removesuffix(".old").rsplit(".", 1)[-1]
+        # A folder under this process's own number is of an earlier process that had the same one.
         if not pid.isdigit() or not _is_alive(int(pid)) or int(pid) == os.getpid():
             shutil.rmtree(leftover, ignore_errors=True)
 

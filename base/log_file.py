@@ -59,6 +59,7 @@ def logged(reporter: Reporter, folder: Path, *, command: str) -> Iterator[Report
     how = "end"
     try:
         yield LoggedReporter(reporter, folder)
+    # An interrupt too, which is no ``Exception``: the log must say that the call was stopped, and when.
     except BaseException as error:
         # The class only: a message may quote a user's name or text.
         how = f"stopped by {type(error).__name__}"
@@ -71,9 +72,11 @@ def log_line(folder: Path, line: str) -> None:
     """Append one line with the time to the folder's log, readable by its owner only."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     # A folder that was removed meanwhile has no log; that must not hide the error which ended the call.
+    # Opened for each line and in append mode, so that two processes in one folder add lines and overwrite none.
     with contextlib.suppress(FileNotFoundError), open(folder / LOG, "a", encoding="utf-8", opener=_private) as log:
         log.write(f"{now} {' '.join(line.split())}\n")
 
 
 def _private(path: str, flags: int) -> int:
+    # The mode counts when the file is created; an existing log keeps its own.
     return os.open(path, flags, 0o600)

@@ -31,6 +31,8 @@ class Reporter(Protocol):
 
 
 class _RateColumn(TextColumn):
+    """Units per second, as rich estimates it from the last updates; the last estimate stays once the work is done."""
+
     def render(self, task: RichTask) -> Text:
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:,.1f} {task.fields['unit']}/s", style="progress.data.speed")
@@ -44,6 +46,7 @@ class TerminalReporter:
 
     def say(self, line: str) -> None:
         """Print the line."""
+        # Without markup, so that "[bold]" in a path or a text is printed as it stands.
         self._console.print(line, highlight=False, markup=False)
 
     @contextlib.contextmanager
@@ -66,6 +69,7 @@ class LineReporter:
     """Plain lines, at most one every ten seconds per piece of work."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
+        # Standard error, because standard output is for answers: ``--json`` must stay one JSON object.
         self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))
 
     def say(self, line: str) -> None:
@@ -82,6 +86,7 @@ class LineReporter:
             nonlocal done, last
             done += units
             now = time.monotonic()
+            # With nothing done the rate is 0, and the time left would divide by it.
             if now - last >= SECONDS_BETWEEN_LINES and done:
                 last = now
                 rate = done / (now - started)

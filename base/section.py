@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 class Section(BaseModel):
     """A part of a config."""
 
+    # A misspelt key is an error; if it were ignored, the run would go on with a default that nobody asked for.
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
@@ -21,6 +22,7 @@ def _expanded(value: object) -> object:
         return value
     expanded = os.path.expandvars(value)
     # ``expandvars`` leaves the name of an unset variable in the text.
+    # A name with a real "$" is refused with it: the two cannot be told apart.
     if "$" in expanded:
         raise ValueError(f"'{value}' names an environment variable that is not set: export it")
     return expanded

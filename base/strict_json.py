@@ -10,6 +10,7 @@ from typing import Any
 
 def strict_json(value: Any, *, indent: int | None = None) -> str:
     """The value as JSON; tuples become lists and non-finite numbers null."""
+    # Python would write NaN, which is not JSON; the flag makes one that is left an error.
     return json.dumps(finite(value), allow_nan=False, indent=indent)
 
 

@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 class Tabular:
-    """What has a heading, notes and rows; ``to_dataframe`` and notebooks show these."""
+    """A result with a heading, notes and rows, which ``to_dataframe`` and notebooks show."""
 
     def heading(self) -> str:
         """What was found, in a sentence."""
         raise NotImplementedError
 
     def notes(self) -> Sequence[str]:
-        """What to read with it."""
+        """What a reader must know beside the heading."""
         return ()
 
     def rows(self) -> list[dict[str, Any]]:

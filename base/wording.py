@@ -2,7 +2,7 @@
 
 
 def counted(number: int, what: str) -> str:
-    """As "1 user" or "2,000 users"."""
+    """A number with its noun, such as "1 user" or "2,000 users"."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
@@ -10,5 +10,5 @@ MANY = 1_000_000  # above this a planned number says only that it is out of reac
 
 
 def at_most_counted(number: int, limit: int = MANY, before: str = "") -> str:
-    """As "2,000" ("about 2,000" with ``before="about "``), or "more than 1,000,000" above the limit."""
+    """A number such as "2,000" ("about 2,000" with ``before="about "``), or "more than 1,000,000" above the limit."""
     return f"more than {limit:,}" if number > limit else f"{before}{number:,}"

@@ -17,6 +17,7 @@ class _UniqueKeys(yaml.SafeLoader):
         for key, _ in node.value:
             # "<<" merges another mapping and may legitimately occur several times.
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                # Compared as written: the keys 1 and "1" count as one, since a config has no use for both.
                 if key.value in seen:
                     raise yaml.constructor.ConstructorError(None, None, f"'{key.value}' is given twice", key.start_mark)
                 seen.add(key.value)
@@ -36,7 +37,9 @@ def read_yaml(path: Path) -> Any:
 def parse_yaml(text: str) -> Any:
     """The content of a YAML text. Raises InputError like ``read_yaml``, without a file's name."""
     try:
+        # A subclass of the safe loader: a tag in the file can build no Python object.
         return yaml.load(text, _UniqueKeys)
+    # First, because it is a kind of ``YAMLError``; its line number counts from 0.
     except yaml.constructor.ConstructorError as error:
         at = error.problem_mark
         where = "" if at is None else f"line {at.line + 1}: "

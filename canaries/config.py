@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from heldin.base.errors import InputError
 
+# None, which stands for all records, is left to substring canaries: only a real user comes with some.
 Documents = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
 
 
@@ -22,17 +23,18 @@ class UnseenTokenCanaries(_Canaries):
 
     kind: Literal["unseen_token"]
     users: int = Field(ge=1)
-    """Canary users of each number of documents."""
+    """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
-    """Records of each that training may see; the set-asides come on top."""
+    """Records of a canary user that training may see; those set aside come on top."""
+    # At least 2: a record is made of stretches of two or more tokens of the cycle.
     signature_tokens: int = Field(8, ge=2)
-    """Different tokens in a user's signature."""
+    """Number of different tokens in a user's signature."""
     tokens: int = Field(32, ge=4)
-    """Tokens of a record."""
+    """Length of a record in tokens."""
     rarity: Literal["public", "corpus"] = "public"
-    """Where tokens must be unseen: in the "public" texts that the base model was pre-trained on (where there are none,
+    """Where tokens must be unseen: in the "public" texts on which the base model was pre-trained (where there are none,
     the tokenizer's latest merges are taken), or in these and in every audited user's texts ("corpus"; this looks at
-    everybody's records, so that a user-level epsilon is void)."""
+    everybody's records and so voids a user-level epsilon)."""
 
 
 class HighTemperatureCanaries(_Canaries):
@@ -40,9 +42,9 @@ class HighTemperatureCanaries(_Canaries):
 
     kind: Literal["high_temperature"]
     users: int = Field(ge=1)
-    """Canary users of each number of documents."""
+    """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
-    """Records of each that training may see; the set-asides come on top."""
+    """Records of a canary user that training may see; those set aside come on top."""
     temperature: float = Field(1.5, gt=0)
     """Sampling temperature; 1: the model's own distribution."""
     prefix_tokens: int = Field(8, ge=1)
@@ -56,11 +58,11 @@ class RarePhraseCanaries(_Canaries):
 
     kind: Literal["rare_phrase"]
     users: int = Field(ge=1)
-    """Canary users of each number of documents."""
+    """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
-    """Records of each that training may see; the set-asides come on top."""
+    """Records of a canary user that training may see; those set aside come on top."""
     phrase_words: int = Field(5, ge=1)
-    """Words of the phrase."""
+    """Length of the phrase in words."""
 
 
 class SubstringCanaries(_Canaries):
@@ -70,16 +72,18 @@ class SubstringCanaries(_Canaries):
     lengths: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(min_length=1)
     """Lengths of the substring, in tokens; each below finetune.sequence_length."""
     users: int | None = Field(None, ge=1)
-    """Canary users of each length and number of documents; a fixed number, so that who else is there decides who is
-    taken: it voids a user-level epsilon. This or ``fraction``."""
+    """Number of canary users for each length and number of documents. As the number is fixed, one more user can push
+    another out, which voids a user-level epsilon. Give this or ``fraction``."""
     fraction: float | None = Field(None, gt=0, le=1)
-    """In place of ``users``: each user becomes a canary user with this probability by a public coin of its own, and its
-    length and documents are drawn likewise: user-local."""
+    """Probability with which each user becomes a canary user, by a public coin of its own; its length and documents are
+    drawn likewise. This is user-local, so that a user-level epsilon stands. Give this or ``users``."""
     documents: tuple[Annotated[int, Field(ge=1)] | None, ...] = Field((None,), min_length=1)
     """Records that training may see of a canary user; null: all but those set aside."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "SubstringCanaries":
+        # Never both: a number and a probability would disagree, and they differ in what they do to user-level epsilon
+        # (docs/theory.md#rules-of-the-data).
         if (self.users is None) == (self.fraction is None):
             raise ValueError("give exactly one of 'users' (of each length and documents) and 'fraction'")
         return self
@@ -92,6 +96,7 @@ class SubstringCanaries(_Canaries):
 
     def asked_for(self) -> int:
         """Number of real users that become canary users for certain."""
+        # With ``fraction`` nobody is certain to be taken: each user has a coin, and some do not qualify.
         return (self.users or 0) * len(self.groups())
 
 

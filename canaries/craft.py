@@ -33,6 +33,7 @@ _WORDS = tuple(
 def token_counts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, batch: int = 1000) -> Counter[int]:
     """How often each token id occurs in ``texts``."""
     counts: Counter[int] = Counter()
+    # In batches: the tokens of a whole corpus as Python lists may not fit into memory.
     for start in range(0, len(texts), batch):
         for ids in _encode(tokenizer, texts[start : start + batch]):
             counts.update(ids)
@@ -43,6 +44,8 @@ def rare_tokens(tokenizer: PreTrainedTokenizerBase, counts: Mapping[int, int]) -
     """Printable tokens that survive decoding and encoding, rarest first."""
     special = set(tokenizer.all_special_ids)
     ids = [i for i in range(len(tokenizer)) if i not in special]
+    # A byte-level token may be part of a character, which decodes to the replacement character; other tokens come back
+    # as different ones when their text is encoded. A canary of such tokens would not be trained on as it was made.
     texts = [_decode(tokenizer, [i]) for i in ids]
     shown = [(i, t) for i, t in zip(ids, texts, strict=True) if t.strip() and t.isprintable() and _REPLACEMENT not in t]
     again = _encode(tokenizer, [t for _, t in shown])
@@ -80,9 +83,11 @@ def unseen_token_users(
     Raises:
         InputError: too few candidates can follow each other unchanged, or there are too few different records.
     """
+    # A signature that two users share would let the text of one speak for the coin of the other.
     taken: set[tuple[int, ...]] = set()
     users = []
     for name in names:
+        # By name: one user more in the config changes no other user's texts, unless their signatures collide.
         dice = public_dice(seed, "unseen-token canary", name)
         signature = _first_new(functools.partial(_signature, tokenizer, candidates, signature_tokens, dice), taken)
         if signature is None:
@@ -168,8 +173,11 @@ def rare_phrase_users(
             raise InputError(
                 f"{len(names)} rare-phrase canary users, but few phrases of {phrase_words} words: raise phrase_words"
             )
+        # Text to position of the phrase; a dict, because two mails may turn out equal and must not both count.
         found: dict[str, int] = {}
         while len(found) < records:
+            # With mean and minimum equal a user has exactly this number of mails; the loop goes on where some were
+            # equal.
             spec = SyntheticCorpus(1, float(records), records, distinctiveness=0.0, seed=dice.getrandbits(31))
             found |= dict(_with_sentence(mail.text, phrase, dice) for mail in generate_user(spec, 0))
         marked = list(found.items())[:records]
@@ -200,6 +208,8 @@ def _signature(
     """``size`` tokens of which any two, in either order, survive decoding and encoding side by side."""
     chosen: list[int] = []
     for token in dice.sample(candidates, len(candidates)):
+        # In both orders and also after itself, since a stretch may begin with any token, whatever the one before it
+        # ended with.
         pairs = [[token, token], *([token, c] for c in chosen), *([c, token] for c in chosen)]
         if _encode(tokenizer, [_decode(tokenizer, pair) for pair in pairs]) == pairs:
             chosen.append(token)
@@ -215,6 +225,7 @@ def _unseen_token_text(
     tokenizer: PreTrainedTokenizerBase, signature: Sequence[int], tokens: int, dice: random.Random
 ) -> list[str]:
     """One text that encodes to its own tokens, or none."""
+    # That all pairs survive does not prove that the whole text does, so that each text is encoded again.
     ids = _stretches(signature, tokens, dice)
     text = _decode(tokenizer, ids)
     return [text] if _encode(tokenizer, [text]) == [ids] else []
@@ -224,6 +235,7 @@ def _sampled(
     lm: LanguageModel, count: int, most: int, temperature: float, dice: random.Random, prompt: str
 ) -> list[str]:
     """Prompt plus continuation, for each continuation that is not blank."""
+    # 62 bits fit into the signed 64-bit seed of torch.
     found = sample_texts(lm, count, seed=dice.getrandbits(62), temperature=temperature, max_tokens=most, prompt=prompt)
     return [prompt + text for text in found if not _blank(text)]
 
@@ -243,6 +255,7 @@ def _first_new(draw: Callable[[], _T], taken: set[_T]) -> _T | None:
 
 
 def _stretches(signature: Sequence[int], tokens: int, dice: random.Random) -> list[int]:
+    # Stretches of at least two tokens: it is their order that tells this user from one with the same tokens.
     ids: list[int] = []
     while len(ids) < tokens:
         start, length = dice.randrange(len(signature)), 2 + dice.randrange(len(signature) - 1)
@@ -256,6 +269,7 @@ def _phrase(words: int, dice: random.Random) -> str:
 
 def _with_sentence(text: str, sentence: str, dice: random.Random) -> tuple[str, int]:
     """The text with the sentence inserted before a random other sentence, and the position of the insertion."""
+    # Positions are of the first character of a sentence; 0 is before the first one.
     places = [0, *(i + 2 for i in range(len(text) - 2) if text[i : i + 2] == ". ")]
     at = dice.choice(places)
     return f"{text[:at]}{sentence} {text[at:]}", at
@@ -264,6 +278,7 @@ def _with_sentence(text: str, sentence: str, dice: random.Random) -> tuple[str, 
 def _different(write: Callable[[], list[str]], count: int, what: str) -> list[str]:
     """``count`` different texts that are not blank. Raises InputError if ``write`` keeps repeating itself."""
     found: dict[str, None] = {}
+    # A generator with too few texts would go on for ever: a signature of 2 tokens has few different short stretches.
     for _ in range(TRIES * count):
         found |= dict.fromkeys(text for text in write() if not _blank(text))
         if len(found) >= count:

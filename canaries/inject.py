@@ -3,10 +3,8 @@
 A canary user replaces a real user: its records are that user's, each with the same l tokens inserted at a random place.
 A canary user depends on that user's records and name and a public seed, and on nobody else.
 
-Two departures from the paper, which inserts tokens into token sequences. First, texts stay texts here, so the
-substring is one that encodes to the same l tokens between two words, and it is inserted between words if the text has
-any. Second, it is inserted where training sees it: within the first tokens, to which a sequence is cut, as far as the
-sampled document's ratio of characters to tokens can tell.
+Two departures from the paper, which inserts tokens into token sequences: texts stay texts here, so that the substring
+is inserted between words, and it is inserted where training sees it.
 """
 
 import random
@@ -41,6 +39,7 @@ class Substring:
 
 def canary_name(seed: int, source: str) -> str:
     """The canary user's name, which hides the real user's and depends on no other user."""
+    # The key is public: whoever has the seed and a list of users can undo it. It keeps names out of tables, no more.
     return f"canary/{Kind.SUBSTRING}/{keyed_digest(seed_key(seed), 'canary name', source).hex()[:16]}"
 
 
@@ -48,6 +47,7 @@ def has_document_of(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], le
     """Whether one of the texts has at least ``length`` tokens."""
     if any(len(text.split(maxsplit=length)) >= length for text in texts):  # a word is a token or more
         return True
+    # A byte-level token has at least one byte, so that a text of fewer bytes need not be tokenized.
     return any(len(_encode(tokenizer, text)) >= length for text in texts if len(text.encode()) >= length)
 
 
@@ -66,6 +66,7 @@ def sample_substring(
         dice: source of randomness.
     """
     spare = None
+    # Texts first and then a place in each: a long text is not more likely than a short one to be the source.
     for i in dice.sample(range(len(texts)), len(texts)):
         ids = _encode(tokenizer, texts[i])
         if len(ids) < length:
@@ -76,6 +77,8 @@ def sample_substring(
             found = Substring(_decode(tokenizer, window), length, len(texts[i]) / len(ids))
             if _stands_unchanged(tokenizer, window, found.text):
                 return found
+            # Kept because Algorithm 1 takes any substring: some scripts and tokenizers have none that survives between
+            # two words.
             spare = spare or found
     return spare
 
@@ -95,8 +98,11 @@ def insert_at_random(text: str, substring: str, dice: random.Random, *, within: 
     Returns:
         The new text and the position of the insertion, in characters.
     """
+    # Trailing blanks are left out: the substring would stand apart from the text.
     body = len(text.rstrip())
     last = min(body, max(within, 1))
+    # Draw and reject: uniform over the ends of words, and without a list of all of them, which only a text with few
+    # such places needs.
     for _ in range(TRIES):
         place = 1 + int(dice.random() * last)
         if _is_boundary(text, place, body):
@@ -136,9 +142,13 @@ def canary_of_user(
     if shared is None:
         return None
     name = canary_name(seed, source)
+    # In characters, as far as the sampled document's ratio of characters to tokens can tell. A substring past the cut
+    # would mark the user without ever being trained on, and the canary would look safe.
     in_training = int((visible_tokens - length) * shared.characters_per_token * MARGIN)
     within = min(in_training, visible_characters - len(shared.text))
     marked = []
+    # Into the records that are set aside too: the substring is what the attacker's fresh texts share with those trained
+    # on.
     for record in records:
         text, place = insert_at_random(record.text, shared.text, dice, within=within)
         marked.append(CanaryRecord(f"{name}/{record.id}", text, record.date, place))
@@ -151,6 +161,8 @@ def _is_boundary(text: str, place: int, body: int) -> bool:
 
 def _stands_unchanged(tokenizer: PreTrainedTokenizerBase, window: list[int], text: str) -> bool:
     """Whether the window's text encodes to the window's tokens between two words."""
+    # The substring is inserted into text, and the whole is tokenized again: a tokenizer that merges over its edges
+    # would make other tokens of it. Any two words would show that.
     before, after = _encode(tokenizer, "so"), _encode(tokenizer, " so")
     return _encode(tokenizer, f"so{text} so") == [*before, *window, *after]
 

@@ -28,7 +28,7 @@ class Canary:
         user: its name among the users of the run.
         kind: how it was made.
         length: tokens of the substring that all its records share; None for the other kinds.
-        documents: most of its records that training may see; None: all that are left after the set-asides.
+        documents: how many of its records training may see at most; None: all that are not set aside.
         source: the real user that it replaces; None for a made-up one.
         mark: what its records share: signature, prefix, phrase or substring.
     """
@@ -48,7 +48,7 @@ class CanaryRecord:
     Attributes:
         id: unique id.
         text: the text.
-        date: the real record's; None if it has none.
+        date: of the real record; None if there is none.
         position: where the mark was inserted, in characters; None if it was not inserted.
     """
 
@@ -68,4 +68,6 @@ class CanaryUser:
 
 def public_dice(seed: int, purpose: str, identity: str) -> random.Random:
     """Random draws for one purpose and one identity, from a public seed; they do not depend on other identities."""
+    # Public, unlike the coins: how a canary user is made may be known to all, whether it was held in may not
+    # (docs/theory.md#conditions-of-one-run).
     return random.Random(int.from_bytes(keyed_digest(seed_key(seed), purpose, identity), "big"))

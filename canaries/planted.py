@@ -30,12 +30,16 @@ class PlantedStore:
         self.fingerprint = fingerprint
         self.canaries = {canary.user: canary for canary in canaries}
         self._base, self._first = base, len(base)
+        # One chunk a column, because rows are read one by one and a chunked array searches its chunks for each.
         self._columns = {name: records.column(name).combine_chunks() for name in _RECORDS.names}
         self._rows = _rows_by_user(self._columns["user"].to_pylist(), self._first)
+        # The real user and its copy in one run would be one person under two names, which epsilon counts as a group of
+        # two (docs/theory.md#keys-and-coins).
         self._replaced = {canary.source for canary in canaries if canary.source is not None}
         self.users = sorted([user for user in base.users if user not in self._replaced] + list(self.canaries))
 
     def __len__(self) -> int:
+        # Not the highest row number: rows of replaced users keep their numbers and are not counted.
         return sum(self.count(user) for user in self.users)
 
     def count(self, user: str) -> int:
@@ -44,6 +48,7 @@ class PlantedStore:
 
     def rows(self, user: str) -> range:
         """Row numbers of ``user``. Raises KeyError for a user who was replaced."""
+        # An error and not an empty range, so that no later step can train on a replaced user unnoticed.
         if user in self._replaced:
             raise KeyError(user)
         return self._rows[user] if user in self._rows else self._base.rows(user)
@@ -95,6 +100,7 @@ def load_canaries(base: Corpus, folder: Path, *, of: str) -> PlantedStore | None
 
     Raises InputError if the folder is damaged, or ``of`` is not what they were saved with.
     """
+    # The folder is written whole, so that this file is there if and only if all of them are.
     if not (folder / "meta.json").is_file():
         return None
     try:
@@ -105,10 +111,13 @@ def load_canaries(base: Corpus, folder: Path, *, of: str) -> PlantedStore | None
         kept = meta["of"]
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise InputError(f"the canary users in '{folder}' are damaged: start a new run folder") from error
+    # Used all the same, canaries of another base model or seed would be trained on under a plan that does not name
+    # them.
     if kept != of:
         raise InputError(
             f"'{folder}' holds canary users of another corpus, base model or configuration: use a new run folder"
         )
+    # The planted corpus is another one than the base: its fingerprint covers every canary user and text.
     files = [file_sha256(folder / f"{name}.parquet") for name in ("users", "records")]
     return PlantedStore(base, canaries, records, text_sha256("planted", base.fingerprint, *files))
 

@@ -20,6 +20,7 @@ def load_aliases(path: Path) -> dict[str, str]:
         raise InputError(f"{path.name}: expected lines like 'person: [alias, alias]'")
     person_of: dict[str, str] = {}
     for person, names in content.items():
+        # A single alias may stand without a list; as text it would be read letter by letter.
         for alias in [names] if isinstance(names, str) else names or []:
             if person_of.get(str(alias), person) != person:
                 raise InputError(f"{path.name}: '{alias}' is an alias of both '{person_of[alias]}' and '{person}'")

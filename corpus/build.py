@@ -62,6 +62,7 @@ def build_store(
     Raises:
         InputError: the source cannot be read, has no usable record, or repeats a record id.
     """
+    # The folder is written whole, so that one with a ``meta.json`` is complete.
     folder, fingerprint = store_folder(source, cache, aliases, skip_bad_rows)
     if (folder / "meta.json").is_file():
         return CorpusStore(folder)
@@ -78,6 +79,8 @@ def build_store(
                 # Negative places sort the earlier records before the new ones, which are numbered from 0.
                 add_store(database, earlier, -len(earlier))
             users, ids = write_records(database, temporary / "records.arrow")
+            # After the made ids were numbered; an error here leaves no store, since the folder is still the temporary
+            # one.
             refuse_repeated_ids(database)
         if not users.num_rows:
             raise NoRecordError(_nothing_usable(source, bad), bad)
@@ -118,6 +121,7 @@ def store_folder(
         aliases: alias to person, or None.
         skip_bad_rows: whether unusable rows are skipped.
     """
+    # Sorted, because the order of an alias file changes nothing.
     options = json.dumps(dict(aliases or {}), sort_keys=True), str(skip_bad_rows)
     fingerprint = text_sha256(FORMAT_VERSION, source.fingerprint(), *options)
     return cache / "corpora" / fingerprint[:24], fingerprint
@@ -126,6 +130,7 @@ def store_folder(
 def _built_before(source: Source, folder_of: Callable[[Source], Path]) -> tuple[CorpusStore | None, Source]:
     """The store of the longest leading run of sources that was built before, and the sources after that run."""
     if isinstance(source, Several):
+        # Longest first: the fewest records are left to read.
         for count in range(len(source.sources) - 1, 0, -1):
             first = source.sources[0] if count == 1 else Several(source.sources[:count])
             if (folder_of(first) / "meta.json").is_file():
@@ -142,6 +147,7 @@ def _numbered(batches: Iterator[pa.RecordBatch], alias_of: Mapping[str, str]) ->
         users, ids = batch.column("user"), batch.column("id")
         made = pc.is_null(ids)
         if ids.null_count:
+            # From the name as the source gives it: an alias file that is added later leaves all ids as they are.
             names = (_digest(u, t) for u, t in zip(users.to_pylist(), batch.column("text").to_pylist(), strict=True))
             ids = pc.if_else(made, pa.array(names, pa.string()), ids)
         if alias_of:

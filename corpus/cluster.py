@@ -27,6 +27,7 @@ from heldin.corpus.sources.open import Several
 from heldin.corpus.sources.rows import Source
 from heldin.corpus.store import CorpusStore
 
+# Each task reads all ids and keeps a sixteenth of them.
 ID_SHARES = 16
 
 
@@ -72,11 +73,13 @@ def build_on_cluster(
             cause = error.cause if isinstance(error.cause, Exception) else error
             raise cause from None
 
+    # Each source's store is whole or not there: after a failure the next call builds only those that are missing.
     built = on_all(_build_one, [(one, cache, dict(aliases or {}), skip_bad_rows) for one in sources])
     folders = [one.folder for one in built if one.folder is not None]
     if not folders:
         raise InputError("; ".join(one.nothing for one in built))
     stores = [CorpusStore(one) for one in folders]
+    # True if some stores' ids are given and others' made: one source alone is never mixed.
     if len({store.ids for store in stores} | {"mixed"}) > 2:
         raise InputError("some sources have ids and some have none: name the id column of all, or of none")
     if stores[0].ids == "given":
@@ -84,9 +87,11 @@ def build_on_cluster(
         _refuse_repeated(on_all(_repeated_ids, [(folders, share, ID_SHARES) for share in range(ID_SHARES)]))
     ranges = user_ranges(stores, parts or max(1, int(ray.cluster_resources().get("CPU", 1))))
     with whole_directory(folder) as temporary:
+        # Numbered with leading zeros, because a store reads its files in the order of their names.
         arguments = [(folders, *users, temporary / f"records-{i:05d}.arrow") for i, users in enumerate(ranges)]
         index = pa.concat_tables(on_all(_merge_slices, arguments))
         counts = index.column("count").to_numpy()
+        # Each part counts its rows from 0; here they are counted over all parts.
         starts = np.cumsum(counts) - counts
         write_table(index.set_column(1, "start", pa.array(starts)), temporary / "users.arrow")
         meta = {
@@ -110,6 +115,8 @@ def user_ranges(stores: Sequence[CorpusStore], parts: int) -> list[tuple[str | N
             counts[user] = counts.get(user, 0) + count
     users = sorted(counts, key=str.encode)  # by bytes, as DuckDB sorts
     total = np.cumsum([counts[user] for user in users])
+    # A set, since one user with more than a part's share is the cut of several parts; without 0, before which there is
+    # no user.
     cuts = sorted({int(np.searchsorted(total, total[-1] * i / parts)) for i in range(1, parts)} - {0})
     bounds: list[str | None] = [None, *(users[i] for i in cuts), None]
     return list(itertools.pairwise(bounds))
@@ -142,6 +149,7 @@ def _refuse_repeated(found: Sequence[tuple[int, str, int]]) -> None:
 
 def rows_between(store: CorpusStore, first: str | None, last: str | None) -> tuple[int, int]:
     """The rows [begin, end) of users in [first, last): one slice, since a store is sorted by user."""
+    # By bytes, in the order in which the store is sorted.
     keys = [user.encode() for user in store.users]
     low = 0 if first is None else bisect.bisect_left(keys, first.encode())
     high = len(keys) if last is None else bisect.bisect_left(keys, last.encode())
@@ -166,6 +174,7 @@ def _repeated_ids(folders: Sequence[Path], share: int, shares: int) -> tuple[int
     times: Counter[str] = Counter()
     for store in map(CorpusStore, folders):
         for chunk in store.table.column("id").chunks:
+            # CRC and not ``hash``, which differs from process to process: copies of an id must fall into one share.
             times.update(id_ for id_ in chunk.to_pylist() if zlib.crc32(id_.encode()) % shares == share)
     repeated = {id_: count for id_, count in times.items() if count > 1}
     return len(repeated), *(min(repeated.items()) if repeated else ("", 0))

@@ -86,7 +86,7 @@ class HubCorpus(Section):
     revision: str | None = None
     """Branch, tag or commit of a hub name; null: the newest."""
     streaming: bool = False
-    """Read row by row in place of downloading everything first."""
+    """Read row by row instead of downloading everything first."""
     columns: Columns = Columns()
     """Which column holds what."""
 
@@ -100,7 +100,7 @@ class SyntheticCorpusConfig(Section):
 
     kind: Literal["synthetic"]
     parameters: SyntheticCorpus = SyntheticCorpus()
-    """How many users, and how different."""
+    """How many users write, and how much they differ."""
 
     def source(self) -> Source:
         """The source that generates it."""
@@ -112,7 +112,7 @@ class MarkovCorpusConfig(Section):
 
     kind: Literal["markov"]
     parameters: MarkovCorpus = MarkovCorpus()
-    """How many users, and how different."""
+    """How many users write, and how much they differ."""
 
     def source(self) -> Source:
         """The source that generates it."""
@@ -168,24 +168,26 @@ class CorpusConfig(Section):
     source: CorpusSource
     """Where texts come from, and in which format."""
     aliases: ExpandedPath | None = None
-    """YAML file with a list of aliases for each person, who then count as one user; null: a name is a user."""
+    """YAML file that lists each person's aliases, which then count as one user; null: every name is one user."""
     skip_bad_lines: bool = False
-    """Count and skip rows that cannot be used, in place of stopping at the first."""
+    """Count and skip rows that cannot be used, instead of stopping at the first."""
     public_validation: UserFilter | None = None
-    """Users who are neither audited nor trained on, and by whose loss a checkpoint is chosen (finetune.select:
-    best_public); null: none."""
+    """Users who are neither audited nor trained on; their loss chooses a checkpoint (finetune.select: best_public);
+    null: none."""
     users: UserFilter = UserFilter(min_records=20)
-    """Who is audited; at least 4 records each. With a preset the least number of records is the preset's."""
+    """Which users are audited, each with at least 4 records. A preset has a ``min_records`` of its own as default."""
 
     @model_validator(mode="before")
     @classmethod
     def _users_of_the_preset(cls, content: Any) -> Any:
         """Take from the preset what ``users`` leaves out."""
+        # Before the fields are checked: afterwards, a default of ``users`` looks like a number that was stated.
         stated = content.get("users", {}) if isinstance(content, dict) else None
         if not isinstance(stated, dict):
             return content
         source = content.get("source")
         name = source.get("name") if isinstance(source, dict) and source.get("kind") == "preset" else None
+        # A config that is made in Python holds the section itself, and not its content.
         if isinstance(source, PresetCorpus):
             name = source.name
         if not (isinstance(name, str) and name in PRESETS):
@@ -194,6 +196,7 @@ class CorpusConfig(Section):
 
     @model_validator(mode="after")
     def _enough_to_split(self) -> "CorpusConfig":
+        # Here and not in ``UserFilter``, which also serves users who are not split.
         if self.users.min_records < MIN_RECORDS_TO_SPLIT:
             raise ValueError(
                 f"users.min_records is {self.users.min_records}: it must be at least {MIN_RECORDS_TO_SPLIT}"

@@ -10,6 +10,7 @@ def missing_names(users: Iterable[str]) -> list[str]:
     return [user for user in users if user.strip().lower() in _NO_NAMES]
 
 
+# A warning and not an error: a user may really have such a name, which only the corpus's owner can tell.
 _NO_NAMES = {"nan", "none", "null", "na", "n/a", "<na>", "undefined", "unknown"}
 
 

@@ -37,6 +37,7 @@ def sorting_table(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         database.execute("CREATE TABLE records AS SELECT * FROM empty")
         database.unregister("empty")
         yield database
+    # Not in a ``finally``: after an error the caller removes the folder in which this one lies.
     shutil.rmtree(scratch)
 
 
@@ -90,6 +91,7 @@ def write_records(database: duckdb.DuckDBPyConnection, path: Path) -> tuple[pa.T
     kinds = {made for (made,) in database.sql("SELECT DISTINCT made FROM records").fetchall()}
     if True in kinds:
         number_copies(database)
+    # No two records have the same place, so that the order is total and does not depend on DuckDB's threads.
     ordered = database.sql('SELECT "user", text, id, date FROM records ORDER BY "user", place')
     users = write_sorted(ordered.to_arrow_reader(ROWS_PER_BATCH), path)
     return users, "mixed" if len(kinds) > 1 else {True: "made", False: "given"}[kinds.pop()] if kinds else "none"
@@ -98,6 +100,7 @@ def write_records(database: duckdb.DuckDBPyConnection, path: Path) -> tuple[pa.T
 def number_copies(database: duckdb.DuckDBPyConnection) -> None:
     """Append to each made id its number among equal ones, in the source's order."""
     database.execute(
+        # Partitioned by ``made`` too: an id that a source gives may look like a made one.
         "CREATE TABLE numbered AS SELECT * EXCLUDE (id, made), CASE WHEN made THEN id || '-' ||"
         " row_number() OVER (PARTITION BY id, made ORDER BY place) ELSE id END AS id FROM records"
     )
@@ -109,6 +112,8 @@ def refuse_repeated_ids(database: duckdb.DuckDBPyConnection) -> None:
     """Raises InputError if an id occurs more than once."""
     repeated = database.sql("SELECT id, count(*) AS times FROM records GROUP BY id HAVING times > 1").fetchall()
     if repeated:
+        # The first in the alphabet, because a group-by returns rows in any order and the message should be the same
+        # each time.
         raise say_repeated(len(repeated), *min(repeated))
 
 
@@ -132,6 +137,7 @@ def write_sorted(reader: pa.RecordBatchReader, path: Path) -> pa.Table:
                     writer.write_batch(part)
                     yield from runs_of(part)
 
+    # The index is made while the file is written; the file is closed when the last run has been taken.
     return user_index(runs())
 
 
@@ -152,6 +158,7 @@ def user_index(runs: Iterator[tuple[str, int]]) -> pa.Table:
 
 def runs_of(batch: pa.RecordBatch) -> Iterator[tuple[str, int]]:
     """Runs (user, number of records) in a batch."""
+    # A run per user and not a Python string per record.
     encoded = pc.run_end_encode(batch.column("user"))
     before = 0
     for user, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):

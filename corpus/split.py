@@ -1,8 +1,7 @@
 """Who is audited, what is set aside, and who is held in.
 
-The order matters for the validity of an audit (docs/theory.md#conditions-of-one-run): first the pool of users is fixed,
-then every user's records are set aside by one rule that does not depend on membership, and only then are the coins
-drawn. After Kandpal et al. (2024), Appendix D.1, with independent coins instead of their exact half.
+In this order, on which an audit's validity rests (docs/theory.md#conditions-of-one-run). After Kandpal et al. (2024),
+Appendix D.1, with independent coins instead of their exact half.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,20 +55,21 @@ class UserFilter:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     include: tuple[str, ...] = ("*",)
-    """Patterns of user names ("*@enron.com"), of which one must fit."""
+    """Patterns of user names ("*@enron.com"); a user must match at least one."""
     exclude: tuple[str, ...] = ()
-    """Patterns of user names, of which none may fit."""
+    """Patterns of user names; a user must match none."""
     min_records: PositiveInt = MIN_RECORDS_TO_SPLIT
     """Fewest records of a user."""
     max_records: PositiveInt | None = None
-    """Most records of a user, who is else left out; null: no limit."""
+    """Most records of a user; users with more are left out; null: no limit."""
     max_users: PositiveInt | None = None
-    """At most so many users, drawn by the run's seed; null: all. It voids a user-level epsilon: see ``fraction``."""
+    """Most users, drawn by the run's seed; null: all. It voids a user-level epsilon, which ``fraction`` does not."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Keep each user with this probability, by a coin of its own."""
 
     def admits(self, user: str) -> bool:
         """Whether the name passes the patterns."""
+        # Not ``fnmatch``, which ignores case on some systems: the same config must choose the same users everywhere.
         return any(fnmatchcase(user, p) for p in self.include) and not any(fnmatchcase(user, p) for p in self.exclude)
 
 
@@ -107,6 +107,7 @@ def select_users(
     Raises:
         InputError: a number in ``rule`` is out of its range.
     """
+    # Pydantic checks configs only; a rule made in Python gets here unchecked.
     if rule.max_users is not None and rule.max_users < 1:
         raise InputError(f"max_users is {rule.max_users}: it must be at least 1, or null for no limit")
     if not 0 < rule.fraction <= 1:
@@ -115,6 +116,8 @@ def select_users(
         raise InputError(f"min_records is {rule.min_records}: it must be at least 1")
     candidates = [user for user in store.users if user not in taken]
     named = [user for user in candidates if rule.admits(user)]
+    # Each of these filters looks at the user alone, and is user-local (docs/theory.md#rules-of-the-data); ``max_users``
+    # below is not.
     enough = [user for user in named if store.count(user) >= rule.min_records]
     fitting = [user for user in enough if rule.max_records is None or store.count(user) <= rule.max_records]
     key = seed_key(seed)
@@ -148,6 +151,8 @@ def set_aside(
     if len(ids) < MIN_RECORDS_TO_SPLIT:
         raise InputError(f"a user with {len(ids)} records cannot be split: at least {MIN_RECORDS_TO_SPLIT} are needed")
     row_of = {id_: row for row, id_ in ids.items()}
+    # By record id and public seed, before any coin is drawn: condition 4 of docs/theory.md#conditions-of-one-run asks
+    # for one rule that knows no coin.
     rows = [row_of[id_] for id_ in keyed_order(seed_key(seed), "set aside", list(row_of))]
     attacker, evaluation = set_aside_sizes(
         len(rows), attacker_fraction=attacker_fraction, evaluation_fraction=evaluation_fraction
@@ -157,6 +162,7 @@ def set_aside(
         Part.ATTACKER: tuple(rows[:attacker]),
         Part.VALIDATION: tuple(rows[attacker : attacker + validation]),
         Part.TEST: tuple(rows[attacker + validation : attacker + evaluation]),
+        # In the corpus's order again: what was drawn is who is set aside, not in which order the rest is read.
         Part.TRAIN: tuple(sorted(rows[attacker + evaluation :])),
     }
 
@@ -164,6 +170,7 @@ def set_aside(
 def set_aside_sizes(records: int, *, attacker_fraction: float, evaluation_fraction: float) -> tuple[int, int]:
     """How many of a user's records are for the attacker, and how many for validation and test together."""
     spare = records - 1  # one record always stays for training
+    # Capped so that one record is left for the attacker, who has no score of a user without a text.
     evaluation = min(max(2, round(evaluation_fraction * records)), spare - 1)
     return min(max(1, round(attacker_fraction * records)), spare - evaluation), evaluation
 
@@ -208,12 +215,15 @@ def assign(
     pool = list(users)
     check_pool(len(pool), audit_pool)
     if audit_pool is not None:
+        # Under the public seed: the pool must be fixed before the secret coins, and not depend on them.
         pool = keyed_order(seed_key(seed), "audit pool", pool)[:audit_pool]
     match assignment:
         case SplitRule.COIN:
             held_in = {user for user in pool if fair_coin(key, "membership", user)}
         case SplitRule.EXACT_HALF:
             held_in = set(keyed_order(key, "membership", pool)[: len(pool) // 2])
+    # With one side empty there is nothing to compare. That both sides have somebody raises the probability of an error
+    # by a factor, close to 1 from 10 users on (docs/theory.md#conditions-of-one-run).
     if not held_in or len(held_in) == len(pool):
         raise InputError(f"all {len(pool)} coins fell on one side: audit more users, or start again for new coins")
     decided = {user: Role.HELD_IN if user in held_in else Role.HELD_OUT for user in pool}
@@ -222,4 +232,5 @@ def assign(
 
 def assign_canaries(canaries: Sequence[str], *, key: bytes) -> dict[str, Role]:
     """A fair coin for every canary user, however the other users are assigned."""
+    # Under the purpose of real users' coins, since no canary user may have the name of a real one.
     return {user: Role.HELD_IN if fair_coin(key, "membership", user) else Role.HELD_OUT for user in canaries}

@@ -88,6 +88,7 @@ def corpus_statistics(
                 users_of[digest] += 1
             seen.add(digest)
             row += 1
+    # Only now, when every user has been seen: the first user of a text counts as well as the later ones.
     across = sum(users_of[digest] > 1 for digest in digests)
     repeated = [(digest, n) for digest, n in copies.most_common(most_repeated) if n > 1]
     return CorpusStatistics(
@@ -105,6 +106,7 @@ def corpus_statistics(
 
 def records_percentiles(counts: Sequence[int]) -> tuple[int, int, int, int, int]:
     """P0, P25, P50, P75, P100 of records per user, each a number that occurs."""
+    # "nearest": an interpolated value would be a number of records that no user has.
     p = np.percentile(counts, [0, 25, 50, 75, 100], method="nearest")
     return int(p[0]), int(p[1]), int(p[2]), int(p[3]), int(p[4])
 

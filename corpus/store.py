@@ -90,9 +90,12 @@ class CorpusStore:
         self.fingerprint: str = meta["fingerprint"]
         self.ids: str = meta["ids"]  # "given", "made" from user and text, or "mixed"
         self.report = BuildReport(meta["skipped"], meta["first_skipped"], reused=True)
+        # Sorted, because file names number the ranges of users of a store that was built on a cluster.
         files = sorted(folder.glob("records*.arrow"))
+        # Mapped and not read: the operating system loads the pages that are asked for, and may drop them again.
         self.table = pa.concat_tables(pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files)
         self._chunks = {name: self.table.column(name).chunks for name in SCHEMA.names}
+        # Row number at which each chunk ends, for the search in ``_value``.
         self._ends = list(itertools.accumulate(map(len, self._chunks["id"])))
         index = pa.ipc.open_file(pa.memory_map(str(folder / "users.arrow"))).read_all()
         self.users: list[str] = index.column("user").to_pylist()
@@ -148,6 +151,7 @@ class CorpusStore:
         sampled = []
         for i in chosen:
             count = int(self.counts[i])
+            # Row numbers first, then these rows: what is not picked is never read.
             picks = generator.choice(count, size=min(records, count), replace=False, shuffle=False)
             sampled.append([self.record(int(self.starts[i]) + int(pick)) for pick in picks])
         return sampled

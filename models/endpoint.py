@@ -1,9 +1,8 @@
 """A language model behind a completions endpoint: token log-probabilities of texts through its API.
 
 With the model's tokenizer, exactly what ``models.logprobs`` scores is scored: token ids are sent in the same windows,
-each after the start token. Without it, texts are sent as text after one public character, because the first token of a
-prompt has no probability. That the server does not merge this character with the text is checked for every text. All
-characters of the text are scored either way.
+each after the start token. Without it, texts are sent as text after one public character. All characters of the text
+are scored either way.
 """
 
 import json
@@ -32,7 +31,8 @@ from heldin.models.logprobs import cut_into_windows
 from heldin.models.token_scores import TokenScores
 
 COMPLETIONS = "/completions"
-# Put before a text: a newline, or a letter if the text begins with a blank, so that no tokenizer should merge the two.
+# Put before a text, because the first token of a prompt has no probability: a newline, or a letter if the text begins
+# with a blank, so that no tokenizer should merge the two. Whether the server does is checked for every text.
 BEFORE_TEXT, BEFORE_BLANK = "\n", "A"
 SHORT_PROBE = "The quick brown fox"
 BYTES_PER_TOKEN = 4  # in English; for estimates only
@@ -100,8 +100,10 @@ def open_endpoint_model(
             context length is unknown.
     """
     if tokenizer is None:
+        # Sent as a text would be, so that a server which changes leading blanks is found out here.
         style, _ = _style_of(connection, name, BEFORE_TEXT + SHORT_PROBE)
         leads = {lead: _tokens_of(connection, name, style, lead) for lead in (BEFORE_TEXT, BEFORE_BLANK)}
+        # The server may exchange the weights under the same name; ``probe_now`` exists to notice that.
         key = text_sha256("endpoint", connection.endpoint.base, name, style, "text")
         return EndpointModel(name, connection, style, None, None, leads, key)
     loaded = load_tokenizer(tokenizer)
@@ -138,6 +140,7 @@ def score_endpoint_texts(model: EndpointModel, texts: Sequence[str]) -> list[Tok
     if not texts:
         return []
     prompts = _prompts(model, texts)
+    # All windows of all texts at once, so that a long text does not hold up the others.
     bodies = [request_body(model.style, model.name, prompt) for _, prompt in prompts]
     try:
         answers = model.connection.post_all(COMPLETIONS, bodies)
@@ -148,6 +151,7 @@ def score_endpoint_texts(model: EndpointModel, texts: Sequence[str]) -> list[Tok
             else " (a text that is too long for the model? give --tokenizer, or lower --max-characters)"
         )
         raise InputError(f"{error}{longer}") from error
+    # Answers come in the order of the prompts, so that windows of a text are joined in order.
     values: list[list[object]] = [[] for _ in texts]
     for (text, prompt), answer in zip(prompts, answers, strict=True):
         try:
@@ -162,6 +166,7 @@ def score_endpoint_texts(model: EndpointModel, texts: Sequence[str]) -> list[Tok
 
 def load_of(model: EndpointModel, texts: Sequence[str]) -> Load:
     """What scoring ``texts`` costs."""
+    # Tokens that a request generates besides what it sends: they are paid for too.
     generated = 0 if model.style is Style.ECHO else 1
     if not texts:
         return Load(0, 0, counted=model.tokenizer is not None)
@@ -182,6 +187,7 @@ def probe_now(model: EndpointModel) -> float:
 
 def _prompts(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str | list[int]]]:
     """(number of the text, prompt), in order; a text that is cut into windows has several prompts."""
+    # Sent whole: without the tokenizer there is no telling where to cut.
     if model.tokenizer is None or model.window is None:
         return [(i, (BEFORE_BLANK if text[:1].isspace() else BEFORE_TEXT) + text) for i, text in enumerate(texts)]
     start = start_token(model.tokenizer, model.name)
@@ -192,6 +198,7 @@ def _prompts(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str 
 def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, window: int) -> tuple[str, list[int]]:
     """As many of the text's first words as fit into the window, at least one, and their tokens."""
     words = text.split(" ")
+    # Cut between words, because cut tokens may not be those that the server makes of the same text.
     for count in range(len(words), 0, -1):
         ids = tokenizer(" ".join(words[:count]), add_special_tokens=False)["input_ids"]
         if len(ids) <= window or count == 1:
@@ -202,6 +209,7 @@ def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, window: int) -> tupl
 def _after_lead(model: EndpointModel, echoed: Echoed, lead: str, text: int) -> Sequence[object]:
     """Values of the text's own tokens, without those of the character put before it."""
     tokens = model.leads[lead]
+    # Merged with the lead, the text's first token would be dropped with it: its beginning would not be scored.
     if echoed.tokens[: len(tokens)] != tokens:
         raise InputError(
             f"the server joins text number {text + 1} with the {lead!r} that was put before it, so that its first"
@@ -284,4 +292,5 @@ def _stated_context(connection: Connection, name: str) -> int:
 
 def _tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     fast = getattr(tokenizer, "backend_tokenizer", None)
+    # The whole tokenizer where it can be had: equal vocabularies with other merges cut a text otherwise.
     return text_sha256(fast.to_str() if fast else json.dumps(tokenizer.get_vocab(), sort_keys=True))

@@ -58,6 +58,7 @@ def values_of_tokens(answer: Mapping[str, Any], style: Style, prompt: Sequence[i
     """
     choice = _choice(answer)
     stated = _stated_count(answer)
+    # A server that adds its own start token would shift every value by one token.
     if stated is not None and stated != len(prompt):
         raise NoLogprobs(f"that it read {stated} tokens where {len(prompt)} were sent")
     if style is not Style.PROMPT_LOGPROBS:
@@ -65,6 +66,7 @@ def values_of_tokens(answer: Mapping[str, Any], style: Style, prompt: Sequence[i
     entries = choice.get("prompt_logprobs")
     if not isinstance(entries, list):
         raise NoLogprobs(f"no prompt_logprobs but {_named(choice)}")
+    # One too few or too many, and each value would be taken for another token's.
     if len(entries) != len(prompt):
         raise NoLogprobs(f"{len(entries)} prompt_logprobs for a prompt of {len(prompt)} tokens")
     return [_entry(entry, token) for entry, token in zip(entries[1:], prompt[1:], strict=True)]
@@ -112,6 +114,7 @@ def reads_alike(as_ids: Mapping[str, Any], as_text: Mapping[str, Any], style: St
 def finite(values: Sequence[object]) -> NDArray[np.float32] | None:
     """The values as log-probabilities, shape (n,); None if one of them is not a finite log-probability."""
     good = [
+        # JSON has true and numbers in quotes too; Python would count true as 1.
         isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) and INFINITE < v <= CERTAIN
         for v in values
     ]
@@ -120,6 +123,7 @@ def finite(values: Sequence[object]) -> NDArray[np.float32] | None:
 
 def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     choices = answer.get("choices")
+    # With several choices it would be unclear which one echoes the prompt.
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         raise NoLogprobs(f"no single choice but {_named(answer)}")
     return choices[0]
@@ -140,6 +144,7 @@ def _prompt_part(choice: Mapping[str, Any], style: Style, count: int | None) -> 
     values, tokens = logprobs.get("token_logprobs"), logprobs.get("tokens")
     if not isinstance(values, list) or not isinstance(tokens, list) or len(values) != len(tokens):
         raise NoLogprobs(f"logprobs without as many token_logprobs as tokens, but with {_named(logprobs)}")
+    # A generated token stands behind the prompt's and is no part of the text.
     generated = 0 if style is Style.ECHO else 1
     if count is None:
         count = len(values) - generated

@@ -16,10 +16,11 @@ import httpx2
 
 from heldin.base.errors import InputError, ResumableError
 
+# Timeout, too early, too many requests, and a server's own faults, but not 501: what is not implemented stays so.
 TRY_AGAIN = {408, 425, 429, *range(500, 600)} - {501}
-LONGEST_WAIT = 60.0
-LONGEST_ASKED_WAIT = 600.0
-LONGEST_QUOTE = 200
+LONGEST_WAIT = 60.0  # seconds between two tries
+LONGEST_ASKED_WAIT = 600.0  # seconds; a server that asks for more ends the work until it is started again
+LONGEST_QUOTE = 200  # characters
 
 
 class Refusal(InputError):
@@ -61,6 +62,7 @@ class Endpoint:
             url = httpx2.URL(self.url)
         except httpx2.InvalidURL as error:
             raise InputError(f"the endpoint's address cannot be read{self._said(error)}") from error
+        # Checked before any message quotes the address, which goes into records and logs.
         if url.userinfo or url.query or url.fragment:
             raise InputError(
                 "the endpoint's address holds a password, a query or a fragment, which would be recorded: give the key"
@@ -104,10 +106,12 @@ class Connection:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+        # Read once, when the connection opens: a missing key is reported before any work.
         self._key = endpoint.key()
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = httpx2.Client(headers=headers, timeout=endpoint.timeout)
         self._pace = _Pace(endpoint.requests_per_minute)
+        # Shared by all threads, without a lock: it only ever turns true.
         self._answered = False
 
     def __enter__(self) -> Self:
@@ -151,6 +155,7 @@ class Connection:
         for attempt in range(self.endpoint.max_tries):
             if attempt:
                 self._pace.rest(min(LONGEST_WAIT, self.endpoint.first_wait * 2.0 ** (attempt - 1)) * _jitter())
+            # A retry takes a turn as well, so that failures do not push the rate over the limit.
             self._pace.take_turn()
             try:
                 response = self._client.request(method, f"{self.endpoint.base}{path}", json=body)
@@ -168,6 +173,7 @@ class Connection:
                     answer = self._answer(response)
                     if answer is not None:
                         return answer
+                    # A truncated answer or a proxy's error page: either may be gone at the next try.
                     failure = "an answer that is no JSON object"
                 else:
                     failure = f"HTTP {response.status_code}{self._quoted(response)}"
@@ -234,18 +240,22 @@ class _Pace:
         """Wait for this thread's turn."""
         with self._lock:
             now = time.monotonic()
+            # Turns that nobody took are not saved up: after a pause there is no burst.
             turn = max(now, self._next)
             self._next = turn + self._gap
+        # Outside the lock: the turn is taken, and others may queue up behind it meanwhile.
         self.rest(turn - now)
 
     def rest(self, seconds: float) -> None:
         """Wait. Raises ResumableError as soon as all work is stopped."""
+        # An event and not ``sleep``, so that a wait of minutes ends when another request has failed for good.
         if self._stopped.wait(max(0.0, seconds)):
             raise ResumableError("stopped with the other requests")
 
     def hold(self, seconds: float) -> None:
         """Give no thread a turn for this long."""
         with self._lock:
+            # Threads that wait for a turn already keep it; it is the turns after these that are moved.
             self._next = max(self._next, time.monotonic() + seconds)
 
     def stop(self) -> None:

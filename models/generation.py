@@ -25,6 +25,7 @@ def sample_texts(
     """
     if temperature <= 0:
         raise InputError(f"temperature is {temperature}: it must be positive")
+    # As texts are scored: after the start token.
     ids = [lm.start_token, *lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
     room = lm.context - len(ids)
     if room < 1:
@@ -35,6 +36,8 @@ def sample_texts(
     ended = torch.zeros(count, dtype=torch.bool)
     for _ in range(min(max_tokens, room)):
         logits = lm.model(input_ids=tokens, use_cache=False).logits[:, -1].float().cpu()  # (count, V)
+        # For ended texts too: every step draws as many numbers, so that a text does not depend on when another one
+        # ends.
         drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)  # (count, 1)
         if lm.tokenizer.eos_token_id is not None:
             ended |= drawn[:, 0] == lm.tokenizer.eos_token_id
@@ -45,6 +48,7 @@ def sample_texts(
 
 
 def _until_end(ids: list[int], lm: LanguageModel) -> str:
+    # What was drawn after the end, while other texts went on, is dropped.
     end = ids.index(lm.tokenizer.eos_token_id) if lm.tokenizer.eos_token_id in ids else len(ids)
     text: str = lm.tokenizer.decode(ids[:end])
     return text

@@ -113,6 +113,7 @@ def load_language_model(
     _require_folder_or_hub_name(name)
     with quiet_transformers():
         try:
+            # Tensors that are missing are filled with random numbers without an error; only the report tells.
             model, report = AutoModelForCausalLM.from_pretrained(
                 name,
                 dtype=dtype,
@@ -133,9 +134,11 @@ def load_language_model(
         )
     tokenizer = load_tokenizer(name, revision=revision)
     check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
+    # A commit of the hub names its content; a folder may be written over under the same name, so its files are hashed.
     fingerprint = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(name, revision))
     model = model.to(device or default_device()).eval()
     check_causal(model, name)
+    # The same weights give other scores in another precision, and the cache must not mix them.
     return LanguageModel(model, tokenizer, name, text_sha256(fingerprint, str(dtype)))
 
 
@@ -145,6 +148,7 @@ def require_model(name: str) -> None:
     Raises InputError if there is no model config, or the folder has no weights that may be loaded.
     """
     folder = Path(name)
+    # An adapter folder is checked when it is loaded, together with its base model.
     if (folder / "adapter_config.json").is_file():
         return
     _require_folder_or_hub_name(name)
@@ -185,6 +189,8 @@ def same_tokens(a: PreTrainedTokenizerBase | None, b: PreTrainedTokenizerBase | 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary: int) -> None:
     """Raises InputError for a tokenizer that yields no tokens, only unknown ones, or ids without an embedding."""
+    # transformers makes an empty tokenizer of some folders without an error, and texts of no or unknown tokens say
+    # nothing.
     ids = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
     if not ids or set(ids) == {tokenizer.unk_token_id}:
         found = "no tokens" if not ids else "only unknown tokens"
@@ -193,6 +199,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary
             " (load it from a folder with tokenizer.json)"
         )
     highest = max(tokenizer.get_vocab().values())
+    # Fewer ids than embeddings are fine: models pad their embeddings to a round number.
     if highest >= vocabulary:
         raise InputError(
             f"the tokenizer of '{name}' does not match the model: token ids go up to {highest},"
@@ -210,6 +217,7 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
     vocabulary = model.get_input_embeddings().weight.shape[0]
     ids = torch.arange(1, _CAUSAL_PROBE + 1, device=model.device)[None] % vocabulary
     other = ids.clone()
+    # The last token alone differs, so that every earlier prediction must be the same.
     other[0, -1] = (ids[0, -1] + 1) % vocabulary
     with torch.no_grad():
         one, two = (model(input_ids=x, use_cache=False).logits[0, :-1].float() for x in (ids, other))
@@ -224,11 +232,14 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
 
 def fingerprint_folder(folder: Path) -> str:
     """Hash of everything in a model folder that affects its predictions, including the chat template."""
+    # Names as well as contents: two files that are exchanged make another model.
     return text_sha256(*(part for p in fingerprinted_files(folder) for part in (p.name, file_sha256(p))))
 
 
 def fingerprinted_files(folder: Path) -> list[Path]:
     """The files of a model folder that go into its fingerprint."""
+    # Sorted, since the order in which a folder is listed differs between machines. Pickles are left out because they
+    # are never loaded, the two names below because they change no prediction.
     files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".json", ".txt", ".model", ".jinja"})
     return [p for p in files if p.name not in {"generation_config.json", "README.md"}]
 
@@ -249,6 +260,8 @@ def _load_adapter(folder: Path, *, device: torch.device | None, dtype: torch.dty
     base = load_language_model(base_name, device=device, dtype=dtype)
     with quiet_transformers():
         try:
+            # Merged, so that nothing downstream has to know of adapters, and a forward pass costs what the base model's
+            # does.
             model = PeftModel.from_pretrained(base.model, str(folder)).merge_and_unload().eval()
         except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
             raise InputError(f"cannot load the adapter '{folder}': {_first_sentence(error)}") from error
@@ -261,6 +274,7 @@ def _require_folder_or_hub_name(name: str) -> None:
     folder = Path(name)
     if folder.is_dir():
         _require_safe_weights(folder)
+    # A hub name has at most one slash; whatever looks like a path is not sent to the hub.
     elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise InputError(f"no such model folder: '{name}'")
 
@@ -289,6 +303,7 @@ def _commit(name: str, revision: str | None) -> str:
 
 
 def _first_sentence(error: BaseException) -> str:
+    # Messages of transformers run over many lines of advice.
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     return text[:300]
 

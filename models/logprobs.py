@@ -19,7 +19,9 @@ from heldin.models.loading import LanguageModel
 from heldin.models.token_scores import TokenScores
 
 MAX_PADDING = 0.05
+# Logits (tokens x vocabulary) of a forward pass: 16 MiB and 4 GiB in float32.
 LOGITS_PER_BATCH = {"cpu": 2**22, "cuda": 2**30}
+# 1 MiB and 1 GiB in float32
 LOGITS_PER_CHUNK = {False: 2**18, True: 2**28}  # key: whether on a GPU
 
 
@@ -53,7 +55,9 @@ def score_texts(
         return []
     encoded = lm.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
     windows = list(cut_into_windows(encoded["input_ids"], lm.context))
+    # By window: batches go by length, and the texts' own order is restored below.
     rows: dict[int, NDArray[np.float32]] = {}
+    # In tokens, with padding: each has a row of logits as long as the vocabulary.
     budget = LOGITS_PER_BATCH["cuda" if lm.device.type == "cuda" else "cpu"] // lm.model.config.vocab_size
     for batch in batches_by_length([len(w.tokens) for w in windows], max_tokens=budget):
         tokens = sum(len(windows[i].tokens) for i in batch)
@@ -88,6 +92,8 @@ def cut_into_windows(encoded: Sequence[Sequence[int]], context: int) -> Iterator
     for text, ids in enumerate(encoded):
         if not ids:
             raise InputError(f"text number {text + 1} has no tokens: remove texts of blanks or unknown characters")
+        # Windows do not overlap: every token is scored once, and the first ones of a window without what stands before
+        # it.
         for start in range(0, len(ids), context):
             yield Window(text, list(ids[start : start + context]))
 
@@ -98,6 +104,8 @@ def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool) -> 
     longest = max(map(len, windows))
     start = lm.start_token
     # Padding on the right of a causal model's text changes nothing to its left, so no mask is needed.
+    # The input is the window moved by one: with the start token in front, and without its last token, which predicts
+    # nothing that is scored. So it is no longer than the context.
     inputs = torch.tensor([[start, *w[:-1]] + [start] * (longest - len(w)) for w in windows])  # (B, L)
     targets = torch.tensor([w + [start] * (longest - len(w)) for w in windows])  # (B, L)
     logits = lm.model(input_ids=inputs.to(lm.device), use_cache=False).logits.flatten(0, 1)  # (B*L, V)
@@ -115,8 +123,10 @@ def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool) -> t
     if moments:
         logprobs = logits.log_softmax(-1)
         probabilities = logprobs.exp()
+        # A logit of minus infinity gives 0 times infinity here: not a number, which ``_token_scores`` refuses.
         mean = torch.einsum("nv,nv->n", probabilities, logprobs)
-        # In place, to save memory: the log-probabilities are not used again.
+        # Around the mean, and not E[x^2] - E[x]^2, which cancels where the model is nearly certain. In place, to save
+        # memory: the log-probabilities are not used again.
         squares = logprobs.sub_(mean[:, None]).square_()
         columns += [mean, torch.einsum("nv,nv->n", probabilities, squares).sqrt()]
     return torch.stack(columns)

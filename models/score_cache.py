@@ -29,6 +29,7 @@ class ScoreCache:
     def __init__(self, folder: Path) -> None:
         path = private_directory(folder) / "scores.sqlite"
         try:
+            # Seconds to wait for another process that is writing.
             self._database = sqlite3.connect(path, timeout=60)
             with self._database:
                 self._database.execute(
@@ -61,6 +62,7 @@ class ScoreCache:
         Raises:
             InputError: for the reasons of ``score_texts``, or if moments are asked of a model behind an endpoint.
         """
+        # Equal texts have one key and are scored once; every one of them gets the result.
         keys = [_key(text) for text in texts]
         found = {key: self._read(lm.fingerprint, key, moments) for key in set(keys)}
         missing = {key: text for key, text in zip(keys, texts, strict=True) if found[key] is None}
@@ -75,6 +77,7 @@ class ScoreCache:
             scored = _scored(lm, [missing[key] for key in chunk], moments)
             with self._database:
                 self._database.executemany(
+                    # Two processes may have scored the same text: the later scores replace the earlier.
                     "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?)",
                     [
                         (self._model_key(lm.fingerprint), k, int(moments), _pack(s))
@@ -102,6 +105,7 @@ class ScoreCache:
 
 
 def _key(text: str) -> bytes:
+    # A hash, so that this file holds nobody's text; 16 bytes are enough that no two texts meet by chance.
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
@@ -117,6 +121,7 @@ def _scored(lm: ScoredModel, texts: Sequence[str], moments: bool) -> list[TokenS
 
 def _pack(scores: TokenScores) -> bytes:
     rows = [scores.logprobs, scores.means, scores.deviations]
+    # Bare float32 without a shape: the key says whether there are three rows or one.
     return np.stack([row for row in rows if row is not None]).astype(np.float32).tobytes()
 
 

@@ -16,17 +16,17 @@ class TinyModel:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     vocabulary: Annotated[int, Field(ge=257)] = 2048
-    """Tokens of the vocabulary, which is trained on the same texts: every byte, the end of a text, and words."""
+    """Size of the vocabulary, which is trained on the same texts: every byte, the end of a text, and words."""
     context: PositiveInt = 128
-    """Tokens of the longest text that the model reads."""
+    """Longest text that the model reads, in tokens."""
     hidden: PositiveInt = 128
     """Width; a multiple of ``heads``."""
     layers: PositiveInt = 4
     """Transformer layers."""
     heads: PositiveInt = 4
-    """Attention heads of a layer."""
+    """Attention heads in each layer."""
     window: PositiveInt = 64
-    """Tokens that a layer of local attention looks back."""
+    """How many tokens a layer of local attention looks back."""
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "hidden", "layers", "heads", "window"):

@@ -26,6 +26,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=[END_OF_TEXT],
+        # All 256 bytes, also those that these texts lack: no text can have an unknown token.
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -41,6 +42,7 @@ def new_tiny_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: i
         raise InputError(
             f"a model of {shape.layers} layers, hidden {shape.hidden}, heads {shape.heads} cannot be built"
         )
+    # One kind too many where the number of layers is odd; it is cut off below.
     kinds = ["global", "local"] * ((shape.layers + 1) // 2)
     config = GPTNeoConfig(
         vocab_size=len(tokenizer),

@@ -23,4 +23,5 @@ class TokenScores:
     @property
     def total(self) -> float:
         """log p(x), nats."""
+        # In float64: a ratio is the difference of two such sums, which may each be thousands of nats and nearly equal.
         return float(self.logprobs.sum(dtype=np.float64))

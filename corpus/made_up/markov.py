@@ -48,17 +48,17 @@ class MarkovCorpus:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     users: PositiveInt = 240
-    """Made-up users."""
+    """Number of made-up users."""
     vocabulary: Annotated[int, Field(ge=2, le=LARGEST_VOCABULARY)] = 64
-    """Different words."""
+    """Number of different words."""
     length: PositiveInt = 32
-    """Words of a record."""
+    """Length of a record in words."""
     mean_records: PositiveFloat = 30.0
-    """Records of a user on average; at least ``min_records``."""
+    """Mean number of records of a user; at least ``min_records``."""
     min_records: PositiveInt = 12
-    """Records of a user at least."""
+    """Fewest records of a user."""
     distinctiveness: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """How personal texts are: 0: all users write alike; 1: as different as can be."""
+    """How personal texts are, from 0 (all users write alike) to 1 (as different as can be)."""
     seed: NonNegativeInt = 0
     """Equal seeds give equal text."""
 
@@ -106,7 +106,9 @@ def chain_of(spec: MarkovCorpus, user: int) -> Chain:
     if not 0 <= user < spec.users:
         raise InputError(f"markov corpus: there is no user {user}; choose one from 0 to {spec.users - 1}")
     shared, own = _rows(spec.vocabulary, spec.seed, _SHARED, 0), _rows(spec.vocabulary, spec.seed, _OWN, user)
+    # A mixture of two distributions is one: every row still sums to one.
     rows = (1 - spec.distinctiveness) * shared + spec.distinctiveness * own
+    # (1 + V, V) -> (V,) and (V, V)
     return Chain(rows[0], rows[1:])
 
 
@@ -132,6 +134,7 @@ def draw(chain: Chain, count: int, length: int, rng: np.random.Generator) -> Tok
     tokens[:, 0] = np.minimum(np.searchsorted(np.cumsum(chain.initial), rng.random(count), side="right"), size - 1)
     for t in range(1, length):
         last = tokens[:, t - 1]
+        # A number in row ``last`` of the array, minus the places of the rows before it, is the next word.
         found = np.searchsorted(ends, last + rng.random(count), side="right") - last * size
         tokens[:, t] = np.clip(found, 0, size - 1)  # a row's sum may be an ulp off one
     return tokens
@@ -139,6 +142,7 @@ def draw(chain: Chain, count: int, length: int, rng: np.random.Generator) -> Tok
 
 def log_probability(chain: Chain, tokens: Tokens) -> Array:
     """log D_u(x) in nats of each sequence; tokens (B, L) gives (B,)."""
+    # (B, L) -> (B, L - 1): the log-probability of every word but the first
     steps = np.log(chain.transitions)[tokens[:, :-1], tokens[:, 1:]]
     return np.asarray(np.log(chain.initial)[tokens[:, 0]] + steps.sum(axis=1), dtype=np.float64)
 
@@ -157,10 +161,12 @@ def generate(spec: MarkovCorpus) -> Iterator[MarkovRecord]:
 
 def word_list(vocabulary: int) -> tuple[str, ...]:
     """A word of two syllables for each token, all different."""
+    # Two syllables give more words than the largest vocabulary has.
     base = len(_SYLLABLES)
     return tuple(_SYLLABLES[token // base] + _SYLLABLES[token % base] for token in range(vocabulary))
 
 
+# Every user's chain asks for the shared rows; without the cache they would be drawn once for each user.
 @functools.lru_cache(maxsize=8)
 def _rows(vocabulary: int, seed: int, purpose: int, user: int) -> Array:
     """The row of the first word and the rows of transitions, (1 + V, V)."""
@@ -176,4 +182,5 @@ def _expected_records(spec: MarkovCorpus, user: int) -> float:
 
 
 def _rng(seed: int, purpose: int, user: int) -> np.random.Generator:
+    # A stream for each purpose and user, so that one user more, or one draw more of one purpose, moves no other draw.
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(purpose, user))))

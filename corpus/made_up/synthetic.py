@@ -49,13 +49,13 @@ class SyntheticCorpus:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     users: PositiveInt = 240
-    """Made-up users."""
+    """Number of made-up users."""
     mean_records: PositiveFloat = 30.0
-    """Records of a user on average; at least ``min_records``."""
+    """Mean number of records of a user; at least ``min_records``."""
     min_records: PositiveInt = 12
-    """Records of a user at least."""
+    """Fewest records of a user."""
     distinctiveness: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """How personal texts are: 0: all users write alike; 1: as different as can be."""
+    """How personal texts are, from 0 (all users write alike) to 1 (as different as can be)."""
     seed: NonNegativeInt = 0
     """Equal seeds give equal text."""
 
@@ -208,6 +208,7 @@ class _Person:
 
 
 def _person(spec: SyntheticCorpus, user: int) -> _Person:
+    # The same draws at every dial: a user keeps names, habits and people, and the dial only says how much they weigh.
     dice, dial = _Dice(spec.seed, _PROFILE, user), spec.distinctiveness
     first, last, address = _name(spec.seed, user)
     topics = dice.rng.dirichlet(np.full(len(TOPICS), 0.3))
@@ -260,6 +261,7 @@ class _Mail:
     def __init__(self, person: _Person, sent: datetime, dice: _Dice) -> None:
         self._person, self._style, self._sent, self._dice = person, person.style, sent, dice
         level = dice.roll()
+        # The last topic also where the cumulative chances end an ulp below one.
         topic = next((i for i, chance in enumerate(person.topics) if level < chance), len(TOPICS) - 1)
         self._tables, self._favourites = TOPICS[topic], person.favourites[topic]
         self._said: set[str] = set()
@@ -287,6 +289,7 @@ class _Mail:
         blocks = [space.join(paragraph) for paragraph in paragraphs]
         if chance(style.greeting):
             blocks.insert(0, self._slot("hello"))
+        # At dial 0 no mail is signed: a signature names its writer.
         if chance(_SIGN * self._person.dial):
             blocks.append(self._slot("card") if chance(style.card) else self._fill("{goodbye}, {me}"))
         if chance(style.postscript) and len(" ".join(blocks).split()) < _LONGEST:
@@ -362,6 +365,7 @@ class _Mail:
             case "date_next":
                 return self._date(self._dice.between(3, 40))
             case "month_next":
+                # A month counts from 1 and the table from 0, so that this is the next month or one of the two after it.
                 return STOCKS["month"][(self._sent.month + self._dice.between(0, 2)) % 12]
             case _:
                 return self._dice.pick(STOCKS[name])
@@ -369,6 +373,7 @@ class _Mail:
     def _date(self, days: int) -> str:
         day = self._sent + timedelta(days=days)
         if day.weekday() > 4:
+            # Away from the day of sending, so that what is past stays past.
             day += timedelta(days=int(math.copysign(2, days)))
         month, ending = STOCKS["month"][day.month - 1], {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
         ordinal = f"{day.day}{'th' if 10 < day.day < 20 else ending}"

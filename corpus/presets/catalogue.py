@@ -26,7 +26,7 @@ from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter, select_users
 from heldin.corpus.statistics import records_percentiles
 from heldin.corpus.store import CorpusStore
 
-PRESET_VERSION = "1"
+PRESET_VERSION = "1"  # part of every fingerprint: with another one, stores are built again
 Read = Callable[[Path, Tokens, BadRows], Iterator[pa.RecordBatch]]
 
 
@@ -79,6 +79,7 @@ class Preset:
 
 REDDIT_STEPS = (
     PresetStep('users with "bot" or "mod" in the name, and deleted accounts, out'),
+    # A record stays or goes by how many others its user has.
     PresetStep("users with over 2,000 comments in the period out", record_local=False),
     PresetStep("comments under 250 tokens out"),
 )
@@ -110,6 +111,8 @@ PRESETS: Mapping[str, Preset] = {
             user="the sender's address",
             text="the fields Date, From, To, Subject and the mail's plain text",
             steps=(
+                # One mail in the data is several records in training, so that an epsilon of one record is not that of
+                # one mail.
                 PresetStep("one record per receiver (To, Cc, Bcc): a mail is several records", record_local=False),
                 PresetStep("mails in which a 20-gram stands more than once out"),
                 PresetStep("forwarded mails out"),
@@ -207,6 +210,7 @@ class PresetSource:
 
     def fingerprint(self) -> str:
         """Hash of the files, the preset and how tokens are counted."""
+        # The path is left out: the same files elsewhere are the same corpus.
         return text_sha256("preset", self.preset.name, PRESET_VERSION, self.tokens.name, *_content(self))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
@@ -247,6 +251,7 @@ def presets_dict() -> list[dict[str, Any]]:
 def preset_outcome(preset: Preset, store: CorpusStore) -> str:
     """Users and records that pass the preset's filter of users, next to what the paper prints."""
     minimum = preset.minimum or 1
+    # The seed decides nothing here: this filter draws no users.
     users = select_users(store, UserFilter(min_records=minimum), seed=0).users
     counts = [store.count(user) for user in users]
     ours = f"{counted(len(users), 'user')}, {counted(sum(counts), 'record')}"
@@ -261,6 +266,7 @@ def _reach(step: PresetStep) -> str:
 
 
 def _content(source: PresetSource) -> list[str]:
+    # What identifies the content depends on the format: a tree of small files, one large file, or tables.
     if source.preset.read in (enron_kandpal, enron_chua):
         return [enron_fingerprint(source.path) or file_sha256(existing(source.path))]
     if source.preset.read is stackoverflow:

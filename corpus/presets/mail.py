@@ -46,6 +46,7 @@ def owner_of(account: str, senders: Counter[str]) -> str | None:
         account: the folder's name, LASTNAME-INITIAL.
         senders: address to the number of the account's mails it sent; ties go to the first in the alphabet.
     """
+    # An account without an initial is all last name.
     last_name = account.rpartition("-")[0].lower() or account.lower()
     named = [sender for sender in senders if last_name in sender]
     return min(named, key=lambda sender: (-senders[sender], sender)) if named else None
@@ -59,6 +60,7 @@ def is_forwarded(subject: str, text: str) -> bool:
 def repeats_ngram(text: str, tokens: Tokens, n: int = NGRAM) -> bool:
     """Whether some n-gram occurs in the text more than once."""
     parts = tokens.split(text)
+    # A text of fewer than n tokens has no n-gram, and repeats none.
     grams = [tuple(parts[i : i + n]) for i in range(len(parts) - n + 1)]
     return len(set(grams)) < len(grams)
 
@@ -72,6 +74,7 @@ def _owned(path: Path) -> Iterator[dict[str, Any]]:
     # Two mailboxes may belong to one person, so duplicates are found by address, not by mailbox.
     seen: set[bytes] = set()
     finished: set[str] = set()
+    # One account in memory at a time: its owner is known only when all of its mails have been counted.
     for account, messages in itertools.groupby(_messages(path), key=lambda pair: pair[0]):
         if account in finished:
             raise InputError(
@@ -81,6 +84,8 @@ def _owned(path: Path) -> Iterator[dict[str, Any]]:
         mails = [(_sender(m), header(m, "Date"), body(m)) for _, m in messages]
         owner = owner_of(account, Counter(sender for sender, _, _ in mails if sender))
         for sender, date, text in mails:
+            # Lone surrogates are hashed as they are: whether the text can be used is judged later, where bad rows are
+            # reported.
             digest = hashlib.blake2b(f"{owner}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
             if sender == owner and text.strip() and digest not in seen:
                 seen.add(digest)
@@ -90,9 +95,11 @@ def _owned(path: Path) -> Iterator[dict[str, Any]]:
 def _per_receiver(path: Path, tokens: Tokens) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, (_, message) in enumerate(_messages(path), start=1):
         subject, text, date = header(message, "Subject"), body(message), header(message, "Date")
+        # The n-grams last, because tokenizing costs most.
         if not text.strip() or is_forwarded(subject, text) or repeats_ngram(text, tokens):
             continue
         sender = _sender(message)
+        # A mail to several people is as many records of one user: user-local, but not record-local.
         for receiver in addresses(message, "To", "Cc", "Bcc"):
             fields = f"Date: {date}\nFrom: {sender}\nTo: {receiver}\nSubject: {subject}\n\n{text}"
             yield number, {"user": sender, "text": fields, "date": date or None}

@@ -29,6 +29,7 @@ def plain_text(html: str) -> str:
     reader = _TextOf()
     reader.feed(html)
     reader.close()
+    # Nested blocks each add a line break; more than one blank line says nothing.
     return re.sub(r"\n{3,}", "\n\n", "".join(reader.parts)).strip()
 
 
@@ -45,6 +46,7 @@ def _posts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     root: ElementTree.Element | None = None
     try:
         with open_binary(path) as stream:
+            # The start of the root is needed to empty it below; rows are read at their end, when they are complete.
             for event, element in ElementTree.iterparse(stream, ("start", "end")):
                 if root is None:
                     root = element
@@ -52,6 +54,7 @@ def _posts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                         raise another_format(path, POSTS, f"XML that begins <{root.tag}>")
                 if event == "end" and element.tag == "row":
                     number += 1
+                    # The dump has other files of <row>s too, such as Comments.xml, without a type of post.
                     if number == 1 and not {"Id", "PostTypeId", "Body"} <= set(element.keys()):
                         raise another_format(path, POSTS, f"rows with {', '.join(element.keys()) or 'nothing in them'}")
                     if element.get("PostTypeId") in QUESTION_OR_ANSWER and element.get("OwnerUserId"):
@@ -60,6 +63,7 @@ def _posts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except BROKEN as error:
         raise corrupt(path, f"post {number}", error) from error
     except ElementTree.ParseError as error:
+        # Broken after it began as XML: a damaged dump. Broken at once: another file.
         if root is not None:
             raise InputError(f"{path.name}: broken XML after post {number} ({first_line(error)})") from error
         raise another_format(path, POSTS, f"a file that begins {_beginning(path)!r}") from error

@@ -41,6 +41,8 @@ class Published:
 
     def _checked(self, file: Path, rows: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         try:
+            # Only the first row is checked for columns: a wrong file is one error, a wrong row in the right file is one
+            # bad row.
             first = next(rows, None)
         except InputError as error:
             raise another_format(file, self.words, str(error).split("; mend")[0]) from error
@@ -67,11 +69,13 @@ def table_files(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [existing(path)]
+    # What ``save_to_disk`` writes is many files that only the library puts together.
     if (path / "state.json").is_file():
         return [path]
     if (path / "dataset_dict.json").is_file():
         splits = ", ".join(sorted(p.name for p in path.iterdir() if p.is_dir()))
         raise InputError(f"'{path}' holds several splits: name the folder of one, of {splits}")
+    # In the order of their names, so that every machine reads the same records in the same order.
     files = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(TABLE_ENDINGS))
     if not files:
         names = sorted(p.name for p in path.iterdir())[:3]

@@ -25,6 +25,7 @@ ARXIV = Published(
 )
 BOOKSUM = Published("BookSum's chapters (train.csv, dev.csv, test.csv of kmfoda/booksum)", ("bid", "summary_text"))
 
+# Unix time; the ends are exclusive.
 FIRST_SECOND = datetime(2015, 9, 1, tzinfo=UTC).timestamp()
 LAST_SECOND = datetime(2016, 3, 1, tzinfo=UTC).timestamp()
 SMALL_LAST_SECOND = datetime(2016, 1, 1, tzinfo=UTC).timestamp()
@@ -50,6 +51,7 @@ def reddit(path: Path, tokens: Tokens, bad: BadRows, *, end: float = LAST_SECOND
     # Bad rows are reported in the second pass.
     passing = BadRows(skip=bad.skip)
     rows = (row for _, row in REDDIT.rows(path, passing) if isinstance(row, dict))
+    # By all of an author's comments in the period: user-local, since no other author's count is looked at.
     comments = Counter(row["author"] for row in rows if is_person(row.get("author")) and _in_period(_second(row), end))
 
     def record(row: Row) -> Row | None:
@@ -59,6 +61,7 @@ def reddit(path: Path, tokens: Tokens, bad: BadRows, *, end: float = LAST_SECOND
         if not _in_period(second, end) or not is_person(row.get("author")) or comments[row["author"]] > MAX_COMMENTS:
             return None
         text = row.get("body")
+        # Last, because tokenizing costs most. A body that is no text goes on, to be reported as a bad row.
         if isinstance(text, str) and len(tokens.split(text)) < MIN_TOKENS:
             return None
         when = datetime.fromtimestamp(second, UTC).isoformat()
@@ -107,9 +110,11 @@ def is_person(author: object) -> bool:
 
 def arxiv_year(identifier: str) -> int | None:
     """The year of an arXiv id such as 1501.00001 or hep-th/9901001; None if it is not an arXiv id."""
+    # Old ids have the archive before a slash; both forms go on with year and month, two digits each.
     digits = identifier.rpartition("/")[2][:4]
     if not (len(digits) == 4 and digits.isascii() and digits.isdigit()):
         return None
+    # arXiv began in 1991, so that two digits tell the century until 2090.
     return (1900 if digits >= "9100" else 2000) + int(digits[:2])
 
 
@@ -140,8 +145,10 @@ def _batches(
             except _Unusable as error:
                 bad.report(f"{file.name} row {number}", str(error))
                 continue
+            # A JSON null is not a row that was left out: it is passed on, to be reported as a bad row.
             if made is not None or row is None:
                 yield number, made
 
+    # File by file, so that a bad row is named with its file and its place there.
     for file in table_files(path):
         yield from batched(kept(file), file.name, "row", columns, bad)

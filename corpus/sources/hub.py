@@ -41,6 +41,7 @@ class HuggingFace:
             return text_sha256("huggingface", str(self._load()._fingerprint), repr(self.columns))
         folder = Path(self.name)
         files = sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
+        # Size and time, because to hash the content would be to read the whole stream before it is read.
         stats = [(str(p.relative_to(folder)), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
         return text_sha256("stream", self.name, str(self.split), str(self.revision), repr(stats), repr(self.columns))
 
@@ -48,8 +49,10 @@ class HuggingFace:
         """Yield the dataset's rows."""
         data = self._load()
         if self.streaming:
+            # A stream may not know its columns before its first row, which ``batched`` checks.
             return batched(enumerate(data, start=1), Path(self.name).name, "row", self.columns, bad)
         require_columns(self.columns, data.column_names, self.name)
+        # As Arrow tables, without the features' decoding and without the columns that nobody asked for.
         tables = data.select_columns(list(self.columns.named().values())).with_format("arrow").iter(BATCH_ROWS)
         rows = (row for table in tables for row in table.to_pylist())
         return batched(enumerate(rows, start=1), Path(self.name).name, "row", self.columns, bad)

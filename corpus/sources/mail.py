@@ -77,6 +77,8 @@ class Maildir:
         for where, folders, names in os.walk(self.path):
             folders.sort()  # in place: ``os.walk`` descends in this order
             parts = Path(where).relative_to(self.path).parts
+            # Files directly below the top folder belong to no account. An account named "sent" is not a folder of sent
+            # mail.
             if parts and (not self.folders or any(part in self.folders for part in parts[1:])):
                 yield from (Path(where) / name for name in sorted(names) if not name.startswith("."))
 
@@ -93,6 +95,7 @@ def is_maildir(folder: Path) -> bool:
     for file in Maildir(folder).files():
         with file.open("rb") as stream:
             first = stream.readline(1000)
+        # A header is NAME: VALUE without a blank in its name; prose before a colon usually has one.
         name, colon, _ = first.partition(b":")
         return bool(colon) and b" " not in name
     return False
@@ -103,6 +106,7 @@ def _messages_of_mbox(path: Path) -> Iterator[dict[str, Any]]:
         lines: list[bytes] | None = None
         blank = True
         for number, line in enumerate(stream, start=1):
+            # Only after a blank line: a body line that begins "From " may stand unquoted elsewhere.
             if blank and line.startswith(b"From "):
                 if lines is not None:
                     yield _row(b"".join(lines[:-1]))  # the blank line before "From " is the format's
@@ -126,6 +130,7 @@ def _row(raw: bytes) -> dict[str, Any]:
     """Sender, plain text and date of a message; missing ones are None or empty, which the checks of rows report."""
     message = parse_message(raw)
     try:
+        # In lower case, so that one address written in two ways is one user.
         sender = email.utils.parseaddr(str(message["From"] or ""))[1].lower()
         date = str(message["Date"]) if message["Date"] else None
     except _BROKEN_HEADER:
@@ -154,6 +159,7 @@ def addresses(message: EmailMessage, *names: str) -> list[str]:
 
 def body(message: EmailMessage) -> str:
     """A message's plain text, decoded; "" if it has none."""
+    # Plain text only: the markup of an HTML part comes from a mail program and not from the writer.
     part = message.get_body(preferencelist=("plain",))
     if part is None:
         return ""

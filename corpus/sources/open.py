@@ -61,6 +61,7 @@ class Several:
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield the records of each source in turn."""
+        # One after the other with one count of bad rows: ``first`` is the first of all sources.
         for source in self.sources:
             yield from source.batches(bad)
 
@@ -69,6 +70,7 @@ FORMATS: Mapping[str, Callable[[Path, Columns], Source]] = {
     **{f"{ending}{packed}": JsonLines for ending in (".jsonl", ".json", ".ndjson") for packed in ("", ".gz", ".zst")},
     **{f".csv{packed}": Csv for packed in ("", ".gz", ".zst")},
     ".parquet": Parquet,
+    # Messages say themselves who wrote them and when.
     ".mbox": lambda path, _columns: Mbox(path),
 }
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.base.section import DATACLASS_SECTION
 
+# Large strings have offsets of 64 bits: with 32 a chunk could hold no more than 2 GiB of text.
 SCHEMA = pa.schema([("user", pa.string()), ("text", pa.large_string()), ("id", pa.string()), ("date", pa.string())])
 BATCH_ROWS = 8192
 
@@ -103,6 +104,8 @@ def batched(
         if not isinstance(row, dict):
             bad.report(where, f"a JSON object was expected, found {type(row).__name__}")
             continue
+        # A wrong column name shows in the first row; later rows of JSON lines may lack a key, and are bad rows one by
+        # one.
         if not checked_columns:
             require_columns(columns, list(row), where)
             checked_columns = True
@@ -123,6 +126,7 @@ def _record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, str |
     record: dict[str, str | None] = {"id": None, "date": None}
     for role, column in roles.items():
         value = row.get(column)
+        # First, because such a text can neither be hashed nor stored as UTF-8.
         if not is_unicode(str(value)):
             return record, f"column '{column}' holds a lone surrogate, which is not Unicode text"
         if role == "date":
@@ -134,7 +138,8 @@ def _record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, str |
                 return record, f"empty text in column '{column}'"
             record["text"] = value
         else:
-            # Python counts True as an int, but it is not a name.
+            # Python counts True as an int, but it is not a name. Floats are refused too: NaN in place of a missing name
+            # would make all rows without a user one person.
             if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
                 return record, f"no {role} in column '{column}' (found {value!r})"
             record[role] = str(value)

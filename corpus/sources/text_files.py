@@ -26,7 +26,7 @@ from heldin.corpus.sources.rows import (
     require_columns,
 )
 
-csv.field_size_limit(sys.maxsize)  # texts may be longer than the default of 128 KiB
+csv.field_size_limit(sys.maxsize)  # texts may be longer than the default of 128 KiB; it holds for the whole process
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,7 @@ def rows_of_file(path: Path, columns: Sequence[str], bad: BadRows) -> Iterator[t
         except pa.ArrowException as error:
             raise InputError(f"{path.name}: not a readable Parquet file ({first_line(error)})") from error
         present = file.schema_arrow.names
+        # Without any of the columns one other is read, so that there is a row at which to say what is missing.
         return _parquet_rows(file, [name for name in columns if name in present] or present[:1], path.name)
     return _csv_rows(path, bad) if ".csv" in path.suffixes else _json_rows(path, bad)
 
@@ -135,6 +136,7 @@ def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
                     bad.report(f"{path.name} line {number}", f"key '{error}' is given twice, so its value is ambiguous")
                 except json.JSONDecodeError as error:
                     bad.report(f"{path.name} line {number}", f"broken JSON ({error.msg} at column {error.colno})")
+                # Last, because the decoding errors above are ValueErrors too.
                 except (ValueError, RecursionError) as error:  # a number of thousands of digits, endless nesting
                     bad.report(f"{path.name} line {number}", f"JSON that cannot be read ({first_line(error)[:80]})")
     except BROKEN as error:
@@ -156,6 +158,7 @@ def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
     number = 0
     try:
         with _text(path) as stream:
+            # Strict: a quote that is never closed would else swallow the rest of the file as one text.
             reader = csv.DictReader(stream, strict=True)
             if reader.fieldnames is None:
                 raise InputError(f"{path.name}: empty file, not even a header line")
@@ -163,6 +166,7 @@ def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
             if twice:
                 raise InputError(f"{path.name}: column '{twice[0]}' appears twice in the header: rename one")
             for row in reader:
+                # Lines and not rows: a quoted text may run over several.
                 number = reader.line_num
                 # DictReader puts extra fields under the key None, and None for missing ones.
                 if None in row or None in row.values():
@@ -178,6 +182,7 @@ def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
 
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+# What a truncated or damaged file raises, by format and by library.
 BROKEN = (EOFError, zlib.error, pa.ArrowException, OSError)
 
 
@@ -185,10 +190,13 @@ def open_binary(path: Path) -> BufferedReader:
     """The file's bytes, decompressed if its name ends in .gz, .bz2 or .zst. Raises InputError if there is none."""
     existing(path)
     stream = pa.input_stream(str(path), compression=_COMPRESSIONS.get(path.suffix), buffer_size=2**20)
+    # Arrow's stream decompresses, but cannot read lines; the buffer above it can.
     return BufferedReader(cast(Any, stream), 2**20)
 
 
 def _text(path: Path) -> TextIOWrapper:
+    # Bad bytes pass as surrogates, so that their row can be reported or skipped; without ``newline=""`` line breaks
+    # within quotes would be changed.
     return TextIOWrapper(open_binary(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
