@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ def _dotted(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
                 yield from _dotted(value, f"{before}{name}.")
             case list() | tuple():
                 yield f"{before}{name}", "; ".join(map(str, value))
+            case float() if math.isnan(value):
+                yield f"{before}{name}", None
             case bool():  # as in JSON, not Python's True
                 yield f"{before}{name}", str(value).lower()
             case _:

@@ -2,13 +2,18 @@
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import os
 import shutil
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from heldin.base.errors import InputError
+
+_TRIES, _PAUSE = 4, 0.05  # seconds
 
 
 def cache_root() -> Path:
@@ -22,13 +27,15 @@ def cache_directory() -> Path:
 
 
 def private_directory(path: Path) -> Path:
-    """Create ``path``, readable by its owner only, and missing parents; an existing folder keeps its permissions.
+    """Create ``path`` and its missing parents, readable by their owner only; what exists keeps its permissions.
 
     Raises InputError if it cannot be created.
     """
     try:
-        # The mode is given to the last folder only; missing parents get the default permissions.
-        path.mkdir(parents=True, mode=0o700, exist_ok=True)
+        # One by one: ``mkdir(parents=True)`` would give its mode to the last folder only.
+        for folder in (*reversed(path.parents), path):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, exist_ok=True)
     except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise InputError(f"cannot use folder '{path}' ({error.strerror}): name another one") from error
     return path
@@ -43,17 +50,16 @@ def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]
     # The operating system releases an flock when the process ends, however it ends: no stale lock files.
     handle = _open_folder(folder)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        if not _locked(handle, wait=wait):
+            raise InputError(f"another process works in '{folder}': wait for it, or name another folder")
         yield
-    except BlockingIOError as error:
-        raise InputError(f"another process works in '{folder}': wait for it, or name another folder") from error
     finally:
         os.close(handle)
 
 
 def is_held(folder: Path) -> bool:
     """Whether a process has locked the existing folder with ``one_process_at_a_time``."""
-    # Asking takes the lock for a moment, so that another process which does not wait may be refused meanwhile.
+    # Asking takes the lock for a moment, which a process that wants it survives: it tries more than once.
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,6 +67,17 @@ def is_held(folder: Path) -> bool:
         return True
     finally:
         os.close(handle)
+    return False
+
+
+def _locked(handle: int, *, wait: bool) -> bool:
+    for _ in range(1 if wait else _TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            time.sleep(_PAUSE)
+        else:
+            return True
     return False
 
 
@@ -78,7 +95,7 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, since a rename is atomic only within one file system; with the process number, so that two
     # processes that write the same file do not share a temporary one.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{_process()}.tmp")
     try:
         if private:
             temporary.touch(mode=0o600)  # before the first byte, so that nobody else can read any of it
@@ -95,7 +112,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Leftovers of killed processes hold copies of texts or weights and would pile up.
     _remove_leftovers(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{_process()}.tmp")
     temporary.mkdir(mode=0o700)
     try:
         yield temporary
@@ -107,7 +124,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
         if path.exists():
             # A folder cannot be renamed over one that has files, so the older one steps aside first. A crash between
             # the two renames leaves no folder of this name.
-            old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
+            old = path.with_name(f".{path.name}.{_process()}.old.tmp")
             path.rename(old)
             temporary.rename(path)
             shutil.rmtree(old)
@@ -146,12 +163,22 @@ def _sync(path: Path) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove temporary folders of processes that died while writing ``path``."""
-    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+    """Remove temporary folders of this machine's processes that died while writing ``path``."""
+    # Another machine's processes, on a file system that both share, cannot be asked whether they are alive.
+    for leftover in path.parent.glob(f".{path.name}.{glob.escape(_machine())}.*.tmp"):
         pid = leftover.name.removesuffix(".tmp").removesuffix(".old").rsplit(".", 1)[-1]
         # A folder under this process's own number is of an earlier process that had the same one.
         if not pid.isdigit() or not _is_alive(int(pid)) or int(pid) == os.getpid():
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _machine() -> str:
+    return socket.gethostname().replace("/", "-")
+
+
+def _process() -> str:
+    """Tells this process from others of this machine and of machines that share the file system."""
+    return f"{_machine()}.{os.getpid()}"
 
 
 def _is_alive(pid: int) -> bool:

@@ -19,7 +19,9 @@ class _UniqueKeys(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 # Compared as written: the keys 1 and "1" count as one, since a config has no use for both.
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"'{key.value}' is given twice", key.start_mark)
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"'{key.value}' is given twice: keep one", key.start_mark
+                    )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -43,6 +45,6 @@ def parse_yaml(text: str) -> Any:
     except yaml.constructor.ConstructorError as error:
         at = error.problem_mark
         where = "" if at is None else f"line {at.line + 1}: "
-        raise InputError(f"{where}{error.problem}: keep one") from error
+        raise InputError(f"{where}{error.problem}") from error
     except yaml.YAMLError as error:
         raise InputError(f"broken YAML ({' '.join(str(error).split())})") from error

@@ -22,9 +22,8 @@ def load_aliases(path: Path) -> dict[str, str]:
     for person, names in content.items():
         # A single alias may stand without a list; as text it would be read letter by letter.
         for alias in [names] if isinstance(names, str) else names or []:
-            if person_of.get(str(alias), person) != person:
-                raise InputError(f"{path.name}: '{alias}' is an alias of both '{person_of[alias]}' and '{person}'")
-            person_of[str(alias)] = str(person)
+            if (other := person_of.setdefault(str(alias), str(person))) != str(person):
+                raise InputError(f"{path.name}: '{alias}' is an alias of both '{other}' and '{person}'")
     # No chains of aliases: where one ends would depend on the order of reading.
     for alias, person in person_of.items():
         if alias != person and person in person_of and person_of[person] != person:

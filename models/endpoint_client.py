@@ -69,7 +69,7 @@ class Endpoint:
                 " by the name of an environment variable"
             )
         if url.scheme not in ("http", "https") or not url.host:
-            raise InputError(f"the endpoint's address is none{self._said(repr(self.url))}")
+            raise InputError(f"the endpoint's address is not a URL{self._said(repr(self.url))}")
         if self.base.endswith("/completions"):
             raise InputError(f"'{self.url}' is the address of a call: leave out what follows /v1")
         # An invalid name may be the key itself, so the message does not quote it.
@@ -233,18 +233,24 @@ class _Pace:
     def __init__(self, per_minute: float | None) -> None:
         self._gap = 60.0 / per_minute if per_minute else 0.0
         self._next = 0.0
+        self._holds = 0
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
     def take_turn(self) -> None:
         """Wait for this thread's turn."""
-        with self._lock:
-            now = time.monotonic()
-            # Turns that nobody took are not saved up: after a pause there is no burst.
-            turn = max(now, self._next)
-            self._next = turn + self._gap
-        # Outside the lock: the turn is taken, and others may queue up behind it meanwhile.
-        self.rest(turn - now)
+        while True:
+            with self._lock:
+                now, holds = time.monotonic(), self._holds
+                # Turns that nobody took are not saved up: after a pause there is no burst.
+                turn = max(now, self._next)
+                self._next = turn + self._gap
+            # Outside the lock: the turn is taken, and others may queue up behind it meanwhile.
+            self.rest(turn - now)
+            with self._lock:
+                if holds == self._holds:
+                    return
+            # The server asked for a pause while this thread waited: its turn is void.
 
     def rest(self, seconds: float) -> None:
         """Wait. Raises ResumableError as soon as all work is stopped."""
@@ -255,7 +261,7 @@ class _Pace:
     def hold(self, seconds: float) -> None:
         """Give no thread a turn for this long."""
         with self._lock:
-            # Threads that wait for a turn already keep it; it is the turns after these that are moved.
+            self._holds += 1
             self._next = max(self._next, time.monotonic() + seconds)
 
     def stop(self) -> None:

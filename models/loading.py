@@ -180,11 +180,22 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
 
 
 def same_tokens(a: PreTrainedTokenizerBase | None, b: PreTrainedTokenizerBase | None) -> bool:
-    """Whether two tokenizers have the same vocabulary, so that means over tokens can be compared.
+    """Whether two tokenizers cut every text alike, so that means over tokens can be compared.
 
     None stands for an unknown tokenizer, which equals no other.
     """
-    return a is not None and b is not None and bool(a.get_vocab() == b.get_vocab())
+    return a is not None and b is not None and a.get_vocab() == b.get_vocab() and _cuts(a) == _cuts(b)
+
+
+def _cuts(tokenizer: PreTrainedTokenizerBase) -> object:
+    """What decides where a fast tokenizer cuts; None for others, of which only the vocabulary is compared."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    # Not the whole of it: truncation and padding, which training sets, change no score. Equal vocabularies with other
+    # merges cut a text otherwise.
+    parts = json.loads(backend.to_str())
+    return [parts[name] for name in ("normalizer", "pre_tokenizer", "model")]
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary: int) -> None:
@@ -239,9 +250,9 @@ def fingerprint_folder(folder: Path) -> str:
 def fingerprinted_files(folder: Path) -> list[Path]:
     """The files of a model folder that go into its fingerprint."""
     # Sorted, since the order in which a folder is listed differs between machines. Pickles are left out because they
-    # are never loaded, the two names below because they change no prediction.
+    # are never loaded, generation settings because they change no prediction.
     files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".json", ".txt", ".model", ".jinja"})
-    return [p for p in files if p.name not in {"generation_config.json", "README.md"}]
+    return [p for p in files if p.name != "generation_config.json"]
 
 
 def _load_adapter(folder: Path, *, device: torch.device | None, dtype: torch.dtype) -> LanguageModel:

@@ -137,9 +137,9 @@ def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
 def _archived(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, EmailMessage]]:
     found = False
     for member in archive:
-        parts = [part for part in Path(member.name).parts if part != "."]
+        parts = Path(member.name).parts
         stream = (
-            archive.extractfile(member) if member.isfile() and parts[:1] == ["maildir"] and len(parts) > 3 else None
+            archive.extractfile(member) if member.isfile() and parts[:1] == ("maildir",) and len(parts) > 3 else None
         )
         if stream is not None:
             found = True

@@ -1,11 +1,14 @@
 """Folders that several processes want at once."""
 
+import fcntl
 import os
+import socket
+import threading
 
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.base.files import cache_root, one_process_at_a_time, private_directory
+from heldin.base.files import cache_root, is_held, one_process_at_a_time, private_directory, whole_directory
 
 
 def test_a_folder_that_another_process_makes_meanwhile_is_used(tmp_path, monkeypatch):
@@ -33,6 +36,30 @@ def test_a_folder_that_its_last_holder_removes_meanwhile_is_made_again(tmp_path,
     with one_process_at_a_time(work):
         assert opened == [work, work]
         assert work.is_dir()
+
+
+def test_missing_parents_are_private_too(tmp_path):
+    private_directory(tmp_path / "a" / "b" / "c")
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b", "a/b/c")]
+    assert modes == [0o700] * 3
+
+
+def test_who_only_asks_does_not_keep_anybody_out(tmp_path):
+    folder = private_directory(tmp_path / "work")
+    asking = os.open(folder, os.O_RDONLY)
+    fcntl.flock(asking, fcntl.LOCK_EX)
+    threading.Timer(0.06, lambda: os.close(asking)).start()
+    with one_process_at_a_time(folder):
+        assert is_held(folder)
+    assert not is_held(folder)
+
+
+def test_leftovers_of_this_machine_s_dead_processes_go_and_another_machine_s_stay(tmp_path):
+    for machine in (socket.gethostname(), "elsewhere"):
+        (tmp_path / f".store.{machine}.999999999.tmp").mkdir()
+    with whole_directory(tmp_path / "store") as temporary:
+        (temporary / "x").write_text("x", encoding="utf-8")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".store.elsewhere.999999999.tmp", "store"]
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):

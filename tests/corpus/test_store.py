@@ -1,6 +1,7 @@
 """The store against a dictionary of lists, its atomicity, and its errors."""
 
 import json
+import socket
 import stat
 from collections import defaultdict
 
@@ -87,7 +88,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path, monkeypatch):
 def test_a_build_that_was_killed_is_done_anew(tmp_path):
     source = _source(tmp_path, _rows(3, 2))
     folder = build_store(source, tmp_path).folder
-    dead = folder.rename(folder.with_name(f".{folder.name}.999999999.tmp"))
+    dead = folder.rename(folder.with_name(f".{folder.name}.{socket.gethostname()}.999999999.tmp"))
     (dead / "meta.json").unlink()
     assert not build_store(source, tmp_path).report.reused
     assert not dead.exists()
@@ -167,8 +168,10 @@ def test_aliases_merge_the_addresses_of_one_person(tmp_path):
         ("- ann\n", "expected lines like 'person: "),
         ("ann: [", "broken YAML"),
         ("ann: [a]\nann: [b]\n", "line 2: 'ann' is given twice: keep one"),
+        ("ann: !x [a]\n", "line 1: could not determine a constructor for the tag '!x'$"),
+        ("ann: [5]\nbob: [5]\n", "'5' is an alias of both 'ann' and 'bob'"),
     ],
-    ids=["two persons", "chain", "list", "broken", "twice"],
+    ids=["two persons", "chain", "list", "broken", "twice", "tag", "number"],
 )
 def test_alias_files_that_cannot_be_used(tmp_path, content, message):
     path = tmp_path / "aliases.yaml"

@@ -88,6 +88,6 @@ def _compared(call, folder):
 
 
 def test_nested_cells_are_dotted_lists_are_one_cell_and_nothing_is_empty():
-    assert csv_text([{"a": {"b": 1, "c": [1, 2]}, "d": None}, {"e": 'x,"y"', "d": True}]) == (
+    assert csv_text([{"a": {"b": 1, "c": [1, 2]}, "d": float("nan")}, {"e": 'x,"y"', "d": True}]) == (
         'a.b,a.c,d,e\n1,1; 2,,\n,,true,"x,""y"""\n'
     )

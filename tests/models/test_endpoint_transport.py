@@ -1,5 +1,6 @@
 """Requests to an endpoint over real HTTP on loopback: repeated, paced, refused, and their key kept to themselves."""
 
+import threading
 import time
 from email.utils import formatdate
 
@@ -8,7 +9,7 @@ import pytest
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.models.endpoint import open_endpoint_model, score_endpoint_texts
-from heldin.models.endpoint_client import Connection, Endpoint
+from heldin.models.endpoint_client import Connection, Endpoint, _Pace
 from heldin.models.logprobs import score_texts
 from tests.completions_server import opened, tiny_server
 
@@ -84,11 +85,23 @@ def test_the_key_comes_from_the_environment_and_is_repeated_nowhere(make_lm, mon
         assert name not in str(caught.value)
 
 
+def test_a_server_s_pause_also_holds_threads_that_wait_for_their_turn():
+    pace, taken, gap = _Pace(per_minute=600), [], 0.1
+    pace.take_turn()  # the next one is a gap away
+    thread = threading.Thread(target=lambda: (pace.take_turn(), taken.append(time.monotonic())))
+    thread.start()
+    time.sleep(gap / 4)
+    asked = time.monotonic()
+    pace.hold(4 * gap)
+    thread.join(timeout=10)
+    assert taken[0] >= asked + 4 * gap
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("not an address", "the endpoint's address is none"),
-        ("ftp://host/v1", "the endpoint's address is none"),
+        ("not an address", "the endpoint's address is not a URL"),
+        ("ftp://host/v1", "the endpoint's address is not a URL"),
         ("https://user:secret@host/v1", "holds a password"),
         ("https://host/v1?key=secret", "holds a password"),
         ("https://host/v1/completions", "leave out what follows /v1"),

@@ -16,8 +16,10 @@ from heldin.models.loading import (
     LanguageModel,
     fingerprint_folder,
     load_language_model,
+    load_tokenizer,
     quiet_transformers,
     require_model,
+    same_tokens,
     start_token,
 )
 from heldin.models.logprobs import score_texts
@@ -44,6 +46,21 @@ def test_a_saved_model_scores_as_before_and_its_name_is_its_content(make_lm, fol
     other.model.save_pretrained(folder)
     assert fingerprint_folder(folder) != before
     assert load_language_model(str(folder)).fingerprint != loaded.fingerprint
+
+
+def test_tokenizers_of_one_vocabulary_that_cut_otherwise_are_not_the_same(make_lm, folder, tmp_path):
+    ours, again = make_lm().tokenizer, load_tokenizer(str(folder))
+    assert same_tokens(ours, again)
+    again.backend_tokenizer.enable_truncation(5)
+    assert same_tokens(ours, again)
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    del content["model"]["merges"][10:]
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    other = load_tokenizer(str(folder))
+    assert other.get_vocab() == ours.get_vocab()
+    assert other(TEXT)["input_ids"] != ours(TEXT)["input_ids"]
+    assert not same_tokens(ours, other)
+    assert not same_tokens(ours, None)
 
 
 def test_a_lora_adapter_folder_is_loaded_onto_its_base(make_lm, folder, tmp_path):
