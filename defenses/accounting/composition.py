@@ -214,7 +214,7 @@ def _delta_bias(steps: int, epsilon: float, pair: LossPair) -> tuple[float, floa
 
 
 def _grid_bias(steps: int, order: float, width: float) -> float:
-    return steps * (order + 1.0) * width * width / 12.0
+    return steps * (order + 1.0) * width * width / 12.0  # docs/theory.md#loss-grid
 
 
 def _stored_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
