@@ -42,7 +42,7 @@ class AccountRow(Tabular):
         steps: optimizer steps.
         label: the guarantee in words, for plans.
         assumed_epsilon: what accounting would give if its assumptions held, for plans without a guarantee.
-        warnings: to be printed with the numbers.
+        warnings: printed with the numbers.
     """
 
     method: str
