@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Passes:
-    """The most records in one forward pass, in whole units; halved, with a line to ``say``, when memory runs out."""
+    """Limits the records of a forward pass, in whole units; halves the limit and says so when memory runs out."""
 
     most: int
     say: Callable[[str], None] = lambda _: None

@@ -22,10 +22,10 @@ class Optimizer(StrEnum):
 
 
 class Select(StrEnum):
-    """Which checkpoint is the result: the best by validation loss of held-in users (Kandpal et al.), or the last.
+    """Which checkpoint is the result.
 
-    Or the best by the loss of separate public users, which keeps a user-level guarantee valid
-    (docs/theory.md#rules-of-a-private-step).
+    It is the best by the validation loss of held-in users (Kandpal et al.), the last, or the best by the loss of
+    separate public users. The latter two keep a user-level guarantee (docs/theory.md#rules-of-a-private-step).
     """
 
     BEST = "best"

@@ -157,7 +157,7 @@ def _tensors(stage: Stage, z: Array) -> Tensors:
 
 
 def _granular(tensors: Tensors, name: str) -> list[Check]:
-    """Deviations of tensors, of rows of matrices, and of single coordinates, as stated."""
+    """Are the deviations of tensors, of rows of matrices, and of single coordinates as stated?"""
     whole = {k: np.square(z).sum(axis=(0, 1)) for k, z in tensors.items()}
     rows = next(z.shape[0] * z.shape[1] for z in tensors.values())
     of_tensors = [(z.size * rows, np.array([z.sum()])) for z in whole.values()]
@@ -222,7 +222,7 @@ def _blocks(tensors: Tensors) -> Iterator[Array]:
 
 
 def _along(tensors: Tensors) -> list[Check]:
-    """Correlations between coordinates at one distance, overall and within tensors, and between two tensors."""
+    """Correlations of coordinates at one distance from each other, overall and within tensors, and of two tensors."""
     whole = laws.products(*laws.lag_sums(_flat(tensors)), LEVEL)
     parts = [laws.lag_sums(z.reshape(*z.shape[:2], -1)) for z in tensors.values() if math.prod(z.shape[2:]) > 1]
     sums, counts = (np.concatenate(each) for each in zip(*parts, strict=True))

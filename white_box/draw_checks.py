@@ -166,7 +166,7 @@ def _whole_cohorts(seen: Sequence[Draws], rate: float, members: int) -> Check:
 
 
 def _beyond(seen: Draws, members: int) -> float:
-    """By how much a column was found more often than it has units, or less than zero times."""
+    """Largest excess of a column's count over its number of units, or of zero over its count."""
     copies = np.array([len(its) for its in seen.names])
     excess = (seen.texts - copies, -seen.texts, seen.canaries - members, -seen.canaries)
     return max(float(each.max(initial=0.0)) for each in excess)
@@ -203,7 +203,7 @@ def _spreads(drawn: Drawn) -> list[Check]:
 
 
 def _over_steps(drawn: Drawn) -> list[Check]:
-    """Who was sampled in a step and again k steps later, for every k."""
+    """How often a unit was sampled in a step and again k steps later, for every k."""
     present = drawn.present
     steps = present.shape[1]
     both, trials = [], []
@@ -248,7 +248,7 @@ def _between_keys(drawn: Drawn) -> list[Check]:
 
 
 def _twins(drawn: Drawn) -> list[Check]:
-    """Two units with the same texts: as often both as independent coins have it."""
+    """Whether two units with the same texts are drawn together as often as independent coins would have it."""
     if not drawn.times.shape[2]:
         return []
     trials, rate = drawn.times.shape[0] * drawn.times.shape[1], drawn.rate

@@ -64,7 +64,7 @@ class TrainerAudit(Tabular):
 
     @property
     def verdict(self) -> Verdict:
-        """On the accountant's curve; if the curve survives but a check fails: that the stated mechanism ran at all."""
+        """Verdict on the accountant's curve or, if that survives but a check fails, on the stated mechanism."""
         of_curve = self.result.verdict
         # What the coins certify outranks the checks, which are about the mechanism and not about epsilon.
         if of_curve.exit_code:
@@ -84,7 +84,7 @@ class TrainerAudit(Tabular):
 
     @property
     def exit_code(self) -> int:
-        """3 certified violation of the accountant's curve; 4 an alarm: not the stated mechanism; 0 otherwise."""
+        """3: certified violation of the accountant's curve; 4: an alarm, not the stated mechanism; 0: neither."""
         return self.verdict.exit_code
 
     def heading(self) -> str:

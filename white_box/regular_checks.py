@@ -66,7 +66,7 @@ def whole(tensors: Tensors) -> Array:
 
 
 def _blocks(tensors: Tensors, part: Part) -> Iterator[Array]:
-    """By tensor, or by matrix, more than one number each: (blocks, keys x steps, length)."""
+    """The parts with more than one number, of each tensor or of each matrix: (blocks, keys x steps, length)."""
     for z in tensors.values():
         steps = z.reshape(-1, *z.shape[2:])
         if part == "tensor":
@@ -91,7 +91,7 @@ def _norms(blocks: Array) -> Array:
 
 
 def _spans(blocks: Array) -> Array:
-    """Of every vector against those before it, in groups of as many as their length."""
+    """Shares of each vector in the span of those before it, as N(0, 1); in groups of as many vectors as dimensions."""
     size = blocks.shape[-1]
     vectors = np.swapaxes(blocks, 0, 1).reshape(-1, size)
     number = min(size, len(vectors))  # more vectors than dimensions always lie in the span

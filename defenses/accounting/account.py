@@ -62,7 +62,7 @@ class AccountRow(Tabular):
     warnings: tuple[str, ...] = ()
 
     def heading(self) -> str:
-        """The guarantee."""
+        """The guarantee in one line."""
         if self.label:
             return self.label
         if not math.isfinite(self.epsilon):
@@ -70,7 +70,7 @@ class AccountRow(Tabular):
         return f"epsilon {self.epsilon:.4g}, delta {self.delta:g} per {self.unit} (add/remove)"
 
     def notes(self) -> Sequence[str]:
-        """Warnings."""
+        """The warnings."""
         return self.warnings
 
     def rows(self) -> list[dict[str, Any]]:

@@ -208,7 +208,7 @@ def absence_loss(event: GridEvent) -> float:
 
 
 def to_dp_event(event: Event, steps: int) -> dp_event.DpEvent:
-    """The whole run as a dp-accounting event, which its PLD accountant accepts under add/remove."""
+    """The whole run as a dp-accounting event for its PLD accountant under add/remove; the filter has none there."""
     match event:
         case PoissonGaussian(noise_multiplier=s, rate=rate, group_size=1):
             single = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(s))

@@ -88,7 +88,7 @@ Measure = Callable[[Sequence[str]], Sequence[float]]
 
 
 def declared(defense: DataDefense) -> DataStep:
-    """What the step looks at."""
+    """The step as a plan lists it: what it looks at."""
     # Neither is record-local: without a record its copy stays, or the cap keeps another of the user in its place.
     match defense:
         case Deduplicate(scope=scope):
