@@ -12,6 +12,8 @@ from heldin.base.errors import InputError
 from heldin.defenses.accounting.events import PoissonGaussian, check_count
 from heldin.defenses.accounting.guarantees import calibrate, gaussian_mu
 
+# Replacing one user changes at most 2 (N - 1) ordered pairs, and the score is their number over N
+# (docs/theory.md#filtered-descent).
 SCORE_SENSITIVITY = 2.0
 
 
@@ -42,6 +44,7 @@ def filter_noise(users: int, steps: int, target_epsilon: float, delta: float) ->
     check_count("steps", steps)
     if not target_epsilon > 0.0:
         raise InputError(f"target epsilon {target_epsilon} is not a number above 0")
+    # T full-batch steps are one Gaussian of mu = sqrt(T) / s_A, for which half of epsilon and of delta is left.
     noise = math.sqrt(steps) / gaussian_mu(target_epsilon / 2.0, delta / 2.0)
     concentration = math.sqrt(8.0 * (target_epsilon + math.log(steps / delta)))
     return FilterNoise(noise, noise * concentration / users)
@@ -63,6 +66,7 @@ def break_even_concentration(users: int, cohort: int, steps: int, target_epsilon
     if cohort > users:
         raise InputError(f"cohort {cohort} is larger than the population {users}: lower the cohort")
     if cohort == users:
+        # Nobody is left out by sampling: a Gaussian has a closed form and needs no loss grid.
         uls_noise = math.sqrt(steps) / gaussian_mu(target_epsilon, delta)
     else:
         uls_noise = calibrate(PoissonGaussian(1.0, cohort / users), steps, delta, target_epsilon)
@@ -85,18 +89,18 @@ def above_threshold(score: float, users: int, above_epsilon: float, key: bytes, 
         key: the run's secret key.
         step: number of the step, from 0.
     """
-    # Replacing one user changes the score by less than SCORE_SENSITIVITY: 2 (N - 1) ordered pairs over N. The threshold
-    # gets one Laplace number for the run, the score one per step, both functions of the key.
+    # The threshold gets one Laplace number for the run, the score one per step, both functions of the key, so that a
+    # resumed run asks again with the same noise. At these scales above_epsilon pays for all steps together.
     threshold = concentration_threshold(users) + _laplace(2.0 * SCORE_SENSITIVITY / above_epsilon, key, "threshold")
     return score + _laplace(4.0 * SCORE_SENSITIVITY / above_epsilon, key, f"score {step}") >= threshold
 
 
 def keep_probability(near: int, users: int) -> float:
     """p of a user with ``near`` users within 2 tau: 0 below N / 2, 1 from 2 N / 3 on, linear between (line 12)."""
-    return min(1.0, max(0.0, (near - users / 2.0) / (users / 6.0)))
+    return min(1.0, max(0.0, (near - users / 2.0) / (users / 6.0)))  # 2 N / 3 - N / 2 is N / 6
 
 
 def _laplace(scale: float, key: bytes, name: str) -> float:
-    # The middle of a 53-bit cell: never 0, so the logarithm is finite.
+    # The middle of a 53-bit cell: never 0, whose logarithm is infinite; the topmost rounds to 1 (probability 2^-53).
     u = keyed_uniform(key, "above threshold", name) + 2.0**-54
     return -scale * math.log(2.0 * (1.0 - u)) if u > 0.5 else scale * math.log(2.0 * u)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 
 from heldin.base.errors import InputError
 
-Positive: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Positive: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]  # gt=0 alone lets infinity pass
 Rate: TypeAlias = Annotated[float, Field(gt=0.0, le=1.0)]
 Unit: TypeAlias = Literal["example", "user"]
 Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace"]
@@ -40,6 +40,7 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
             near = difflib.get_close_matches(str(problem["loc"][-1]), list(model.model_fields), n=1)
             lines.append(f"unknown key {where}" + (f" (did you mean {near[0]}?)" if near else ""))
         elif problem["type"] == "value_error":
+            # The exception itself: pydantic's own message puts "Value error, " before it.
             said = str(problem["ctx"]["error"])
             lines.append(f"{where}: {said}" if where else said)
         else:
@@ -121,7 +122,7 @@ class FullBatchSampler(Choice):
 
 
 class FlatClip(Choice):
-    """Each unit's gradient is scaled down to at most ``norm``; the noise on the sum has deviation s * norm."""
+    """Each unit's gradient is scaled down to at most ``norm``; the noise on the sum has standard deviation s * norm."""
 
     kind: Literal["flat"] = "flat"
     norm: Positive
@@ -189,6 +190,7 @@ class DataStep(Choice):
 
     @model_validator(mode="after")
     def _consistent(self) -> "DataStep":
+        # What looks at one record only looks at one user only, so that a record-local step is user-local too.
         if self.record_local and not self.user_local:
             raise ValueError(f"data step {self.name} is record-local but not user-local, which cannot be")
         return self

@@ -22,7 +22,7 @@ class ClippingDefense(BaseModel):
     unit: Literal["example", "batch"]
     """Clip each example's gradient, or the batch's."""
     clip_norm: float | None = Field(None, gt=0)
-    """To this norm; null: the smallest norm seen in a plain run, which is done first."""
+    """Clip norm; null: the smallest gradient norm of a plain run, which is done first."""
 
 
 class _Noised(BaseModel):
@@ -30,21 +30,21 @@ class _Noised(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     population: int = Field(ge=1)
-    """Public number of users ("uls", "filter") or of records (the others) that sampling rate and delta refer to. With
-    "filter" those who are missing to it count as users of gradient zero."""
+    """Public number of users ("uls", "filter") or of records (the others), to which sampling rate and delta refer. With
+    "filter", users missing from this number count as users whose gradient is zero."""
     steps: int = Field(ge=1)
     """Optimizer steps; they take the place of finetune.epochs."""
     delta: float = Field(gt=0, lt=1)
-    """delta of the guarantee; below one over the number of users to say anything."""
+    """delta of the guarantee; a delta above one over the number of users promises next to nothing."""
     group_size: int = Field(1, ge=1)
-    """Records of one user: in a step ("uls", "filter"), at most in training ("els"), exactly ("group"). Not with
-    "example"."""
+    """Records of one user: at most this many in a step ("uls", "filter"), at most this many in training ("els"), or
+    exactly this many ("group"). Not with "example"."""
     record_selection: RecordSelection = "random"
-    """Which of a user's records where there are more than ``group_size``; "random_chunk" with "uls" only."""
+    """Which records are used of a user who has more than ``group_size``; "random_chunk" goes with "uls" only."""
     secure_noise: bool = False
-    """Noise from a cryptographic generator (SHAKE-256), slower, in place of Philox."""
+    """Draw the noise from a cryptographic generator (SHAKE-256), which is slower than Philox."""
     base_model_saw_protected: bool = False
-    """Whether base model or tokenizer were trained on protected users' texts, which voids the guarantee for them."""
+    """Whether the base model or the tokenizer was trained on protected users' texts, which voids the guarantee."""
 
     def noise(self) -> NoiseGenerator:
         """The noise generator."""
@@ -55,27 +55,29 @@ class PrivateDefense(_Noised):
     """Differentially private training; every number is a public constant of the config."""
 
     kind: Literal["uls", "els", "group", "example"]
-    """"uls": user-level sampling; "els": example-level sampling with at most ``group_size`` records a user; "group":
-    with exactly so many (repeated where a user has fewer); "example": per record."""
+    """"uls": user-level sampling; "els": example-level sampling with at most ``group_size`` records per user; "group":
+    the same with exactly that many (repeated for users who have fewer); "example": per record."""
     cohort: int = Field(ge=1)
     """Expected number of users ("uls") or records (the others) in a step; also the divisor. At most ``population``."""
     target_epsilon: float | None = Field(None, gt=0)
-    """Find the noise for this epsilon, of a user ("example": of a record). This or ``noise_multiplier``."""
+    """Calibrate the noise to this epsilon per user ("example": per record). Give this or ``noise_multiplier``."""
+    # 0 is allowed: such a plan is built and labelled "not a DP guarantee", not refused.
     noise_multiplier: float | None = Field(None, ge=0)
-    """Standard deviation of the noise over ``clip_norm``."""
+    """Standard deviation of the noise divided by ``clip_norm``."""
     clip_norm: float = Field(1.0, gt=0)
     """L2 norm to which a unit's gradient is clipped."""
     clip_kind: Literal["flat", "normalised"] = "flat"
-    """Scale down gradients above ``clip_norm``; "normalised" then divides by it, so that the learning rate need not
-    follow it."""
+    """"flat" scales down gradients above ``clip_norm``; "normalised" then divides by it, so that the learning rate need
+    not be tuned to it."""
     sampler: Literal["poisson", "shuffled"] = "poisson"
-    """Every unit by a coin in every step, or in shuffled order as most trainers do: not a DP guarantee here."""
+    """"poisson": each unit enters each step by its own coin; "shuffled": cohorts cut from a shuffled list, as most
+    trainers do, which is not a DP guarantee here."""
     cap: int | None = Field(None, ge=1)
-    """Hard cap on the users of a step, with "uls" and Poisson sampling only; null: none."""
+    """Hard cap on the users in a step, only with "uls" and Poisson sampling; null: no cap."""
     protected_users: int | None = Field(None, ge=1)
-    """Public number of users, for the warning about delta, where records are sampled."""
+    """Public number of users, for the warning about delta when records are sampled."""
     micro_records: int = Field(64, ge=1)
-    """Records in one backward pass; memory only."""
+    """Most records in one backward pass; it affects memory only."""
 
     @model_validator(mode="after")
     def _possible(self) -> "PrivateDefense":
@@ -95,9 +97,9 @@ class FilterDefense(_Noised):
 
     kind: Literal["filter"]
     target_epsilon: float = Field(gt=0)
-    """Find the noise for this epsilon of a user."""
+    """Calibrate the noise to this epsilon per user."""
     tau: float = Field(gt=0)
-    """Most of the users' gradients must lie within this distance of each other, at every step."""
+    """Most users' gradients must lie within this distance of each other at every step."""
 
 
 Defense = Annotated[NoDefense | ClippingDefense | PrivateDefense | FilterDefense, Field(discriminator="kind")]

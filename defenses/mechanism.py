@@ -59,8 +59,8 @@ class Guarantee:
         delta: of the guarantee.
         unit: what is protected.
         adjacency: which data sets count as neighbours.
-        conditions: that the guarantee depends on, printed with it.
-        warnings: to be printed with it.
+        conditions: what the guarantee depends on, printed with it.
+        warnings: printed with it.
     """
 
     epsilon: float
@@ -116,7 +116,7 @@ class Mechanism(Choice):
         noise_multiplier: noise standard deviation over sensitivity.
         steps: optimizer steps.
         delta: of the guarantee; None only for a plain run.
-        divisor: by which the noised sum is divided.
+        divisor: what the noised sum is divided by.
         record_selection: which of a user's records are used.
         noise_generator: name of the generator, for reports.
         checkpoint: how the released checkpoint is chosen.
@@ -124,7 +124,7 @@ class Mechanism(Choice):
         base_model_saw_protected: whether the base model was trained on protected users.
         tokenizer_saw_protected: whether the tokenizer was.
         assumptions: what the guarantee assumes, printed with it.
-        target_epsilon: for which the noise was calibrated; None if it was given.
+        target_epsilon: epsilon that the noise was calibrated to; None if the noise multiplier was given.
         protected_units: public number of protected units, for the warning about delta; None: the sampler's population
             over ``group_size``, the least number there can be.
 
@@ -132,7 +132,7 @@ class Mechanism(Choice):
         InputError: no accountant here covers the combination; one line with every problem.
     """
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 1  # of the plan file
 
     unit: Literal["example", "user", "none"]
     adjacency: Adjacency = "add_remove"
@@ -161,6 +161,7 @@ class Mechanism(Choice):
 
     def _check(self) -> None:
         """Raises InputError for a combination that no accountant here covers."""
+        # A plain run needs no accountant, whatever its sampler and clip; ``reasons`` says that it protects nobody.
         if self.unit == "none":
             return
         if self.delta is None:
@@ -182,8 +183,11 @@ class Mechanism(Choice):
             )
         if self.adjacency == "replace" and not (shuffled or filtered):
             raise InputError("replace adjacency has no accountant under Poisson sampling: use add_remove")
+        # Cohorts of one size need a population of one size: an absent unit leaves its place empty (zero-out) or to
+        # another (replace).
         if self.adjacency == "add_remove" and shuffled:
             raise InputError("shuffled cohorts fix the population: use zero_out or replace adjacency")
+        # The loss distribution of a capped cohort is dp-accounting's and has no tilted form for a small delta.
         if isinstance(self.sampler, CappedPoissonSampler):
             check_rounding(self.delta, self.steps)
         if isinstance(self.sampler, CappedPoissonSampler) and self.members > 1:
@@ -195,6 +199,7 @@ class Mechanism(Choice):
     @property
     def members(self) -> int:
         """How many sampled members the protected unit has: group_size for ELS, 1 otherwise."""
+        # Under ULS a user is one member, however many records: their mean gradient is clipped as one.
         return self.group_size if self.unit == "user" and self.sampled == "example" else 1
 
     @property
@@ -235,12 +240,15 @@ class Mechanism(Choice):
         match self.clip:
             case ConcentrationFilter(tau=tau):
                 assert self.delta is not None
+                # What the event spends, since ``target_epsilon`` is None if the noise multiplier was given.
                 spent = accounting.epsilon(self.assumed_event, self.steps, self.delta)
                 return tau * math.sqrt(8.0 * (spent + math.log(self.steps / self.delta)))
             case FlatClip(norm=norm):
                 return norm
             case NormalisedClip():
+                # The clipped sum is divided by the norm before the noise is added.
                 return 1.0
+            # ``reasons`` lists both: no noise is scaled to them.
             case BatchClip() | NoClip():
                 return math.inf
             case _:
@@ -268,6 +276,8 @@ class Mechanism(Choice):
             (isinstance(self.clip, NoClip), "gradients are not clipped"),
             (isinstance(self.clip, BatchClip), "the batch is clipped as one, which bounds no unit's influence"),
             (
+                # Neighbours would scale the same noise differently; under zero-out the absent unit is counted by both
+                # (docs/theory.md#public-constants).
                 isinstance(self.divisor, RealisedCohortDivisor) and self.adjacency == "add_remove",
                 "the divisor is the realised cohort, which depends on private data",
             ),
@@ -276,10 +286,12 @@ class Mechanism(Choice):
                 "the checkpoint is chosen by validation on protected users",
             ),
             (
+                # At the example level it is no reason: epsilon is then about the data after the step (``_conditions``).
                 user_level and bool(leaky),
                 f"preprocessing is not user-local ({', '.join(leaky)})",
             ),
             (
+                # Such a model's ranking of one user's records depends on other users' texts.
                 self.record_selection in _PERPLEXITY and self.base_model_saw_protected,
                 "records are selected by the perplexity of a base model that saw protected users",
             ),
@@ -294,11 +306,13 @@ class Mechanism(Choice):
         reasons = self.reasons()
         if not reasons:
             promise = self._promise(self.assumed_event)
+            # An infinite epsilon must not be printed under the label of a guarantee.
             return promise if math.isfinite(promise.epsilon) else NoGuarantee(("no finite epsilon at this delta",))
         if self.unit == "none" or self.delta is None:
             return NoGuarantee(reasons)
         assumed = accounting.epsilon(self.assumed_event, self.steps, self.delta)
         fallback = None
+        # The fallback accounts for shuffling alone: any second reason voids it too.
         if isinstance(self.sampler, ShuffledSampler) and len(reasons) == 1:
             fallback = self._promise(self.fallback_event)
         return NoGuarantee(reasons, assumed, fallback)
@@ -313,6 +327,7 @@ class Mechanism(Choice):
         if self.delta is None:
             raise InputError("delta is missing, so that there is nothing to calibrate to")
         noise = accounting.calibrate(self.assumed_event, self.steps, self.delta, target_epsilon)
+        # Built anew, since pydantic's ``model_copy`` skips validation.
         return Mechanism(**{**dict(self), "noise_multiplier": noise, "target_epsilon": target_epsilon})
 
     def _promise(self, event: Event) -> Guarantee:
@@ -333,6 +348,7 @@ class Mechanism(Choice):
 
     def _conditions(self) -> tuple[str, ...]:
         refilling = [step.name for step in self.data_steps if not step.record_local]
+        # A ranking refills: without one record another of the user takes its place, so it is not record-local.
         if self.record_selection in ("longest", "shortest", *_PERPLEXITY):
             refilling.append(f"record selection: {self.record_selection}")
         example = self.unit == "example"

@@ -35,9 +35,11 @@ def gaussian(
         deviation: standard deviation.
         device: of the result.
     """
+    # Keyed by the tensor's name: tensors of one shape that shared their noise would cancel it in their difference.
     derived = keyed_digest(key, f"noise {step}", name)
     match generator:
         case NoiseGenerator.PHILOX if device.type == "cuda":
+            # torch takes 64 bits where numpy's Philox takes 128; the numbers differ from those of a CPU.
             seed = int.from_bytes(derived[:8], "big", signed=True)
             source = torch.Generator(device=device).manual_seed(seed)
             return torch.randn(shape, generator=source, device=device) * deviation
@@ -46,7 +48,9 @@ def gaussian(
             philox = np.random.Generator(np.random.Philox(key=words))
             values = philox.standard_normal(shape.numel(), dtype=np.float32)
         case NoiseGenerator.SECURE:
+            # All of a tensor's bits at once: 8 bytes a coordinate, beside as many for its float64 numbers.
             bits = np.frombuffer(hashlib.shake_256(derived).digest(8 * shape.numel()), dtype=np.uint64)
-            # 53 bits at the middle of their cell: never 0 or 1, so the inverse is finite.
+            # 53 bits at the middle of their cell: never 0, whose inverse is infinite. The topmost cell rounds to 1
+            # (probability 2^-53 a coordinate).
             values = special.ndtri(((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53).astype(np.float32)
     return torch.from_numpy(values).view(shape).mul_(deviation).to(device)

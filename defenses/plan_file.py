@@ -32,12 +32,14 @@ def write_plan(mechanism: Mechanism, path: Path) -> None:
     """Write the plan to a temporary name in the same folder, flush it to disk, then rename it to ``path``."""
     document = plan_document(mechanism)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder: a rename across file systems copies, and a reader could see half a plan.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(document, file, indent=2, allow_nan=False)
             file.write("\n")
             file.flush()
+            # Before the rename, or a power cut could leave the final name with an empty file.
             os.fsync(file.fileno())
         Path(name).replace(path)
     except BaseException:
@@ -87,6 +89,7 @@ def read_plan(path: Path) -> Mechanism:
         raise InputError(f"{path}: {error}") from None
     stated = document["guarantee"]
     promise = _with_epsilons(mechanism.guarantee(), stated)
+    # By identity, so that 1 or "true" in an edited file does not pass for true.
     if not isinstance(stated, dict) or stated.get("holds") is not isinstance(promise, Guarantee):
         raise InputError(f"{path}: the stated guarantee is not this mechanism's, which is: {promise.label}")
     computed = _document(mechanism, promise)
@@ -132,6 +135,7 @@ def _require_same(path: Path, name: str, stated: Any, computed: Any) -> None:
                 _require_same(path, f"{name}[{i}]", stated[i], value)
         case float() if _close(stated, computed, _ROUNDED):
             pass
+        # By type too, since True == 1 in Python.
         case _ if type(stated) is type(computed) and stated == computed:
             pass
         case _:
@@ -163,6 +167,7 @@ def _event(event: dp_event.DpEvent) -> dict[str, Any]:
     """The event's class name under "type", and its fields; the same for nested events."""
     fields = event.to_named_tuple()._asdict()
     named = {"type": fields.pop("class_name")}
+    # A plan must stay readable if dp-accounting moves the class to another module.
     fields.pop("module_name")
     for name in fields:
         part = getattr(event, name)

@@ -27,12 +27,15 @@ def draw(sampler: Sampler, key: bytes, step: int, identities: Sequence[str]) -> 
     """
     match sampler:
         case PoissonSampler(rate=rate):
+            # No population to check: each coin is right whatever the number of units.
             return _poisson(rate, key, step, identities)
         case CappedPoissonSampler(rate=rate, population=population, cap=cap):
             _check_population(population, len(identities))
             drawn = _poisson(rate, key, step, identities)
             if len(drawn) <= cap:
                 return drawn
+            # A random subset of those drawn, by a purpose of its own, so that who is cut is independent of the coins
+            # (docs/theory.md#hard-cohort-caps).
             index = {identities[i]: i for i in drawn}
             return sorted(index[name] for name in keyed_order(key, f"cap {step}", list(index))[:cap])
         case ShuffledSampler():
@@ -46,6 +49,7 @@ def draw(sampler: Sampler, key: bytes, step: int, identities: Sequence[str]) -> 
 
 def _poisson(rate: float, key: bytes, step: int, identities: Sequence[str]) -> list[int]:
     purpose = f"sampling {step}"
+    # Strictly below: the numbers lie in [0, 1), so that rate 1 draws everybody.
     return [i for i, name in enumerate(identities) if keyed_uniform(key, purpose, name) < rate]
 
 
@@ -57,10 +61,12 @@ def _shuffled(sampler: ShuffledSampler, key: bytes, step: int, identities: Seque
     whole, rest = divmod(sampler.population, sampler.cohort)
     per_pass = whole if sampler.drop_incomplete or not rest else whole + 1
     number, cohort = divmod(step, per_pass)
+    # Prefixed, so that no unit's name can be that of an empty slot.
     slots = [f"unit {name}" for name in identities]
     slots += [f"empty {i}" for i in range(sampler.population - len(identities))]
     digests = sorted((keyed_digest(key, f"pass {number}", slot), i) for i, slot in enumerate(slots))
     taken = digests[cohort * sampler.cohort : (cohort + 1) * sampler.cohort]
+    # Empty slots are left out only now: they take their place in the cohort, as the absent unit of zero-out does.
     return sorted(i for _, i in taken if i < len(identities))
 
 

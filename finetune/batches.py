@@ -58,6 +58,7 @@ class ShuffledBatches:
         return self._epoch(epoch)[position]
 
     def _draw_epoch(self, epoch: int) -> list[list[int]]:
+        # From (seed, epoch) alone, so that a resumed run draws its epoch again without those before it.
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([self._seed, epoch])))
         order = generator.permutation(len(self._lengths))
         size = self._batch_size
@@ -68,12 +69,14 @@ class ShuffledBatches:
             group = order[start : start + size * GROUPS_OF_BATCHES]
             group = group[np.argsort(self._lengths[group], kind="stable")]
             batches += [group[i : i + size].tolist() for i in range(0, len(group), size)]
+        # Shuffled again: sorted groups would train short texts before long ones.
         return [batches[i] for i in generator.permutation(len(batches))]
 
 
 def collate(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets, both (B, L), padded on the right; padded targets are ``IGNORED``."""
     longest = max(len(s) for s in sequences) - 1  # predictions: the first token is only an input
+    # Padding stands behind the text, where a causal model's predictions of the text do not see it: any id would do.
     inputs = torch.tensor([[*s[:-1], *[s[0]] * (longest - len(s) + 1)] for s in sequences])
     targets = torch.tensor([[*s[1:], *[IGNORED] * (longest - len(s) + 1)] for s in sequences])
     return inputs.to(device), targets.to(device)
@@ -84,4 +87,4 @@ def record_losses(model: PreTrainedModel, inputs: torch.Tensor, targets: torch.T
     # The usual mean over all tokens of a batch would make a record's weight depend on the other records' lengths.
     logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
     losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none")
-    return losses.view_as(targets).sum(1) / (targets != IGNORED).sum(1)
+    return losses.view_as(targets).sum(1) / (targets != IGNORED).sum(1)  # (B L,) -> (B,)

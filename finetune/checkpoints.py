@@ -20,7 +20,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import whole_directory
 from heldin.models.loading import quiet_transformers
 
-KEPT_STATES = 2
+KEPT_STATES = 2  # the older one is for the case that the newer is damaged
 
 
 @dataclass
@@ -65,6 +65,7 @@ def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optim
         save_file(tensors, temporary / "optimizer.safetensors")
         content = json.dumps({"state": asdict(state), "optimizer": scalars})
         (temporary / "state.json").write_text(content, encoding="utf-8")
+    # Only now that the new state is whole; names have leading zeros, so that they sort by step.
     for old in sorted(folder.glob("step-*"))[:-KEPT_STATES]:
         shutil.rmtree(old)
 
@@ -95,11 +96,13 @@ def load_state(
         raise InputError(
             f"checkpoint '{newest}' is damaged: remove it, and the run goes on from the one before"
         ) from error
+    # Before any weight is copied: a refused state leaves the model as it was.
     if state.job != job:
         raise InputError(
             f"'{newest}' is a checkpoint of another job: its corpus, membership, base model or recipe differ from this"
             " run's; use a new run folder"
         )
+    # Into the tensors that the optimizer already holds: new ones would be trained by nobody.
     parameters = _trainable(model)
     with torch.no_grad():
         for name, tensor in weights.items():
@@ -149,6 +152,7 @@ def _flatten(state: dict[int, dict[str, Any]]) -> tuple[dict[str, torch.Tensor],
 
 
 def _unflatten(tensors: dict[str, torch.Tensor], scalars: dict[str, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    # JSON has no integer keys.
     state: dict[int, dict[str, Any]] = {int(i): dict(values) for i, values in scalars.items()}
     for key, tensor in tensors.items():
         i, name = key.split(".", 1)

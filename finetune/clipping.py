@@ -45,6 +45,7 @@ def clipped_batch_gradient(
 
     def compute(most: int) -> tuple[dict[str, torch.Tensor], torch.Tensor, list[float]]:
         total: dict[str, torch.Tensor] = {}
+        # A tensor, to be summed over processes beside the gradients.
         loss = torch.zeros(1, dtype=torch.float64, device=model.device)
         norms: list[float] = []
         for start in range(0, len(share), most):
@@ -63,9 +64,10 @@ def clipped_batch_gradient(
     sum_over_ranks([*total.values(), loss])
     # The mean, where D.3 has the sum: without clipping the step is then that of plain training.
     mean = {name: gradient / len(batch) for name, gradient in total.items()}
+    # After the sum over processes, since the batch is clipped as one: a process's own share has another norm.
     if clipping.unit == "batch":
         norms = [float(torch.stack([g.double().square().sum() for g in mean.values()]).sum().sqrt())]
-        factor = min(1.0, clipping.norm / max(norms[0], 1e-30))
+        factor = min(1.0, clipping.norm / max(norms[0], 1e-30))  # a gradient of zero stays zero
         mean = {name: gradient * factor for name, gradient in mean.items()}
     for name, parameter in parameters.items():
         parameter.grad = mean[name].to(parameter.dtype)

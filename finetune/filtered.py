@@ -48,6 +48,7 @@ def filtered_gradient(
     absent = sampler.population - len(units)  # of the public number of users; they count as gradient zero
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     size = sum(p.numel() for p in parameters.values())
+    # (users, d) in float32. Every process holds all users, since the filter compares every pair.
     gradients = torch.zeros(len(units), size, device=model.device)
     losses = []
     for i, unit in enumerate(units):
@@ -57,8 +58,10 @@ def filtered_gradient(
         gradients[i] = torch.cat([found.gradients[name].flatten() for name in parameters])
         losses.append(found.losses[~found.masked])
     kept = kept_users(gradients, [unit.name for unit in units], absent, clip, training.key, step)
+    # Absent users who are kept add zero to the sum but count in its divisor.
     weights = torch.tensor(kept[: len(units)], dtype=torch.float32, device=model.device)
-    mean = weights @ gradients / max(1, sum(kept))
+    mean = weights @ gradients / max(1, sum(kept))  # (n,) @ (n, d) -> (d,)
+    # Of the mean: over the public N, not over the number kept, which is a function of the data (Algorithm 3, line 14).
     deviation = training.mechanism.noise_multiplier * training.mechanism.sensitivity / sampler.population
     parts = torch.split(mean, [p.numel() for p in parameters.values()])
     for (name, parameter), part in zip(parameters.items(), parts, strict=True):
@@ -87,9 +90,11 @@ def kept_users(
         Halted: AboveThreshold did not pass.
     """
     users = len(names) + absent
+    # Ordered pairs, each user with itself included, over N.
     score = float(neighbours(gradients, absent, clip.tau).sum()) / users
     if not above_threshold(score, users, clip.above_epsilon, key, step):
         raise Halted(step)
+    # Only after the test has passed: a run that halts says nothing else.
     close = neighbours(gradients, absent, 2.0 * clip.tau).tolist()
     identities = [f"user {name}" for name in names] + [f"absent {i}" for i in range(absent)]
     return [
@@ -116,7 +121,7 @@ def neighbours(gradients: torch.Tensor, absent: int, distance: float) -> torch.T
     squares = products.diagonal()
     # Rounding may leave a squared distance slightly negative, or a user at a distance from itself.
     between = (squares[:, None] + squares[None, :] - 2.0 * products).clamp_min(0.0).fill_diagonal_(0.0)
-    from_zero = squares <= distance**2
+    from_zero = squares <= distance**2  # (n,): users near those of gradient zero
     counts = (between <= distance**2).sum(1) + absent * from_zero
     of_absent = torch.full((absent,), absent + int(from_zero.sum()), device=gradients.device)
     return torch.cat([counts, of_absent])

@@ -71,6 +71,8 @@ def median_user_norm(
     """
     if group_size < 1 or not users:
         raise InputError("gradient norms need at least one user and a group size of at least 1")
+    # Public users need no secret, and the same seed makes norms of different G comparable: the same users, and nested
+    # records.
     key = seed_key(seed)
     people = []
     for user in keyed_order(key, "norms", list(users))[:SAMPLED_USERS]:

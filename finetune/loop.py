@@ -92,11 +92,13 @@ def train(
     if recipe.looks_at_validation and (evaluate is None or select_by is None):
         raise InputError("finetune.select keeps the best or patience is set, but nothing is evaluated to choose by")
     accelerator = Accelerator(mixed_precision=_mixed_precision(recipe.precision), cpu=base.device.type == "cpu")
+    # Before the adapters are made, whose initial weights it decides.
     torch.manual_seed(recipe.seed)
     model = _with_adapters(base.model, recipe).to(accelerator.device).train()
     optimizer = _optimizer(model, recipe)
     steps = private.mechanism.steps if private else recipe.steps(len(sequences))
     state = TrainingState(job=job_name(base, sequences, recipe, private, clipping))
+    # On every process: all of them go on from the same file.
     state = load_state(folder / "resume", state.job, model, optimizer) or state
     if 0 < state.step < steps:
         say(f"training goes on from step {state.step:,} of {steps:,}")
@@ -107,13 +109,14 @@ def train(
     )
     evaluation_steps = set(recipe.evaluation_steps(steps)) if evaluate else set()
     passes = Passes(private.micro_records if private else recipe.micro_batch or recipe.batch_size, say)
-    started = time.monotonic() - state.seconds
+    started = time.monotonic() - state.seconds  # so that the seconds of a resumed run add up
 
     def stopped() -> bool:
         return select_by is not None and recipe.stops_after([point[select_by] for point in state.history])
 
     while state.step < steps and not stopped():
-        # Of dropout; by the step's number, so that a resumed run draws the same.
+        # Of dropout; by the step's number, so that a resumed run draws the same. Seeds are below 2^31, so that it fits
+        # the 64 bits that torch takes.
         torch.manual_seed(recipe.seed * 2**32 + state.step)
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(state.step, steps)
@@ -122,6 +125,7 @@ def train(
                 try:
                     loss = _noised_gradient(model, private, state.step, sequences, passes)
                 except Halted as halted:
+                    # Halting is all that the mechanism puts out here: the model of the steps before is not released.
                     return TrainingResult(folder, 0, halted.step, (), 0.0, halted=True)
         else:
             batch = [sequences[row] for row in batches.rows(state.step)]
@@ -130,6 +134,7 @@ def train(
             # sampled unit would leak.
             if not math.isfinite(loss):
                 raise _diverged("loss", state.step + 1, folder)
+        # Under a mechanism ``.grad`` holds the noised mean: momentum and weight decay are post-processing of it.
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         state.step += 1
@@ -141,6 +146,7 @@ def train(
         if evaluate and state.step in evaluation_steps:
             _require_finite(model, state.step, folder)
             model.eval()
+            # On every process: the best step and the end of patience must be the same for all.
             metrics = dict(evaluate(state.step, model))
             model.train()
             state.history.append(
@@ -155,6 +161,7 @@ def train(
             if recipe.keeps_best and select_by is not None:
                 _keep_best(state, metrics[select_by], folder, model, base)
         if state.step % recipe.checkpoint_every == 0 or state.step == steps or stopped():
+            # Before the state is written, so that the last checkpoint is always one to go on from.
             _require_finite(model, state.step, folder)
             state.seconds = time.monotonic() - started
             if rank() == 0:
@@ -208,11 +215,13 @@ def _plain_gradient(
 ) -> float:
     """Put the batch's gradient into ``.grad`` by plain autograd, micro-batch by micro-batch, summed over processes."""
     total = torch.zeros(1, dtype=torch.float64, device=accelerator.device)
+    # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
     model.zero_grad(set_to_none=True)
     share = own_share(batch)
     for start in range(0, len(share), micro_batch):
         inputs, targets = collate(share[start : start + micro_batch], accelerator.device)
         with accelerator.autocast():
+            # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
             loss = record_losses(model, inputs, targets).sum() / len(batch)
         torch.autograd.backward(loss)
         total += loss.detach()
@@ -228,6 +237,7 @@ def _plain_gradient(
 
 
 def _keep_best(state: TrainingState, metric: float, folder: Path, model: PreTrainedModel, base: LanguageModel) -> None:
+    # Strictly: of equal metrics the earlier step is kept.
     if state.best_metric is None or metric < state.best_metric:
         state.best_metric, state.best_step = metric, state.step
         if rank() == 0:
@@ -296,11 +306,13 @@ def job_name(
     if private:
         units = [(unit.name, unit.rows) for unit in private.units]
         plan = private.mechanism.model_dump_json()
+        # With the key: a checkpoint that was made under another one belongs to another run.
         mechanism = text_sha256(plan, private.key.hex(), private.noise, repr(units), repr(private.chunk))
     return text_sha256(base.fingerprint, repr(shaping), mechanism, *(repr(list(s)) for s in sequences))
 
 
 def _require_finite(model: PreTrainedModel, step: int, folder: Path) -> None:
+    # Of the weights after the noise, never of a unit's gradient: see docs/theory.md#rules-of-a-private-step.
     if not all(bool(torch.isfinite(p).all()) for p in model.parameters() if p.requires_grad):
         raise _diverged("weights", step, folder)
 

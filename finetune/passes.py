@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Passes:
-    """The most records in one forward pass, in whole units; halved, with a line to ``say``, when memory runs out."""
+    """Limits the records of a forward pass, in whole units; halves the limit and says so when memory runs out."""
 
     most: int
     say: Callable[[str], None] = lambda _: None
@@ -35,6 +35,7 @@ class Passes:
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
+                # Halved from what was really tried, which may be less than allowed: else the same pass would run again.
                 failed = largest(self.most)
                 self.most = max(1, failed // 2)
                 if largest(self.most) >= failed:  # one unit, which must not be split: its gradient is clipped as one

@@ -85,6 +85,7 @@ def train_once(
         folder: for the trained model; nothing else remains.
         advance: called with the number of steps done.
     """
+    # Trained beside the folder and then renamed, so that a folder with a config is a finished model.
     work = folder.with_name(folder.name + ".work")
     with one_process_at_a_time(work, wait=True):
         if not (folder / "config.json").is_file():  # asked again: whoever held the lock may have trained it

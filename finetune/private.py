@@ -46,6 +46,8 @@ def private_gradient(
     assert isinstance(divisor, ConstantDivisor)
     passes = passes or Passes(training.micro_records)
     share = own_share(training.drawn(step))
+    # Nobody drawn, or nobody for this process, gives a sum of zeros, and the step goes on: to skip it would tell that
+    # nobody was there (docs/theory.md#rules-of-a-private-step).
     people = [training.contribution(unit, step, sequences) for unit in share if unit.canary is None]
     sizes = [len(records) for records in people]
 
@@ -53,6 +55,7 @@ def private_gradient(
         return _clipped_sum(model, [[people[i] for i in run] for run in cut(sizes, most)], clip.norm)
 
     def largest(most: int) -> int:
+        # Asked only after a failure: the kept gradients of the failed pass are given back before the next try.
         release_workspace(model)
         return max((sum(sizes[i] for i in run) for run in cut(sizes, most)), default=0)
 
@@ -60,6 +63,7 @@ def private_gradient(
     # of the key and the step, so they stay the same.
     total, tally = passes.fitted(compute, largest)
     _add_canaries(total, training, [unit for unit in share if unit.canary is not None], clip.norm)
+    # Before the noise, which every process then adds to the same sum: the other way round it would be added once each.
     sum_over_ranks([*total.values(), tally])
     scale = 1.0 / clip.norm if isinstance(clip, NormalisedClip) else 1.0
     deviation = mechanism.noise_multiplier * mechanism.sensitivity
@@ -69,6 +73,8 @@ def private_gradient(
         if deviation > 0:
             shape, device = summed.shape, summed.device
             summed = summed + gaussian(training.noise, training.key, step, name, shape, deviation, device)
+        # A constant of the config: the number drawn would make the noise tell the cohort's size
+        # (docs/theory.md#public-constants).
         parameter.grad = (summed / divisor.value).to(parameter.dtype)
     if training.watch:
         training.watch(step, {name: p.grad for name, p in _trainable(model).items() if p.grad is not None})
@@ -99,6 +105,7 @@ def _add_canaries(
         assert unit.canary is not None
         gradient = training.canaries.gradient(unit.canary)
         norm = torch.stack([g.double().square().sum() for g in gradient.values()]).sum().sqrt().unsqueeze(0)
+        # The same clip as everybody's, or a canary would test another mechanism.
         factor = clip_factors(norm, ~torch.isfinite(norm), clip_norm, "flat")[0]
         for name, tensor in gradient.items():
             total[name] += tensor * factor

@@ -34,6 +34,7 @@ def processes() -> int:
 
 def own_share(items: Sequence[Item]) -> list[Item]:
     """This process's part of the units of a step."""
+    # Every n-th, whole units only: a unit cut over processes would be clipped in pieces, with sensitivity 2 C and more.
     return list(items[rank() :: processes()]) if _together() else list(items)
 
 
@@ -41,7 +42,7 @@ def sum_over_ranks(tensors: Sequence[torch.Tensor]) -> None:
     """Replace each tensor by its sum over the processes."""
     if _together():
         for tensor in tensors:
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor)  # in place, in the same order on every process
 
 
 def wait_for_all() -> None:
@@ -76,6 +77,7 @@ def joined() -> Iterator[None]:
         yield
         return
     if torch.cuda.is_available():
+        # Before the group is made: NCCL works on each process's current device, which is else the first for all.
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
     try:

@@ -22,10 +22,10 @@ class Optimizer(StrEnum):
 
 
 class Select(StrEnum):
-    """Which checkpoint is the result: the best by validation loss of held-in users (Kandpal et al.), or the last.
+    """Which checkpoint is the result.
 
-    Or the best by the loss of separate public users, which keeps a user-level guarantee valid
-    (docs/theory.md#rules-of-a-private-step).
+    It is the best by the validation loss of held-in users (Kandpal et al.), the last, or the best by the loss of
+    separate public users. The latter two keep a user-level guarantee (docs/theory.md#rules-of-a-private-step).
     """
 
     BEST = "best"
@@ -50,7 +50,7 @@ class Lora:
     rank: PositiveInt = 8
     """Rank of the adapters."""
     alpha: int = 16
-    """Scale of the adapters, over ``rank``."""
+    """The adapters are scaled by alpha / ``rank``."""
     targets: tuple[str, ...] | str = "all-linear"
     """Names of the layers that get adapters, or "all-linear"."""
 
@@ -66,41 +66,42 @@ class Recipe:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     epochs: PositiveFloat = 10.0
-    """Passes over the records; a private run has ``defense.steps`` in their place."""
+    """Passes over the records; a private run takes ``defense.steps`` steps instead."""
     batch_size: PositiveInt = 8
-    """Records per optimizer step; a private run has ``defense.cohort`` in their place."""
+    """Records per optimizer step; a private run draws ``defense.cohort`` units on average instead."""
     micro_batch: PositiveInt | None = None
-    """Records per forward pass, the batch's gradients being summed over micro-batches; null: all."""
+    """Most records in one forward pass; the gradients of a batch add up over its micro-batches. null: all."""
     optimizer: Optimizer = Optimizer.ADAM
-    """Optimizer, with PyTorch's defaults for what stands nowhere here; SGD has momentum 0.9."""
+    """Optimizer, with PyTorch's defaults for anything that is not set here; SGD has momentum 0.9."""
     learning_rate: PositiveFloat = 5e-5
-    """Peak, reached after ``warmup_steps``, then decaying linearly to zero."""
+    """Peak learning rate: reached after ``warmup_steps``, then decays linearly to zero."""
     weight_decay: Annotated[float, Field(ge=0, lt=2**31)] = 0.0
     """Weight decay of the optimizer."""
     warmup_steps: Annotated[int, Field(ge=0, lt=2**31)] = 200
-    """Steps of linear warm-up; a tenth of a run that is short."""
+    """Steps of linear warm-up, but at most a tenth of the run."""
     sequence_length: PositiveInt = 512
-    """Tokens of a record that are trained on, the end-of-text token included; the rest is cut off."""
+    """Most tokens of a record that are trained on, including the end-of-text token; the rest is cut off."""
     evaluations: PositiveInt = 10
-    """How often losses and AUROC are measured, evenly over the run, the last time after the last step."""
+    """Number of times that losses and AUROC are measured, evenly spaced; the last is after the last step."""
     checkpoint_every: PositiveInt = 200
     """Steps between resumable checkpoints."""
     select: Select = Select.BEST
-    """Which checkpoint is the result: the best by the loss of held-in users' validation records, the best by separate
-    public users (corpus.public_validation), or the last; a user-level epsilon needs one of the latter two."""
+    """Which checkpoint is the result: the best by the loss of held-in users' validation records, the best by that of
+    separate public users (corpus.public_validation), or the last; a user-level epsilon needs one of the latter two."""
     patience: PositiveInt | None = None
-    """Stop when so many evaluations in a row have brought no better validation loss; null: never."""
+    """Stop after this many evaluations in a row without a better validation loss; null: never stop early."""
     group_by_length: bool = True
-    """Draw batches of records of like length, in random order, to save padding."""
+    """Batch records of similar length together, in random order, to save padding."""
     precision: Precision = Precision.AUTO
-    """Arithmetic of the forward and backward pass; weights and optimizer stay in fp32. auto: bf16 on a GPU that has
-    it."""
+    """Arithmetic of the forward and backward pass; weights and optimizer stay in fp32. auto: bf16 on a GPU that
+    supports it, else fp32."""
     lora: Lora | None = None
-    """Low-rank adapters in place of training all parameters; null: all parameters."""
+    """Train low-rank adapters instead of all parameters; null: train all parameters."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Of initialisation of adapters and of the order of records; public."""
+    """Public seed of the adapters' initialisation, of dropout and of the order of records."""
 
     def __post_init__(self) -> None:
+        # Again, with messages in the config's words: code that builds a recipe does not go through pydantic.
         for name in ("epochs", "batch_size", "learning_rate", "sequence_length", "evaluations", "checkpoint_every"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
@@ -130,7 +131,7 @@ class Recipe:
         """Whether training stops after these validation losses, one per evaluation so far."""
         if self.patience is None or not losses:
             return False
-        best = min(range(len(losses)), key=lambda i: losses[i])
+        best = min(range(len(losses)), key=lambda i: losses[i])  # the first of equal losses: a tie is no better
         return len(losses) - 1 - best >= self.patience
 
     def steps(self, records: int) -> int:
@@ -142,7 +143,7 @@ class Recipe:
         """Learning rate of a step (0 to steps - 1): linear warm-up, then linear decay towards zero at ``steps``."""
         warmup = min(self.warmup_steps, steps // 10)
         if step < warmup:
-            return self.learning_rate * (step + 1) / warmup
+            return self.learning_rate * (step + 1) / warmup  # the first step is not wasted on a rate of zero
         return self.learning_rate * (steps - step) / (steps - warmup)
 
     def evaluation_steps(self, steps: int) -> list[int]:

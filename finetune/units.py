@@ -91,6 +91,8 @@ class PrivateTraining:
         rule = self.mechanism.record_selection
         if self.mechanism.sampled == "example" or rule == "random_chunk" or not unit.rows:
             return list(unit.rows)
+        # Anew in each step, which costs nothing: at most G of one user, by that user and the key alone
+        # (docs/theory.md#rules-of-a-private-step).
         return choose_records(rule, self.mechanism.group_size, unit.rows, self.records, self.key, f"records {step}")
 
     def contribution(self, unit: SampledUnit, step: int, sequences: Sequence[Sequence[int]]) -> list[Sequence[int]]:
@@ -99,6 +101,7 @@ class PrivateTraining:
         if self.mechanism.record_selection != "random_chunk" or not chosen:
             return chosen
         assert self.chunk is not None
+        # Keyed by step and user: where one user's text is cut is no function of another's.
         purposes = [f"chunk {step} {i}" for i in range(self.mechanism.group_size)]
         return random_chunks(chosen, self.chunk, [keyed_uniform(self.key, p, unit.name) for p in purposes])
 
@@ -140,16 +143,19 @@ def plan_private_training(
     for row, user in enumerate(records.users):
         by_user.setdefault(user, []).append(row)
     if mechanism.sampled == "user":
+        # All of a user's rows: which G of them a step takes is decided when the user is drawn.
         units = [SampledUnit(user, tuple(rows)) for user, rows in sorted(by_user.items())]
     elif mechanism.unit == "example":
         units = [SampledUnit(name, (row,)) for row, name in enumerate(records.ids)]
     else:
         units = []
         for _, rows in sorted(by_user.items()):
+            # Once for the whole run, unlike under ULS.
             pool = choose_records(mechanism.record_selection, mechanism.group_size, rows, records, key, "pool")
-            pool = pool[: mechanism.group_size]
+            pool = pool[: mechanism.group_size]  # rule "all" ignores the number, on which the accountant relies
             copies = mechanism.group_size if exactly else len(pool)
             units += [
+                # A name, and so a coin, of its own for every copy: the theorem's Binom(G, p) counts independent coins.
                 SampledUnit(f"{records.ids[pool[i % len(pool)]]} copy {i // len(pool)}", (pool[i % len(pool)],))
                 for i in range(copies)
             ]
@@ -169,9 +175,10 @@ def random_chunks(records: Sequence[Sequence[int]], length: int, at: Sequence[fl
     """
     text = [*records[0], *(token for record in records[1:] for token in record[1:])]
     places = len(text) - length + 1
+    # Nothing to choose: one chunk, whatever the number asked for, since copies of it would not change the mean.
     if places <= 1:
         return [text]
-    return [text[start : start + length] for start in (int(share * places) for share in at)]
+    return [text[start : start + length] for start in (int(share * places) for share in at)]  # shares are below 1
 
 
 def choose_records(

@@ -56,8 +56,10 @@ class Canaries:
 
     def direction(self, number: int) -> NDArray[np.float32]:
         """Random unit vector of canary ``number``, (d,), zero in the quiet coordinates; made on demand, not stored."""
+        # From public numbers: an attacker may know every direction; who is in is what the secret key hides.
         philox = np.random.Philox(key=np.array([self.seed, number], dtype=np.uint64))
         values = np.random.Generator(philox).standard_normal(self.dimension, dtype=np.float32)
+        # Before normalising, so that the direction still has norm 1; the quiet coordinates stay noise alone.
         values[self.quiet] = 0.0
         return np.asarray(values / np.linalg.norm(values.astype(np.float64)), dtype=np.float32)
 
@@ -69,6 +71,7 @@ class Canaries:
                 name: whole[self.offsets[name] :][: shape.numel()].view(shape) for name, shape in self.shapes.items()
             }
         own = torch.zeros(self.shapes[POSITIONS])
+        # Coordinates count through all tensors, this tensor's entries from its own start.
         own.view(-1)[int(self.coordinates[number]) - self.offsets[POSITIONS]] = self.norm
         return {POSITIONS: own}
 
@@ -80,5 +83,5 @@ class Canaries:
     def projections(self, stream: NDArray[np.float32]) -> Array:
         """Projections of steps at the watched coordinates, shape (T, k), on each canary's direction, (T, m)."""
         if self.coordinates is not None:
-            return stream.astype(np.float64)
+            return stream.astype(np.float64)  # a coordinate's projection is itself
         return np.stack([stream @ self.direction(j) for j in range(self.count)], axis=1).astype(np.float64)

@@ -44,6 +44,7 @@ class Check:
     @property
     def alarm(self) -> bool:
         """Whether it rejects."""
+        # An exact check has level 0 and p-value 0 or 1, so that it alarms without using up any of TOTAL_LEVEL.
         return self.p_value <= self.level
 
     def line(self) -> str:
@@ -77,6 +78,7 @@ def exact(
         detects: the deviation that is always seen, in words.
         tolerance: any larger deviation is always seen.
     """
+    # NaN and infinity are alarms: a trainer that stopped or overflowed is not the stated one.
     right = math.isfinite(measured) and abs(measured - expected) <= tolerance
     return Check(name, subject, float(right), measured, expected, tolerance, detects, 0.0)
 

@@ -70,10 +70,11 @@ def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observ
             raise InputError(f"the trainer released a gradient that is not finite at step {step}: it cannot be audited")
         stream[step] = released[places]
         if step % every == 0:
+            # An older direction costs sharpness and no validity: a score may be any function of what was released.
             rows.look()
-        of_texts[step] = rows.read(released)
+        of_texts[step] = rows.read(released)  # now: d numbers for each step are too many to keep
 
-    before = flat(base)
+    before = flat(base)  # a copy, as training changes the weights in place
     watched(trainer, base, stage.training(key, member, text_member), stage.sequences, see)
     moved = (flat(base) - before)[canaries.coordinates] if canaries.coordinates is not None else np.zeros(0)
     seen = canaries.projections(stream[:, : canaries.watched.size])
@@ -108,9 +109,11 @@ def log_likelihood_ratios(
     """
     total = np.zeros(projections.shape[1])
     counts = np.arange(group_size + 1)
-    weights = stats.binom.logpmf(counts, group_size, rate)
+    weights = stats.binom.logpmf(counts, group_size, rate)  # (G + 1,)
+    # Step by step: all steps at once would take T m (G + 1) numbers.
     for row in projections:
         each = np.full(row.size, -np.inf)
+        # At rate 1 every number but G has probability 0, whose logarithm is left out.
         for k, weight in zip(size * counts[np.isfinite(weights)], weights[np.isfinite(weights)], strict=True):
             each = np.logaddexp(each, weight + (k * row - 0.5 * k * k) / noise_multiplier**2)
         total += each
@@ -122,6 +125,7 @@ def auroc_with_error(held_in: Array, held_out: Array) -> tuple[float, float]:
     ordered_in, ordered_out = np.sort(held_in), np.sort(held_out)
 
     def below(values: Array, others: Array) -> Array:
+        # The mean of both counts a tie as one half.
         strictly, or_equal = (np.searchsorted(others, values, side) for side in ("left", "right"))
         return np.asarray(0.5 * (strictly + or_equal) / others.size)
 
@@ -147,13 +151,14 @@ def coin_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
         _area("AUROC of text canaries, at most", "text canaries", *texts, ceiling),
     ]
     moved = np.concatenate([s.moved for s in seen])
+    # A random direction has no coordinate of its own whose way could be followed.
     if not moved.size:
         return [*found, silent("AUROC by weights", "canaries", "the weights, where directions are random")]
     member = np.concatenate([s.member for s in seen])
     against, less = "gradient canaries by where the weights went", "gradient canaries by how far the weights went"
     return [
         *found,
-        _area("AUROC by where the weights went, at most", against, -moved, member, ceiling),
+        _area("AUROC by where the weights went, at most", against, -moved, member, ceiling),  # descent goes against it
         _area("AUROC by how far the weights went, at most", less, -np.abs(moved), member, ceiling),
     ]
 
@@ -192,6 +197,7 @@ class _OwnRows:
         self._table = dict(base.model.named_parameters())[EMBEDDING]
         self._base, self._ids = base, torch.tensor([list(text) for text in texts])
         self._tokens, self._places = list(stage.people.own_tokens), own_rows(stage)
+        # At the weights before training, of a few canaries: a statistic need not be the best one to be valid.
         some = range(0, len(texts), max(1, len(texts) // _SAMPLE))
         parts = [contribution(base, (texts[i],), stage.clip_norm)[self._places[i]] for i in some]
         self._along: Array = np.zeros(self._places.shape)
@@ -204,7 +210,7 @@ class _OwnRows:
             loss = self._base.model(input_ids=self._ids, labels=self._ids, use_cache=False).loss
             (whole,) = torch.autograd.grad(loss, [self._table])
         along = whole[self._tokens].double().numpy()
-        along /= np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-300)
+        along /= np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-300)  # (texts, hidden)
         self._along = along
 
     def read(self, released: NDArray[np.float32]) -> Array:

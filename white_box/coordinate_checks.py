@@ -25,7 +25,7 @@ EMPTY_STEPS = 16  # of each of the two keys
 _CROWDED_RUNS = 2  # of each clip norm
 _CANARIES = 8  # in a crowded step
 _PASS = 8  # records of a pass there: several passes
-_MOST_KS = 200_000
+_MOST_KS = 200_000  # numbers of a tensor whose law is tested
 _GRID = 2e-6  # deviations of the noise within which two numbers count as one
 _GRID_NUMBERS = 20_000
 _BEYOND = (2.0, 3.0, 4.0)  # deviations
@@ -54,11 +54,14 @@ def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
     deviation = math.sqrt(sum(float(np.square(z).sum()) for z in tensors.values()) / _flat(tensors).size)
     if deviation == 0.0:  # no noise at all is an alarm already, and the other checks divide by the deviation
         return tuple(found)
+    # By the measured deviation: a wrong one has its alarm above, and should not raise those of law and dependence too.
     u = {name: z / deviation for name, z in tensors.items()}
     every = _flat(u)
     steps = every.shape[1]
+    # About its own mean over the steps, which costs a degree of freedom: what every step repeats is then missing.
     about = np.square(every - every.mean(axis=1, keepdims=True)).sum(axis=1)
     same = laws.deviations(about, steps - 1, LEVEL)
+    # Halved, as a difference of two independent numbers has twice the variance.
     across = laws.deviations(np.square(every[0] - every[1]).sum(axis=0) / 2.0, steps, LEVEL)
     in_steps = (
         f"one coordinate that varies by {same.below:.2g} times the stated from step to step, in {steps} empty steps"
@@ -67,7 +70,7 @@ def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
         f"one coordinate that differs by {across.below:.2g} times the stated between two keys, in {steps} empty steps"
     )
     later, earlier = ({name: z[:, its] for name, z in u.items()} for its in (slice(1, None), slice(None, -1)))
-    samples = [z.ravel()[:: max(1, z.size // _MOST_KS)] for z in u.values()]
+    samples = [z.ravel()[:: max(1, z.size // _MOST_KS)] for z in u.values()]  # every n-th of a large tensor: time
     law = laws.distances(samples, LEVEL)
     tail = laws.tails(every.ravel(), _BEYOND, LEVEL)
     of_law = f"a distribution off by {law.smallest:.2g} in the smallest tensor"
@@ -104,15 +107,19 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
             there = crowd(stage, keyed_digest(key, "white-box crowd", f"{name} {i}"), norm)
             quiet = replace(there, mechanism=changed(mechanism, noise_multiplier=0.0))
             sums.append(releases(stage, trainer, Run(quiet))[0])
+            # In several passes, unlike the sum without noise: noise that is added once a pass would be too much here.
             noisy = releases(stage, trainer, Run(replace(there, mechanism=mechanism, micro_records=_PASS)))[0]
+            # Both runs sample everybody from the same weights, so that the sums cancel and what is left is the noise.
             streams.append((noisy.astype(np.float64) - sums[-1]) / mechanism.noise_multiplier)
     z, still = np.stack(streams)[None], np.stack(sums)[None].astype(np.float64)
     along = (z * still / np.maximum(np.linalg.norm(still, axis=-1, keepdims=True), 1e-300)).sum(axis=-1)
+    # The runs of one clip norm together: a sum that is larger or smaller under noise is so in each of them.
     by_norm = along.reshape(2, _CROWDED_RUNS).sum(axis=1)
     added = laws.means(by_norm, _CROWDED_RUNS, LEVEL)
     of_sum = f"a sum that is larger or smaller under noise, by {added.smallest:.2g} deviations of the noise"
     u = z / (math.sqrt(float(np.square(z).mean())) or 1.0)
     weights = np.broadcast_to(flat(stage.model()), z.shape)
+    # Only where the sum is no multiple of a grid's width: what lies on a grid there is the noise itself.
     kept = u[np.abs(still) > _DENSE]
     grid = laws.close_pairs(kept[:: max(1, kept.size // _GRID_NUMBERS)], _GRID, LEVEL)
     of_grid = f"noise on a grid of {grid.smallest:.1g} deviations under sums that are on none"
@@ -150,7 +157,7 @@ def _tensors(stage: Stage, z: Array) -> Tensors:
 
 
 def _granular(tensors: Tensors, name: str) -> list[Check]:
-    """Deviations of tensors, of rows of matrices, and of single coordinates, as stated."""
+    """Are the deviations of tensors, of rows of matrices, and of single coordinates as stated?"""
     whole = {k: np.square(z).sum(axis=(0, 1)) for k, z in tensors.items()}
     rows = next(z.shape[0] * z.shape[1] for z in tensors.values())
     of_tensors = [(z.size * rows, np.array([z.sum()])) for z in whole.values()]
@@ -173,6 +180,7 @@ def _most_deviant(sums: list[tuple[int, Array]]) -> Found:
     for size, its in sums:
         by_size.setdefault(size, []).append(its)
     found = [laws.deviations(np.concatenate(its), size, LEVEL / len(by_size)) for size, its in by_size.items()]
+    # Each group of equal sizes has its share of the level, and the smallest p-value is corrected for their number.
     worst = min(found, key=lambda f: f.p_value)
     largest, least = max(f.smallest for f in found), min(f.below for f in found)
     return Found(min(1.0, worst.p_value * len(found)), worst.measured, largest, least)
@@ -185,8 +193,10 @@ def _repeated(tensors: Tensors, name: str, of: Literal["one key", "two keys", "a
         unit = blocks / np.maximum(np.linalg.norm(blocks, axis=-1, keepdims=True), 1e-300)
         steps = unit.shape[2]
         if of == "two keys":
+            # Every step of one key with every step of the other.
             products = np.einsum("bsn,btn->bst", unit[:, 0], unit[:, 1])
         else:
+            # Pairs of two different steps only, each once.
             products = np.einsum("bksn,bktn->bkst", unit, unit)[..., *np.triu_indices(steps, 1)]
         values.append(float(np.abs(products).max(initial=0.0)))
         sizes.append(blocks.shape[-1])
@@ -207,12 +217,12 @@ def _blocks(tensors: Tensors) -> Iterator[Array]:
             rows = z.reshape(*z.shape[:2], -1, z.shape[-1])
             by_length.setdefault(z.shape[-1], []).append(rows.transpose(2, 0, 1, 3))
     for length, blocks in by_length.items():
-        if length > 1:
+        if length > 1:  # a single number has no direction to compare
             yield np.concatenate(blocks)
 
 
 def _along(tensors: Tensors) -> list[Check]:
-    """Correlations between coordinates at one distance, overall and within tensors, and between two tensors."""
+    """Correlations of coordinates at one distance from each other, overall and within tensors, and of two tensors."""
     whole = laws.products(*laws.lag_sums(_flat(tensors)), LEVEL)
     parts = [laws.lag_sums(z.reshape(*z.shape[:2], -1)) for z in tensors.values() if math.prod(z.shape[2:]) > 1]
     sums, counts = (np.concatenate(each) for each in zip(*parts, strict=True))

@@ -25,7 +25,7 @@ DRAWN_CANARIES = 100  # most gradient canaries that are drawn
 _PER_UNIT = 8  # times that a unit is expected to be drawn under each key, in a short audit
 _FEWEST, _MOST = 40, 3_000  # steps under each key
 _AGAIN, _MOST_AGAIN = 8, 200  # times that a unit is expected to be drawn in a run that is done again; steps of it
-_MISREAD = 1e-2
+_MISREAD = 1e-2  # of a contribution: so far from a whole number, somebody took part in part
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,12 +96,14 @@ def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: 
         steps: number of steps; None: by ``effort``.
     """
     rate = stage.mechanism.sampler.rate
+    # At rate 1 nothing is drawn, and a few steps show that nobody is left out.
     enough = math.ceil(min(_MOST, max(_FEWEST, effort * _PER_UNIT / rate))) if rate < 1.0 else 4
     there = stage.with_places(DRAWN_CANARIES)
     planned = there.planned(key, stage.names_of_writers)
     training = replace(
         planned,
         units=(*planned.units, *there.gradient_units(range(there.canaries.count))),
+        # With all records of a user, so that a unit adds the same in every step.
         mechanism=changed(stage.all_records, clip_norm=clip_norm, noise_multiplier=0.0, steps=steps or enough),
         canaries=there.canaries.of_norm(clip_norm),
     )
@@ -112,6 +114,7 @@ def steps_to_see_one_coin(rate: float, units: int) -> int:
     """Number of steps after which two of ``units`` units that share a coin are seen with probability 0.99."""
     steps = _FEWEST
     while steps < _MOST and rate < 1.0:
+        # Of zeros, since only the threshold ``from_count`` is asked for.
         found = laws.counts(np.zeros(units * (units - 1) // 2), steps, rate**2, LEVEL)
         if stats.binom.sf(found.from_count - 1, steps, rate) >= laws.SEEN:
             break
@@ -146,6 +149,7 @@ def _kinds(seen: Sequence[Draws], rate: float, members: int) -> tuple[Drawn, Dra
     pairs = [j for j, its in enumerate(names) if len(its) == 2]
     canaries = np.stack([each.canaries for each in seen])
     return (
+        # Clipped to what a binomial count can be: anything beyond is an alarm of its own (``_beyond``).
         Drawn("texts", texts[:, :, lone].clip(0, 1), 1, rate),
         Drawn("texts", texts[:, :, pairs].clip(0, 2), 2, rate),
         Drawn("canaries", canaries.clip(0, members), members, rate),
@@ -162,7 +166,7 @@ def _whole_cohorts(seen: Sequence[Draws], rate: float, members: int) -> Check:
 
 
 def _beyond(seen: Draws, members: int) -> float:
-    """By how much a column was found more often than it has units, or less than zero times."""
+    """Largest excess of a column's count over its number of units, or of zero over its count."""
     copies = np.array([len(its) for its in seen.names])
     excess = (seen.texts - copies, -seen.texts, seen.canaries - members, -seen.canaries)
     return max(float(each.max(initial=0.0)) for each in excess)
@@ -171,6 +175,7 @@ def _beyond(seen: Draws, members: int) -> float:
 def _rates(drawn: Drawn) -> list[Check]:
     keys, steps, columns = drawn.times.shape
     times, kind, rate = drawn.times, drawn.kind, drawn.rate
+    # Over all and of each: a rate that is wrong a little everywhere shows in the first, one unit's own in the second.
     of_all = laws.counts(times.sum(), times.size * drawn.copies, rate, LEVEL)
     of_one = laws.counts(times.sum(axis=(0, 1)), keys * steps * drawn.copies, rate, LEVEL)
     where = f"in {keys * steps} steps (stated {rate:.3g})"
@@ -183,6 +188,8 @@ def _rates(drawn: Drawn) -> list[Check]:
 def _spreads(drawn: Drawn) -> list[Check]:
     keys, steps, columns = drawn.times.shape
     times, kind, rate, copies = drawn.times, drawn.kind, drawn.rate, drawn.copies
+    # Totals of units and sizes of cohorts vary less than binomials when cohorts are shuffled or of one size, and more
+    # when units have unlike rates or share coins.
     totals = laws.squares(times.sum(axis=(0, 1)), keys * steps * copies, rate, LEVEL)
     cohorts = laws.squares(times.sum(axis=2), columns * copies, rate, LEVEL)
     one = laws.counts(times.sum(axis=2), columns * copies, rate, LEVEL)
@@ -196,7 +203,7 @@ def _spreads(drawn: Drawn) -> list[Check]:
 
 
 def _over_steps(drawn: Drawn) -> list[Check]:
-    """Who was sampled in a step and again k steps later, for every k."""
+    """How often a unit was sampled in a step and again k steps later, for every k."""
     present = drawn.present
     steps = present.shape[1]
     both, trials = [], []
@@ -218,7 +225,7 @@ def _between_units(drawn: Drawn) -> list[Check]:
     flat = drawn.present.reshape(-1, drawn.present.shape[2]).astype(np.float64)
     if flat.shape[1] < 2:
         return []
-    together = (flat.T @ flat)[np.triu_indices(flat.shape[1], 1)]
+    together = (flat.T @ flat)[np.triu_indices(flat.shape[1], 1)]  # (units, units) -> every pair once
     found = laws.counts(together, flat.shape[0], drawn.chance**2, LEVEL)
     told = f"{_alike(found, drawn, flat.shape[0])} of two of {drawn.kind}"
     return [tested(f"sampling: two of {drawn.kind} together", "rates", found, drawn.chance**2, told)]
@@ -241,7 +248,7 @@ def _between_keys(drawn: Drawn) -> list[Check]:
 
 
 def _twins(drawn: Drawn) -> list[Check]:
-    """Two units with the same texts: as often both as independent coins have it."""
+    """Whether two units with the same texts are drawn together as often as independent coins would have it."""
     if not drawn.times.shape[2]:
         return []
     trials, rate = drawn.times.shape[0] * drawn.times.shape[1], drawn.rate
@@ -260,6 +267,7 @@ def _of_a_crowd(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check
     there, run = drawing(stage, key, low, steps=1)
     people = stage.planned(key, [person.name for person in (*stage.people.writers, *stage.people.canaries)])
     canaries = [unit for unit in run.training.units if unit.canary is not None]
+    # More than any other step holds: a cap, or a last pass that is dropped, leaves somebody out.
     units = (*people.units, *canaries)
     mechanism = changed(run.training.mechanism, rate=1.0)
     found = readings(there, trainer, Run(replace(run.training, units=units, mechanism=mechanism)))
@@ -289,10 +297,12 @@ def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, 
     there, whole = drawing(stage, keyed_digest(key, "white-box draws", "again"), low, steps=steps)
     texts = tuple(unit for unit in whole.training.units if unit.canary is None)
     training = replace(whole.training, units=texts)
+    # The same names in the same order, each with the next one's texts.
     swapped = [replace(unit, rows=other.rows) for unit, other in zip(texts, [*texts[1:], texts[0]], strict=True)]
     changed_texts = replace(training, units=tuple(swapped), mechanism=changed(training.mechanism, clip_norm=high))
     first, other = (draws(there, trainer, Run(its)) for its in (training, changed_texts))
     alike = _same(first, other)
+    # Coins of the operating system differ from run to run: then a difference says nothing about texts.
     if not alike and not _same(first, draws(there, trainer, Run(training))):
         return silent(name, "state", "coins that depend on texts, since the trainer draws anew under one key")
     told = f"a unit that is drawn or not in one of {steps} steps, and otherwise when texts or clip norm are others"
@@ -309,6 +319,7 @@ def _alike(found: Found, drawn: Drawn, trials: int) -> str:
     """The correlation of two coins that would have been seen, or how likely even equal coins would have been seen."""
     rate = drawn.chance
     correlation = (found.smallest - rate**2) / (rate * (1.0 - rate))
+    # Both coins are 1 with probability p^2 + r p (1 - p). An r above 1: not even equal coins would surely be seen.
     if correlation <= 1.0:
         return f"a correlation of {correlation:.2g} between coins"
     return f"(with probability {float(stats.binom.sf(found.from_count - 1, trials, rate)):.2g} only) equal coins"

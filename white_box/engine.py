@@ -64,8 +64,9 @@ class TrainerAudit(Tabular):
 
     @property
     def verdict(self) -> Verdict:
-        """On the accountant's curve; if the curve survives but a check fails: that the stated mechanism ran at all."""
+        """Verdict on the accountant's curve or, if that survives but a check fails, on the stated mechanism."""
         of_curve = self.result.verdict
+        # What the coins certify outranks the checks, which are about the mechanism and not about epsilon.
         if of_curve.exit_code:
             return of_curve
         if not self.alarms:
@@ -83,7 +84,7 @@ class TrainerAudit(Tabular):
 
     @property
     def exit_code(self) -> int:
-        """3 certified violation of the accountant's curve; 4 an alarm: not the stated mechanism; 0 otherwise."""
+        """3: certified violation of the accountant's curve; 4: an alarm, not the stated mechanism; 0: neither."""
         return self.verdict.exit_code
 
     def heading(self) -> str:
@@ -151,6 +152,7 @@ def audit_trainer(
     """
     if not keys or len(set(keys)) != len(keys):
         raise InputError("a white-box audit needs at least one training, and a key of its own for each")
+    # Before anything is trained: what the audit could say must not depend on what it finds.
     claim, _ = claim_of(mechanism)
     power = trainer_power(mechanism, canaries * len(keys), alpha=alpha)
     quiet = quiet_places(mechanism.steps, len(keys))
@@ -163,10 +165,12 @@ def audit_trainer(
     # trainings with separate canaries, coins and keys are one mechanism in which each canary affects one training
     scores = pooled(seen)
     full = mechanism.sampler.rate == 1.0
+    # The Gaussian bound needs a Gaussian curve, which sampling at a rate below 1 does not have.
     result = evaluate(scores, coin_design(alpha, gaussian=full), delta=claim.delta, claims=(claim,))
     area, error = auroc_with_error(scores.held_in, scores.held_out)
     checks = [*training_checks(seen, power.auroc_ceiling)]
     for name, section in SECTIONS.items():
+        # Keyed by its name, so that a section's runs do not depend on which others there are.
         checks += section(stage, trainer, _section_key(keys[0], name), effort)
         done(1)
     if processes:

@@ -52,11 +52,12 @@ def deviations(sums: Array, freedom: int, level: float) -> Found:
     ``smallest`` and ``below``: the larger and the smaller deviation of one of them that would have been seen.
     """
     values = np.asarray(sums, dtype=np.float64).ravel()
-    ends = (float(values.min()), float(values.max()))
+    ends = (float(values.min()), float(values.max()))  # the least likely of all is one of the two
     p_value = min(1.0, values.size * min(2.0 * min(_chi2_tails(v, freedom)) for v in ends))
     worst = max(ends, key=lambda v: abs(math.log(max(v, _TINY) / freedom)))
     each = level / values.size
     high, low = float(stats.chi2.isf(each / 2, freedom)), float(stats.chi2.ppf(each / 2, freedom))
+    # A deviation t makes the sum t^2 times chi-squared, of which the share SEEN lies beyond the quantile used here.
     up = math.sqrt(high / float(stats.chi2.isf(SEEN, freedom)))
     down = math.sqrt(low / float(stats.chi2.ppf(SEEN, freedom)))
     return Found(p_value, math.sqrt(worst / freedom), up, down)
@@ -85,7 +86,7 @@ def correlations(values: Array, sizes: Array, level: float, tests: int | None = 
     """
     r: Array = np.minimum(np.abs(np.ravel(values)), 1.0)
     n: Array = np.ravel(sizes).astype(np.float64)
-    r, n = r[n > 1], n[n > 1]
+    r, n = r[n > 1], n[n > 1]  # two single numbers always have one of 1 or -1
     number = tests or r.size
     if not r.size:
         return Found(1.0, 0.0, math.nan)
@@ -144,6 +145,7 @@ def counts(found: Array, trials: NDArray[Any] | int, rate: float, level: float) 
     each, most = level / (2 * values.size), int(n.max())
     high = int(stats.binom.isf(each, most, rate)) + 1  # the smallest count that is rejected
     low = int(stats.binom.ppf(each, most, rate)) - 1
+    # Rates at which ``high`` or more, or ``low`` or fewer, come up with probability SEEN, as quantiles of Beta laws.
     up = float(stats.beta.ppf(SEEN, high, most - high + 1)) if high <= most else math.nan
     down = float(stats.beta.ppf(1.0 - SEEN, low + 1, most - low)) if low >= 0 else math.nan
     return Found(p_value, float(values[worst] / n[worst]), up, down, high)
@@ -163,7 +165,7 @@ def squares(found: Array, trials: int, rate: float, level: float) -> Found:
     values = np.asarray(found, dtype=np.float64).ravel()
     centre, law = _law_of_squares(trials, rate, values.size)
     upto = np.cumsum(law)
-    spread = round(float(np.square(values - centre).sum()))
+    spread = round(float(np.square(values - centre).sum()))  # whole numbers about a whole centre
     at_most = float(upto[min(spread, law.size - 1)])
     at_least = float(law[min(spread, law.size) :].sum())
     p_value = min(1.0, 2.0 * max(0.0, min(at_most, at_least)))
@@ -180,7 +182,7 @@ def distances(samples: list[Array], level: float) -> Found:
     """Kolmogorov-Smirnov of each sample against N(0, 1). ``smallest`` is a distance of distribution functions."""
     found = [stats.kstest(sample, "norm") for sample in samples]
     p_value = min(1.0, len(samples) * min(float(f.pvalue) for f in found))
-    fewest = min(sample.size for sample in samples)
+    fewest = min(sample.size for sample in samples)  # in the smallest sample a distance is hardest to see
     threshold = float(stats.kstwo.isf(level / len(samples), fewest))
     # P(D_n < distance - x) <= 2 exp(-2 n x^2), Massart
     slack = math.sqrt(math.log(2.0 / (1.0 - SEEN)) / (2.0 * fewest))
@@ -188,7 +190,7 @@ def distances(samples: list[Array], level: float) -> Found:
 
 
 def tails(values: Array, beyond: tuple[float, ...], level: float) -> Found:
-    """How many of N(0, 1) numbers are more than each of ``beyond`` deviations from zero: binomial, exact.
+    """Are as many N(0, 1) numbers beyond each of ``beyond`` deviations from zero as there should be? Binomial, exact.
 
     ``smallest`` and ``below``: the multiples of the stated number beyond the last that would have been seen.
     """
@@ -206,6 +208,7 @@ def of_cosines(cosines: Array, size: int) -> Array:
 
     A cosine's square is Beta(1/2, (n - 1)/2) whatever the deviation; quantiles of that law are mapped to quantiles.
     """
+    # The tail beyond, as 1 minus the distribution function has no digits left far out.
     beyond = special.betainc((size - 1) / 2.0, 0.5, 1.0 - np.minimum(np.square(cosines), 1.0))
     return np.asarray(np.square(special.ndtri(np.maximum(beyond, _TINY) / 2.0)))
 
@@ -216,7 +219,7 @@ def of_ratios(first: Array, second: Array, size: int) -> Array:
     The share of either is Beta(n/2, n/2) whatever the deviation. Equal sums give 0.
     """
     total = first + second
-    share = np.where(total > 0.0, np.minimum(first, second) / np.maximum(total, _TINY), 0.5)
+    share = np.where(total > 0.0, np.minimum(first, second) / np.maximum(total, _TINY), 0.5)  # two zeros are equal
     lower = special.betainc(size / 2.0, size / 2.0, share)
     return np.asarray(np.square(special.ndtri(np.clip(lower, _TINY, 0.5))))
 
@@ -229,6 +232,7 @@ def of_spans(outside: Array, before: Array, size: int) -> Array:
     inner, outer = before / 2.0, (size - before) / 2.0
     low = special.betainc(inner, outer, 1.0 - outside)
     high = special.betainc(outer, inner, outside)
+    # Each from its own tail; the smaller one has the digits.
     low_side, high_side = (special.ndtri(np.maximum(p, _TINY)) for p in (low, high))
     return np.asarray(np.where(low < high, low_side, -high_side))
 
@@ -262,11 +266,12 @@ def areas(measured: float, error: float, limit: float, number: int, level: float
 
 
 def close_pairs(values: Array, within: float, level: float) -> Found:
-    """How many of N(0, 1) numbers are within ``within`` above another; on a grid many are. Poisson, an upper bound.
+    """Are more of these N(0, 1) numbers within ``within`` above another than by chance, as on a grid? A Poisson bound.
 
     P(|X - Y| < w) is at most w / sqrt(pi). ``smallest`` is the width of a grid, ``below`` the largest expected number.
     """
     number = values.size
+    # Between neighbours in order, of which there are at most as many as close pairs.
     near = int((np.diff(np.sort(values)) < within).sum())
     expected = number * (number - 1) / 2 * within / math.sqrt(math.pi)
     least = float(stats.poisson.isf(level, expected)) + 1.0
@@ -275,7 +280,7 @@ def close_pairs(values: Array, within: float, level: float) -> Found:
     def seen(width: float) -> float:
         """Numbers that share a cell with a lower one, minus the smallest rejected number and their spread."""
         of_cell = number * width * at
-        shared = float((of_cell + np.expm1(-of_cell)).sum() * 0.005 / width)
+        shared = float((of_cell + np.expm1(-of_cell)).sum() * 0.005 / width)  # 0.005: step of the points in ``at``
         return shared - _Z * math.sqrt(shared) - least
 
     width = float(optimize.brentq(seen, within, 1.0)) if seen(1.0) > 0.0 else math.nan
@@ -285,7 +290,7 @@ def close_pairs(values: Array, within: float, level: float) -> Found:
 def lag_sums(rows: Array) -> tuple[Array, Array]:
     """Sums of products at lags 1 .. L - 1 along the last axis, summed over the others, and the number of products."""
     size = rows.shape[-1]
-    spectrum = np.fft.rfft(rows.reshape(-1, size), 2 * size, axis=1)
+    spectrum = np.fft.rfft(rows.reshape(-1, size), 2 * size, axis=1)  # padded with zeros, or lags would wrap around
     sums = np.fft.irfft(np.square(np.abs(spectrum)).sum(axis=0), 2 * size)[1:size]
     return sums, (rows.size // size) * np.arange(size - 1, 0, -1, dtype=np.float64)
 
@@ -312,7 +317,7 @@ def _law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
 
     Computed by powers of the discrete Fourier transform, exact to about 1e-15.
     """
-    centre = round(trials * rate)
+    centre = round(trials * rate)  # a whole number, so that squared distances are whole too
     whole = stats.binom.pmf(np.arange(trials + 1), trials, rate)
     values = np.flatnonzero(whole > 1e-18)
     weights = whole[values]

@@ -9,7 +9,7 @@ from heldin.white_box import laws
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import LEVEL, Check, tested
 
-_MOST_KS = 200_000
+_MOST_KS = 200_000  # numbers whose law is tested
 _ROWS = 1000  # of a block of correlations
 
 
@@ -29,6 +29,7 @@ def noise_checks(noise: NDArray[np.float32], trainings: int = 1) -> tuple[Check,
     whole = laws.deviations(np.square(z).sum(), z.size, LEVEL)
     told = f"{whole.times} the stated deviation in all steps of the trainings"
     found = [tested("noise deviation over the stated one", "coordinates", whole, 1.0, told)]
+    # No noise at all has its alarm above, and leaves nothing to divide by.
     if deviation == 0.0:
         return tuple(found)
     u = z / deviation
@@ -52,6 +53,7 @@ def _between_steps(u: Array, trainings: int) -> list[Check]:
     steps = rows // trainings
     if rows == 1:
         return []
+    # (rows, places) -> (places,): what the steps have in common grows with their number, the rest with its root.
     kept = laws.deviations(np.square(u.sum(axis=0)).sum() / rows, places, LEVEL)
     pairs = laws.correlations(np.array([_largest(u)]), np.array([places]), LEVEL, rows * (rows - 1) // 2)
     share = 100 * _share(kept.smallest, rows)
@@ -62,6 +64,7 @@ def _between_steps(u: Array, trainings: int) -> list[Check]:
         tested("noise shared by two steps of trainings", "state", pairs, 0.0, any_two),
     ]
     if steps > 1:
+        # (trainings, places, steps): no pair spans two trainings.
         sums, counts = laws.lag_sums(u.reshape(trainings, steps, places).transpose(0, 2, 1))
         lags = laws.products(sums, counts, LEVEL)
         told = f"a correlation of {lags.smallest:.2g} between all steps so many apart, up to half of {steps}"
@@ -73,7 +76,7 @@ def _between_places(u: Array) -> list[Check]:
     rows, places = u.shape
     if places == 1:
         return []
-    common = laws.deviations(np.square(u.sum(axis=1)).sum() / places, rows, LEVEL)
+    common = laws.deviations(np.square(u.sum(axis=1)).sum() / places, rows, LEVEL)  # (rows, places) -> (rows,)
     along = laws.products(*laws.lag_sums(u), LEVEL)
     share = 100 * _share(common.smallest, places)
     of_all = f"a part that is common to all quiet coordinates, with {share:.2g} % of the variance"

@@ -43,7 +43,7 @@ class Reading:
 class _Weights:
     """A model; equal to another if the weights are."""
 
-    digest: bytes
+    digest: bytes  # all that equality and hash look at: training changes a model in place
     base: LanguageModel = field(compare=False)
 
 
@@ -58,6 +58,7 @@ def gradient(base: LanguageModel, texts: Texts) -> Array:
     return _gradient(_Weights(weights.digest(), base), texts)
 
 
+# Each entry holds d float64 numbers, and keeps the model of its weights.
 @functools.lru_cache(maxsize=128)
 def _gradient(weights: _Weights, texts: Texts) -> Array:
     base = weights.base
@@ -65,8 +66,9 @@ def _gradient(weights: _Weights, texts: Texts) -> Array:
     total = np.zeros(sum(p.numel() for p in parameters))
     with torch.enable_grad():
         for text in texts:
-            ids = torch.tensor([list(text)])
+            ids = torch.tensor([list(text)])  # (1, L): one record at a time, without padding
             loss = base.model(input_ids=ids, labels=ids, use_cache=False).loss / len(texts)
+            # Materialised: a parameter that the text does not use has zeros, and keeps its place among the d.
             found = torch.autograd.grad(loss, parameters, materialize_grads=True)
             total += torch.cat([part.reshape(-1) for part in found]).double().numpy()
     return total
@@ -76,7 +78,7 @@ def contribution(base: LanguageModel, texts: Texts, clip_norm: float) -> Array:
     """The clipped gradient of a unit with these records, divided by the clip norm, (d,); zero if it is not finite."""
     whole = gradient(base, texts)
     norm = math.sqrt(float(whole @ whole))
-    return whole / max(norm, clip_norm) if math.isfinite(norm) else np.zeros_like(whole)
+    return whole / max(norm, clip_norm) if math.isfinite(norm) else np.zeros_like(whole)  # min(1, C / norm) / C
 
 
 @dataclass(frozen=True, eq=False)

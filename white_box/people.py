@@ -17,12 +17,12 @@ from heldin.models.tiny import train_tokenizer
 Text = list[int]
 
 LONGEST = 24  # maximum tokens of a record after its start token
-VOCABULARY = 300
+VOCABULARY = 300  # tokens
 SICK = "somebody whose gradient is not finite"
-_CANARY_TOKENS = 6
+_CANARY_TOKENS = 6  # how often a record of a text canary repeats its token
 _MAILS = (1, 2, 3, 6, 2)  # of the writers of ordinary mail
 _LENGTHS = (24, 9, 15, 5, 20, 12)  # of their records, in turn
-_LOUD_TOKENS = 12
+_LOUD_TOKENS = 12  # tokens of one writer that nobody else uses
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class People:
         sick: a person whose gradient is made not finite, for the checks that test it.
         sick_token: the token that does so.
         own_tokens: the token of each text canary.
-        rare: every token that no ordinary mail has.
+        rare: every token that no ordinary mail contains.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -75,6 +75,7 @@ def gather(canaries: int, members: int, seed: int) -> People:
         for i, its in enumerate(mails[: len(_MAILS)])
     ]
     others = texts[len(_MAILS) :]
+    # The first for the writers "loud" and "echo" and the sick person, the others for the text canaries, one each.
     special, own = rare[: _LOUD_TOKENS + 2], rare[_LOUD_TOKENS + 2 :]
     writers = (*ordinary, *_unlike(ordinary[1].name, others, start, special))
     sick = _person(SICK, [[start, special[-1], *others[3][0][1:8]]])

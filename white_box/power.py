@@ -23,7 +23,7 @@ from heldin.white_box.stage import check_auditable
 KINDS = ("uls", "els", "example")
 WEAKER = (2 / 3, 1 / 2, 1 / 4, 1 / 10)  # of the stated noise: trainers that the power is stated for
 _QUIET = 2000  # coordinates of the noise test, at most
-_NOISE_VALUES = 4_000_000
+_NOISE_VALUES = 4_000_000  # float32 numbers over all steps and trainings: 16 MB
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,7 @@ def trainer_mechanism(
         noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
         steps=steps,
         delta=delta,
+        # Any constant will do where no population is given.
         divisor=ConstantDivisor(value=max(1.0, sampler.rate * (sampler.population or 100))),
     )
     return mechanism if target_epsilon is None else mechanism.calibrated(target_epsilon)
@@ -169,11 +170,13 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
     AUROC. Raises InputError for too few canaries, and for a mechanism without a guarantee.
     """
     claim, event = claim_of(mechanism)
+    # As if the coins fell evenly.
     reach = max_certifiable_epsilon(canaries - canaries // 2, canaries // 2, claim.delta, coin_design(alpha))
     tries, level = one_run.tries_and_level(canaries, alpha=alpha)
 
     def least(made: int) -> int:
         """The smallest number of right guesses that the test rejects; made + 1 if it rejects none."""
+        # By bisection: what rejects some number of right guesses rejects any larger number of them.
         return bisect.bisect_left(
             range(made + 1), True, key=lambda v: claim.rejected_by(Guesses(canaries, made, v), level)
         )
@@ -183,10 +186,12 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
     for share in WEAKER:
         noise = event.noise_multiplier * share
         area = ceiling_of(with_noise(event, noise), mechanism.steps, claim.delta).auroc
+        # An area of 1 would have mu infinite.
         right = simulated_rights(canaries, attack_mu(min(area, 1.0 - 1e-9)), tries, seed=0)
+        # By any of the numbers of guesses. All are held to the smallest of their levels, which understates the power.
         weaker.append(WeakerTrainer(share, area, float((right >= needed).any(axis=1).mean())))
     values = mechanism.steps * quiet_places(mechanism.steps, 1)
-    seen = laws.deviations(np.array([float(values)]), values, LEVEL)
+    seen = laws.deviations(np.array([float(values)]), values, LEVEL)  # only for what it would have seen
     error = max(seen.smallest - 1.0, 1.0 - seen.below)
     return TrainerPower(canaries, claim.epsilon, claim.delta, claim.ceiling.auroc, reach, tuple(weaker), error)
 

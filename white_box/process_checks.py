@@ -55,6 +55,7 @@ def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> 
         case "noise":
             return [Job("releases", run, stage, trainer) for run in empty_runs(stage, key)]
         case "texts":
+            # Everybody, so that it is known who should be there; and cohorts, which are read from what they release.
             runs = followed(stage, key, low, rate=1.0, steps=1), followed(stage, key, low, rate=0.5, steps=_STEPS)
             return [Job("readings", run, stage, trainer) for run in runs]
         case "draws":
@@ -68,6 +69,7 @@ def checks_of(part: Part, stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[
     percent = f"{100 * ROUNDING:g} %"
     match part:
         case "noise":
+            # All processes must release the same: one that lacks the noise gives it away by comparison.
             apart = max(float(np.abs(other - its[0]).max()) for its in seen for other in its[1:])
             told = f"releases of two processes that differ by {percent} of the sensitivity"
             found = [exact("releases, apart", "processes", apart, 0.0, told)]
@@ -77,5 +79,5 @@ def checks_of(part: Part, stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[
             told = f"what a unit with texts adds, {percent} of the largest contribution off"
             found = [exact("texts", "processes", off, 0.0, told)]
         case "draws":
-            found = checks_of_draws([seen[0][0]], stage)
+            found = checks_of_draws([seen[0][0]], stage)  # as the first process saw them
     return tuple(replace(check, name=f"{_TOGETHER}: {check.name}", subject="processes") for check in found)

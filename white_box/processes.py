@@ -62,6 +62,7 @@ def together(jobs: Sequence[Job]) -> list[tuple[Any, ...]]:
     if not dist.is_available() or dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise NotRun("the audit itself runs in several processes, or torch.distributed is missing")
     try:
+        # Here and not in the processes, so that a trainer that cannot be handed over is a reason and no crash.
         work = pickle.dumps(tuple(jobs))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise NotRun(f"the trainer cannot be handed to another process ({error})") from error
@@ -82,6 +83,7 @@ def together(jobs: Sequence[Job]) -> list[tuple[Any, ...]]:
 
 def _start(folder: Path, rank: int) -> "subprocess.Popen[bytes]":
     environment: dict[str, str] = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    # The trainer's module must be found again, also one beside the script that was started ("" in sys.path).
     environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
     if sys.platform == "linux":
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's host name may not resolve to itself
@@ -95,6 +97,7 @@ def _wait(started: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
     while any(process.poll() is None for process in started):
         if time.monotonic() > until:
             raise NotRun(f"{PROCESSES} processes were not done after {_PATIENCE:.0f} s")
+        # One has failed: the others would wait for it until their own patience ends.
         if any(process.poll() for process in started):
             break
         time.sleep(0.02)
@@ -107,6 +110,7 @@ def _wait(started: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
 
 def _take_part(folder: Path, rank: int) -> None:
     """What one process does."""
+    # Both processes share the cores: with more threads than cores each is many times slower than with one thread.
     torch.set_num_threads(1)
     store = f"file://{folder / 'meeting'}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES, timeout=_JOINING)
@@ -114,6 +118,7 @@ def _take_part(folder: Path, rank: int) -> None:
         jobs: tuple[Job, ...] = pickle.loads((folder / "work").read_bytes())
         seen = [_HOW[job.how](job.stage, job.trainer, job.run) for job in jobs]
         (folder / f"seen {rank}").write_bytes(pickle.dumps(seen))
+        # So that neither leaves the group while the other is still in its last run.
         dist.barrier()
     finally:
         with contextlib.suppress(RuntimeError):

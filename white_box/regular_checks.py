@@ -21,7 +21,7 @@ from heldin.white_box.laws import Found
 Tensors = Mapping[str, Array]  # by name, (keys, steps, *shape)
 Part = Literal["tensor", "row", "column"]
 PARTS: tuple[Part, ...] = ("tensor", "row", "column")
-_PART = LEVEL / len(PARTS)
+_PART = LEVEL / len(PARTS)  # the kinds of parts share the level of their check
 
 
 def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
@@ -52,6 +52,7 @@ def direction_check(tensors: Tensors, directions: Tensors, name: str, along: str
     for part in PARTS:
         each = []
         for z, g in zip(_blocks(tensors, part), _blocks(directions, part), strict=True):
+            # A direction of length 0 has no cosine: such parts are left out.
             there = (np.linalg.norm(g, axis=-1) > 0.0).all(axis=-1)
             each.append(laws.of_cosines(_cosines(z[there], g[there]), z.shape[-1]))
         z, g = whole(tensors), whole(directions)
@@ -65,13 +66,13 @@ def whole(tensors: Tensors) -> Array:
 
 
 def _blocks(tensors: Tensors, part: Part) -> Iterator[Array]:
-    """By tensor, or by matrix, more than one number each: (blocks, keys x steps, length)."""
+    """The parts with more than one number, of each tensor or of each matrix: (blocks, keys x steps, length)."""
     for z in tensors.values():
         steps = z.reshape(-1, *z.shape[2:])
         if part == "tensor":
             parts = steps.reshape(1, len(steps), -1)
         elif steps.ndim == 3:
-            parts = np.moveaxis(steps, 1 if part == "row" else 2, 0)
+            parts = np.moveaxis(steps, 1 if part == "row" else 2, 0)  # (steps, rows, columns) -> (parts, steps, length)
         else:
             continue
         if parts.shape[-1] > 1:
@@ -85,18 +86,20 @@ def _sums(blocks: Array) -> Array:
 def _norms(blocks: Array) -> Array:
     """Norms of each step compared with those of the next."""
     size = np.square(blocks).sum(axis=-1)
+    # Pairs that share no step, so that their ratios are independent; a ratio knows nothing of the deviation.
     return laws.of_ratios(size[:, ::2], size[:, 1::2], blocks.shape[-1])
 
 
 def _spans(blocks: Array) -> Array:
-    """Of every vector against those before it, in groups of as many as their length."""
+    """Shares of each vector in the span of those before it, as N(0, 1); in groups of as many vectors as dimensions."""
     size = blocks.shape[-1]
     vectors = np.swapaxes(blocks, 0, 1).reshape(-1, size)
-    number = min(size, len(vectors))
+    number = min(size, len(vectors))  # more vectors than dimensions always lie in the span
     groups = vectors[: len(vectors) // number * number].reshape(-1, number, size)
+    # By QR: the k-th diagonal entry is the length of the k-th vector outside the span of those before it.
     outside = np.square(np.diagonal(np.linalg.qr(np.swapaxes(groups, 1, 2), mode="r"), axis1=1, axis2=2))
     shares = np.minimum(outside / np.maximum(np.square(groups).sum(axis=-1), 1e-300), 1.0)
-    return laws.of_spans(shares[:, 1:], np.arange(1, number), size).ravel()
+    return laws.of_spans(shares[:, 1:], np.arange(1, number), size).ravel()  # the first has none before it
 
 
 def _cosines(z: Array, direction: Array) -> Array:
@@ -111,6 +114,7 @@ def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[Found, st
     if not squares.size:
         return Found(1.0, math.nan, math.nan), f"nothing in {part}s"
     every = np.concatenate([squares, of_all]) if part == "tensor" else squares
+    # All parts together see what is a little wrong everywhere, each by itself what is wrong in one.
     together = laws.deviations(squares.sum(), squares.size, _PART / 2)
     one = laws.deviations(every.sum(axis=1), every.shape[1], _PART / 2)
     return laws.either([together, one]), f"{together.times} the stated in {part}s ({one.times} in one)"

@@ -80,6 +80,7 @@ def releases(stage: Stage, trainer: Trainer, run: Run, places: Index | None = No
     rows: dict[int, NDArray[np.float32]] = {}
 
     def see(step: int, released: NDArray[np.float32]) -> None:
+        # By its number: a trainer need not show its steps in order, and one shown twice counts as shown last.
         rows[step] = released if places is None else released[places]
 
     watched(trainer, stage.model(sick=run.sick), run.training, stage.sequences, see)
@@ -104,13 +105,15 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
 
     def see(step: int, released: NDArray[np.float32]) -> None:
         if not np.isfinite(released).all():
-            found[step] = Reading(np.full(1, np.inf), np.inf)
+            found[step] = Reading(np.full(1, np.inf), np.inf)  # a finding here, not an error
             return
         columns = columns_of(base, alike_in(training, units, step, stage.sequences), clip_norm_of(training.mechanism))
         rest = released.astype(np.float64)
         of_canaries = rest[places]
+        # No text reaches these coordinates, so that what is left is of texts alone.
         rest[places] = 0.0
         if everybody:
+            # Who took part is known at rate 1: least squares could explain a wrong sum by other numbers of units.
             taken = np.array([float(len(names)) for names in columns.names])
             lost = float(np.abs(of_canaries - copies).max(initial=0.0))
             found[step] = Reading(taken, max(columns.off(rest, taken), lost))
@@ -167,6 +170,7 @@ class _Reader:
         self._units = [unit for unit in training.units if unit.canary is None]
         groups: dict[tuple[tuple[int, ...], ...], list[str]] = {}
         for unit in self._units:
+            # By the texts themselves: units of equal texts add equal vectors, which no reading can tell apart.
             groups.setdefault(tuple(tuple(sequences[row]) for row in unit.rows), []).append(unit.name)
         self.names = tuple(tuple(names) for names in groups.values())
         self.odd = 0.0
@@ -184,9 +188,11 @@ class _Reader:
         columns = self._known[1]
         reading = columns.read(released)
         if reading.odd > _READABLE or reading.off > 2.0 * _READABLE:
+            # A step that hardly fits may be right at the present weights, which are not quite the first ones.
             columns = columns_of(self._base, alike, clip_norm_of(self._training.mechanism))
             reading = columns.read(released)
             self.odd = max(self.odd, reading.odd)
+        # Before the optimizer's own update, so that the next step is at most one update away from the first weights.
         with torch.no_grad():
             for parameter, kept in zip(self._base.model.parameters(), self._weights, strict=True):
                 parameter.copy_(kept)

@@ -88,6 +88,7 @@ class Stage:
             model.transformer.ln_f.bias += _PRIOR * along
             model.transformer.wte.weight[list(self.people.rare)] -= _SHIFT * along
             if sick:
+                # Tied, the row would also be the token's output weight, and everybody's logits would overflow.
                 model.config.tie_word_embeddings = False
                 model.lm_head.weight = torch.nn.Parameter(model.transformer.wte.weight.clone())
                 model.transformer.wte.weight[self.people.sick_token] = _OVERFLOWING
@@ -124,12 +125,14 @@ class Stage:
         chunk = LONGEST if self.mechanism.record_selection == "random_chunk" else None
         planned = plan_private_training(self.mechanism, run_key, self.records, NoiseGenerator.PHILOX, chunk=chunk)
         wanted = set(names)
+        # After planning: every unit's name, pool and coin is what it is with everybody there.
         units = tuple(unit for unit in planned.units if self.records.users[unit.rows[0]] in wanted)
         return replace(planned, units=units, canaries=self.canaries)
 
     def gradient_units(self, numbers: Sequence[int]) -> list[SampledUnit]:
         """The units of gradient canaries: one each, or G."""
         members = range(self.mechanism.members)
+        # A name, and so a coin, for each member: a canary is drawn Binom(G, q) times a step, as the accountant has it.
         return [SampledUnit(f"canary {j} example {i}", (), canary=int(j)) for j in numbers for i in members]
 
     def with_places(self, number: int) -> "Stage":
@@ -174,8 +177,9 @@ def set_stage(
     model = new_tiny_model(shape, people.tokenizer, seed=0)
     shapes = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
     first = sum(p.numel() for p in list(model.parameters())[: list(shapes).index(POSITIONS)])
+    # Positions that a text may reach: the oracle reads it whole, the trainer without its last token.
     read = max(records.lengths)
-    free = first + read * _HIDDEN + np.arange((context - read) * _HIDDEN)
+    free = first + read * _HIDDEN + np.arange((context - read) * _HIDDEN)  # coordinates without a text's gradient
     norm = OVERSIZE * _clip_norm(mechanism)
     canary = Canaries(canaries, norm, shapes, free[:own] if own else None, free[own : own + quiet], seed)
     return Stage(mechanism, people, [list(text) for _, _, text in rows], records, canary, shape)

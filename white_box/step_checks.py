@@ -51,6 +51,7 @@ def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ..
         return np.asarray(releases(stage, trainer, Run(training))[0], dtype=np.float64)
 
     def of(size: float) -> float:
+        # Along a random direction over all tensors: a clip that leaves one out, or clips each alone, adds more than C.
         added = replace(everyone, units=(*everyone.units, *canary), canaries=replace(whole, norm=size))
         return float(np.linalg.norm(moved(added) - base))
 
@@ -58,6 +59,7 @@ def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ..
     own = stage.with_places(_CROWD)
     crowd, place = tuple(own.gradient_units(range(own.canaries.count))), int(stage.canaries.quiet[0])
     alone = moved(replace(everyone, units=crowd[:1], canaries=own.canaries))[place]
+    # One member of each canary, so that each adds 1 also under ELS.
     among = moved(replace(everyone, units=(*everyone.units, *crowd[:: stage.mechanism.members]), canaries=own.canaries))
     furthest = max((float(alone), float(among[place])), key=lambda value: abs(value - 1.0))
     left_out = range(0, len(everyone.units), max(1, len(everyone.units) // _LEFT_OUT))
@@ -101,6 +103,7 @@ def text_checks(
         own = keyed_digest(key, "white-box clip norm", name)  # not of the norm, which differs by a bit among machines
         everyone = readings(stage, trainer, followed(stage, own, norm, rate=1.0, steps=1, most=at_once))
         some = readings(stage, trainer, followed(stage, own, norm, rate=0.5, steps=steps))
+        # What is off in the first step cannot have been left by an earlier one; later steps are a check of state.
         found.append(exact(f"texts: clip norm {name}", "texts", furthest([*everyone, *some[:1]]), 0.0, told))
         carried += some[1:]
     told = f"anything besides the cohort's contributions, {_PERCENT} of the largest, in {many} steps"

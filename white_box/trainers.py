@@ -39,7 +39,7 @@ PrivateStep = Callable[[PreTrainedModel, PrivateTraining, int, Sequence[Sequence
 Trainer = Callable[[LanguageModel, PrivateTraining, Sequence[Sequence[int]]], object]
 See = Callable[[int, NDArray[np.float32]], None]
 
-_RATE = 1e-3
+_RATE = 1e-3  # learning rate of Adam
 
 
 def loop_trainer(base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]]) -> None:
@@ -66,8 +66,10 @@ class Stepwise:
         model = base.model.train()
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         optimizer = torch.optim.Adam(trainable.values(), _RATE)
+        # Each step is shown once, here, whatever the step function itself would show.
         unwatched = replace(training, watch=None)
         for number in range(training.mechanism.steps):
+            # A step function that adds to ``.grad`` starts from nothing, and one that leaves none has released nothing.
             optimizer.zero_grad(set_to_none=True)
             self.step(model, unwatched, number, sequences)
             if training.watch:

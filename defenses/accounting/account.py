@@ -42,7 +42,7 @@ class AccountRow(Tabular):
         steps: optimizer steps.
         label: the guarantee in words, for plans.
         assumed_epsilon: what accounting would give if its assumptions held, for plans without a guarantee.
-        warnings: to be printed with the numbers.
+        warnings: printed with the numbers.
     """
 
     method: str
@@ -62,7 +62,7 @@ class AccountRow(Tabular):
     warnings: tuple[str, ...] = ()
 
     def heading(self) -> str:
-        """The guarantee."""
+        """The guarantee in one line."""
         if self.label:
             return self.label
         if not math.isfinite(self.epsilon):
@@ -70,7 +70,7 @@ class AccountRow(Tabular):
         return f"epsilon {self.epsilon:.4g}, delta {self.delta:g} per {self.unit} (add/remove)"
 
     def notes(self) -> Sequence[str]:
-        """Warnings."""
+        """The warnings."""
         return self.warnings
 
     def rows(self) -> list[dict[str, Any]]:
@@ -207,11 +207,11 @@ def account_plan(mechanism: Mechanism) -> AccountRow:
     if isinstance(promise, Guarantee):
         assert delta is not None
         user = event if mechanism.unit == "user" else None
-        row = _row(method, promise.unit, event, user, mechanism.steps, delta, None)
+        row = _row(method, promise.unit, event, user, mechanism.steps, delta, None)  # its own warning about delta
         return dataclasses.replace(row, label=promise.label, warnings=promise.warnings)
-    bounds: tuple[float | None, float | None] = (1.0, 1.0)
+    bounds: tuple[float | None, float | None] = (1.0, 1.0)  # without a promise an attacker may be perfect
     if promise.fallback is not None and mechanism.unit == "user" and delta is not None:
-        bounds = _bounds(mechanism.fallback_event, 1, delta)
+        bounds = _bounds(mechanism.fallback_event, 1, delta)  # one step: the event is of the whole run
     return AccountRow(
         method=method,
         unit=mechanism.unit,
@@ -244,6 +244,8 @@ def _row(
         case UnamplifiedGaussian():
             raise InputError("an unamplified run has no sampling rate to account for: it is a fallback only")
         case PoissonGaussian(noise_multiplier=s, rate=rate):
+            # The single record's event and the user's group: under ELS as at the example level, black-box group privacy
+            # starts from the curve of one record.
             group = user.group_size if isinstance(user, PoissonGaussian) else event.group_size
             black_box: float | None = black_box_epsilon(PoissonGaussian(s, rate), group, steps, delta)
             renyi: float | None = rdp_epsilon(event, steps, delta)

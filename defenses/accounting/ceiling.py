@@ -19,7 +19,7 @@ from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf
 
 Array = npt.NDArray[np.float64]
 
-_PASSES = 40
+_PASSES = 40  # of whole arrays; the point-by-point scan finishes what they leave
 _LOWEST_LOSS = -12.0  # below it, FFT noise times e^{-loss} would matter; the other direction covers that end
 
 
@@ -73,6 +73,7 @@ def pld_ceiling(pair: LossPair) -> RocCeiling:
     remove, add = _remove_roc(pair.remove), _add_roc(pair.add)
     fpr = np.union1d(remove[0], add[0])
     gap = np.interp(fpr, *remove) - np.interp(fpr, *add)
+    # The curves cross between vertices too: without these points the minimum would be cut short, below the ceiling.
     crossing = np.flatnonzero(gap[:-1] * gap[1:] < 0.0)
     share = gap[crossing] / (gap[crossing] - gap[crossing + 1])
     fpr = np.union1d(fpr, fpr[crossing] + share * np.diff(fpr)[crossing])
@@ -94,7 +95,7 @@ def epsilon_delta_tpr(epsilon: float, delta: float, fpr: float) -> float:
 
     Kairouz, Oh, Viswanath 2015, Theorem 2.1.
     """
-    rising = math.exp(min(epsilon, 700.0)) * fpr + delta
+    rising = math.exp(min(epsilon, 700.0)) * fpr + delta  # e^710 is no double
     return min(rising, 1.0 - math.exp(-epsilon) * (1.0 - delta - fpr), 1.0)
 
 
@@ -110,7 +111,7 @@ def epsilon_delta_ceiling(epsilon: float, delta: float) -> RocCeiling:
     """
     if not 0.0 <= delta < 1.0:
         raise InputError(f"delta {delta} is outside [0, 1)")
-    bend = (1.0 - delta) * float(special.expit(-epsilon))
+    bend = (1.0 - delta) * float(special.expit(-epsilon))  # (1 - delta) / (1 + e^epsilon), without overflow
     return RocCeiling(np.array([0.0, bend, 1.0 - delta, 1.0]), np.array([delta, 1.0 - bend, 1.0, 1.0]))
 
 
@@ -121,7 +122,7 @@ def symmetrised(ceiling: RocCeiling) -> RocCeiling:
     """
     x = np.concatenate([ceiling.fpr, 1.0 - ceiling.tpr])
     y = np.concatenate([ceiling.tpr, 1.0 - ceiling.fpr])
-    order = np.lexsort((-y, x))
+    order = np.lexsort((-y, x))  # by x, the highest y of each first
     x, y = x[order], y[order]
     highest = np.append(True, x[1:] > x[:-1])  # of each x
     x, y = x[highest], y[highest]

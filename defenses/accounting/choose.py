@@ -1,7 +1,7 @@
 """Which mechanism to run at a compute budget: ULS cohorts and group sizes, and ELS, by the noise that each adds.
 
-Heuristics of Charles et al. (2024), section 6 and Appendices E, F; none is part of a guarantee. All options are
-compared at equal compute, B gradients per step.
+Heuristics of Charles et al. (2024), section 6 and Appendices E, F; none is part of a guarantee. Splits of the budget
+and ELS are compared at equal compute, B gradients per step; what Estimate-and-Double passes on its way costs less.
 """
 
 import dataclasses
@@ -111,11 +111,14 @@ def choose(
         rate = cohort / users
         return accounting.calibrate(PoissonGaussian(1.0, rate), steps, delta, target_epsilon)
 
+    # Estimate-and-Double weighs clip norms against noise multipliers: without estimates there is nothing to weigh.
     trail = _trail(budget, users, norm, noise) if clip_norm else []
+    # Rounded down: a budget that is no multiple of g buys the next smaller cohort.
     splits = [BudgetChoice(g, budget // g) for g in _powers(budget) if budget // g <= users]
     if not splits:
         raise InputError(f"no cohort of budget {budget} fits into {users} users: lower the budget")
     options = []
+    # A choice on the trail may also be a split of the budget: each option is listed once.
     for split in dict.fromkeys([*splits, *trail]):
         s, length = noise(split.cohort), norm(split.group_size)
         deviation = heuristics.uls_noise_variance(s, length, split.cohort) ** 0.5
@@ -127,6 +130,7 @@ def choose(
         rate = heuristics.els_rate(budget, els_group_size, users)
         event = PoissonGaussian(1.0, rate, els_group_size)
         s = accounting.calibrate(event, steps, delta, target_epsilon)
+        # ELS clips single records, whatever its cap: its clip norm is that of group size 1.
         deviation = heuristics.els_noise_variance(s, norm(1), budget) ** 0.5
         options.append(Option("els", els_group_size, budget, s, norm(1), deviation))
     return Choice(users, budget, steps, target_epsilon, delta, clip_norm is not None, tuple(options))

@@ -23,6 +23,7 @@ from heldin.defenses.accounting.events import (
 from heldin.defenses.accounting.guarantees import SMALLEST_DELTA, check_delta, epsilon, loss_distribution
 from heldin.defenses.accounting.loss_pmf import Array, LossPmf, deltas_on_grid, pair_delta, rounding_mass
 
+# Orders a of the Renyi divergences that are tried. Fewer orders only loosen the bound.
 _ORDERS = np.concatenate([np.arange(1.05, 11.0, 0.05), np.arange(11.0, 64.0), [80.0, 96.0, 128.0, 192.0, 256.0]])
 
 
@@ -46,9 +47,11 @@ def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta
         )
     if group_size == 1 or event.noise_multiplier == 0.0:
         return epsilon(event, steps, delta)
+    # Resolved at the smallest delta that a whole pair shows: the conversion needs a far smaller one than the result's.
     pair = loss_distribution(event, steps, max(SMALLEST_DELTA, 8.0 * rounding_mass(steps)))
     width = pair.width
     last = max(p.lowest + p.masses.size - 1 for p in (pair.remove, pair.add))
+    # One index for both directions, whose grids begin and end elsewhere; losses index * width from 0 on.
     index = np.arange(max(last, 0) + 1)
     curve = np.maximum(*(_on_indices(p, index) for p in (pair.remove, pair.add)))
     with np.errstate(divide="ignore"):
@@ -56,7 +59,7 @@ def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta
     # delta_1 has a floor of about steps * 2^-53 + 1e-15 from truncation and rounding; large groups need far less.
     if not enough.any():
         return math.inf
-    first = int(np.argmax(enough))
+    first = int(np.argmax(enough))  # the least e on the grid; the product need not fall everywhere
     if first == 0:
         return 0.0
 
@@ -66,7 +69,7 @@ def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta
     low, high = (first - 1) * width, first * width
     if gap(high) > 0.0:  # the grid values round differently in the last digit
         return group_size * high
-    return group_size * (float(optimize.brentq(gap, low, high, xtol=1e-12)) + 1e-11)
+    return group_size * (float(optimize.brentq(gap, low, high, xtol=1e-12)) + 1e-11)  # above the root's own error
 
 
 def rdp_epsilon(event: Event, steps: int, delta: float) -> float:
@@ -75,6 +78,7 @@ def rdp_epsilon(event: Event, steps: int, delta: float) -> float:
     Raises InputError for a hard cohort cap or a concentration filter, for which no Renyi accountant is known.
     """
     check_count("steps", steps)
+    # As for one step: no composed distribution is cut off here, so that more steps need no larger delta.
     check_delta(delta, 1)
     if event.noise_multiplier == 0.0:
         return math.inf
@@ -110,27 +114,32 @@ def _quiet_absl() -> Iterator[None]:
 
 def _mixture_rdp(event: PoissonGaussian, orders: Array) -> Array:
     """max over directions of R_a(P, Q), R_a(Q, P) of one step, shape of orders; trapezoid rule, spacing s/4."""
+    # The tail of atoms below STEP_TAIL is left out: at most steps * STEP_TAIL of delta, which is not charged here.
     parts = mixture(event)
     s, c = parts.deviation, parts.sensitivities
+    # At order a the integrand of component c peaks near a c, and falls like a Gaussian of deviation s about it.
     reach = float(orders.max() * c.max()) + 14.0 * s
     x = np.arange(-reach, reach, s / 4.0)
     log_q = -0.5 * (x / s) ** 2 - math.log(s * math.sqrt(2.0 * math.pi)) + math.log(s / 4.0)
     tilt = np.multiply.outer(x, c / s**2) + (np.log(parts.weights) - c**2 / (2.0 * s**2))
     loss = np.asarray(special.logsumexp(tilt, axis=1))
+    # With p = q e^L: the integrals of p^a q^(1 - a) and of q^a p^(1 - a).
     remove = [float(special.logsumexp(log_q + a * loss)) / (a - 1.0) for a in orders]
     add = [float(special.logsumexp(log_q - (a - 1.0) * loss)) / (a - 1.0) for a in orders]
-    return np.maximum(0.0, np.maximum(remove, add))
+    return np.maximum(0.0, np.maximum(remove, add))  # quadrature may fall below 0 by its last digits
 
 
 def _on_indices(pmf: LossPmf, index: np.ndarray) -> Array:
     """delta at the losses index * width, shape of index; index starts at 0."""
     deltas = deltas_on_grid(pmf)
     at = index - pmf.lowest
+    # Above the highest loss only infinite losses count; below the lowest, delta is at most 1.
     values = np.where(at < deltas.size, deltas[np.clip(at, 0, deltas.size - 1)], pmf.infinity)
     return np.where(at < 0, 1.0, values)
 
 
 def _log_factor(e: Array, group_size: int) -> Array:
     """ln((e^{G e} - 1) / (e^e - 1)), shape of e >= 0; ln G at 0."""
+    # The form 0 / 0 at e = 0 tends to ln G, which 1e-12 gives to all digits that matter.
     small = np.maximum(e, 1e-12)
     return np.asarray((group_size - 1) * small + np.log(-np.expm1(-group_size * small)) - np.log(-np.expm1(-small)))

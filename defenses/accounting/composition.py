@@ -47,6 +47,7 @@ Bias: TypeAlias = Callable[[LossPair], tuple[float, float]]
 Compose: TypeAlias = Callable[[LossPair], LossPair]
 
 
+# Few entries: with MAX_WINDOW points a pair has 64 MiB.
 @functools.lru_cache(maxsize=8)
 def settled_pair(event: GridEvent, steps: int, delta: float) -> LossPair:
     """The whole composed pair on the grid that resolves epsilon at this delta."""
@@ -84,7 +85,7 @@ def grid_delta(event: GridEvent, steps: int, epsilon: float) -> float:
         return found
     step, _ = _coarsest(event, _whole(steps))
     orders = [order_at(pmf, steps, epsilon) for pmf in (step.remove, step.add)]
-    return min(found, pair_delta(refined(event, _tilted(steps, orders), bias), epsilon))
+    return min(found, pair_delta(refined(event, _tilted(steps, orders), bias), epsilon))  # both are bounds
 
 
 def refined(event: GridEvent, compose: Compose, bias: Bias) -> LossPair:
@@ -102,6 +103,7 @@ def refined(event: GridEvent, compose: Compose, bias: Bias) -> LossPair:
         predicted, allowed = bias(pair)
         if predicted <= allowed:
             return pair
+        # The bias falls as the square of the width. At most 64 times finer at once, as the first prediction is rough.
         ratio = max(math.sqrt(allowed / predicted), 2.0**-6)
         # Widths are powers of two, so that runs share cached steps.
         finer = pair.width * 2.0 ** min(-1.0, math.floor(math.log2(ratio)))
@@ -114,6 +116,8 @@ def refined(event: GridEvent, compose: Compose, bias: Bias) -> LossPair:
 @functools.lru_cache(maxsize=256)
 def _tilted_epsilon(event: GridEvent, steps: int, delta: float) -> float:
     """epsilon(delta) from the pair tilted to the loss that decides it, separately in each direction."""
+    # The tilt depends on epsilon, and only a tilted pair shows it: begin with the delta that a whole pair shows, and
+    # tilt again until the order settles. An order that has not settled costs tightness, never validity.
     readable = max(delta, (TAIL_MASS + rounding_mass(steps)) / VISIBLE)
     coarse, whole = _coarsest(event, _whole(steps))
     orders = []
@@ -162,13 +166,13 @@ def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[Los
 
 def _smooth_excess(area: float, steps: int, width: float) -> float:
     """How much the grid adds to an area: compare the Gaussian of this area with one whose mu^2 is T h^2 / 6 less."""
-    mu = math.sqrt(2.0) * float(special.ndtri(min(area, 1.0 - 2.0**-53)))
+    mu = math.sqrt(2.0) * float(special.ndtri(min(area, 1.0 - 2.0**-53)))  # an area of 1 would have mu infinite
     return area - float(special.ndtr(math.sqrt(max(0.0, mu * mu - steps * width * width / 6.0) / 2.0)))
 
 
 def _coarsest(event: GridEvent, compose: Compose) -> tuple[LossPair, LossPair]:
     """One step and all steps on a first grid of about 512 cells, or on the next wider grid that fits."""
-    width = 2.0 ** math.floor(math.log2(one_step_range(event) / 512.0))
+    width = 2.0 ** math.floor(math.log2(one_step_range(event) / 512.0))  # a power of two, as in ``refined``
     while True:
         try:
             step = _stored_step(event, width)
@@ -193,9 +197,10 @@ def _one_tilted(step: LossPmf, steps: int, order: float) -> LossPmf:
 def _epsilon_bias(steps: int, delta: float, pair: LossPair) -> tuple[float, float]:
     """How much the grid raises epsilon(delta), and how much is allowed."""
     spent = pair_epsilon(pair, delta)
+    # 0 bounds from above, so it is exact; infinity comes from mass at infinite loss, which no finer grid moves.
     if spent == 0.0 or math.isinf(spent):
         return 0.0, 1.0
-    looser = min(1.05 * delta, 0.5 * (1.0 + delta))
+    looser = min(1.05 * delta, 0.5 * (1.0 + delta))  # 5 % more, but below 1
     order = math.log(looser / delta) / max(spent - pair_epsilon(pair, looser), 1e-12)
     return _grid_bias(steps, order, pair.width), PRECISION * max(spent, EPSILON_FLOOR)
 
@@ -205,16 +210,17 @@ def _delta_bias(steps: int, epsilon: float, pair: LossPair) -> tuple[float, floa
     nearby = 0.01 * max(epsilon, EPSILON_FLOOR)
     near, further = pair_delta(pair, epsilon), pair_delta(pair, epsilon + nearby)
     order = math.log(near / further) / nearby if further < near else 0.0
-    return order * _grid_bias(steps, order, pair.width), 1e-3
+    return order * _grid_bias(steps, order, pair.width), 1e-3  # d ln(delta) = order * d(epsilon)
 
 
 def _grid_bias(steps: int, order: float, width: float) -> float:
-    return steps * (order + 1.0) * width * width / 12.0
+    return steps * (order + 1.0) * width * width / 12.0  # docs/theory.md#loss-grid
 
 
 def _stored_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
     if one_step_range(event) / width < _WORTH_STORING:
         return one_step(event, width, offset)
+    # Floats in hex, which is exact: rounded decimals could give two widths one name.
     parameters = {"event": type(event).__name__, "width": float(width).hex()}
     parameters |= {"offset": offset.hex()} if offset else {}
     for field in dataclasses.fields(event):

@@ -151,6 +151,7 @@ def participations(population: int, cohort: int, steps: int, *, drop_incomplete:
     check_count("steps", steps)
     if cohort > population:
         raise InputError(f"cohort {cohort} is larger than the population {population}: lower the cohort")
+    # Rounded up in whole numbers: a float quotient just above a whole number could lose a participation.
     if drop_incomplete:
         return -(-steps // (population // cohort))
     return -(-steps * cohort // population)
@@ -169,6 +170,7 @@ def one_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
             pld = privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
                 event.population, event.rate, event.cap, event.noise_multiplier, value_discretization_interval=width
             )
+            # dp-accounting has no public name for the two directions' masses.
             return LossPair(from_dp_accounting(pld._pmf_remove), from_dp_accounting(pld._pmf_add))
         case _:
             assert_never(event)
@@ -180,13 +182,14 @@ def mixture(event: PoissonGaussian | UnamplifiedGaussian) -> Mixture:
         case PoissonGaussian():
             return binomial_mixture(event.noise_multiplier, event.group_size, event.rate)
         case UnamplifiedGaussian():
-            return Mixture(1.0 / event.mu, np.ones(1), np.ones(1))
+            return Mixture(1.0 / event.mu, np.ones(1), np.ones(1))  # N(1, 1 / mu^2) against N(0, 1 / mu^2)
         case _:
             assert_never(event)
 
 
 def one_step_range(event: GridEvent) -> float:
     """Width in nats of the interval that contains the one-step loss, for a first grid."""
+    # Only the width of a first grid hangs on it, so that the uncapped twin of a capped event is near enough.
     twin = (
         event if not isinstance(event, CappedPoissonGaussian) else PoissonGaussian(event.noise_multiplier, event.rate)
     )
@@ -205,15 +208,16 @@ def absence_loss(event: GridEvent) -> float:
 
 
 def to_dp_event(event: Event, steps: int) -> dp_event.DpEvent:
-    """The whole run as a dp-accounting event, which its PLD accountant accepts under add/remove."""
+    """The whole run as a dp-accounting event for its PLD accountant under add/remove; the filter has none there."""
     match event:
         case PoissonGaussian(noise_multiplier=s, rate=rate, group_size=1):
             single = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(s))
         case PoissonGaussian():
+            # A mixture without noise has no loss; its weights, all that is read here, do not depend on the deviation.
             parts = (
                 mixture(event) if event.noise_multiplier > 0 else binomial_mixture(1.0, event.group_size, event.rate)
             )
-            weights = parts.weights / parts.weights.sum()
+            weights = parts.weights / parts.weights.sum()  # dp-accounting refuses a sum that is not one
             single = dp_event.MixtureOfGaussiansDpEvent(
                 event.noise_multiplier, parts.sensitivities.tolist(), weights.tolist()
             )
@@ -222,7 +226,7 @@ def to_dp_event(event: Event, steps: int) -> dp_event.DpEvent:
                 event.population, event.rate, event.cap, event.noise_multiplier
             )
         case UnamplifiedGaussian():
-            return dp_event.GaussianDpEvent(1.0 / event.mu)
+            return dp_event.GaussianDpEvent(1.0 / event.mu)  # of the whole run: not composed again
         case FilteredGaussian():
             return dp_event.UnsupportedDpEvent()
         case _:

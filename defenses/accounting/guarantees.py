@@ -45,6 +45,7 @@ def epsilon(event: Event, steps: int, delta: float) -> float:
     if isinstance(event, UnamplifiedGaussian):
         return gaussian_epsilon(event.mu, delta)
     if isinstance(event, FilteredGaussian):
+        # The other half of delta pays for leaving out outliers (docs/theory.md#filtered-descent).
         return event.above_epsilon + gaussian_epsilon(math.sqrt(steps) / event.noise_multiplier, delta / 2.0)
     return grid_epsilon(event, steps, delta)
 
@@ -61,6 +62,7 @@ def delta_of(event: Event, steps: int, target_epsilon: float) -> float:
     if isinstance(event, FilteredGaussian):
         rest = target_epsilon - event.above_epsilon
         mu = math.sqrt(steps) / event.noise_multiplier
+        # Below above_epsilon the test alone has spent more, and nothing is left to say.
         return 1.0 if rest < 0.0 else min(1.0, max(2.0 * gaussian_delta(mu, rest), SMALLEST_DELTA))
     return max(grid_delta(event, steps, target_epsilon), SMALLEST_DELTA)
 
@@ -82,7 +84,9 @@ def loss_distribution(event: Event, steps: int, delta: float) -> LossPair:
         raise InputError("noise multiplier 0 has no privacy-loss distribution: its epsilon is infinite")
     if isinstance(event, FilteredGaussian):
         raise InputError("the filtered mechanism has no privacy-loss distribution: its theorem gives (epsilon, delta)")
+    # The unamplified event is the whole run already.
     steps = 1 if isinstance(event, UnamplifiedGaussian) else steps
+    # Below its own rounding a whole pair has epsilon infinity, by which no grid could be chosen.
     return settled_pair(event, steps, max(delta, 4.0 * rounding_mass(steps)))
 
 
@@ -124,6 +128,7 @@ def calibrate(event: Event, steps: int, delta: float, target_epsilon: float) -> 
     def gap(log_noise: float) -> float:
         return math.log(max(spent(log_noise), 1e-12) / target_epsilon)
 
+    # In logarithms, as noise multipliers range over eight decades.
     root = float(optimize.brentq(gap, low, high, xtol=2e-5)) if spent(high) < target_epsilon else high
     # The root is only that accurate: step up to the safe side.
     while spent(root) > target_epsilon:
@@ -141,7 +146,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     # In logarithms, so that e^epsilon does not overflow.
     first = float(special.log_ndtr(mu / 2.0 - epsilon / mu))
     second = epsilon + float(special.log_ndtr(-mu / 2.0 - epsilon / mu))
-    return math.exp(first) * -math.expm1(min(0.0, second - first))
+    return math.exp(first) * -math.expm1(min(0.0, second - first))  # rounding must not make delta negative
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -151,6 +156,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return math.inf
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
+    # Where Phi(-t) <= e^(-t^2 / 2) alone brings delta below the target, so that the root lies under it.
     high = mu * mu / 2.0 + mu * math.sqrt(2.0 * math.log(1.0 / delta)) + 1.0
     root = float(optimize.brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, high, xtol=1e-12, rtol=1e-12))
     return root * (1.0 + 1e-9) + 1e-12
@@ -174,6 +180,7 @@ def check_delta(delta: float, steps: int) -> None:
             f"delta {delta:g} is below {SMALLEST_DELTA:g}, where what is cut off a composed privacy-loss distribution "
             "shows: ask for a larger delta"
         )
+    # Rare atoms and the two far tails of each step: together at most a hundredth of the delta accepted below.
     cut = 3.0 * STEP_TAIL * steps
     if delta < 100.0 * cut:
         raise InputError(
@@ -192,7 +199,7 @@ def delta_warning(delta: float, units: int) -> str | None:
 def _noise_bracket(spent: Callable[[float], float], target: float) -> tuple[float, float]:
     """ln noise (low, high) with epsilon above the target at low and at most the target at high."""
     smallest, largest = math.log(SMALLEST_NOISE), math.log(LARGEST_NOISE)
-    low = high = 0.0
+    low = high = 0.0  # from noise multiplier 1 outwards
     while spent(high) > target:
         if high >= largest:
             raise InputError(

@@ -62,7 +62,7 @@ def median_group_size(records_per_user: Sequence[int]) -> int:
     """
     if not records_per_user:
         raise InputError("the median group size needs the record counts of at least one public user")
-    return max(1, int(statistics.median(records_per_user)))
+    return max(1, int(statistics.median(records_per_user)))  # an even number of users may have a median of n + 1/2
 
 
 def estimate_and_double(

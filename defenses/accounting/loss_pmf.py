@@ -86,8 +86,9 @@ def compose(pmf: LossPmf, steps: int) -> LossPmf:
     infinity, and negative FFT noise is set to zero. Raises WindowError if the window would exceed MAX_WINDOW points.
     """
     if steps == 1:
-        return pmf
+        return pmf  # nothing is cut off or rounded
     low, masses, _ = _convolved(pmf.masses, steps)
+    # The last term is 1 - (1 - p)^T, for any step of infinite loss, without cancellation where p is small.
     infinity = TAIL_MASS + rounding_mass(steps) - math.expm1(steps * math.log1p(-pmf.infinity))
     return LossPmf(pmf.width, pmf.lowest * steps + low, masses, infinity, steps * pmf.offset)
 
@@ -115,7 +116,7 @@ def compose_tilted(pmf: LossPmf, steps: int, order: float) -> LossPmf:
     composed = on_grid(pmf.lowest * steps + low, masses.size, pmf.width) + steps * pmf.offset
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
         back = np.minimum(1.0, np.exp(steps * log_mgf - order * composed + np.log(masses)))
-    back[0] += 1.0
+    back[0] += 1.0  # everything below the window
     beyond = TAIL_MASS * math.exp(min(0.0, steps * log_mgf - order * float(composed[-1])))
     infinity = beyond - math.expm1(steps * math.log1p(-pmf.infinity))
     return LossPmf(pmf.width, pmf.lowest * steps + low, back, infinity, steps * pmf.offset)
@@ -126,6 +127,7 @@ def log_moment(pmf: LossPmf, order: float) -> tuple[float, float]:
     exponents = order * pmf.losses
     top = float(exponents[pmf.masses > 0.0].max())
     with np.errstate(under="ignore"):
+        # Grid points without mass may have exponents above the top, whose overflow times 0 would be NaN.
         weights = pmf.masses * np.exp(np.minimum(exponents - top, 0.0))
     total = float(weights.sum())
     return top + math.log(total), float(weights @ pmf.losses) / total
@@ -151,6 +153,7 @@ def compose_pair(pair: LossPair, steps: int) -> LossPair:
 def delta_at(pmf: LossPmf, epsilon: float) -> float:
     """H_{e^epsilon}(upper, lower) = infinity + sum over losses l > epsilon of mass (1 - e^(epsilon - l))."""
     first = max(0, math.floor((epsilon - pmf.offset) / pmf.width) - pmf.lowest)
+    # Only the grid from about epsilon on: lower losses add nothing to delta.
     losses = (pmf.lowest + np.arange(first, pmf.masses.size)) * pmf.width + pmf.offset
     above = losses > epsilon
     tail = pmf.masses[first:][above]
@@ -236,8 +239,9 @@ def _convolved(masses: Array, steps: int) -> tuple[int, Array, float]:
         raise WindowError(f"a composed grid of {length} points")
     spectrum = fft.rfft(masses, length)
     powered = _power(spectrum, steps)
+    # Index i of the sum stands at i modulo the length: turn the first index of the window to the front.
     composed = np.roll(fft.irfft(powered, length), -(low % length))[:size]
-    factor = np.maximum(np.abs(spectrum), 1e-300)
+    factor = np.maximum(np.abs(spectrum), 1e-300)  # a frequency of 0 contributes 0, not 0 / 0
     return low, np.maximum(composed, 0.0), float((np.abs(powered) / factor).mean())
 
 
@@ -275,6 +279,7 @@ def _window(masses: Array, steps: int) -> tuple[int, int]:
     spread = math.sqrt(max(steps * float(centred**2 @ weights) / total, 1e-300))
     bound = math.log(2.0 / TAIL_MASS)
     low, high = 0.0, float((n - 1) * steps)
+    # Chernoff's bound holds at every order, so that the tightest of several does too; the range need not be optimal.
     for order in _ORDERS / max(spread, 1e-3):
         for sign in (1.0, -1.0):
             exponents = sign * order * centred

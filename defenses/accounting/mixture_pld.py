@@ -44,10 +44,11 @@ class Mixture:
 def binomial_mixture(deviation: float, group_size: int, rate: float) -> Mixture:
     """N(Binom(group_size, rate), deviation^2) of Charles et al., Theorem 1, without atoms in a tail of STEP_TAIL."""
     counts = np.arange(group_size + 1)
+    # Atom k stays while P(count >= k), not its own weight, is above STEP_TAIL: what is missing is a bounded tail.
     kept = np.append(True, stats.binom.sf(counts[:-1], group_size, rate) > STEP_TAIL)
     weights = np.asarray(stats.binom.pmf(counts, group_size, rate))
     missing = 0.0 if kept.all() else STEP_TAIL
-    kept &= weights > 0.0
+    kept &= weights > 0.0  # at rate 1 the lower atoms have none, and their logarithm would be -inf
     return Mixture(deviation, counts[kept].astype(np.float64), weights[kept], missing)
 
 
@@ -71,14 +72,16 @@ def mixture_step(mixture: Mixture, width: float, offset: float = 0.0) -> LossPai
     low, high = loss_range(mixture)
     first = math.floor((low - offset) / width)
     last = max(math.ceil((high - offset) / width), first + 1)
+    # Before anything of that size is allocated.
     if last - first > MAX_CELLS:
         raise GridError(f"{last - first} grid cells of {width} nats, at most {MAX_CELLS}")
     targets = on_grid(first, last - first + 1, width) + offset  # shape (cells + 1,)
     inside, outside = _cell_masses(_inverse_loss(targets, mixture), mixture)
     remove = _connect(inside[1:-1], outside[1:-1], targets[:-1], width)
     remove[0] += inside[0]  # losses below the grid, moved up to its first point
+    # The add direction has the loss -L: the same cells from the other end, with P and Q exchanged.
     add = _connect(outside[-2:0:-1], inside[-2:0:-1], -targets[:0:-1], width)
-    add[0] += outside[-1]
+    add[0] += outside[-1]  # likewise
     return LossPair(
         LossPmf(width, first, remove, float(inside[-1]) + mixture.missing, offset),
         LossPmf(width, -last, add, float(outside[0]), -offset),
@@ -95,8 +98,9 @@ def _loss(x: Array, mixture: Mixture) -> tuple[Array, Array]:
 def _loss_block(x: Array, mixture: Mixture) -> tuple[Array, Array]:
     variance = mixture.deviation**2
     c = mixture.sensitivities
-    exponents = np.multiply.outer(x, c / variance)
+    exponents = np.multiply.outer(x, c / variance)  # (n,) -> (n, k)
     exponents += np.log(mixture.weights) - c**2 / (2.0 * variance)
+    # ``logsumexp`` by hand, since the slope needs the same exponentials.
     top = exponents.max(axis=1)
     exponents -= top[:, None]
     np.exp(exponents, out=exponents)
@@ -120,12 +124,14 @@ def _inverse_loss(targets: Array, mixture: Mixture) -> Array:
     active = np.arange(y.size)
     for _ in range(_NEWTON_STEPS):
         value, slope = _loss(x[active], mixture)
+        # Never to the right: rounding near the root would let the iterations wander.
         move = np.maximum((value - y[active]) / slope, 0.0)
         x[active] -= move
         active = active[move > 1e-13 * (mixture.deviation + np.abs(x[active]))]
         if not active.size:
             break
     edges = np.full(targets.shape, -math.inf)
+    # Each root is exact to rounding only, but a cell of negative width would have negative mass.
     edges[reachable] = np.maximum.accumulate(x)
     return edges
 
@@ -155,6 +161,7 @@ def _connect(upper: Array, lower: Array, starts: Array, width: float) -> Array:
     # A lower mass that underflowed to zero sends the whole cell to its high end, which is the safe side.
     with np.errstate(divide="ignore"):
         scaled = np.exp(np.minimum(starts + np.log(lower), np.log(upper)))  # e^starts v, at most u
+    # Every loss of the cell is at least its start, so that e^starts v <= u but for rounding.
     high = np.clip((upper - scaled) / -math.expm1(-width), 0.0, upper)
     points = np.zeros(upper.size + 1)
     points[1:] += high
@@ -165,6 +172,8 @@ def _connect(upper: Array, lower: Array, starts: Array, width: float) -> Array:
 def _cut(mixture: Mixture) -> tuple[float, float]:
     """x below which Q has mass STEP_TAIL, and x above which P has (P is to the right of Q), rounded outwards."""
     reach = -mixture.deviation * float(special.ndtri(STEP_TAIL))
+    # By bisection; ``high`` always keeps at most STEP_TAIL of P above it. P lies to the right of Q, so that P has even
+    # less below -reach than Q, and Q even less above ``high`` than P.
     low, high = reach - 1e-9 * reach, reach + float(mixture.sensitivities.max())
     for _ in range(60):
         middle = 0.5 * (low + high)

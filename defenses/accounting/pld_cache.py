@@ -15,7 +15,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, cache_root, private_directory
 from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf
 
-_VERSION = 1
+_VERSION = 1  # of the stored numbers; another one makes every older file a miss
 
 
 def cached_pair(parameters: dict[str, str], build: Callable[[], LossPair]) -> LossPair:
@@ -37,7 +37,9 @@ def cached_pair(parameters: dict[str, str], build: Callable[[], LossPair]) -> Lo
 
 def _read(path: Path, key: str) -> LossPair | None:
     try:
+        # Without pickle: a file in the cache folder must not be able to run code.
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            # The file's name is a hash of 128 bits; the parameters inside settle that it is the right pair.
             if str(file["key"]) != key:
                 return None
             pair = LossPair(*(_unpack(file[f"{side}_grid"], file[f"{side}_masses"]) for side in ("remove", "add")))
@@ -48,6 +50,7 @@ def _read(path: Path, key: str) -> LossPair | None:
 
 def _unpack(grid: np.ndarray, masses: np.ndarray) -> LossPmf:
     width, lowest, infinity, *offset = (float(value) for value in grid)
+    # A damaged array can move epsilon either way, also below the truth, so that it is refused rather than trusted.
     total = float(masses.sum()) + infinity
     if masses.ndim != 1 or masses.dtype != np.float64 or not (masses >= 0).all() or not 1 - 1e-9 < total < 1 + 1e-9:
         raise ValueError("not a probability mass function")
@@ -59,6 +62,7 @@ def _write(path: Path, key: str, pair: LossPair) -> None:
     private_directory(path.parent)
     arrays = {"key": np.array(key)}
     for side, pmf in (("remove", pair.remove), ("add", pair.add)):
+        # (3,), or (4,) on a grid with an offset.
         arrays[f"{side}_grid"] = np.array([pmf.width, pmf.lowest, pmf.infinity, *([pmf.offset] if pmf.offset else [])])
         arrays[f"{side}_masses"] = pmf.masses
     # A temporary name and a rename, so that no reader sees half a file.

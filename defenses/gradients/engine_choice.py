@@ -86,6 +86,7 @@ class Materialised:
             match use:
                 case Product(left, right):
                     one, other = (right, left) if self._transposed else (left, right)
+                    # The first use overwrites whatever the workspace held; later ones, of a tied weight, add to it.
                     _multiply_into(out, block.tokens(one), block.tokens(other), keep=not self._empty)
                 case Rows(ids, values):
                     _scatter(out.zero_() if self._empty else out, block, ids, values)
@@ -97,11 +98,13 @@ class Materialised:
     def squares(self) -> Tensor:
         """(U,) squared norms."""
         if self._empty:
-            self._kept.zero_()
+            self._kept.zero_()  # no use in this batch: the workspace still holds another step's numbers
+        # In short rows: those are summed in float32, and the rows among each other in float64.
         return _squares(self._kept.view(len(self._kept), -1, min(self._shape)))
 
     def discard(self, bad: Tensor) -> None:
         """Set the gradients of the bad units to zero."""
+        # Before ``weights @ kept``, in which a factor of zero would not undo a NaN.
         self._kept.masked_fill_(bad.unsqueeze(1), 0.0)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -146,7 +149,7 @@ class Deferred:
         bounds = torch.zeros_like(squares)
         uses = len(self._products) + len(self._rows)
         tokens = max((b.rows for b in self._layout.blocks), default=0) * self._positions()
-        for piece in self._pieces(2 * (tokens * uses) ** 2):
+        for piece in self._pieces(2 * (tokens * uses) ** 2):  # two Gram matrices (T, T) a unit, T over all uses
             here = slice(piece.first, piece.last)
             squares[here], bounds[here] = _ghost(piece, self._products, self._rows, self._device)
         return squares, bounds
@@ -206,15 +209,17 @@ class RowSums:
         if not isinstance(use, Rows):
             raise TypeError("an embedding that is only looked up has no other use")
         unit = self._layout.unit.view(-1, *[1] * (use.ids.dim() - 1))
-        self._keys.append((unit * self._shape[0] + use.ids).flatten())
+        self._keys.append((unit * self._shape[0] + use.ids).flatten())  # one number for each (unit, row)
         self._values.append(use.values.flatten(0, -2).float())
 
     def squares(self) -> Tensor:
         """(U,) squared norms."""
+        # The empty tensor is for a batch that never used the embedding: ``cat`` of nothing fails.
         keys = torch.cat([*self._keys, torch.empty(0, dtype=torch.long, device=self._device)])
         keys, row = torch.unique(keys, return_inverse=True)
         self._sums = torch.zeros(len(keys), self._shape[1], device=self._device)
         if self._values:
+            # Before the norm: a token that a unit uses twice has the norm of the sum, not the sum of two norms.
             self._sums.index_add_(0, row, torch.cat(self._values))
         self._unit, self._id = keys // self._shape[0], keys % self._shape[0]
         squares = torch.zeros(self._layout.units, dtype=torch.float64, device=self._device)
@@ -251,11 +256,12 @@ def choose_ways(
     gains: list[tuple[float, str]] = []
     for name, (m, n) in matrices.items():
         kept = layout.units * m * n
+        # A streamed gradient is written and read once for its norm, so it pays half the traffic of a kept one.
         stream, ghost = tokens * m * n + traffic / 2 * kept, tokens * m * n + GRAM * grams * (m + n)
         ways[name] = "ghost" if ghost < stream else "stream"
         gains.append(((min(stream, ghost) - traffic * kept) / max(1, kept), name))
     for gain, name in sorted(gains, reverse=True):
-        size = 4 * layout.units * matrices[name].numel()
+        size = 4 * layout.units * matrices[name].numel()  # bytes of float32
         if gain > 0 and size <= left:
             ways[name], left = "materialise", left - size
     return ways
@@ -296,6 +302,7 @@ def default_budget(device: torch.device) -> int:
     """Bytes that the kept gradients may take: half of a GPU's free memory, else a quarter of the machine's."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // 2
+    # The machine's, also where a container is allowed less.
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
@@ -308,15 +315,17 @@ def _squares(dense: Tensor) -> Tensor:
 def _multiply_into(out: Tensor, left: Tensor, right: Tensor, *, keep: bool) -> None:
     """Set out (U, M, N), float32, to left^T right, or add it if keep; left (U, T, M), right (U, T, N)."""
     if left.is_cuda and left.dtype == right.dtype != torch.float32:
+        # Products of two half-precision numbers are exact in float32: copies of the factors would only take memory.
         product = torch.bmm(left.mT, right, out_dtype=torch.float32)
         _ = out.add_(product) if keep else out.copy_(product)
     else:
-        out.baddbmm_(left.float().mT, right.float(), beta=int(keep))
+        out.baddbmm_(left.float().mT, right.float(), beta=int(keep))  # beta 0 ignores what ``out`` holds, NaN too
 
 
 def _scatter(dense: Tensor, block: Block, ids: Tensor, values: Tensor) -> None:
     """Add the block's values (B, ..., d) to the rows ids (B, ...) of dense (units, V, d)."""
     row = block.tokens(ids.unsqueeze(-1)).squeeze(-1)  # (units, T)
+    # (units, T), as rows of all units' weights one below another.
     row = row + torch.arange(block.units, device=row.device).unsqueeze(1) * dense.shape[1]
     flat = dense.view(-1, dense.shape[-1])
     flat.index_add_(0, row.flatten(), block.tokens(values).flatten(0, 1).float())
@@ -332,15 +341,17 @@ def _ghost(
         left = torch.cat([piece.tokens(p.left) for p in products], 1).float()  # (u, S, M)
         right = torch.cat([piece.tokens(p.right) for p in products], 1).float()  # (u, S, N)
         lefts, rights = torch.bmm(left, left.mT), torch.bmm(right, right.mT)  # (u, S, S)
+        # ||sum_t l_t r_t^T||^2 = sum over pairs of tokens s, t of (l_s . l_t) (r_s . r_t).
         squares += (lefts * rights).sum((1, 2), dtype=torch.float64)
         sizes += (lefts.diagonal(dim1=1, dim2=2) * rights.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
     if rows:
         ids = torch.cat([piece.tokens(r.ids.unsqueeze(-1)).squeeze(-1) for r in rows], 1)  # (u, T)
         values = torch.cat([piece.tokens(r.values) for r in rows], 1).float()  # (u, T, d)
         same = ids.unsqueeze(1) == ids.unsqueeze(2)  # (u, T, T)
+        # Values scattered to one row add up before the square; values of two rows are orthogonal.
         squares += torch.where(same, torch.bmm(values, values.mT), 0.0).sum((1, 2), dtype=torch.float64)
         sizes += torch.linalg.vector_norm(values, dim=2).sum(1)
     if products and rows:  # twice the inner product of the two parts
         looked_up = left.gather(2, ids.unsqueeze(1).expand(-1, left.shape[1], -1))  # (u, S, T)
         squares += 2 * (looked_up * torch.bmm(right, values.mT)).sum((1, 2), dtype=torch.float64)
-    return squares.clamp_min(0.0), sizes.square()
+    return squares.clamp_min(0.0), sizes.square()  # cancellation may leave a square below 0

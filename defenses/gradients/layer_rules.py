@@ -109,6 +109,7 @@ def lay_out(unit: Tensor, units: int) -> Layout:
     """The layout for the unit numbers (B,) of the records."""
     counts = torch.bincount(unit, minlength=units)
     by_count = torch.argsort(counts, stable=True)
+    # Units without records come first in this order and get negative ranks, which no record refers to.
     present = by_count[int((counts == 0).sum()) :]
     rank = torch.empty_like(by_count)
     rank[by_count] = torch.arange(-(units - len(present)), len(present), device=unit.device)
@@ -151,6 +152,8 @@ def rule_of(layer: nn.Module) -> LayerRule | None:
         return LayerRule(_first, _conv1d, "product")
     if forward is nn.LayerNorm.forward and len(layer.normalized_shape) == 1:  # type: ignore[arg-type]
         return LayerRule(_first, _layer_norm, "total")
+    # ``max_norm`` rewrites the weight in the forward pass, and ``scale_grad_by_freq`` divides by counts over the whole
+    # batch, which makes one unit's gradient depend on the others'.
     if isinstance(layer, nn.Embedding) and layer.max_norm is None and not layer.scale_grad_by_freq:
         if forward is nn.Embedding.forward:
             return LayerRule(_first, _embedding, "rows")
@@ -188,9 +191,10 @@ def watch(
 
     def arrived(read: Tensor, delta: Tensor) -> None:
         if len(delta) != records:
-            read, delta = (x.reshape(records, positions, x.shape[-1]) for x in (read, delta))
+            read, delta = (x.reshape(records, positions, x.shape[-1]) for x in (read, delta))  # (B L, n) -> (B, L, n)
         device = delta.device.type
         autocast = torch.is_autocast_enabled(device)
+        # Under autocast the products over tokens would be made in half precision.
         with torch.autocast(device, enabled=False) if autocast else contextlib.nullcontext():
             for key, use in rule.uses(layer, read, delta):
                 if key in trainable:
@@ -230,6 +234,7 @@ class _Tap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, None, None, None]:
         ctx.arrived(*ctx.saved_tensors, delta)
+        # None at the first trainable layer, before which nothing needs a gradient.
         return (delta if ctx.needs_input_grad[0] else None), None, None, None
 
 
@@ -254,7 +259,7 @@ def _linear(layer: nn.Module, read: Tensor, delta: Tensor) -> Uses:
 
 
 def _conv1d(layer: nn.Module, read: Tensor, delta: Tensor) -> Uses:
-    yield "weight", Product(read, delta)
+    yield "weight", Product(read, delta)  # (in, out), where nn.Linear has (out, in)
     yield "bias", Total(delta)
 
 
@@ -277,6 +282,7 @@ def _rms_norm(layer: nn.Module, read: Tensor, delta: Tensor) -> Uses:
 
 def _rms_normalised(layer: nn.Module, x: Tensor) -> Tensor:
     epsilon = getattr(layer, "variance_epsilon", getattr(layer, "eps", None))
+    # Without an epsilon torch takes that of the input's type, not of the float32 copy.
     return F.rms_norm(x.float(), x.shape[-1:], None, torch.finfo(x.dtype).eps if epsilon is None else float(epsilon))
 
 
@@ -295,6 +301,7 @@ def _is_rms_norm(layer: nn.Module) -> bool:
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             try:
                 found = torch.func.functional_call(layer, {"weight": w[0].to(weight.dtype)}, (x.to(weight.dtype),))
+            # A forward of another signature or shape: NaN is close to nothing, so that there is no rule.
             except (TypeError, RuntimeError):
                 found = torch.full_like(x, torch.nan)
             expected = _rms_normalised(layer, x.to(weight.dtype))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.layer_rules import LayerRule, Layout, rule_of
 
-IGNORED = -100
+IGNORED = -100  # torch's own mark of a position without target
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,12 @@ def take_apart(model: nn.Module) -> Parts:
                 f"layer '{name}' ({type(module).__name__}) mixes the records of a batch, so that no user has a gradient"
                 " of their own: replace it by a layer norm or group norm"
             )
+        # The root module has no name, and its own parameters no dot.
         own = {f"{name}.{key}".lstrip("."): p for key, p in module._parameters.items() if p is not None}
         own = {key: p for key, p in own.items() if p.requires_grad}
         if own:
             layers.append((name, module, rule_of(module)))
+        # A tied weight under its first name only: under both, it would enter the norm twice.
         trainable.update((key, p) for key, p in own.items() if id(p) not in seen)
         seen.update(id(p) for p in own.values())
     if not trainable:
@@ -65,8 +67,9 @@ def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Layou
     """
     logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
     losses: Tensor = _TokenLosses.apply(logits, targets)  # type: ignore[no-untyped-call]  # (B, L)
+    # (B,): each record by its own number of targets, not the batch's. A record without any has loss 0, not 0 / 0.
     records = losses.sum(1) / (targets != IGNORED).sum(1).clamp_min(1)
-    sizes = torch.bincount(layout.unit, minlength=layout.units)
+    sizes = torch.bincount(layout.unit, minlength=layout.units)  # records of each unit, (U,)
     return torch.zeros_like(records[: layout.units]).index_add(0, layout.unit, records / sizes[layout.unit])
 
 
@@ -77,7 +80,7 @@ class _TokenLosses(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
         scores = torch.log_softmax(logits, -1, dtype=torch.float32)
         kept = targets != IGNORED
-        index = torch.where(kept, targets, 0).unsqueeze(-1)
+        index = torch.where(kept, targets, 0).unsqueeze(-1)  # ``gather`` needs a valid id at ignored positions too
         ctx.save_for_backward(scores, index, kept)
         ctx.dtype = logits.dtype
         return torch.where(kept, -scores.gather(-1, index).squeeze(-1), 0.0)

@@ -38,11 +38,13 @@ def one_pass(
         name: hold(name, p, ways[name], layout, workspace, looked_up=id(p) in looked_up)
         for name, p in parts.trainable.items()
     }
+    # By identity, so that both uses of a tied weight add up in one gradient: the norm of their sum is what is clipped.
     by_parameter = {id(p): gradients[name] for name, p in parts.trainable.items()}
 
     def found(parameter: nn.Parameter, use: Use) -> None:
         by_parameter[id(parameter)].add(use)
 
+    # Token ids carry no gradient and the parameters' are off below: without the anchor there would be no graph.
     anchor = torch.zeros((), device=inputs.device, requires_grad=True)
     records, positions = inputs.shape
     handles: list[RemovableHandle] = []
@@ -54,6 +56,7 @@ def one_pass(
         # Autograd's own parameter gradients are off: the backward pass is only for the deltas.
         with without_gradients(parts.trainable), torch.enable_grad():
             losses = unit_losses(parts.model, inputs, targets, layout)
+            # No unit's loss depends on another's records, so that the sum's deltas are each unit's own.
             torch.autograd.backward(losses.sum())
     finally:
         for handle in handles:
@@ -79,6 +82,7 @@ def ways_of(parts: Parts, layout: Layout, positions: int, engine: Engine, budget
     ways: dict[str, Way] = {}
     for name, parameter in parts.trainable.items():
         kind = kinds.get(id(parameter), {"total"})
+        # The densest use decides: a tied embedding is looked up, but its gradient as the output head is a full matrix.
         ways[name] = "materialise" if "product" in kind else "rows" if "rows" in kind else "total"
     matrices = {name: parts.trainable[name].shape for name, way in ways.items() if way == "materialise"}
     if engine == "auto":

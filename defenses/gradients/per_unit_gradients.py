@@ -36,7 +36,7 @@ from heldin.defenses.gradients.rule_check import plain_gradient, why_not_rules
 ClipKind = Literal["flat", "normalised"]
 
 
-ZERO = 1e-12  # smaller norms count as zero: squares of their parts may have been lost to underflow
+ZERO = 1e-12  # smaller norms count as zero: squares of their parts may be lost to underflow
 # A ghost norm's square is off by about 4 * 2^-24 of the square of the summed norms of its tokens; below this share of
 # it, the norm may be off by 1e-4 and is computed again from the gradient itself.
 CANCELLATION = 1.2e-3
@@ -125,6 +125,7 @@ def clipped_gradient_sum(
     parts = take_apart(model)
     if not len(units.inputs):
         return _nothing(parts, units)
+    # From here on records stand unit by unit; ``_spread`` puts the results back in the caller's order.
     layout = lay_out(units.unit, units.units)
     inputs, targets = units.inputs[layout.order], units.targets[layout.order]
     with evaluating(parts) as dropout_off:
@@ -161,11 +162,13 @@ def _clip(gradients: dict[str, UnitGradients], losses: Tensor, clip_norm: float,
             bound += of_tokens
         else:
             squares[name] = gradient.squares()
+    # A norm that is too small by cancellation would let a unit contribute more than C, so these are computed again.
     shaky = torch.stack(list(squares.values())).sum(0) < CANCELLATION * bound
     if bool(shaky.any()):
         for name, ghost in ghosts.items():
             squares[name] = torch.where(shaky, ghost.exact_squares(shaky), squares[name])
     norms = torch.stack(list(squares.values())).sum(0).sqrt()
+    # In float32, as reported: a finite float64 norm that overflows there counts as not finite.
     masked = ~(torch.isfinite(norms.float()) & torch.isfinite(losses))
     if bool(masked.any()):
         for gradient in gradients.values():
@@ -185,7 +188,7 @@ def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float, clip_kind: Cli
     """
     match clip_kind:
         case "flat":
-            factors = (clip_norm / norms).clamp_max(1.0)
+            factors = (clip_norm / norms).clamp_max(1.0)  # a norm of zero gives infinity, and so 1
         case "normalised":
             factors = torch.where(norms > ZERO, clip_norm / norms, 0.0)
     return torch.where(masked, 0.0, factors).float()
@@ -200,11 +203,12 @@ def _loop(
     for number in range(layout.units):
         rows = layout.unit == number
         loss, gradients = plain_gradient(parts, inputs[rows], targets[rows])
+        # Over all tensors together: a norm for each would allow sqrt(number of tensors) times C.
         norm = torch.stack([torch.linalg.vector_norm(g.double()) for g in gradients]).square().sum().sqrt()
         masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
         factor = clip_factors(norm, masked, clip_norm, clip_kind)
         for summed, gradient in zip(total.values(), gradients, strict=True):
-            summed += torch.where(masked, 0.0, gradient * factor)
+            summed += torch.where(masked, 0.0, gradient * factor)  # by selection: NaN times zero is NaN
         of_units.append(torch.stack([norm, loss.double(), masked.double()]))
     norms, losses, bad = torch.stack(of_units, 1).float()
     return total, norms, losses, bad > 0

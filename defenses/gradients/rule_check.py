@@ -11,7 +11,7 @@ from heldin.defenses.gradients.layer_rules import NoRule, lay_out
 from heldin.defenses.gradients.model_parts import IGNORED, Parts, unit_losses
 from heldin.defenses.gradients.one_pass import one_pass, ways_of
 
-PROBE_POSITIONS = 32
+PROBE_POSITIONS = 32  # of one record, so that the probe is cheap
 
 _CHECKED: "weakref.WeakKeyDictionary[nn.Module, dict[object, str | None]]" = weakref.WeakKeyDictionary()
 
@@ -23,6 +23,7 @@ def plain_gradient(parts: Parts, inputs: Tensor, targets: Tensor) -> tuple[Tenso
     longest = int(asked.max()) + 1 if len(asked) else 1
     one = lay_out(torch.zeros(len(inputs), dtype=torch.long, device=inputs.device), 1)
     parameters = list(parts.trainable.values())
+    # Restored below: accumulated gradients of the caller are not this function's to change.
     before = [p.grad for p in parameters]
     try:
         for parameter in parameters:
@@ -49,13 +50,15 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
     autocast = torch.is_autocast_enabled(inputs.device.type)
     checkpointed = any(getattr(m, "gradient_checkpointing", False) for m in parts.modules)
     key = (tuple((name, id(p)) for name, p in parts.trainable.items()), autocast, checkpointed)
+    # All that decides whether the rules hold, and not the batch, so that the price is paid once.
     known = _CHECKED.setdefault(parts.model, {})
     if key in known:
         return known[key]
-    row = int((targets[:, :PROBE_POSITIONS] != IGNORED).sum(1).argmax())
+    row = int((targets[:, :PROBE_POSITIONS] != IGNORED).sum(1).argmax())  # the record with the most targets there
     inputs, targets = inputs[row, :PROBE_POSITIONS], targets[row, :PROBE_POSITIONS]
     loss, expected = plain_gradient(parts, inputs[None], targets[None])
     if not bool(torch.isfinite(loss)) or not any(bool(g.any()) for g in expected):
+        # Not remembered: the next batch may have one.
         return "this batch has no record with a finite gradient that is not zero, to try the rules on"
     half = autocast or any(p.dtype != torch.float32 for p in parts.trainable.values())
     pair = lay_out(torch.arange(2, device=inputs.device), 2)
@@ -72,6 +75,7 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
             for gradient in gradients.values():
                 gradient.squares()
             known[key] = _difference(expected, {n: g.weighted_sum(first) for n, g in gradients.items()}, half=half)
+    # A RuntimeError too, but one that says nothing about the rules: the caller retries with fewer records.
     except torch.OutOfMemoryError:
         raise
     except (NoRule, RuntimeError) as error:  # from autograd, for instance if a layer writes into another's output
@@ -81,6 +85,8 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
 
 def _difference(expected: list[Tensor], found: dict[str, Tensor], *, half: bool) -> str | None:
     whole = math.sqrt(sum(float(g.double().square().sum()) for g in expected))
+    # Relative to the tensor's own norm, but not below a share of the whole gradient's: a tensor that hardly counts may
+    # consist of rounding.
     share, floor = (1e-1, 1e-2) if half else (1e-3, 1e-4)
     for (name, gradient), plain in zip(found.items(), expected, strict=True):
         if float((gradient - plain).norm()) > share * max(float(plain.norm()), floor * whole):

@@ -24,9 +24,10 @@ class Deduplicate(Choice):
 
     kind: Literal["deduplicate"] = "deduplicate"
     scope: Literal["user", "corpus"] = "user"
-    """Compare a user's texts with each other ("user"), or everybody's ("corpus"; this voids a user-level epsilon)."""
+    """Compare a user's texts with each other ("user"), or everybody's texts ("corpus", which voids a user-level
+    epsilon)."""
     threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Estimated Jaccard similarity of the texts' n-grams from which on they count as alike; 1: equal texts."""
+    """Texts count as alike from this estimated Jaccard similarity of their n-grams on; 1: equal texts only."""
     ngram: PositiveInt = 5
     """Words in an n-gram."""
 
@@ -41,9 +42,9 @@ class Cap(Choice):
 
     kind: Literal["cap"] = "cap"
     records: PositiveInt
-    """Records of a user that are kept, at most."""
+    """Most records kept per user."""
     selection: CapSelection = "random"
-    """Which are kept; perplexity is that of the base model."""
+    """Which records are kept; perplexity is that of the base model."""
 
 
 DataDefense: TypeAlias = Annotated[Deduplicate | Cap, Field(discriminator="kind")]
@@ -87,10 +88,11 @@ Measure = Callable[[Sequence[str]], Sequence[float]]
 
 
 def declared(defense: DataDefense) -> DataStep:
-    """What the step looks at."""
-    # A cap keeps another record of the user in place of a missing one, so it is not record-local.
+    """The step as a plan lists it: what it looks at."""
+    # Neither is record-local: without a record its copy stays, or the cap keeps another of the user in its place.
     match defense:
         case Deduplicate(scope=scope):
+            # Across users the first of two copies stays: whether one user's does depends on who else is there.
             return DataStep(name=named(defense), user_local=scope == "user", record_local=False)
         case Cap():
             return DataStep(name=named(defense), user_local=True, record_local=False)
@@ -187,6 +189,7 @@ def _capped(
             ids=[record.id for record in own],
             # Lengths and losses take a tokenizer or a model, so they are computed only for the rules that rank by them.
             lengths=[int(n) for n in lengths(texts)] if ranked else [0] * len(own),
+            # A public seed and a purpose of the user's own: the choice looks at nobody else, and needs no secret.
             key=seed_key(seed),
             purpose=f"cap of {user}",
             losses=losses(texts) if perplexity else None,

@@ -24,8 +24,8 @@ PERMUTATIONS = 128
 MINHASH_SEED = 42
 # rensa's own index takes 3 KB per text and finds 28 % of the pairs just above 0.8, hence the index below.
 RECALL = 0.99  # of pairs at the threshold; lower for thresholds below 0.035, where even one row is too many
-DIRECT = 1_000
-CHUNK = 10_000
+DIRECT = 1_000  # texts up to which every pair is compared
+CHUNK = 10_000  # texts sketched or read at a time
 _SKETCH_BYTES = 4 * PERMUTATIONS
 
 Sketches: TypeAlias = npt.NDArray[np.uint32]  # (texts, PERMUTATIONS)
@@ -72,6 +72,7 @@ def _by_bands(chunks: Iterator[Sequence[Sequence[str]]], threshold: float, folde
             texts += len(sketches)
             out.write(sketches.tobytes())
             for band, path in enumerate(paths):
+                # Opened anew for each chunk: at low thresholds there are 128 bands, too many files to keep open.
                 with path.open("ab") as hashes:
                     hashes.write(_hashes(sketches[:, band * rows : (band + 1) * rows]).tobytes())
     return _first_of_buckets(_shared_buckets(paths), texts, threshold, folder / "sketches")
@@ -94,10 +95,11 @@ def _shared_buckets(paths: Sequence[Path]) -> _Buckets:
     members, starts, before = [], [], 0
     for path in paths:
         hashes = np.fromfile(path, dtype=np.uint64)
+        # Stable, so that the texts of a bucket stay in ascending order: "earlier" below is a slice.
         order = np.argsort(hashes, kind="stable")
         same = hashes[order[1:]] == hashes[order[:-1]]
         joins, shared = np.append(False, same), np.append(same, False)
-        shared |= joins
+        shared |= joins  # has a successor in the bucket, or a predecessor
         members.append(order[shared].astype(np.int32))
         first = np.flatnonzero(~joins[shared])
         lengths = np.diff(first, append=members[-1].size)
@@ -115,12 +117,13 @@ def _first_of_buckets(buckets: _Buckets, texts: int, threshold: float, path: Pat
     low = _low_bytes(path, np.flatnonzero(row >= 0))
     file = os.open(path, os.O_RDONLY)
     try:
+        # In the order of the texts, so that every earlier text's fate is decided when a later one is compared with it.
         for own, (start, end) in enumerate(pairwise([0, *ends.tolist()])):
             mine = places[start:end]
             text = int(buckets.members[mine[0]])
             spans = zip(buckets.starts[mine].tolist(), mine.tolist(), strict=True)
             earlier = np.concatenate([buckets.members[first:place] for first, place in spans])
-            earlier = earlier[stays[earlier]]
+            earlier = earlier[stays[earlier]]  # only a text that stays removes others
             alike = _equal_bytes(low[own], low.take(row[earlier], axis=0)) >= threshold * PERMUTATIONS
             near = earlier[alike].tolist()  # no other text can be near: equal entries have equal low bytes
             stays[text] = not (near and _any_like(file, text, near, threshold))

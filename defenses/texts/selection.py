@@ -46,6 +46,7 @@ def select_records(
             position = {name: i for i, name in enumerate(ids)}
             order = [position[name] for name in keyed_order(key, purpose, list(ids))]
         case "longest":
+            # Ties by id and not by place, which depends on other users' records (docs/theory.md#rules-of-the-data).
             order.sort(key=lambda i: (-lengths[i], ids[i]))
         case "shortest":
             order.sort(key=lambda i: (lengths[i], ids[i]))
@@ -56,4 +57,4 @@ def select_records(
             order.sort(key=lambda i: (sign * losses[i], ids[i]))
         case "random_chunk":
             raise InputError("record selection 'random_chunk' cuts a user's text anew and is not a choice of records")
-    return sorted(order[:count])
+    return sorted(order[:count])  # back in the order of the file: only which, not in which order, is the rule's
