@@ -99,21 +99,6 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     return tuple(Try(number, level * share / sum(useful.values())) for number, share in sorted(useful.items()))
 
 
-def tries_and_level(
-    users: int, made: int | None = None, alpha: float = 0.05, attacks: int = 1
-) -> tuple[tuple[int, ...], float]:
-    """The numbers of guesses of ``paid_tries``, and the smallest of their levels.
-
-    Args:
-        users: m.
-        made: r, registered beforehand; None: several are tried.
-        alpha: total error probability.
-        attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
-    """
-    tries = paid_tries(users, made, alpha, attacks)
-    return tuple(one.made for one in tries), min(one.level for one in tries)
-
-
 def centre(ranked: Array) -> float:
     """Mean of the middle half of the scores, shape (m,), ascending."""
     # Fair coins hold in about half of the users. So where the groups separate, this lies between them, even if chance

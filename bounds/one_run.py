@@ -17,7 +17,6 @@ from scipy import special, stats
 from heldin.bounds.guessing import Guesses as Guesses
 from heldin.bounds.guessing import guess as guess
 from heldin.bounds.guessing import paid_tries as paid_tries
-from heldin.bounds.guessing import tries_and_level as tries_and_level
 from heldin.bounds.scores import LabelledScores, check_alpha, check_bound_delta
 from heldin.defenses.accounting.ceiling import RocCeiling, symmetrised
 from heldin.defenses.accounting.guarantees import gaussian_epsilon

@@ -136,7 +136,7 @@ class NormalisedClip(Choice):
 
 
 class BatchClip(Choice):
-    """The batch's mean gradient is clipped as a whole (Kandpal et al., D.3), which bounds no unit's influence."""
+    """The batch's mean gradient is clipped as a whole (Kandpal et al., D.3); one unit may change it by 2 C."""
 
     kind: Literal["batch"] = "batch"
     norm: Positive

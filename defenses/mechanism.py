@@ -274,7 +274,10 @@ class Mechanism(Choice):
             ),
             (self.noise_multiplier == 0.0, "no noise is added (noise multiplier 0)"),
             (isinstance(self.clip, NoClip), "gradients are not clipped"),
-            (isinstance(self.clip, BatchClip), "the batch is clipped as one, which bounds no unit's influence"),
+            (
+                isinstance(self.clip, BatchClip),
+                "the batch is clipped as one, so a unit may change a step by twice the clip norm",
+            ),
             (
                 # Neighbours would scale the same noise differently; under zero-out the absent unit is counted by both
                 # (docs/theory.md#public-constants).

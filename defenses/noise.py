@@ -9,6 +9,7 @@ import hashlib
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import special
 
 from heldin.base.coins import keyed_digest
@@ -50,7 +51,10 @@ def gaussian(
         case NoiseGenerator.SECURE:
             # All of a tensor's bits at once: 8 bytes a coordinate, beside as many for its float64 numbers.
             bits = np.frombuffer(hashlib.shake_256(derived).digest(8 * shape.numel()), dtype=np.uint64)
-            # 53 bits at the middle of their cell: never 0, whose inverse is infinite. The topmost cell rounds to 1
-            # (probability 2^-53 a coordinate).
-            values = special.ndtri(((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53).astype(np.float32)
+            values = special.ndtri(_within_0_and_1(bits)).astype(np.float32)
     return torch.from_numpy(values).view(shape).mul_(deviation).to(device)
+
+
+def _within_0_and_1(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """The middles of 2^52 cells: never 0 or 1, whose inverses are infinite. Of 2^53 cells the topmost rounds to 1."""
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

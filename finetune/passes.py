@@ -43,15 +43,16 @@ class Passes:
                         f"out of memory at {failed} records in one pass, and the unit that they form cannot be split:"
                         " lower defense.group_size or finetune.sequence_length, or use a smaller model"
                     ) from error
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()
-                continue
-            if self.most != before:
-                self.say(
-                    f"out of memory at {before} records in one pass: {self.most} fit, and training goes on with these;"
-                    " the mechanism is the same"
-                )
-            return result
+            else:
+                if self.most != before:
+                    self.say(
+                        f"out of memory at {before} records in one pass: {self.most} fit, and training goes on with"
+                        " these; the mechanism is the same"
+                    )
+                return result
+            # Out here, where the error is gone: its traceback would keep the failed pass's tensors.
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
 
 
 def cut(sizes: Sequence[int], most: int) -> list[list[int]]:

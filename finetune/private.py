@@ -106,7 +106,7 @@ def _add_canaries(
         gradient = training.canaries.gradient(unit.canary)
         norm = torch.stack([g.double().square().sum() for g in gradient.values()]).sum().sqrt().unsqueeze(0)
         # The same clip as everybody's, or a canary would test another mechanism.
-        factor = clip_factors(norm, ~torch.isfinite(norm), clip_norm, "flat")[0]
+        factor = clip_factors(norm, ~torch.isfinite(norm), clip_norm)[0]
         for name, tensor in gradient.items():
             total[name] += tensor * factor
 

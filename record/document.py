@@ -161,7 +161,7 @@ def read_record(path: Path) -> Record:
     if version in MIGRATED:
         try:
             content = migrated(content)
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise InputError(f"'{path}' is not a whole record of schema {version}: it is damaged") from error
     elif version != SCHEMA_VERSION:
         raise InputError(

@@ -23,6 +23,9 @@ def _from_3(old: dict[str, Any]) -> dict[str, Any]:
     trainings = old.get("trials")
     new |= {"schema_version": 4, "kind": "trainings" if old.get("kind") == "trials" else old.get("kind")}
     new |= {"trainings": trainings, "scored_texts": old.get("documents")}
+    training = old.get("training")
+    if isinstance(training, dict):
+        new["training"] = {**training, "guarantee": training["guarantee"].replace(*_GUARANTEE)}
     judgement = old.get("judgement")
     if isinstance(judgement, dict):
         of_trainings = old.get("kind") == "trials"
@@ -44,6 +47,10 @@ _REWORDED = (
     ("independent trials", "independent trainings"),
     ("needs two trials of each group", "needs two trainings of each group"),
     (" trials of a group", " trainings of a group"),
+)
+_GUARANTEE = (
+    "the batch is clipped as one, which bounds no unit's influence",
+    "the batch is clipped as one, so a unit may change a step by twice the clip norm",
 )
 _OF_TRAININGS = ((" users could ", " trainings could "),)
 _LABELLED = ("bounds", "refused", "verdicts")

@@ -8,7 +8,7 @@ import numpy as np
 
 from heldin.base.errors import InputError
 from heldin.bounds import one_run
-from heldin.bounds.one_run import Guesses
+from heldin.bounds.guessing import Guesses, Try
 from heldin.bounds.power import attack_mu, simulated_rights
 from heldin.bounds.verdict import Assignment, Claim, Design, curve_claim, max_certifiable_epsilon
 from heldin.defenses.accounting.ceiling import ceiling_of
@@ -172,23 +172,23 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
     claim, event = claim_of(mechanism)
     # As if the coins fell evenly.
     reach = max_certifiable_epsilon(canaries - canaries // 2, canaries // 2, claim.delta, coin_design(alpha))
-    tries, level = one_run.tries_and_level(canaries, alpha=alpha)
+    tries = one_run.paid_tries(canaries, alpha=alpha)
 
-    def least(made: int) -> int:
+    def least(one: Try) -> int:
         """The smallest number of right guesses that the test rejects; made + 1 if it rejects none."""
         # By bisection: what rejects some number of right guesses rejects any larger number of them.
         return bisect.bisect_left(
-            range(made + 1), True, key=lambda v: claim.rejected_by(Guesses(canaries, made, v), level)
+            range(one.made + 1), True, key=lambda v: claim.rejected_by(Guesses(canaries, one.made, v), one.level)
         )
 
-    needed = np.array([least(made) for made in tries])
+    needed = np.array([least(one) for one in tries])
     weaker = []
     for share in WEAKER:
         noise = event.noise_multiplier * share
         area = ceiling_of(with_noise(event, noise), mechanism.steps, claim.delta).auroc
         # An area of 1 would have mu infinite.
-        right = simulated_rights(canaries, attack_mu(min(area, 1.0 - 1e-9)), tries, seed=0)
-        # By any of the numbers of guesses. All are held to the smallest of their levels, which understates the power.
+        right = simulated_rights(canaries, attack_mu(min(area, 1.0 - 1e-9)), tuple(one.made for one in tries), seed=0)
+        # By any of the numbers of guesses, each at its own level, as the verdict does it.
         weaker.append(WeakerTrainer(share, area, float((right >= needed).any(axis=1).mean())))
     values = mechanism.steps * quiet_places(mechanism.steps, 1)
     seen = laws.deviations(np.array([float(values)]), values, LEVEL)  # only for what it would have seen

@@ -13,15 +13,13 @@ What always holds for ``clipped_gradient_sum``:
 |---|---|
 | without records, or without any target | zero, loss 0 |
 | with a loss, gradient or squared norm that is not finite | zero, by masking; marked in ``masked`` |
-| whose gradient is zero, or below 1e-12 | itself if flat, zero if normalised |
+| whose gradient is zero | itself |
 
-Clipping: Abadi et al. 2016 (flat), De et al. 2022, "Unlocking High-Accuracy Differentially Private Image Classification
-through Scale", section 3 (normalised); units of several records: Charles et al. 2024, Algorithm 2.
+Clipping: Abadi et al. 2016; units of several records: Charles et al. 2024, Algorithm 2.
 """
 
-import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -33,10 +31,6 @@ from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart
 from heldin.defenses.gradients.one_pass import Engine, one_pass, ways_of
 from heldin.defenses.gradients.rule_check import plain_gradient, why_not_rules
 
-ClipKind = Literal["flat", "normalised"]
-
-
-ZERO = 1e-12  # smaller norms count as zero: squares of their parts may be lost to underflow
 # A ghost norm's square is off by about 4 * 2^-24 of the square of the summed norms of its tokens; below this share of
 # it, the norm may be off by 1e-4 and is computed again from the gradient itself.
 CANCELLATION = 1.2e-3
@@ -96,7 +90,6 @@ def clipped_gradient_sum(
     units: Units,
     *,
     clip_norm: float,
-    clip_kind: ClipKind = "flat",
     engine: Engine = "auto",
     memory_budget: int | None = None,
 ) -> ClippedSum:
@@ -108,8 +101,7 @@ def clipped_gradient_sum(
     Args:
         model: a causal language model: model(input_ids=, use_cache=False).logits is (B, L, V).
         units: the records.
-        clip_norm: C; ``math.inf`` for no clipping.
-        clip_kind: "flat": the gradient times min(1, C / norm); "normalised": times C / norm.
+        clip_norm: C: a gradient is multiplied by min(1, C / norm); ``math.inf`` for no clipping.
         engine: "auto": for each weight matrix the fastest way of ``engine_choice``; "materialise", "ghost": that way
             for all; "loop": one backward pass per unit. If a trainable parameter has no rule, or the rules fail their
             check against plain autograd, the loop is used and ``notice`` says so.
@@ -118,10 +110,10 @@ def clipped_gradient_sum(
     Raises:
         InputError: the clip norm is not positive, nothing is trainable, or the model mixes records.
     """
-    if not clip_norm > 0 or (clip_kind == "normalised" and math.isinf(clip_norm)):
-        raise InputError(f"clip norm is {clip_norm}: it must be positive, and finite where gradients are normalised")
-    if clip_kind not in get_args(ClipKind) or engine not in get_args(Engine):
-        raise InputError(f"unknown clip kind or engine: '{clip_kind}', '{engine}'")
+    if not clip_norm > 0:
+        raise InputError(f"clip norm is {clip_norm}: it must be positive")
+    if engine not in get_args(Engine):
+        raise InputError(f"unknown engine '{engine}': choose from {', '.join(get_args(Engine))}")
     parts = take_apart(model)
     if not len(units.inputs):
         return _nothing(parts, units)
@@ -131,12 +123,12 @@ def clipped_gradient_sum(
     with evaluating(parts) as dropout_off:
         why = why_not_rules(parts, inputs, targets) if engine != "loop" else None
         if engine == "loop" or why is not None:
-            found, used = _loop(parts, inputs, targets, layout, clip_norm, clip_kind), "loop"
+            found, used = _loop(parts, inputs, targets, layout, clip_norm), "loop"
         else:
             ways = ways_of(parts, layout, inputs.shape[1], engine, memory_budget)
             gradients, losses = one_pass(parts, inputs, targets, layout, ways)
             with torch.autocast(inputs.device.type, enabled=False):  # or the sum would be in half precision
-                found, used = _clip(gradients, losses, clip_norm, clip_kind), in_words(engine, ways)
+                found, used = _clip(gradients, losses, clip_norm), in_words(engine, ways)
     notices = (["dropout is off"] if dropout_off else []) + ([f"one backward pass per unit: {why}"] if why else [])
     total, norms, losses, masked = found
     return ClippedSum(
@@ -152,7 +144,7 @@ def clipped_gradient_sum(
 Found = tuple[dict[str, Tensor], Tensor, Tensor, Tensor]  # sums, norms (U,), losses (U,), masked (U,)
 
 
-def _clip(gradients: dict[str, UnitGradients], losses: Tensor, clip_norm: float, clip_kind: ClipKind) -> Found:
+def _clip(gradients: dict[str, UnitGradients], losses: Tensor, clip_norm: float) -> Found:
     squares: dict[str, Tensor] = {}
     bound = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
     ghosts = {name: g for name, g in gradients.items() if isinstance(g, Deferred) and g.ghost}
@@ -173,30 +165,23 @@ def _clip(gradients: dict[str, UnitGradients], losses: Tensor, clip_norm: float,
     if bool(masked.any()):
         for gradient in gradients.values():
             gradient.discard(masked)  # a weight of zero would not do: zero times NaN is NaN
-    weights = clip_factors(norms, masked, clip_norm, clip_kind)
+    weights = clip_factors(norms, masked, clip_norm)
     return {name: g.weighted_sum(weights) for name, g in gradients.items()}, norms.float(), losses, masked
 
 
-def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float, clip_kind: ClipKind) -> Tensor:
+def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float) -> Tensor:
     """Factors by which gradients are multiplied, (U,), float32.
 
     Args:
         norms: (U,), float64.
         masked: (U,), units whose factor is zero.
         clip_norm: C.
-        clip_kind: "flat" or "normalised".
     """
-    match clip_kind:
-        case "flat":
-            factors = (clip_norm / norms).clamp_max(1.0)  # a norm of zero gives infinity, and so 1
-        case "normalised":
-            factors = torch.where(norms > ZERO, clip_norm / norms, 0.0)
+    factors = (clip_norm / norms).clamp_max(1.0)  # a norm of zero gives infinity, and so 1
     return torch.where(masked, 0.0, factors).float()
 
 
-def _loop(
-    parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, clip_norm: float, clip_kind: ClipKind
-) -> Found:
+def _loop(parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, clip_norm: float) -> Found:
     """One plain backward pass per unit."""
     total = {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
     of_units: list[Tensor] = []
@@ -206,7 +191,7 @@ def _loop(
         # Over all tensors together: a norm for each would allow sqrt(number of tensors) times C.
         norm = torch.stack([torch.linalg.vector_norm(g.double()) for g in gradients]).square().sum().sqrt()
         masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
-        factor = clip_factors(norm, masked, clip_norm, clip_kind)
+        factor = clip_factors(norm, masked, clip_norm)
         for summed, gradient in zip(total.values(), gradients, strict=True):
             summed += torch.where(masked, 0.0, gradient * factor)  # by selection: NaN times zero is NaN
         of_units.append(torch.stack([norm, loss.double(), masked.double()]))

@@ -1,5 +1,7 @@
 """Noise of the stated distribution, a function of key, step and name; a wrong deviation is caught."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -34,6 +36,13 @@ def test_steps_names_and_keys_give_independent_noise_and_repeating_gives_the_sam
         assert stats.pearsonr(base, other).pvalue > 1e-6
         assert not np.array_equal(base, other)
     assert stats.pearsonr(base[:-1], base[1:]).pvalue > 1e-6
+
+
+def test_no_bits_of_the_hash_give_an_infinite_number(monkeypatch):
+    for byte in (b"\x00", b"\xff"):
+        constant = SimpleNamespace(shake_256=lambda _, byte=byte: SimpleNamespace(digest=lambda size: byte * size))
+        monkeypatch.setattr("heldin.defenses.noise.hashlib", constant)
+        assert abs(_draw(NoiseGenerator.SECURE, deviation=1.0, count=1)[0]) == pytest.approx(8.2, abs=0.1)
 
 
 @every_generator

@@ -73,6 +73,13 @@ def test_above_threshold_compares_two_laplace_numbers_of_the_stated_scales():
     assert stats.binomtest(round(passed * 4000), 4000, narrow).pvalue < 1e-2
 
 
+@pytest.mark.parametrize("u", [0.0, 1.0 - 2.0**-53])
+def test_no_coin_gives_an_infinite_laplace_number(u, monkeypatch):
+    monkeypatch.setattr("heldin.defenses.asi_liu.keyed_uniform", lambda *_: u)
+    assert above_threshold(1e9, 100, 2.0, KEY, 0)
+    assert not above_threshold(-1e9, 100, 2.0, KEY, 0)
+
+
 @pytest.mark.parametrize(("near", "p"), [(0, 0.0), (50, 0.0), (55, 0.3), (60, 0.6), (67, 1.0), (100, 1.0)])
 def test_users_are_kept_by_how_many_are_near(near, p):
     assert keep_probability(near, 100) == pytest.approx(p)

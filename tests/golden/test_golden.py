@@ -14,6 +14,7 @@ import pytest
 from heldin.audit.results import Results
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
+from heldin.defenses.choices import BatchClip
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
@@ -23,6 +24,7 @@ from heldin.jobs.run.statistics import run_results
 from heldin.jobs.run.texts import scores_name, texts_under_attack
 from heldin.record.differences import compared
 from heldin.record.document import SCHEMA_VERSION, read_record, write_record
+from tests.made_mechanisms import uls
 
 GOLDEN = Path(__file__).parent / "run"
 QUIET = LineReporter(lambda line: None)
@@ -101,6 +103,15 @@ def test_an_older_record_of_independent_trainings_is_read(tmp_path):
     assert (record.kind, record.trainings.runs, record.config) == ("trainings", 30, {"trainings": {"runs": 30}})
     assert record.judgement.verdicts[0].reason == "not rejected; 30 trainings could have certified at most 1"
     assert {its.subjects for its in (*record.judgement.verdicts, *record.judgement.refused)} == {"worst-case user"}
+
+
+def test_what_an_older_record_says_of_batch_clipping_is_said_in_today_s_words(tmp_path):
+    old = json.loads((GOLDEN / "record.json").read_text(encoding="utf-8"))
+    before = "not a DP guarantee: the batch is clipped as one, which bounds no unit's influence"
+    old["training"]["guarantee"] = before
+    (tmp_path / "record.json").write_text(json.dumps(old), encoding="utf-8")
+    reasons = uls(clip=BatchClip(norm=1.0)).reasons()
+    assert read_record(tmp_path / "record.json").training.guarantee == f"not a DP guarantee: {reasons[0]}"
 
 
 def test_an_older_record_of_a_checkpoint_says_texts_where_it_said_documents(tmp_path):

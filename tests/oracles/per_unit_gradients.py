@@ -46,16 +46,13 @@ def norm_of(gradients):
     return math.sqrt(sum(float(g.double().square().sum()) for g in gradients.values()))
 
 
-def clipped_sum(found, clip_norm, clip_kind="flat"):
+def clipped_sum(found, clip_norm):
     """Sum of the clipped gradients, and the norms before clipping."""
     total, norms = {name: torch.zeros_like(g) for name, g in found[0][1].items()}, []
     for _, gradients in found:
         norm = norm_of(gradients)
         norms.append(norm)
-        if clip_kind == "flat":
-            factor = 1.0 if norm <= clip_norm else clip_norm / norm
-        else:
-            factor = 0.0 if norm == 0 else clip_norm / norm
+        factor = 1.0 if norm <= clip_norm else clip_norm / norm
         for name, gradient in gradients.items():
             total[name] += factor * gradient
     return total, norms
