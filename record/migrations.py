@@ -9,6 +9,7 @@ from typing import Any
 
 def migrated(content: dict[str, Any]) -> dict[str, Any]:
     """The record's JSON in the current schema; ``content`` is not changed."""
+    # One version at a time: a new schema needs one step, from the version before it.
     while (step := _STEPS.get(content["schema_version"])) is not None:
         content = step(content)
     return content
@@ -24,6 +25,7 @@ def _from_3(old: dict[str, Any]) -> dict[str, Any]:
     new |= {"schema_version": 4, "kind": "trainings" if old.get("kind") == "trials" else old.get("kind")}
     new |= {"trainings": trainings, "scored_texts": old.get("documents")}
     judgement = old.get("judgement")
+    # Absent or damaged parts are left as they are: validation names them (``read_record``).
     if isinstance(judgement, dict):
         of_trainings = old.get("kind") == "trials"
         new["judgement"] = {
