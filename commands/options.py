@@ -100,7 +100,7 @@ def answer(table: str, fields: dict[str, Any], rows: Sequence[Mapping[str, Any]]
 
 
 def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":
-    """The decision's thresholds, each by default if None; raises InputError for a threshold that no audit can reach."""
+    """The decision's thresholds, the default for None. Raises InputError for a threshold that no audit can reach."""
     from pydantic import ValidationError
 
     from heldin.audit.decision import DecisionConfig

@@ -206,7 +206,7 @@ def _defense(training: TrainingFacts | None) -> str:
 
 
 def _notes(records: Sequence[Record]) -> list[str]:
-    """What differs between the runs although it should not; coins, and so held-in users, always differ."""
+    """What differs between the runs and should not. Coins, and so held-in users, always differ."""
     notes = []
     # What must be the same for a difference between rows to be about the defense.
     same = (
