@@ -198,7 +198,7 @@ _DATA = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst", ".bz2")
 
 def _options(called: typer.Context) -> dict[str, str]:
     """The options that were given, as typed on the command line, by the config key they set."""
-    # typer gives an empty list to a repeatable option that was left out.
+    # typer gives an empty tuple to a repeatable option that was left out.
     given = [name for name, its in called.params.items() if its not in (None, [], ())]
     return {_KEYS.get(name, name): f"--{name.replace('_', '-')}" for name in given}
 
