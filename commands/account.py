@@ -22,6 +22,8 @@ from heldin.commands.options import (
     answer,
 )
 
+# Modules of the engine are imported inside the commands, here and in the files beside this one: most of them load scipy
+# or torch, and ``heldin --help`` would wait seconds for what it does not use.
 if TYPE_CHECKING:
     from heldin.defenses.accounting.account import AccountRow
 
@@ -34,6 +36,8 @@ class _AccountGroup(typer.core.TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands:
+            # Only a name that looks like a file is taken for a plan: a mistyped subcommand
+            # gets the usual error and its hint.
             named = Path(args[0])
             if named.suffix == ".json":
                 args = ["plan", *args]
@@ -110,6 +114,7 @@ def _account_els(
         sampling_rate=sampling_rate,
         noise_multiplier=noise_multiplier,
         target_epsilon=target_epsilon,
+        # One function for two commands: the name under which it was called, els or group, is the method.
         method=str(context.info_name),
     )
     _account(row, json, csv)
@@ -185,6 +190,7 @@ def choose(
     """
     from heldin.defenses.accounting import choose as engine
 
+    # Before any import that takes seconds.
     if (public_texts is None) != (model is None):
         raise InputError("--public-texts and --model go together: clip norms are estimated at the base model")
     clip_norm = None
@@ -193,6 +199,8 @@ def choose(
         from heldin.finetune.gradient_norms import public_users
 
         found = public_users(public_texts, Columns(user, text), model, sequence_length)
+        # A group size that was given wins over the median of the public users: it is a public constant either way
+        # (docs/theory.md#public-constants).
         clip_norm, els_group_size = found.clip_norm, els_group_size or found.median_records
     chosen = engine.choose(
         users=users,

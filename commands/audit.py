@@ -142,10 +142,15 @@ def audit(
     To audit a model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt, give --endpoint
     URL and --model NAME; a reference behind the same endpoint is endpoint:NAME (docs/endpoints.md).
     """
+    # Every option becomes a key of the config, so that both are checked by one model
+    # and a file may hold what no option has.
     content = _content(config, _nested({_KEYS.get(name, name): its for name, its in called.params.items()}))
     references = content["reference"]
+    # A bare name in the file is not yet the list that validation makes of it.
     models = [*references] if isinstance(references, list) else [references]
+    # With an endpoint --model is a name on that server, and no folder has to exist.
     models += [] if content.get("endpoint") else [content["model"]]
+    # Before the imports below, which take seconds and which a mistyped path should not wait for.
     _look_for(models, [content[key] for key in _FILES if key in content])
 
     from heldin.base.progress import reporter_for_this_terminal
@@ -183,15 +188,17 @@ _KEYS = {
             "max_tokens_sent",
         )
     },
+    # About this call, not about what is audited: they set no key.
     **dict.fromkeys(("config", "out", "quiet", "json"), ""),
 }
 _NEEDED = ("model", "reference", "held_in", "held_out")
-_FILES = ("held_in", "held_out", "training", "plan")
+_FILES = ("held_in", "held_out", "training", "plan")  # keys of the config that name files
 _DATA = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst", ".bz2")
 
 
 def _options(called: typer.Context) -> dict[str, str]:
     """The options that were given, as typed on the command line, by the config key they set."""
+    # typer gives an empty tuple to a repeatable option that was left out.
     given = [name for name, its in called.params.items() if its not in (None, [], ())]
     return {_KEYS.get(name, name): f"--{name.replace('_', '-')}" for name in given}
 
@@ -200,6 +207,7 @@ def _nested(options: dict[str, Any]) -> dict[str, Any]:
     """The given options, nested from dotted keys into config sections."""
     content: dict[str, Any] = {}
     for key, value in options.items():
+        # Zero is a value: --max-tokens-sent 0 prints the cost and stops.
         if key and value not in (None, [], ()):
             *sections, last = key.split(".")
             section = content
@@ -215,6 +223,7 @@ def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     if config is not None:
         from heldin.jobs.config import merged, read_config
 
+        # Given options over the file's keys, section by section: --user alone leaves the file's other columns.
         content = merged(read_config(config), given)
     missing = next((key for key in _NEEDED if not content.get(key)), None)
     if missing is not None:
@@ -223,6 +232,7 @@ def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
             f" (--{missing.replace('_', '-')} is missing); heldin audit-training audits how models are trained"
         )
     options = content.get("endpoint")
+    # The model would name the missing key endpoint.url, which nobody typed.
     if isinstance(options, dict) and "url" not in options:
         raise InputError(f"--{next(iter(options)).replace('_', '-')} goes with --endpoint")
     return content
@@ -231,6 +241,7 @@ def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
 def _look_for(models: Sequence[Any], files: Sequence[Any]) -> None:
     """Check that named files and folders exist, before the slow imports and before any hub is asked."""
     for file in files:
+        # Environment variables are expanded by validation only: until then such a path cannot be looked for.
         if isinstance(file, str) and "$" not in file and not Path(file).exists():
             raise InputError(f"no such file or folder: '{file}'")
     for model in models:
@@ -240,6 +251,7 @@ def _look_for(models: Sequence[Any], files: Sequence[Any]) -> None:
         if named.is_file():
             kind = "a file of texts" if named.suffix in _DATA else "a file"
             raise InputError(f"'{model}' is {kind}, and a model is a folder or a hub name: give texts by --held-in")
+        # ``org/model`` may be on the hub; it is a mistyped folder if ``org`` is a folder here.
         beside = len(named.parts) > 1 and named.parent.is_dir()
         # Path drops a leading "./", so that the name itself is looked at
         if not named.exists() and (beside or model.startswith(("/", ".", "~")) or model.count("/") > 1):

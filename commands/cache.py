@@ -29,11 +29,14 @@ def cache(
         return
     if csv:
         raise InputError("--csv is for the list: leave it out with --clear")
+    # Asked after the folders were read, so that sizes are seen before the answer.
     if not yes:
         if not sys.stdin.isatty():
             raise InputError("no terminal to ask for confirmation: give --yes to remove it")
+        # On stderr, as the question: stdout holds the one line or JSON object that scripts read.
         typer.echo("\n".join(engine.lines(found)), err=True)
         if not typer.confirm("Remove all this? It will be made again when needed.", err=True):
+            # Exit code 2: a script must not take a refusal for a cleared cache.
             raise InputError("nothing was removed")
     size = engine.clear(found)
     kinds = [part.kind for part in found]

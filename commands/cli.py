@@ -24,11 +24,13 @@ from heldin.commands.options import (
 
 _WrongUse: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException of the click that typer brings
 BUG, RESUMABLE, INTERRUPTED = 1, 5, 130
+# Errors of the system that another file name mends. All others, such as a full disk, leave a run that can be resumed.
 _MISNAMED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
 
 app = typer.Typer(
     help="Was this user held in? Audit language models that were fine-tuned on people's text.",
     no_args_is_help=True,
+    # typer's tracebacks show local variables, which hold users' names and texts.
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 fine, 1 bug, 2 bad input or config, 3 certified violation, 4 indicative violation,"
     " 5 failed but can be resumed, 130 interrupted.",
@@ -89,16 +91,18 @@ def bound(
     from heldin.bounds.verdict import Design, assignment_named
 
     claims = [parse_claim(text) for text in claim or []] + ([plan_claim(plan)] if plan else [])
+    # Only who made the scores knows how membership came about: the design is taken at the user's word.
     design = Design(
         assignment_named(assignment),
         independent_trainings,
-        coins_stated=True,
+        coins_stated=True,  # not witnessed by heldin
         guesses=guesses,
         thresholds=tuple(threshold or ()),
         attacks=attacks,
     )
     result = bound_scores(read_scores(scores), design, higher_is=higher_is, delta=delta, claims=claims)
     answer(engine.table(result), result.as_dict(), result.rows(), json=json, csv=csv)
+    # After the answer is printed: a violation is a result, not an error.
     raise typer.Exit(result.exit_code)
 
 
@@ -127,15 +131,19 @@ def power(
     found = planning.power(users, auroc, delta, claims=claims)
     excluded = exclusion(users, thresholds(exclude_auroc, exclude_tpr), scores=scores)
     fields = {**found.as_dict(), "no_leak_found": excluded.as_dict()}
+    # A row of CSV for each claim, and one without claims.
     rows = [{**fields, "claims": asked} for asked in fields["claims"]] or [{**fields, "claims": {}}]
     answer("\n".join([planning.table(found), "", *lines(excluded, users)]), fields, rows, json=json, csv=csv)
 
 
 def main() -> None:
     """Run the command line; errors that a user can cause become one line and an exit code."""
+    # Before the commands import them; a value that the user has set stays. Tokenizers warn on stderr where a process
+    # forks after their threads ran.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
+        # Otherwise click would print errors in its own form and exit by itself, past the handlers below.
         code = app(standalone_mode=False, prog_name="heldin")
     except _WrongUse as error:
         _fail_usage(error)
@@ -146,6 +154,7 @@ def main() -> None:
     except Interrupted:
         _fail("interrupted: the same command resumes from the last checkpoint", INTERRUPTED)
     except OSError as error:
+        # Not the system's: libraries raise OSError for what they cannot read, which heldin should have caught.
         if error.errno is None:
             raise
         if error.errno in _MISNAMED and error.filename:

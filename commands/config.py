@@ -32,8 +32,10 @@ def config(
     csv: AsCsv = False,
 ) -> None:
     """Print every key of a configuration: its default, its allowed values and its meaning."""
+    # Without torch: keys are printed in a moment (tests/jobs/test_config_keys.py).
     from heldin.jobs.config_keys import blocks, blocks_at
 
+    # --json goes with --init, where it wraps the file's text.
     if sum((schema, markdown, csv, json and not init, init is not None)) > 1:
         raise InputError("one of --schema, --markdown, --init, --csv and --json at a time")
     if section and (schema or init):
@@ -59,6 +61,7 @@ def config(
     if markdown:
         typer.echo(reference.markdown(found, reference.AUDIT_PAGE if audit else reference.RUN_PAGE))
         return
+    # Lines stay readable on a wide terminal, and whole on a narrow one.
     width = min(reference.WIDTH, shutil.get_terminal_size().columns)
     sections = [block.as_dict() for block in found]
     rows = [{**key, "kinds": section["kinds"]} for section in sections for key in section["keys"]]
@@ -73,6 +76,7 @@ def _start(kind: str, to: Path | None, json: bool) -> None:
     if to is None:
         typer.echo(json_text({"kind": kind, "text": text}) if json else text, nl=json)
         return
+    # A config that somebody has edited is not overwritten.
     if to.exists():
         raise InputError(f"'{to}' already exists: name a new file")
     write_text(to, text)

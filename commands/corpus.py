@@ -64,9 +64,11 @@ def build(
 
     With --ray the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
     """
+    # Before anything is read; ignored in silence, the option would seem to have had an effect.
     if preset is None and tokenizer is not None:
         raise InputError("--tokenizer counts the tokens of a preset's thresholds: name one with --preset")
     if ray or ray_address:
+        # A preset's thresholds count over the whole corpus, and a task of the cluster sees one file.
         if preset is not None:
             raise InputError("--preset counts over all files and cannot be split over a cluster: leave --ray out")
         from heldin.base.files import cache_directory
@@ -127,6 +129,7 @@ def stats(
     _say_missing_names(store)
     outcome = _outcome(preset, store)
     table = "\n".join([statistics_table(found), *([outcome] if outcome else [])])
+    # As CSV the histogram alone: it is the only table among the statistics.
     rows = [{"records_from": low, "records_to": high, "users": users} for low, high, users in found.histogram]
     answer(table, {**asdict(found), "preset": outcome}, rows, json=json, csv=csv)
 
@@ -194,6 +197,7 @@ def _source(
 
     if preset is None:
         return open_sources(paths, columns)
+    # Defaults tell that no option was given; an option that repeats its default does no harm.
     if columns != _columns("user", "text", None, None):
         raise InputError("--preset knows its columns: leave --user, --text, --id and --date out")
     if len(paths) != 1:

@@ -23,17 +23,20 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
 
     said, answered, code = findings(record), answer_line(record.decision), record.judgement.exit_code
     paragraphs = dict(said.paragraphs)
+    # Before the report: the log holds the answer even if typesetting fails.
     log_line(folder, f"answer: {answered}")
     if json:
         words = {"answer": answered, "headline": said.headline, "notes": list(said.warnings), "next": paragraphs[NEXT]}
         typer.echo(json_text({**words, **_facts(record), "folder": str(folder), "report": str(write_report(folder))}))
         raise typer.Exit(code)
+    # The words come before the report is typeset, so that they are read even if that fails.
     typer.echo(said.headline)
     for warning in said.warnings:
         typer.echo(f"note: {warning}")
     for title in (HOW_WELL, BOUNDS, NEXT):
         typer.echo(f"{title}: {paragraphs[title]}")
     typer.echo(f"report: {write_report(folder)}")
+    # Last, where scripts and people look for it.
     typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))
     raise typer.Exit(code)
 
@@ -44,6 +47,7 @@ def _facts(record: "Record") -> dict[str, Any]:
         "kind": record.kind,
         "name": record.name,
         "exit_code": record.judgement.exit_code,
+        # The exit code of its own: it follows from the verdicts and is not in the record.
         **record.model_dump(mode="json", include={"decision", "judgement"}),
     }
 
@@ -63,6 +67,7 @@ def interruptible() -> Iterator[None]:
     """Turn Ctrl-C into ``Interrupted``."""
     try:
         yield
+    # Only around work that a second call resumes; elsewhere Ctrl-C ends the command as typer does.
     except KeyboardInterrupt as error:
         raise Interrupted from error
 

@@ -37,6 +37,7 @@ def report(
     if people:
         from heldin.audit.exposure import people_table, read_people
 
+        # Names are read from the owner-only file: the record has none that this could print.
         exposed = read_people(run / "people.parquet")
         rows = [asdict(user) for user in exposed[:most]]
         typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
@@ -75,6 +76,7 @@ def compare(
 
     compared = engine.compare(runs, over)
     fields = {"over": over, "runs": [row.as_dict() for row in compared.rows], "notes": compared.notes}
+    # Files before the table: an error of writing is not lost above a screen of numbers.
     if to is not None:
         from heldin.base.files import private_directory, write_text
         from heldin.reports.comparison import comparison_figure
@@ -88,6 +90,7 @@ def compare(
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
     """A run's row flattened to one number per cell."""
     difference = row.pop("difference") or (None, None, None)
+    # Runs with other false-positive rates get columns of their own (``csv_text``), not each other's.
     rates = {f"tpr_at_{fpr:g}": tpr for fpr, tpr in row.pop("tpr_at")}
     return {**row, **dict(zip(("difference", "difference_low", "difference_high"), difference, strict=True)), **rates}
 
@@ -115,8 +118,10 @@ def verify(
     from heldin.base.progress import LineReporter, reporter_for_this_terminal
     from heldin.jobs import verify as engine
 
+    # With --json no progress: the object is all that is printed.
     found = engine.verify(run, LineReporter(lambda _: None) if json else reporter_for_this_terminal())
     typer.echo(json_text(found.as_dict()) if json else engine.table(found))
+    # A record that does not follow from its files is bad input to whoever relies on it.
     raise typer.Exit(BAD_INPUT if found.differences else 0)
 
 

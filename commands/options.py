@@ -17,6 +17,7 @@ BAD_INPUT = 2
 
 def _hush(quiet: bool) -> bool:
     """Callback of ``--quiet`` after a command; the app's own ``--quiet`` has already been read."""
+    # Or: a command's --quiet that was not given must not undo the one before the command.
     be_quiet(quiet or is_quiet())
     return quiet
 
@@ -93,21 +94,23 @@ def answer(table: str, fields: dict[str, Any], rows: Sequence[Mapping[str, Any]]
     if csv:
         from heldin.base.csv_text import csv_text
 
-        typer.echo(csv_text(rows), nl=False)
+        typer.echo(csv_text(rows), nl=False)  # every row ends its line
     else:
         typer.echo(json_text(fields) if json else table)
 
 
 def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":
-    """The decision's thresholds, each by default if None; raises InputError for a threshold that no audit can reach."""
+    """The decision's thresholds, the default for None. Raises InputError for a threshold that no audit can reach."""
     from pydantic import ValidationError
 
     from heldin.audit.decision import DecisionConfig
 
+    # Without the options that were left out, the defaults stay those of the config and are written once.
     given = {name: value for name, value in (("auroc", auroc), ("tpr", tpr)) if value is not None}
     try:
         return DecisionConfig(**given)
     except ValidationError as error:
+        # An error of a pair of thresholds has no place and no option of its own: its message names both.
         first = error.errors()[0]
         option = f"--exclude-{first['loc'][0]} {first['input']}: " if first["loc"] else ""
         raise InputError(f"{option}{first['msg'].removeprefix('Value error, ')}") from error

@@ -53,6 +53,7 @@ def _check(path: Path, overrides: list[str], out: Path | None, json: bool) -> No
     except InputError as error:
         if not json:
             raise
+        # Several lines are a heading and a line for each problem; a single line is the problem itself.
         head, *others = str(error).splitlines()
         problems = [line.strip() for line in others or [head]]
         typer.echo(json_text({"ok": False, "problems": problems, "would": {}}))
@@ -73,8 +74,10 @@ def _run(config: "RunConfig", out: Path | None, json: bool) -> None:
     from heldin.jobs.run.pipeline import run as run_pipeline
 
     folder = out or Path("runs") / config.name
+    # Typesetting is inside too: the same command makes the report again.
     with interruptible():
         record = run_pipeline(config, folder, reporter_for_this_terminal(), command=command_line())
+        # ``finish`` does not return: what follows is for a run without a record.
         if record is not None:
             finish(record, folder, json=json)
     if os.environ.get("RANK", "0") == "0":  # only the first of torchrun's processes prints

@@ -63,12 +63,15 @@ def audit_trainer(
         target_epsilon=target_epsilon,
     )
     where = engine.directions_of(directions)
+    # Before the work: whoever sees that these canaries cannot reject enough can stop here.
     if not json:
         typer.echo(power_table(trainer_power(mechanism, canaries * seeds)))
     parts = engine.parts(seeds, processes=not one_process)
     with reporter_for_this_terminal().track("white-box audit", parts, "parts") as advance:
         found = engine.audit_trainer(
             mechanism,
+            # A fresh secret key for each training, not a seed: coins under a public seed are seen
+            # (docs/theory.md#keys-and-coins).
             [new_key() for _ in range(seeds)],
             canaries=canaries,
             directions=where,

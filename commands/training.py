@@ -46,7 +46,9 @@ def audit_training(
     from heldin.jobs.retraining.engine import audit_trainings
     from heldin.jobs.retraining.job import TrainingsAudit, target_of
 
+    # --seed last, so that it wins over ``--set seed=...``.
     checked = load_config(config, [*(set_ or []), *([] if seed is None else [f"seed={seed}"])])
+    # Before the first training, and as numbers: a curve is only tested from the config's own plan.
     stated = [parse_claim(text) for text in claim or []]
     job = TrainingsAudit(
         config=checked,

@@ -58,11 +58,13 @@ def clear(chosen: Sequence[Part]) -> int:
     Raises:
         InputError: a process uses one of them.
     """
+    # Every part is asked after before the first is removed: all, or none.
     present = [part for part in chosen if part.path.is_dir()]
     for part in present:
         if user := _user_of(part.path):
             raise InputError(f"'{part.path}' is in use by {user}: wait for it, or end it; nothing was removed")
     for part in present:
+        # In the same folder, so that renaming is one step of the file system and never a copy.
         gone = part.path.with_name(f".{part.kind}.{os.getpid()}.tmp")
         part.path.rename(gone)  # a process that starts now makes a new folder
         shutil.rmtree(gone)
@@ -93,6 +95,7 @@ def _part(kind: str, path: Path) -> Part:
 
 def _sizes(path: Path) -> Iterator[int]:
     for where, _, names in os.walk(path):
+        # Of links their own size: what they point to is not removed with them.
         for name in names:
             try:
                 yield (Path(where) / name).lstat().st_size
@@ -102,12 +105,14 @@ def _sizes(path: Path) -> Iterator[int]:
 
 def _user_of(path: Path) -> str:
     """Who has a file below ``path`` open or mapped, or is making one; empty if nobody visibly does."""
+    # A training locks its work folder, and need not have a file open in it at this moment.
     if any(is_held(folder) for folder in path.glob("*.work")):
         return "a training"
     inside = f"{path.resolve()}{os.sep}"
     for process in psutil.process_iter():
         try:
             files = [file.path for file in process.open_files()]
+            # Stores are mapped into memory, and a mapped file need not be open.
             files += [file.path for file in process.memory_maps()] if process.pid != os.getpid() else []
         except (psutil.Error, OSError):  # it ended meanwhile, or belongs to another user
             continue

@@ -28,15 +28,15 @@ class SplitConfig(Section):
     """How records are set aside and membership is decided."""
 
     assignment: SplitRule = SplitRule.COIN
-    """How membership is decided: by an independent fair coin for each user, or an exact half, which supports no
+    """How membership is decided: by an independent fair coin for each user, or as an exact half, which supports no
     certified statement and voids a user-level epsilon."""
     audit_pool: int | None = Field(None, ge=2)
-    """Users whose membership is decided by chance, all others being always in; null: all. A fixed number voids a
-    user-level epsilon."""
+    """Number of users whose membership is decided by chance; all others are always in. null: all users. A fixed number
+    voids a user-level epsilon."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of every user's records that the attacker gets, never trained on; at least one record."""
+    """Share of each user's records set aside for the attacker and never trained on; at least one record."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of every user's records for validation and test together; at least one record each."""
+    """Share of each user's records set aside for validation and test together; at least one record each."""
 
 
 KEEPS_DEFAULTS: dict[str, JsonValue] = {"x-keeps-defaults": True}  # what a partial section leaves out is as here
@@ -46,24 +46,26 @@ PRETRAINING = Recipe(
 
 
 class PretrainConfig(Section):
-    """A tiny GPT-Neo from scratch on public users: those that this rule admits and that are not audited."""
+    """A tiny GPT-Neo trained from scratch on public users: users that this rule admits and that are not audited."""
 
     users: UserFilter = UserFilter(min_records=1)
-    """Who of the users that are not audited."""
+    """Which of the users that are not audited to train on."""
     max_records_per_user: int | None = Field(None, ge=1)
-    """The first records of each; null: all."""
+    """Maximum number of records per user, taking the first ones; null: all."""
     shape: TinyModel = TinyModel()
     """Shape of the model."""
     recipe: Recipe = Field(PRETRAINING, json_schema_extra=KEEPS_DEFAULTS)
-    """How it is trained. There are no validation users: ``select`` stays last and ``patience`` null."""
+    """How the model is trained. There are no validation users, so ``select`` must be last and ``patience`` null."""
 
     @model_validator(mode="before")
     @classmethod
     def _as_pre_training(cls, content: Any) -> Any:
-        """What a recipe leaves out takes the defaults of pre-training, not those of fine-tuning."""
+        """Fill what a recipe leaves out with the defaults of pre-training, not those of fine-tuning."""
         recipe = content.get("recipe") if isinstance(content, dict) else None
+        # A Recipe given in code is whole; anything else is left to validation, which names what is wrong with it.
         if not isinstance(recipe, dict):
             return content
+        # Before validation, when "left out" can still be told from "given with the default of fine-tuning".
         return {**content, "recipe": {**_PRETRAINING_FIELDS, **recipe}}
 
     @model_validator(mode="after")
@@ -79,6 +81,7 @@ class PretrainConfig(Section):
         return self
 
 
+# Only those that differ from a recipe's own defaults: the others need no help.
 _PRETRAINING_FIELDS = {
     field.name: value for field in fields(PRETRAINING) if (value := getattr(PRETRAINING, field.name)) != field.default
 }
@@ -88,11 +91,11 @@ class ModelConfig(Section):
     """The model before fine-tuning: one that exists, or one to pre-train."""
 
     base: ExpandedName | None = None
-    """Hub name or folder of a causal language model (safetensors); this or ``pretrain``."""
+    """Hub name or folder of a causal language model (safetensors); give this or ``pretrain``."""
     revision: str | None = None
     """Branch, tag or commit of a hub name; null: the newest."""
     pretrain: PretrainConfig | None = None
-    """In place of ``base``: a tiny model that is trained here first."""
+    """Instead of ``base``: a tiny model to pre-train first."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ModelConfig":
@@ -107,9 +110,9 @@ class RunConfig(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
     """Name of the run: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
     seed: int = Field(0, ge=0)
-    """Of public choices: samples of users, set-asides. Never of membership coins or noise, which have a secret key."""
+    """Seed of public choices, such as samples of users and set-asides. Membership coins and noise have a secret key."""
     corpus: CorpusConfig
-    """Which texts, and whose."""
+    """The texts and their users."""
     split: SplitConfig = SplitConfig()
     """How records are set aside and membership is decided."""
     model: ModelConfig
@@ -119,18 +122,19 @@ class RunConfig(Section):
     defense: Defense = NoDefense()
     """The mechanism of training: none, clipping alone, or a differentially private one."""
     data_defenses: tuple[DataDefense, ...] = ()
-    """What is done to the training records first, in this order: deduplication, caps."""
+    """Steps applied to the training records before training, in the order given: deduplication and caps."""
     canaries: tuple[CanarySpec, ...] = ()
     """Canary users to plant, each held in by a coin of its own."""
     attack: AttackConfig = AttackConfig()
-    """Which attacks, and what the attacker has."""
+    """The attacks to run, and what the attacker has."""
     audit: AuditConfig = AuditConfig()
-    """How evidence is summed up."""
+    """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
-    """By what the answer is decided."""
+    """Thresholds that decide the answer."""
 
     @model_validator(mode="after")
     def _sequence_fits(self) -> "RunConfig":
+        # For a named base model the context is known only once its config was read (``jobs.run.training``).
         pretrain = self.model.pretrain
         if pretrain and max(self.finetune.sequence_length, pretrain.recipe.sequence_length) > pretrain.shape.context:
             raise ValueError(f"a sequence_length is above model.pretrain.shape.context = {pretrain.shape.context}")
@@ -144,12 +148,15 @@ class RunConfig(Section):
             r.seed for r in self.attack.references if isinstance(r, PretrainedReference)
         ]:
             raise ValueError("attack.references: 'pretrained' has the seed of the base model, which it would be again")
+        # A halted training leaves no model, and which ones halt depends on who
+        # is in them: those left would be a selection.
         if self.attack.shadow_models and isinstance(self.defense, FilterDefense):
             raise ValueError("attack.shadow_models: a filter may halt and leave no shadow model: set it to 0")
         return self
 
     @model_validator(mode="after")
     def _somebody_chooses(self) -> "RunConfig":
+        # Users whom the mechanism protects may not choose the checkpoint (docs/theory.md#rules-of-a-private-step).
         if self.finetune.select is Select.BEST_PUBLIC and self.corpus.public_validation is None:
             raise ValueError("finetune.select 'best_public' needs corpus.public_validation: a rule for separate users")
         return self
@@ -178,7 +185,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def with_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The content with ``a.b=value`` overrides applied. Raises InputError for an override that is none."""
+    """The content with ``a.b=value`` overrides applied. Raises InputError for an invalid override."""
+    # Nested sections are changed in place below.
     changed = deepcopy(dict(content))
     for override in overrides:
         _override(changed, override)
@@ -193,6 +201,7 @@ def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not path.is_file():
         named = f", which '{extending[-1]}' extends" if extending else ""
         raise InputError(f"no such config: '{path}'{named}")
+    # Resolved, or a circle by way of links or ``../`` would be followed for ever.
     if path.resolve() in [p.resolve() for p in extending]:
         raise InputError(f"'{path}' extends itself, through {', '.join(map(str, extending))}")
     content = read_yaml(path)
@@ -200,6 +209,7 @@ def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise InputError(f"{path}: a mapping of sections was expected, found {type(content).__name__}")
     if "extends" not in content:
         return content
+    # Under the file's own keys; a base may itself extend another.
     return merged(read_config(path.parent / str(content.pop("extends")), (*extending, path)), content)
 
 
@@ -210,6 +220,7 @@ def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         for key in over
         if isinstance(under.get(key), dict) and isinstance(over[key], dict)
     }
+    # Lists are replaced whole: items have no names by which two lists could be merged.
     return {**under, **over, **both}
 
 
@@ -229,6 +240,7 @@ def _override(content: dict[str, Any], override: str) -> None:
         if not isinstance(section, dict):
             raise InputError(f"--set {override}: '{parent}' is not a section")
     try:
+        # As YAML, so that numbers, null and whole sections can be given, with the types a file gives them.
         section[last] = parse_yaml(value)
     except InputError as error:
         raise InputError(f"--set {override}: the value is {error}") from error

@@ -66,6 +66,7 @@ def blocks(config: type[BaseModel] = RunConfig) -> list[Block]:
     """Every section and kind of section of a config, in its order."""
     schema = config.model_json_schema()
     found = list(_blocks(schema, _Place("", "required"), schema))
+    # Read by the loader, not by the model, so that no schema lists it.
     extends = Key("extends", "path", required=False, default="none", default_alone=None, meaning=EXTENDS)
     return [replace(found[0], keys=(found[0].keys[0], extends, *found[0].keys[1:])), *found[1:]]
 
@@ -77,7 +78,9 @@ def blocks_at(name: str, config: type[BaseModel] = RunConfig) -> list[Block]:
         InputError: no such section or key; the message names the nearest.
     """
     everything = blocks(config)
+    # Nobody types the brackets of a list's name.
     plain = name.replace("[]", "")
+    # With the dot: ``corpus.user`` must not find ``corpus.users``.
     inside = [b for b in everything if f"{_plain(b.name)}.".startswith(f"{plain}.")]
     if inside:
         return inside
@@ -85,6 +88,7 @@ def blocks_at(name: str, config: type[BaseModel] = RunConfig) -> list[Block]:
     if found := [replace(b, keys=keys) for b, keys in keyed if keys]:
         return found
     names = list(dict.fromkeys(_plain(n) for b in everything for n in (b.name, *(key.name for key in b.keys)) if n))
+    # The last part alone: whoever asks for ``clip_norm`` means ``defense.clip_norm``.
     near = [n for n in names if n.rsplit(".", 1)[-1] == plain.rsplit(".", 1)[-1]]
     near = near or difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
     hint = f": did you mean {' or '.join(near)}?" if near else ": heldin config lists them all"
@@ -116,6 +120,7 @@ class _Place:
 
 def _blocks(node: Node, place: _Place, schema: Node) -> Iterator[Block]:
     """The block of an object, then those of the sections in it."""
+    # A section without kinds inside one that has them belongs to the same kinds: ``source.parameters`` of one corpus.
     kind, required = node["properties"].get("kind", {}), node.get("required", ())
     kinds = tuple(kind.get("enum") or [kind["const"]]) if kind else place.kinds
     keys, sections = [], []
@@ -126,6 +131,7 @@ def _blocks(node: Node, place: _Place, schema: Node) -> Iterator[Block]:
         else:
             keys.append(_key(dotted, node, place.given, schema))
     yield Block(place.name, kinds, place.standing, _words(place.meaning or node.get("description", "")), tuple(keys))
+    # Sections after the section's own keys, as a file is read.
     for dotted, value, below, needed in sections:
         default = value.get("default")
         inner = _Place(
@@ -133,6 +139,7 @@ def _blocks(node: Node, place: _Place, schema: Node) -> Iterator[Block]:
             "required" if needed else _standing(dotted, default),
             kinds,
             default if isinstance(default, dict) else {},
+            # With several kinds each has its own docstring, and the field's words would stand above all of them.
             value.get("description", "") if len(below) == 1 else "",
         )
         for section in below:
@@ -149,6 +156,8 @@ def _keeping(section: Node, value: Node) -> Node:
     """The section with its defaults as they are here, where a partial section keeps them."""
     if not value.get("x-keeps-defaults"):
         return section
+    # Pydantic's schema gives the class's defaults: a field with another default instance, such as pre-training's
+    # recipe, would be listed with those of fine-tuning.
     default = value["default"]
     kept = {key: {**its, "default": default[key]} for key, its in section["properties"].items()}
     return {**section, "properties": kept}
@@ -157,7 +166,9 @@ def _keeping(section: Node, value: Node) -> Node:
 def _key(name: str, section: Node, given: Node, schema: Node) -> Key:
     key = name.rsplit(".", 1)[-1]
     node = section["properties"][key]
+    # A kind with a default in its class still has to be given wherever the section is.
     required = key == "kind" or key in section.get("required", ())
+    # Two defaults: of a section that is left out whole (``given``), and of a section that is given without this key.
     own = node.get("default")
     default = given.get(key, own)
     return Key(
@@ -173,6 +184,7 @@ def _key(name: str, section: Node, given: Node, schema: Node) -> Key:
 def as_yaml(value: Any) -> str:
     """A value on one line, as a YAML file has it."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
+    # YAML ends a document that is a bare scalar with a line of dots.
     return text.removesuffix("...\n").strip()
 
 
@@ -231,11 +243,13 @@ def _range(node: Node) -> str:
     """A number's type and range."""
     low, above = node.get("minimum"), node.get("exclusiveMinimum")
     high, below = node.get("maximum"), node.get("exclusiveMaximum")
+    # "integer from 1" reads better than "integer above 0", and is the same set.
     if node["type"] == "integer" and above is not None:
         low, above = above + 1, None
     words = [str(node["type"])]
     words += [f"from {low:.12g}"] if low is not None else []
     words += [f"above {above:.12g}"] if above is not None else []
     words += [f"to {high:.12g}"] if high is not None else []
+    # A seed's range: the digits of 2147483648 say less.
     words += ["below 2^31" if below == 2**31 else f"below {below:.12g}"] if below is not None else []
     return " ".join(words)

@@ -69,6 +69,7 @@ def markdown(blocks: Sequence[Block], introduction: str = RUN_PAGE) -> str:
 
 def _shown(block: Block) -> list[Key]:
     """The keys, without ``kind`` if the title already says it."""
+    # Pydantic gives a kind's docstring to the key ``kind`` too: it would stand twice on the page.
     return [key for key in block.keys if key.meaning != block.meaning]
 
 
@@ -88,4 +89,5 @@ def _default(key: Key, block: Block) -> str:
 
 
 def _cell(text: str) -> str:
+    # A bar ends a cell, two asterisks make text bold: allowed values have the one, default patterns the other.
     return text.replace("|", "\\|").replace("*", "\\*")

@@ -17,12 +17,14 @@ def file_schema(config: type[BaseModel] = RunConfig, title: str = "A run of held
     """
     whole = config.model_json_schema()
     partial = _relaxed(whole)
+    # Both versions of every section stand in one file, so that those of a partial config need other names.
     definitions = {f"{name}{_PARTIAL}": content for name, content in partial.pop("$defs").items()}
     partial["properties"]["extends"] = {"type": "string", "title": "Extends", "description": EXTENDS}
     return {
         "$schema": DIALECT,
         "title": title,
         "$defs": {**whole.pop("$defs"), **definitions},
+        # An editor decides by the file at hand whether to ask for what is required.
         "if": {"type": "object", "required": ["extends"]},
         "then": partial,
         "else": whole,
@@ -35,9 +37,11 @@ def _relaxed(node: Any) -> Any:
         return [_relaxed(item) for item in node]
     if not isinstance(node, dict):
         return node
+    # Without a required kind a part may fit several kinds, which oneOf refuses; for the same reason no discriminator.
     renamed = {"oneOf": "anyOf"}
     return {
         renamed.get(key, key): f"{value}{_PARTIAL}" if key == "$ref" else _relaxed(value)
         for key, value in node.items()
+        # A list only: a config key named "required" would have a schema here, not a list.
         if not (key == "required" and isinstance(value, list)) and key != "discriminator"
     }

@@ -9,7 +9,7 @@ DEMO = {
             "kind": "synthetic",
             "parameters": {"users": 400, "mean_records": 24, "min_records": 10, "distinctiveness": 0.9},
         },
-        "users": {"min_records": 12, "max_users": 200},
+        "users": {"min_records": 12, "max_users": 200},  # the other users, and nobody audited, pre-train the base model
     },
     "model": {
         "pretrain": {

@@ -23,6 +23,7 @@ def environment(seconds: Mapping[str, float]) -> Environment:
     return Environment(
         heldin=version(),
         python=platform.python_version(),
+        # Those whose versions may change a number of the record.
         packages={name: importlib.metadata.version(name) for name in PACKAGES},
         git_revision=_git_revision(),
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})",
@@ -33,7 +34,9 @@ def environment(seconds: Mapping[str, float]) -> Environment:
 
 def _git_revision() -> str | None:
     """Revision of the checkout this code runs from, with "+changes" if files were modified; None outside a checkout."""
+    # Resolved: imports come through the links in src/heldin.
     folder = Path(__file__).resolve().parent
+    # Asked first, or git would answer with the repository of whoever installed heldin in a folder of theirs.
     if not (folder.parent / ".git").exists():
         return None
 
@@ -42,6 +45,7 @@ def _git_revision() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
+        # Untracked files are left out: runs and corpora lie there and change nothing that is executed.
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return None

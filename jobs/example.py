@@ -83,6 +83,7 @@ def write_example(
         for name, records in files.items():
             _write(folder / name, records)
         (folder / "scores.csv").write_text(_scores(texts, seed), encoding="utf-8")
+        # With the final path, not the temporary one: the folder is renamed when all of it is there.
         (folder / "run.yaml").write_text(starting_file("own", corpus=to / "corpus.jsonl"), encoding="utf-8")
         if models:
             _train(folder, texts, reporter)
@@ -90,15 +91,19 @@ def write_example(
 
 
 def _texts(users: int, seed: int) -> _Texts:
+    # The parameters of ``heldin demo``, whose recipe ``_train`` takes.
     everything = list(generate(SyntheticCorpus(users, 24, 10, distinctiveness=0.9, seed=seed)))
     key = seed_key(seed)
     names = list(dict.fromkeys(record.user for record in everything))
+    # Every other user, and no coin: the groups below are what is drawn.
     public = set(names[1::2])
     member = {name: fair_coin(key, "example", name) for name in names[::2]}
     by_user: dict[str, list[SyntheticRecord]] = {}
     for record in everything:
         by_user.setdefault(record.user, []).append(record)
     training, fresh = [], []
+    # Both sides by one rule that knows no coin (docs/theory.md#conditions-of-one-run, 4); held-out users' other records
+    # are in no file but corpus.jsonl.
     for user in member:
         its = {record.id: record for record in by_user[user]}
         order = keyed_order(key, "example fresh", list(its))
@@ -127,6 +132,7 @@ def _scores(texts: _Texts, seed: int) -> str:
     drawn = rng.standard_normal(len(sides))
     rows = [
         f"{user},{score + DISTANCE * sides[user]:.4f},{sides[user]}"
+        # By name: in the order of the groups, the position of a row would tell its side.
         for user, score in zip(sorted(sides), drawn, strict=True)
     ]
     return "\n".join(["user,score,member", *rows]) + "\n"
@@ -134,6 +140,7 @@ def _scores(texts: _Texts, seed: int) -> str:
 
 def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
     """Train ``folder``/base on public users only, and ``folder``/model from it on the held-in users."""
+    # Here, since only --models trains: the other files are written without torch.
     from heldin.finetune.batches import encode
     from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
     from heldin.finetune.recipe import Select
@@ -144,8 +151,10 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
     shape, recipe = demo.model.pretrain.shape, demo.model.pretrain.recipe
     public = [record.text for record in texts.public]
     with reporter.track("base model", recipe.steps(len(public)), "steps") as advance:
+        # On public users only, so that the base model is a fair reference for both sides.
         base = pretrain(public, shape, recipe, cache_directory(), advance=advance)
     shutil.copytree(pretrained_folder(public, shape, recipe, cache_directory()), folder / "base")
+    # There are no validation texts to choose a checkpoint by.
     plain = replace(demo.finetune, select=Select.LAST)
     sequences = encode(base.tokenizer, [record.text for record in texts.training], plain.sequence_length)
     with reporter.track("fine-tuned model", plain.steps(len(sequences)), "steps") as advance:

@@ -45,6 +45,7 @@ def export_run(run: Path, to: Path) -> list[str]:
         InputError: ``run`` is not a finished run, its plan is damaged, ``to`` is not empty, or the weights, the
             tokenizer, the record's guarantee or the config are not those of the plan.
     """
+    # A folder such as "." has no name beside which a temporary one could be made.
     to = to.resolve()
     record = read_record(run / "record.json")
     model = run / "checkpoints" / "final"
@@ -61,8 +62,10 @@ def export_run(run: Path, to: Path) -> list[str]:
             if _leaves(file):
                 shutil.copyfile(file, temporary / file.name)
         (temporary / CARD).write_text(_card(record, plan), encoding="utf-8")
+        # After card and model were written, and of the copies: what is named is what leaves.
         hashes = {file.name: file_sha256(file) for file in sorted(temporary.iterdir())}
         (temporary / PLAN).write_text(json.dumps({**document, EXPORTED: hashes}, indent=1) + "\n", encoding="utf-8")
+        # Made owner-only, like every folder of a run; this one is to be read by others.
         temporary.chmod(0o755)
     return [*hashes, PLAN]
 
@@ -80,6 +83,7 @@ def verify_exported(folder: Path) -> str:
     hashes = json.loads((folder / PLAN).read_text(encoding="utf-8")).get(EXPORTED)
     if not isinstance(hashes, dict) or not hashes:
         raise InputError(f"'{folder / PLAN}' names no files: it was not written by `heldin export`")
+    # A plan that names only a README would agree with any folder that lost its model.
     if "config.json" not in hashes or not any(map(_is_weights, hashes)):
         raise InputError(
             f"'{folder / PLAN}' names no model (config.json and a .safetensors file): fetch the folder again, or export"
@@ -87,6 +91,7 @@ def verify_exported(folder: Path) -> str:
         )
     for name, stated in hashes.items():
         file = folder / name
+        # No path, or a strange plan could have files outside of the folder read and compared.
         if Path(name).name != name or not name.isprintable():
             raise InputError(
                 f"'{folder / PLAN}' names {name!r}, which is not a file of this folder: do not use the folder"
@@ -95,6 +100,7 @@ def verify_exported(folder: Path) -> str:
             raise InputError(f"'{file}' is missing, though plan.json names it: fetch the folder again")
         if file_sha256(file) != stated:
             raise InputError(f"'{file}' is not the file that plan.json names (SHA-256 differs): do not use the folder")
+    # A further file may change what a model is: a custom tokenizer, an adapter, other weights.
     stray = next((p.name for p in sorted(folder.iterdir()) if p.name not in {*hashes, PLAN}), None)
     if stray is not None:
         raise InputError(f"'{folder / stray}' is not named by plan.json: remove it, or fetch the folder again")
@@ -112,16 +118,20 @@ def _is_weights(name: str) -> bool:
 
 def _require_trained_here(run: Path, model: Path, record: Record, stated: TrainingFacts, plan: Mechanism) -> None:
     """Refuse any difference that ``heldin verify`` would find in the model or its guarantee."""
+    # The weights are loaded and hashed again: a checkpoint that was exchanged since the audit has another fingerprint.
     _, changed = compared("target", record.target, model_facts(load_language_model(str(model)), record.target.name))
     if changed:
         raise InputError(
             f"'{model}' is not the model that was trained and audited here ({changed[0].line()}): nothing was exported"
         )
     config = read_run_config(run)
+    # ``configured_mechanism`` takes a measured clip norm from the plan: no config names it.
     if configured_mechanism(config, plan, config.finetune.steps(stated.records)) != plan:
         raise InputError(f"'{run / PLAN}' is not the plan that config.yaml gives: nothing was exported")
+    # Plan and config may have been changed together: the keyed hash that training left cannot be made to fit.
     require_trained_under(run, plan)
     trained = finished_training(run, config)
+    # What record and card state must follow from this plan and from the checkpoint's own log.
     again = {**promise_facts(plan), "steps": trained.steps, "chosen_step": trained.chosen_step}
     _, wrong = compared("training", {name: getattr(stated, name) for name in again}, again)
     if wrong:

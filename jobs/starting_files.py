@@ -81,7 +81,9 @@ def starting_file(kind: str, corpus: Path = Path("corpus.jsonl")) -> str:
         near = difflib.get_close_matches(kind, _KINDS, n=1)
         raise InputError(f"no starting file '{kind}': " + (f"did you mean {near[0]}? " if near else "") + _choices())
     title, changes = _KINDS[kind]
+    # Deep: sections are changed below, and DEMO is every other starting file's too.
     content: dict[str, Any] = {**copy.deepcopy(DEMO), "name": f"my-{kind}"}
+    # A mechanism with noise fixes its own steps, draws and divisor: keys of plain batches would only mislead.
     if "defense" in changes and changes["defense"]["kind"] != "clip":
         users = content["corpus"]["users"]
         del users["max_users"]

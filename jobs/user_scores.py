@@ -52,6 +52,7 @@ def leading_scores(folder: Path) -> list[UserScore]:
     if statistics is None:
         raise InputError(f"'{path}' is damaged: run the command that made the folder again")
     table = scored_users(statistics, member)
+    # The first aggregation leads (``Record.primary``).
     scores = table.scores(record.primary_attack, record.config["attack"]["aggregations"][0])
     return [UserScore(u, float(s), bool(m)) for u, s, m in zip(table.users, scores, table.member, strict=True)]
 
@@ -61,18 +62,21 @@ def write_user_scores(scores: list[UserScore], path: Path) -> None:
     with whole_file(path, private=True) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["user", "score", "member"])
+        # repr keeps every bit: a rounded score could tie with another, and bounds depend on the order.
         writer.writerows([s.user, repr(s.score), int(s.member)] for s in scores)
 
 
 def _membership(folder: Path, record: Record) -> dict[str, bool]:
     """Whether each user is held in, sorted by name, without canary users."""
     if record.kind == "audit":
+        # Read from the two files again: an audit keeps no membership of its own.
         return dict(sorted(read_groups(audit_job(folder, record)).member.items()))
     if record.kind != "run":
         raise InputError(f"'{folder}' is an audit of many trainings: its scores are of trainings, not of users")
     ledger = load_ledger(folder / "ledger")
     if ledger is None:
         raise InputError(f"'{folder}' has no ledger, so it is not known who was held in")
+    # Canary users are made to be found: among real users they would raise the bounds about those.
     planted = _canaries(folder / "ledger" / "canaries" / "users.parquet")
     return {user: ledger.roles[user] is Role.HELD_IN for user in ledger.scored_users() if user not in planted}
 

@@ -37,6 +37,7 @@ ALSO_NOT_RECOMPUTED = {
     "audit": ("the facts about the models",),
     "trainings": (),
 }
+# An audited model may be gone, or be behind an endpoint that costs money.
 _TAKEN_AS_THEY_ARE = {"run": (), "audit": ("target", "reference", "per_text"), "trainings": ()}
 
 
@@ -77,6 +78,7 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
             again = _audit_again(folder, record, reporter)
         case "trainings":
             again = body_again(folder, reporter)
+    # Every field of the body by default: a new one is compared without anybody thinking of it.
     names = [name for name in Body.model_fields if name not in _TAKEN_AS_THEY_ARE[record.kind]]
     parts = [compared(name, getattr(record, name), getattr(again, name)) for name in names]
     differing = tuple(difference for _, found in parts for difference in found)
@@ -93,9 +95,11 @@ def table(found: Verification) -> str:
 
 def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     config = read_run_config(folder)
+    # Without this a lost ledger would be drawn anew, under a new key, in the folder that is to be checked.
     if not (folder / "ledger" / "ledger.json").is_file():
         raise InputError(f"'{folder}' has no ledger, so it is not known who was held in")
     corpus = read_corpus(config, reporter)
+    # Loaded early only where canary users or a ranked cap need it: else a folder that fails below fails fast.
     named = base_model(config, corpus, reporter) if needs_base(config) else None
     data = prepare_data(config, folder, reporter, corpus, named[1] if named else None)
     plan = read_plan(folder / "plan.json")
@@ -106,9 +110,11 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
             f"'{folder / 'plan.json'}' is not the plan that config.yaml gives ({', '.join(changed)} differ)"
         )
     texts = texts_under_attack(config, data)
+    # By the record's fingerprints: scores of any other models or texts have another name, and are not read.
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     require_trained_under(folder, plan)
     found = run_results(config, data, _scores(folder, of), claims_of(plan), reporter)
+    # Loaded for its fingerprint and size, and never run.
     target = load_language_model(str(folder / "checkpoints" / "final"))
     name, reference = named or base_model(config, corpus, reporter)
     if config.attack.reference:

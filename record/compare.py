@@ -90,10 +90,12 @@ def compare(folders: Sequence[Path], over: str | None = None) -> Comparison:
     Raises:
         InputError: a folder without a record, fewer than two, or a config without the key.
     """
+    # Before any record is read: every row after the first is held against the first.
     if len(folders) < 2:
         raise InputError("a comparison needs the folders of at least two finished runs")
     records = [read_record(folder / "record.json") for folder in folders]
     rows = [_row(folder, record, records[0], over) for folder, record in zip(folders, records, strict=True)]
+    # The first row would differ from itself by 0 with an interval that means nothing.
     first = dataclasses.replace(rows[0], difference=None)
     return Comparison(tuple(records), (first, *rows[1:]), tuple(_notes(records)), over)
 
@@ -129,11 +131,15 @@ def table(compared: Comparison) -> str:
 
 def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
     primary, training = record.primary(), record.training
+    # Losses after the last step, also where an earlier checkpoint was kept:
+    # ``_notes`` says so when runs differ in that.
     last = training.curve[-1] if training and training.curve else None
+    # Canary users have verdicts of their own: a verdict is only ambiguous where there are both.
     several = len({v.subjects for v in record.judgement.verdicts}) > 1
     verdicts = [
         f"{f'{v.subjects}: ' if several else ''}{v.outcome} ({v.standing})"
         for v in record.judgement.verdicts
+        # A record without claims still holds one verdict, which states what could have been certified.
         if v.claim != NO_CLAIM
     ]
     return Row(
@@ -143,13 +149,14 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
         unit=training.unit if training else "none",
         epsilon=training.epsilon if training else None,
         delta=training.delta if training else None,
-        noise_multiplier=training.noise_multiplier if training else math.nan,
+        noise_multiplier=training.noise_multiplier if training else math.nan,  # null in JSON: unknown, and not 0
         held_in_loss=last.held_in_loss if last else None,
         held_out_loss=last.held_out_loss if last else None,
         auroc=primary.auroc.value,
         auroc_low=primary.auroc.lower,
         auroc_high=primary.auroc.upper,
         difference=_difference(first.primary().auroc, primary.auroc),
+        # None where too few held-out users resolve the rate: a 0 would read as an attack that fails.
         tpr_at=tuple((t.fpr, t.estimate.value if t.estimate else None) for t in record.curve().tpr_at),
         ceiling=training.ceiling.auroc if training and training.ceiling else None,
         answer=record.decision.decision.answer.value,
@@ -162,9 +169,13 @@ def _value(folder: Path, record: Record, over: str) -> Any:
         case "parameters":
             return record.target.parameters
         case "users":
+            # For independent trainings this is the number of trainings with the
+            # worst-case user (``SplitFacts.held_in``).
             return record.split.held_in
         case "records":
             return record.training.records if record.training else 0
+    # The record's config, not the folder's file, so that audits without a config.yaml compare too. Patterns of user
+    # names are masked in it, and compare as their number.
     value: Any = record.config
     for part in over.split("."):
         if not isinstance(value, dict) or part not in value:
@@ -173,6 +184,7 @@ def _value(folder: Path, record: Record, over: str) -> Any:
                 " parameters, users or records"
             )
         value = value[part]
+    # A mapping has no place on the figure's axis and would fill the table's column.
     if isinstance(value, dict | list):
         raise InputError(f"--over {over} is a section or a list of the config of '{folder}': name one value of it")
     return value
@@ -194,12 +206,14 @@ def _defense(training: TrainingFacts | None) -> str:
 
 
 def _notes(records: Sequence[Record]) -> list[str]:
-    """What differs between the runs although it should not; coins, and so held-in users, always differ."""
+    """What differs between the runs and should not. Coins, and so held-in users, always differ."""
     notes = []
+    # What must be the same for a difference between rows to be about the defense.
     same = (
         ("corpora", {r.corpus.fingerprint for r in records}),
         ("reference models", {r.reference.fingerprint for r in records}),
         ("leading attacks", {f"{r.primary_attack} {r.primary().aggregation}" for r in records}),
+        # The table takes its columns from the first row: another row's rates would silently read "-".
         ("false-positive rates", {tuple(t.fpr for t in r.curve().tpr_at) for r in records}),
         ("texts under attack (fresh ones, or those of training)", {r.scored_texts.kind for r in records}),
         ("scoring rules", {r.scoring_rule for r in records}),
@@ -207,9 +221,12 @@ def _notes(records: Sequence[Record]) -> list[str]:
     notes += [
         f"the runs have different {what}: their numbers do not compare" for what, values in same if len(values) > 1
     ]
+    # The choice of checkpoint changes the attacked model, and not the losses of this table.
     chosen = {r.training.selection for r in records if r.training}
     if len(chosen) > 1:
         notes.append("some runs keep the best checkpoint and some the last; losses are those after the last step")
+    # Audits of one corpus share their users, so that the interval for independent
+    # samples (``_difference``) is too wide.
     if len({r.corpus.fingerprint for r in records if r.kind == "audit"}) < sum(r.kind == "audit" for r in records):
         notes.append("some audits are of the same users: their differences are better known than the intervals say")
     if any(r.kind != "audit" for r in records):

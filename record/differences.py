@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-TOLERANCE = 1e-9
+TOLERANCE = 1e-9  # relative: sums in another order, on another CPU, differ by less
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Difference:
 
 def compared(where: str, stated: Any, again: Any) -> tuple[int, list[Difference]]:
     """How many leaves were compared, and those that differ; numbers may differ by a relative 1e-9."""
+    # Both sides take the way through JSON: the record was read from a file,
+    # where tuples are lists and infinity is null.
     pairs = list(_pairs(where, _plain(stated), _plain(again)))
     return len(pairs), [Difference(*pair) for pair in pairs if not _same(pair[1], pair[2])]
 
@@ -50,8 +52,10 @@ def _plain(value: Any) -> Any:
 def _pairs(where: str, stated: Any, again: Any) -> Iterator[tuple[str, Any, Any]]:
     """Every leaf of either value, with its path."""
     if isinstance(stated, dict) and isinstance(again, dict):
+        # The keys of both: a leaf that only one of them has is compared with None, and found.
         for key in dict.fromkeys([*stated, *again]):
             yield from _pairs(f"{where}.{key}", stated.get(key), again.get(key))
+    # Lists of different lengths have no leaves that belong together, and differ as one value.
     elif isinstance(stated, list) and isinstance(again, list) and len(stated) == len(again):
         for i, (a, b) in enumerate(zip(stated, again, strict=True)):
             yield from _pairs(f"{where}[{i}]", a, b)
@@ -62,6 +66,7 @@ def _pairs(where: str, stated: Any, again: Any) -> Iterator[tuple[str, Any, Any]
 def _same(stated: Any, again: Any) -> bool:
     numbers = isinstance(stated, int | float) and isinstance(again, int | float)
     if numbers and not isinstance(stated, bool) and not isinstance(again, bool):  # True == 1 in Python
+        # A relative tolerance alone would find a difference between 0 and a rounding error.
         return math.isclose(stated, again, rel_tol=TOLERANCE, abs_tol=1e-12)
     return bool(stated == again)
 

@@ -26,7 +26,7 @@ from heldin.record.facts import (
 )
 from heldin.record.migrations import MIGRATED, migrated
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 4  # raise it with a step in `record.migrations`, or older records cannot be read
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."
@@ -91,6 +91,8 @@ class Record(Body):
 
     def named(self) -> AttackResult:
         """The attack that the headline names, if no dial of it was changed; else the leading attack."""
+        # An index into the whole family, in which scores with a dial changed come after those of ``attacks``: those
+        # have no curve of their own in the record.
         strongest = self.decision.decision.strongest
         if strongest is None or strongest >= len(self.attacks) or self.attacks[strongest].curve is None:
             return self.primary()
@@ -98,6 +100,7 @@ class Record(Body):
 
     def curve(self) -> Curve:
         """The curve of the leading attack, which every record has."""
+        # The leading score is always among those shown (``audit.answer.shown_of``).
         curve = self.primary().curve
         assert curve is not None
         return curve
@@ -140,6 +143,7 @@ def record_of(
 def write_record(record: Record, path: Path) -> None:
     """Write ``record`` whole or not at all; fields that say what it is come before what was found."""
     content = json.loads(record.model_dump_json())
+    # Inherited fields would come first: whoever opens the file sees the notice before any number about users.
     first = [name for name in Record.model_fields if name not in Body.model_fields and name != "environment"]
     ordered = {name: content[name] for name in (*first, *(name for name in content if name not in first))}
     write_text(path, json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
@@ -158,6 +162,7 @@ def read_record(path: Path) -> Record:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"'{path}' is not JSON ({error})") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
+    # A damaged older record fails somewhere inside a migration: without this it would end as a bug of heldin.
     if version in MIGRATED:
         try:
             content = migrated(content)
@@ -170,6 +175,7 @@ def read_record(path: Path) -> Record:
     try:
         return Record.model_validate(content)
     except ValidationError as error:
+        # A damaged record has an error at every field that is missing; the first one says enough.
         first = error.errors()[0]
         raise InputError(
             f"'{path}' is not a whole record: {'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -8,6 +8,7 @@ from pydantic import Field
 from heldin.base.facts import Facts
 from heldin.defenses.accounting.ceiling import RocCeiling
 
+# Log-spaced, like the axis of the figure; 0 closes the curve, where delta alone allows a TPR above 0.
 CEILING_FPRS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 120)])
 LARGEST_DRIFT = 1e-3  # nats per token that a probe text's score may move before a model counts as changed
 

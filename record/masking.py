@@ -3,8 +3,9 @@
 import shlex
 from typing import Any
 
+# Keys whose values are patterns of user names, wherever they stand in a config.
 _NAMES = {"include", "exclude"}
-_SECTIONS = ("users", "public_validation")
+_SECTIONS = ("users", "public_validation")  # set as a whole, they hold such patterns
 
 
 def masked(config: dict[str, Any]) -> dict[str, Any]:
@@ -19,11 +20,15 @@ def without_names(command: str) -> str:
 
 def _without_names(word: str) -> str:
     key, equals, _ = word.partition("=")
+    # Anywhere in the word, not only in its key: ``corpus={users: {include: [...]}}`` names people in the
+    # value, and ``--set=corpus.users.include=[...]`` is one word whose first "=" comes before the key. A value
+    # that is masked needlessly costs nothing.
     naming = key.endswith(_SECTIONS) or any(name in word for name in _NAMES)
     return f"{key}=..." if equals and naming else word
 
 
 def _masked(value: Any, key: str) -> Any:
+    # The number alone: how many patterns there are tells a reader that users were picked, and not whom.
     if key in _NAMES and isinstance(value, list):
         return f"{len(value)} pattern(s)"
     if isinstance(value, list | tuple):

@@ -9,6 +9,7 @@ from typing import Any
 
 def migrated(content: dict[str, Any]) -> dict[str, Any]:
     """The record's JSON in the current schema; ``content`` is not changed."""
+    # One version at a time: a new schema needs one step, from the version before it.
     while (step := _STEPS.get(content["schema_version"])) is not None:
         content = step(content)
     return content
@@ -27,6 +28,7 @@ def _from_3(old: dict[str, Any]) -> dict[str, Any]:
     if isinstance(training, dict):
         new["training"] = {**training, "guarantee": training["guarantee"].replace(*_GUARANTEE)}
     judgement = old.get("judgement")
+    # Absent or damaged parts are left as they are: validation names them (``read_record``).
     if isinstance(judgement, dict):
         of_trainings = old.get("kind") == "trials"
         new["judgement"] = {

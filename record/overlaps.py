@@ -35,6 +35,8 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
         texts: the texts to look for, by user.
         training: (user, text) of every training record.
     """
+    # Digests of 16 bytes in place of texts, and the training records are read once, as
+    # a stream. One text may be of several users.
     wanted: dict[bytes, set[str]] = {}
     for user, its in texts.items():
         for text in its:
@@ -46,8 +48,10 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
         if user in texts:
             named.add(user)
         digest = text_digest(text)
+        # Another user's text counts as seen too: a model that was trained on it knows it, whoever wrote it.
         for writer in wanted.get(digest, ()):
             (own if writer == user else others).add((writer, digest))
+    # By scored text, not by digest: a text that a user has twice is scored twice, and counts twice.
     found = [(user, text_digest(text)) for user, its in texts.items() for text in its]
     return Seen(
         own=sum(pair in own for pair in found),
@@ -68,6 +72,7 @@ def measured(count: int) -> Count:
     return Count(count=count, known_by="measured")
 
 
+# Not the same as measured(0), which would say that somebody looked and found none.
 NOT_KNOWN = Count(count=None, known_by="not known")
 
 
@@ -81,6 +86,8 @@ def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_o
     """
     trained_on = seen[True].users | seen[False].users
     sides = {side: [user for user, its in member.items() if its is side] for side in (True, False)}
+    # By name and by text: held-out users can be in the training file under another
+    # name, and held-in ones absent from it.
     wrong = [user for user in sides[False] if user in trained_on]
     absent = [user for user in sides[True] if user not in trained_on]
     flaws = []
@@ -88,6 +95,7 @@ def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_o
         flaws.append(f"{len(wrong)} of {len(sides[False])} held-out users stand in the training file")
     if seen[False].anywhere > MOST_HELD_OUT_TRAINED_ON * held_out_texts:
         flaws.append(f"{seen[False].anywhere} of {held_out_texts} held-out texts stand in the training file")
+    # A training file may be a part of what was trained on, so that many may be absent before this voids the comparison.
     if len(absent) > (1 - LEAST_HELD_IN_TRAINED_ON) * len(sides[True]):
         flaws.append(f"{len(absent)} of {len(sides[True])} held-in users do not stand in the training file")
     return flaws

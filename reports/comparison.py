@@ -25,6 +25,8 @@ def comparison_figure(compared: Comparison) -> str:
         _areas(areas, compared, places)
         _losses(losses, compared, places)
         for axes in (areas, losses):
+            # About what fits beneath one panel, in characters; tilted names are anchored at their
+            # end, or they would point at the next run.
             crowded = sum(map(len, names)) > 36
             axes.set_xticks(places, names, rotation=25 if crowded else 0, ha="right" if crowded else "center")
             axes.margins(x=0.12)
@@ -33,7 +35,9 @@ def comparison_figure(compared: Comparison) -> str:
         if planted:
             _canaries(last, compared)
         else:
+            # The empty panel keeps its place, so that the other three have the same size in every comparison.
             last.axis("off")
+        # One legend for both lower panels: a run has one colour and one dash in both.
         drawn.legend(*rocs.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=7)
     return saved[0]
 
@@ -53,8 +57,10 @@ def _short(value: object) -> str:
 def _areas(axes: Axes, compared: Comparison, places: list[float]) -> None:
     rows = compared.rows
     reach = [[r.auroc - r.auroc_low for r in rows], [r.auroc_high - r.auroc for r in rows]]
+    # A percentile interval need not hold its estimate, and errorbar refuses a negative length.
     axes.errorbar(places, [r.auroc for r in rows], np.maximum(reach, 0), fmt="o", color=BLUE, markersize=4, capsize=3)
     ceilings = [(place, r.ceiling) for place, r in zip(places, rows, strict=True) if r.ceiling is not None]
+    # A ceiling is on users' AUROC: only runs whose privacy unit is a user have one.
     if ceilings:
         axes.plot(*zip(*ceilings, strict=True), "_", color="black", markersize=14, label="ceiling")
         axes.legend()
@@ -64,6 +70,7 @@ def _areas(axes: Axes, compared: Comparison, places: list[float]) -> None:
 
 def _losses(axes: Axes, compared: Comparison, places: list[float]) -> None:
     for side, (mark, colour) in {"held_in_loss": ("o", BLUE), "held_out_loss": ("s", ORANGE)}.items():
+        # None for a model that was not trained here, and for independent trainings, which measure no curves.
         points = [(p, loss) for p, r in zip(places, compared.rows, strict=True) if (loss := getattr(r, side))]
         if points:
             name = side.removesuffix("_loss").replace("_", "-")
@@ -76,6 +83,7 @@ def _rocs(axes: Axes, compared: Comparison) -> None:
     for record, row, (_, style, colour) in zip(compared.records, compared.rows, STYLES * 9, strict=False):
         curve = record.curve()
         axes.plot(curve.fpr, curve.tpr, style, color=colour, linewidth=1.1, label=row.name)
+    # Half a user of the largest run: below it no curve has a vertex, and a logarithmic axis cannot show 0.
     lowest = 0.5 / max(max(r.split.held_in, r.split.held_out) for r in compared.records)
     diagonal = np.geomspace(lowest, 1, 50)
     axes.plot(diagonal, diagonal, color=GREY, linewidth=0.6)
@@ -93,6 +101,7 @@ def _canaries(axes: Axes, compared: Comparison) -> None:
         points = sorted(_lengths(record).items())
         if not points:
             continue
+        # Shifted by run, so that intervals at one length do not hide each other.
         x = [lengths.index(length) + 0.1 * (i - (runs - 1) / 2) for length, _ in points]
         y = [area.value for _, area in points]
         reach = [[area.value - area.lower for _, area in points], [area.upper - area.value for _, area in points]]
@@ -108,5 +117,6 @@ def _canaries(axes: Axes, compared: Comparison) -> None:
 def _lengths(record: Record) -> dict[int, Estimate]:
     """AUROC by substring length, for the group with the most documents."""
     groups = [g for g in (record.canaries.groups if record.canaries else []) if g.length is not None and g.auroc]
+    # Ascending, "all documents" (None) last: the dictionary keeps the last group of each length.
     groups.sort(key=lambda g: float("inf") if g.documents is None else g.documents)
     return {g.length: g.auroc for g in groups if g.length is not None and g.auroc is not None}

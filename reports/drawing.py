@@ -19,6 +19,7 @@ STYLE: Any = {  # matplotlib types its several hundred keys as literals
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
+    # Letters as outlines: whoever shows the file needs none of the fonts.
     "svg.fonttype": "path",
     "svg.hashsalt": "heldin",  # equal figures are equal files
     "lines.linewidth": 1.4,
@@ -44,10 +45,12 @@ def figure(width: float, height: float) -> Iterator[tuple[Figure, list[str]]]:
     """A figure of ``width`` x ``height`` inches; its SVG is appended to the list when the context ends."""
     saved: list[str] = []
     with mpl.rc_context(STYLE):
+        # Not by pyplot, which would pick a backend for the whole process and keep every figure until it is closed.
         drawn = Figure(figsize=(width, height), layout="constrained")
         yield drawn, saved
         buffer = io.StringIO()
         canvas: Any = FigureCanvasSVG(drawn)
+        # Without a date the same record gives the same bytes.
         canvas.print_svg(buffer, metadata={"Date": None})
         saved.append(buffer.getvalue())
 

@@ -10,6 +10,7 @@ from heldin.reports.wording import breakable
 def facts(record: Record) -> list[list[str]]:
     """(what, value) rows of data, split, models, training and environment."""
     c, s, e = record.corpus, record.split, record.environment
+    # Other rows, not empty ones: an audit of trainings has no held-in users, no overlaps and no audited model.
     if record.trainings:
         return _training_facts(record, record.trainings)
     rows = [
@@ -29,6 +30,7 @@ def facts(record: Record) -> list[list[str]]:
         ("who knows how sides were decided", s.known_by),
         *_overlaps(s.overlaps),
         ("what is scored", record.scoring_rule),
+        # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.
         ("target", f"{breakable(record.target.name)}; {record.target.fingerprint[:16]}"),
         ("reference", f"{breakable(record.reference.name)}; {record.reference.fingerprint[:16]}"),
         ("corpus fingerprint", c.fingerprint[:16]),
@@ -42,6 +44,7 @@ def facts(record: Record) -> list[list[str]]:
                 f" {k.trained_on:,} of {k.training_texts:,} of their texts, scored {k.attacker_texts:,}",
             )
         )
+    # An audit of somebody else's model draws no coins, and has neither key nor ledger.
     if s.key_commitment and s.ledger_commitment:
         rows.append(("commitments to key and ledger", f"{s.key_commitment[:16]}, {s.ledger_commitment[:16]}"))
     if record.training:
@@ -52,6 +55,7 @@ def facts(record: Record) -> list[list[str]]:
             (r.name, f"left out {r.removed:,} of {r.before:,} training records of {r.users:,} users")
             for r in t.removals
         ]
+        # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
         if t.defense != "none":
             rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
     rows += [
@@ -112,6 +116,7 @@ _ASSIGNED = {
 
 
 def _records(percentiles: list[int]) -> tuple[str, str]:
+    # With fewer than 20 users only the median has ten on either side (``audit.coarse.coarse_percentiles``).
     if len(percentiles) == 1:
         return "records per audited user, median", str(percentiles[0])
     return "records per audited user, P10 / P25 / P50 / P75 / P90", " / ".join(f"{n:,}" for n in percentiles)

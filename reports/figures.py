@@ -16,8 +16,10 @@ from heldin.reports.retraining_figure import trainings_histogram
 
 def figures(record: Record) -> dict[str, str]:
     """SVG by name: "roc", "histogram"; "curves", "knowledge", "canaries" and "norms" where the record holds such."""
+    # Of the attack that the headline names, since it stands beneath the headline.
     histogram = trainings_histogram(record) if record.trainings else _histogram(record.named())
     found = {"roc": _roc(record), "histogram": histogram}
+    # A single evaluation is a point, which draws nothing as a line.
     if record.training and len(record.training.curve) > 1:
         found["curves"] = _curves(record)
     if record.gradient_norms:
@@ -29,6 +31,7 @@ def figures(record: Record) -> dict[str, str]:
     return found
 
 
+# A record has the curves of two scores at most: those of many would tell together who was held in.
 _CURVES = (("-", BLUE), ("--", ORANGE))
 
 
@@ -56,14 +59,19 @@ def _roc(record: Record) -> str:
                 name = f"{result.attack}, {result.aggregation} ({result.auroc.value:.2f})"
                 axes.plot(curve.fpr, curve.tpr, style, color=colour, label=name)
             label(axes, "false-positive rate", "true-positive rate")
+        # Half a user of the larger side: the curve's vertices at 0 have no place on logarithmic axes.
         lowest = 0.5 / max(record.split.held_out, record.split.held_in)
         ceiling = record.training.ceiling if record.training else None
         if ceiling:
             for axes, least in ((linear, 0.0), (log, lowest)):
+                # The ceiling's first point has an FPR of 0.
                 shown = np.array(ceiling.fpr) >= least
                 fpr, tpr = np.array(ceiling.fpr)[shown], np.array(ceiling.tpr)[shown]
                 axes.plot(fpr, tpr, color="black", linewidth=0.8, label=f"ceiling ({ceiling.auroc:.2f})")
+                # Grey is what no attacker reaches in expectation if the promise holds
+                # (docs/theory.md#attacker-ceilings).
                 axes.fill_between(fpr, tpr, 1, color=GREY, alpha=0.15, linewidth=0)
+        # Many points: on these axes the line between (0, 0) and (1, 1) would have an end that cannot be drawn.
         diagonal = np.geomspace(lowest, 1, 50)
         linear.plot([0, 1], [0, 1], color=GREY, linewidth=0.6)
         log.plot(diagonal, diagonal, color=GREY, linewidth=0.6)
@@ -112,6 +120,7 @@ def _curves(record: Record) -> str:
         areas.axhline(0.5, color=GREY, linewidth=0.6)
         label(areas, "optimizer steps", "attack AUROC")
         for axes in (losses, areas):
+            # The attacked model is that of this step, not always of the last.
             axes.axvline(record.training.chosen_step, color=GREY, linewidth=0.8, linestyle=":")
     return saved[0]
 
@@ -124,6 +133,7 @@ def _knowledge(points: list[Knowledge]) -> str:
         axes.fill_between(counts, [p.low for p in points], [p.high for p in points], color=BLUE, alpha=0.2, linewidth=0)
         axes.plot(counts, [p.mean for p in points], "o-", color=BLUE, markersize=3)
         axes.axhline(0.5, color=GREY, linewidth=0.6)
+        # The numbers of texts double (``audit.knowledge``), and stand at even distances.
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, [*map(str, counts[:-1]), f"{counts[-1]}\n(all)"])
         axes.minorticks_off()
@@ -136,9 +146,11 @@ def _canaries(canaries: CanaryFacts, real: Estimate) -> str:
     shown = [group for group in canaries.groups if group.auroc]
     by_length = [group for group in shown if group.length is not None]
     by_documents = [group for group in shown if group.documents is not None]
+    # Made-up canary users have no substring, and those of a substring may have no set number of documents.
     panels = [p for p in ((by_length, "tokens in the shared substring"), (by_documents, "training documents")) if p[0]]
     with figure(6.3, 3.1) as (drawn, saved):
         for axes, (groups, title) in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            # Real users under the same attack: how much easier canary users are to find.
             axes.axhspan(real.lower, real.upper, color=GREY, alpha=0.15, linewidth=0)
             axes.axhline(real.value, color=GREY, linewidth=0.8, linestyle="--", label="real users")
             axes.axhline(0.5, color=GREY, linewidth=0.6)
@@ -168,6 +180,7 @@ def _gradient_norms(norms: GradientNorms) -> str:
     """Shares of records by the norm of their gradient (Kandpal et al. 2024, Figure 12, right)."""
     with figure(6.3, 1.9) as (drawn, saved):
         axes = drawn.subplots()
+        # Drawn as shares, since there may be fewer records of canary users than of real ones.
         real, planted = np.array(norms.real), np.array(norms.canaries)
         axes.stairs(
             real / real.sum(), norms.edges, fill=True, facecolor=ORANGE, alpha=0.55, label="records of real users"
@@ -187,9 +200,11 @@ def _canary_lines(axes: Axes, groups: list[CanaryGroup], *, of_length: bool) -> 
         length = "" if group.length is None else f", {counted(group.length, 'token')}"
         name = documents if of_length else f"{group.kind.replace('_', ' ')}{length}"
         at = group.length if of_length else group.documents
+        # The panel's groups are those that have this number: see ``by_length`` and ``by_documents``.
         assert at is not None
         assert group.auroc is not None
         lines.setdefault(name, []).append((at, group.auroc))
+    # Dashes and colours repeat with periods of three and four, so that no pair of them repeats within nine lines.
     styles = list(zip("os^DvPX<>", ["-", "--", ":"] * 3, [BLUE, ORANGE, "black", GREY] * 3, strict=False))
     values = sorted({at for points in lines.values() for at, _ in points})
     for i, ((name, points), (marker, style, colour)) in enumerate(

@@ -53,6 +53,7 @@ def findings(record: Record) -> Findings:
 def _warnings(record: Record) -> list[str]:
     """Disagreement of attacks first, then whatever weakens or voids the answer."""
     training, split = record.training, record.split
+    # Notes of the decision first: attacks that disagree, and a promise that is broken.
     warnings = list(record.decision.notes)
     warnings += [
         f"Among canary users the blind baseline '{b.name}' separates the groups without the audited model (AUROC"
@@ -63,6 +64,7 @@ def _warnings(record: Record) -> list[str]:
     ]
     if record.trainings and record.trainings.target == "none":
         warnings.append("A control: what was trained has no defense; the config's was left out (--target none).")
+    # The name of a private defense alone would be read as a guarantee.
     if training and training.defense != "none" and training.epsilon is None:
         warnings.append(f"The defense '{training.defense}' ran, but this is {training.guarantee}.")
     warnings += [sentence(w) for w in (training.warnings if training else [])]
@@ -70,6 +72,8 @@ def _warnings(record: Record) -> list[str]:
         warnings.append(sentence(f"Indicative only: {split.standing_reason}"))
     overlaps = split.overlaps
     if (
+        # By design where the attacker is given training texts, as in every audit of independent trainings. A count of
+        # None (not known) warns of nothing: it is among the facts.
         overlaps.scored_texts_in_same_users_training.count
         and record.scored_texts.kind != "training"
         and not record.trainings
@@ -167,6 +171,8 @@ def _success(record: Record) -> str:
             f" When {percent(shown[0].fpr)} of held-out users may be named wrongly, it names"
             f" {percent(shown[0].estimate.value)} of the held-in users."
         )
+    # The highest of many is too high by selection: quoted with the interval that holds for all scores at once, and with
+    # its adjusted p-value (docs/theory.md#randomisation-test).
     best = max(record.attacks, key=lambda a: a.auroc.value)
     if best is not result and best.simultaneous is not None:
         low, high = best.simultaneous
@@ -196,6 +202,7 @@ def _canaries(record: Record) -> str:
             f" Of the {c.training_texts:,} training texts of those held in, defenses on the data side left"
             f" {c.trained_on:,}; numbers of documents are those before."
         )
+    # Canary users of one kind are few, and fair coins may leave a side empty: then there is nothing to compare.
     for kind in sorted({g.kind for g in c.groups}):
         sides = [sum(s) for s in zip(*((g.held_in, g.held_out) for g in c.groups if g.kind == kind), strict=True)]
         if 0 in sides:
@@ -205,6 +212,7 @@ def _canaries(record: Record) -> str:
     measured = sorted((g for g in c.groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
     if not measured:
         return f"{said} Too few of them are on each side to say how well the attack did on them."
+    # Highest and lowest, so that the group on which the attack does best is not taken for all.
     ends = [measured[-1]] if len(measured) == 1 else [measured[-1], measured[0]]
     reached = "; the least on ".join(f"{group_name(g)}: {interval(g.auroc)}" for g in ends if g.auroc)
     most = "The leading attack did best on" if len(measured) > 1 else "The leading attack's AUROC on"
@@ -224,9 +232,12 @@ def _bounds(record: Record) -> str:
     for v in judgement.verdicts:
         reason = sentence(v.reason)
         whom = _of_whom(record, v)
+        # The reason becomes the end of a sentence that begins with whom it is about.
         stated = f"{whom.capitalize()}{reason[0].lower()}{reason[1:]}" if whom else reason
         said.append(stated if v.claim == NO_CLAIM else f"On {v.claim}: {whom}{v.outcome} ({v.standing}). {reason}")
     said += [sentence(w) for v in judgement.verdicts for w in v.warnings]
+    # Estimates, and bounds under a condition that nobody checks (docs/theory.md#noise-family), are in the table only:
+    # the best of all would often be one of them.
     bounds = [b for b in judgement.bounds if b.standing in ("certified", "indicative")]
     if bounds:
         best = max(bounds, key=lambda b: b.epsilon_lower)
@@ -237,6 +248,7 @@ def _bounds(record: Record) -> str:
             f" supports, the highest is {best.epsilon_lower:.2f} ({of}{best.name}, {percent(best.level, 0)},"
             f" {best.standing}); it was picked after looking, each bound holds on its own{paid}."
         )
+    # One reason: the other bounds are refused for the same design.
     elif judgement.refused:
         said.append(f"No bound on epsilon can be given: {judgement.refused[0].reason}.")
     return " ".join(said)
@@ -248,6 +260,7 @@ def _limits(record: Record) -> str:
     t = record.training
     if t and t.epsilon is not None:
         guarantee = f" The accountant promises {t.guarantee.split(';')[0]}."
+        # A ceiling holds where a user is the privacy unit: an example-level epsilon says nothing about users' AUROC.
         if t.ceiling:
             guarantee += f" If that holds, no attack on users is expected to exceed an AUROC of {t.ceiling.auroc:.3f}."
     return (

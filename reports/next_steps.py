@@ -74,6 +74,7 @@ _WORDS = (
 
 def glossary(text: str) -> list[tuple[str, str]]:
     """(term, meaning) of the terms that occur in a report's text."""
+    # Substrings of the text, not whole words: a report that says "one-run bound" needs the entry for "one-run".
     return [(term, meaning) for term, words, meaning in _WORDS if not words or any(word in text for word in words)]
 
 
@@ -85,6 +86,7 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
         case Answer.NO_LEAK:
             bound = (
                 "The guarantee bounds the others."
+                # An epsilon per example bounds no attack on a user who has several.
                 if record.training and record.training.epsilon is not None and record.training.unit == "user"
                 else "Only a user-level DP guarantee would bound those that were not tried."
             )
@@ -98,6 +100,8 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
                 " texts of each, or give it the training documents (attack.documents: [training]), which leak more"
                 " than fresh ones."
             )
+        # A flaw of the files that were given, not of how users were split: in the words of
+        # ``record.overlaps.training_flaws``.
         case Answer.NOT_VALID if any("training file" in flaw for flaw in facts.decision.flaws):
             return (
                 "Nothing follows for the model, either way. Give users who are in this training file as held-in and"
@@ -112,6 +116,7 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
 
 def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
     match facts.decision.promise:
+        # In the order of gravity; without a promise (None) the leak itself is what counts.
         case Promise.BEYOND:
             return (
                 "Do not release: the training does not keep what is promised, or the promise is for another training."

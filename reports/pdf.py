@@ -40,6 +40,7 @@ def write_report(folder: Path, to: Path | None = None) -> Path:
     """
     record = read_record(folder / "record.json")
     path = to or folder / "report.pdf"
+    # A folder of its own as root: typst reads no file outside of its root.
     with tempfile.TemporaryDirectory() as scratch:
         workplace = Path(scratch)
         drawn = figures(record)
@@ -48,6 +49,7 @@ def write_report(folder: Path, to: Path | None = None) -> Path:
         (workplace / "report.json").write_text(json.dumps(_content(record, drawn)), encoding="utf-8")
         (workplace / "report.typ").write_text(TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")
         document = typst.compile(str(workplace / "report.typ"), root=scratch)
+    # Compiled before the old report is touched: a failure leaves it whole.
     with whole_file(path) as temporary:
         temporary.write_bytes(document)
     return path
@@ -83,6 +85,7 @@ def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "config": yaml.safe_dump(record.config, sort_keys=False, width=100),
         "command": breakable(record.command),
     }
+    # Of values alone: the keys of this dictionary, "ceiling" among them, are not words of the report.
     return {**content, "glossary": [list(pair) for pair in glossary(json.dumps(list(content.values())))]}
 
 

@@ -41,12 +41,16 @@ def proposition_figure(study: PropositionStudy) -> str:
 
 def _between_bounds(axes: Axes, shown: Sequence[tuple[float, Measured, Point]]) -> None:
     at = [(x, its, point, bounds_of(its, point)) for x, its, point in shown]
+    # A chi² whose estimate is refused has no upper bound of Jensen's, only a floor: no band there,
+    # and a triangle in place of the paper's line.
     known = [(x, bounds) for x, its, _, bounds in at if its.chi_squared.estimate]
+    # log alpha + KL is below 0 for small shares, where a logarithmic axis has no place for it.
     above = [(x, bounds[0]) for x, _, _, bounds in at if bounds[0] > 0]
     axes.fill_between(
         [x for x, _ in known], [b[1] for _, b in known], [b[2] for _, b in known], color=GREY, alpha=0.25, label=_JENSEN
     )
     axes.plot([x for x, _ in known], [bounds[3] for _, bounds in known], "--", color=ORANGE, label=_PAPER)
+    # Without a label: it is the lower of the two lines that share one.
     axes.plot([x for x, _ in above], [value for _, value in above], "--", color=ORANGE)
     refused = [(x, bounds[3]) for x, its, _, bounds in at if not its.chi_squared.estimate]
     if refused:
@@ -61,6 +65,7 @@ def _mixing(axes: Axes, result: SizeResult) -> None:
     axes.axhline(result.forwards.value, linestyle="--", color=ORANGE)
     axes.plot(kept, [most_after(result, mix).value for mix in mixes], color=GREY, linewidth=0.8)
     _with_intervals(axes, kept, [mix.kl for mix in mixes])
+    # Room above both directions of KL, for the words at the printed bound.
     axes.set_ylim(0.0, 1.25 * max(result.forwards.high, result.backwards.high))
     for words, place, colour in (
         ("at most this, as printed", (0.5, result.forwards.value), ORANGE),

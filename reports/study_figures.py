@@ -32,6 +32,7 @@ def mean_estimation_figure(study: Study) -> str:
     with figure(7.0, 2.6) as (drawn, saved):
         panels = drawn.subplots(1, len(study.sweeps), sharey=True)
         for axes, (swept, points) in zip(np.atleast_1d(panels), study.sweeps.items(), strict=True):
+            # ``swept`` is the name of the setting's field that varies; the others stay.
             values = [float(getattr(point.setting, swept)) for point in points]
             _single_groups(axes, values, points)
             _with_intervals(axes, values, [p.els for p in points], "ELS, G = K")
@@ -42,6 +43,7 @@ def mean_estimation_figure(study: Study) -> str:
             axes.margins(x=0.12)  # room for the marks
             _ticks(axes, values)
             axes.set_xlabel(_AXES[swept])
+        # With one sweep ``subplots`` returns an Axes and not an array of them.
         first = np.atleast_1d(panels)[0]
         first.set_ylabel("squared error of the estimated mean")
         handles, labels = first.get_legend_handles_labels()
@@ -70,6 +72,7 @@ def effective_noise_figure(rows: Sequence[NoiseRow], *, epsilon: float = 3.0, st
 
 def _single_groups(axes: Axes, values: Sequence[float], points: Sequence[Point]) -> None:
     sizes = sorted({outcome.arm.group_size for point in points for outcome in point.every_uls})
+    # Errors by index of the first and of the last point: labels go to the side where lines lie further apart.
     ends: dict[int, list[tuple[int, float]]] = {0: [], len(points) - 1: []}
     for size in sizes:
         at = [
@@ -78,6 +81,7 @@ def _single_groups(axes: Axes, values: Sequence[float], points: Sequence[Point])
             for outcome in point.every_uls
             if outcome.arm.group_size == size
         ]
+        # One entry in the legend for all grey lines.
         label = "ULS, G as marked" if size == sizes[0] else ""
         axes.plot([values[i] for i, _ in at], [e for _, e in at], color=GREY, linewidth=0.6, alpha=0.7, label=label)
         for i, error in (at[0], at[-1]):
@@ -95,6 +99,7 @@ def _mark(axes: Axes, x: float, marks: Sequence[tuple[int, float]], *, left: boo
     """Group sizes next to the ends of their lines; ends that are close together share one label."""
     groups: list[list[tuple[int, float]]] = []
     for size, error in sorted(marks, key=lambda mark: mark[1]):
+        # A factor, not a difference: the axis is logarithmic.
         if groups and error < _CLOSE * groups[-1][-1][1]:
             groups[-1].append((size, error))
         else:
@@ -103,6 +108,7 @@ def _mark(axes: Axes, x: float, marks: Sequence[tuple[int, float]], *, left: boo
         sizes = sorted(size for size, _ in group)
         axes.annotate(
             f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]}–{sizes[-1]}",
+            # The geometric mean is the middle on a logarithmic axis.
             (x, float(np.exp(np.mean([np.log(error) for _, error in group])))),
             xytext=(-4 if left else 4, 0),
             textcoords=_POINTS,
@@ -125,9 +131,11 @@ def _with_intervals(axes: Axes, values: Sequence[float], outcomes: Sequence[Tune
 
 def _noises(axes: Axes, rows: Sequence[NoiseRow]) -> None:
     populations = sorted({row.users for row in rows})
+    # One population of the middle size: noises of several would overlap.
     users = populations[len(populations) // 2]
     chosen = [row for row in rows if row.users == users]
     ratios = np.geomspace(1e-2, 3.0, 50)
+    # In units of tau, so that times tau / C it is in units of C like the other (docs/theory.md#filtered-descent).
     axes.plot(ratios, chosen[0].filter_noise * ratios, color=BLUE)
     axes.annotate(
         "Asi & Liu, Algorithm 3\nall users a step",
@@ -156,6 +164,7 @@ def _noises(axes: Axes, rows: Sequence[NoiseRow]) -> None:
 
 
 def _crossings(axes: Axes, rows: Sequence[NoiseRow], epsilon: float, steps: int) -> None:
+    # Exclusive or: settings in which one of the two differs, not both.
     others = {(row.epsilon, row.steps) for row in rows if (row.epsilon == epsilon) != (row.steps == steps)}
     styles = iter(_THIN)
     for pair in [(epsilon, steps), *sorted(others, key=lambda its: (its[0] == epsilon, its))]:
@@ -186,12 +195,13 @@ def _crossings(axes: Axes, rows: Sequence[NoiseRow], epsilon: float, steps: int)
 
 def _plain(axes: Axes) -> None:
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # 0.01, not 10^-2
     axes.tick_params(which="both", width=0.6, length=2.5)
 
 
 def _ticks(axes: Axes, values: Sequence[float]) -> None:
     axes.set_xticks(values, [f"{value:g}" for value in values])
+    # Ticks at the swept values alone: minor ones of a logarithmic axis would look like further settings.
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.tick_params(width=0.6, length=2.5)

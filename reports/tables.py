@@ -28,11 +28,13 @@ def tpr_rows(record: Record) -> list[list[str]]:
     level = record.decision.by.tpr_level
     rows = []
     for r in record.attacks:
+        # True-positive rates are read off a grouped curve, and only two scores have one (``audit.coarse``).
         if r.curve is None:
             continue
         cells = [
             "N/A"
             if t.estimate is None
+            # Against the level of the decision: a rate that passes is part of the answer "leaks".
             else percent(t.estimate.value) + (PASSES if t.adjusted_p is not None and t.adjusted_p <= level else "")
             for t in r.curve.tpr_at
         ]
@@ -45,6 +47,7 @@ def dial_rows(record: Record) -> list[list[str]]:
     rows = []
     for d in record.dials:
         by = d.difference
+        # No difference to itself; N/A where no error can be estimated, as for sides that are separated completely.
         less = ("" if d.leads else "N/A") if by is None else f"{by.value:+.3f} ({by.lower:+.3f} to {by.upper:+.3f})"
         area = [f"{d.auroc.value:.3f}", f"{d.auroc.lower:.3f} to {d.auroc.upper:.3f}"]
         adjusted = "" if d.adjusted_p is None else f"{d.adjusted_p:.2g}"
@@ -65,6 +68,7 @@ def exposure_rows(record: Record) -> list[list[str]]:
             f"{g.word_divergence:.2f}",
             f"{g.near_duplicates:.1f}",
         ]
+        # A number in place of names: groups of ten users or more (``audit.exposure``).
         for number, g in enumerate(record.exposure.groups if record.exposure else [], start=1)
     ]
 
@@ -104,6 +108,7 @@ def bound_rows(record: Record) -> list[list[str]]:
     """(bound, epsilon, level, standing, coverage) rows."""
     return [
         [
+            # Whom a bound is about is only in question where canary users are judged beside real ones.
             f"{b.name}, {b.subjects}" if record.canaries else b.name,
             f"{b.epsilon_lower:.3f}",
             percent(b.level, 0),

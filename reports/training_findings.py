@@ -28,6 +28,8 @@ def success(record: Record, facts: TrainingsFacts) -> str:
         f"The score of a training is the mean {result.attack} of that user's own documents under its last model and the"
         f" base model. It tells trainings with the user from those without at an AUROC of {interval(result.auroc)}."
     )
+    # The coins may leave fewer than two trainings of a side among those that would pick a threshold
+    # (``bounds.trainings.pilot_size``).
     if facts.threshold is None or facts.members is None or facts.non_members is None:
         return f"{said} No single threshold was tested; bands over all thresholds were."
     how = f"picked by the first {facts.pilot} trainings" if facts.pilot else "fixed before looking"
@@ -40,11 +42,13 @@ def success(record: Record, facts: TrainingsFacts) -> str:
 def meaning(record: Record) -> str:
     """What follows from the gravest outcome."""
     outcomes = {v.outcome for v in record.judgement.verdicts if v.claim != NO_CLAIM}
+    # The gravest outcome first: several claims may have several.
     if "violated" in outcomes:
         return (
             "The training does not keep what is claimed: a mistake in its code, or a claim for another training. Do not"
             " release its models; check noise, clipping, sampling and keys, in this order."
         )
+    # Of every claim: one that no result could have rejected is inconclusive, and says nothing for the training.
     if outcomes == {"consistent"}:
         return "Nothing speaks against the claim; this many trainings, if all were separated, would have."
     return (

@@ -35,6 +35,7 @@ def breakable(text: str) -> str:
     for character in text:
         parts.append(character)
         run = 0 if character.isspace() else run + 1
+        # Names without punctuation, such as hashes, must break too: typst would let them run off the page.
         if character in "/-_.,=:" or run >= 24:
             parts.append(_BREAK)
             run = 0

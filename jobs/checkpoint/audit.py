@@ -55,6 +55,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     Raises:
         InputError: a user or a record id in both files, fewer than two users on a side, or unusable input.
     """
+    # Before the folder is taken: a mistyped name leaves nothing behind.
     _check_models(job)
     if job.remote is not None:
         job = replace(job, attack=attacks_at_endpoint(job.attack, reporter))
@@ -76,6 +77,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
     with reached(job.remote, job.models(), texts, reporter) as there:
         reporter.say("models: loading target and reference")
         target, reference = map(there.load, job.models()[:2])
+        # By fingerprint: two names may lead to one model.
         if target.fingerprint == reference.fingerprint:
             raise InputError(
                 "target and reference are the same model: the likelihood ratio of every text would be zero"
@@ -85,8 +87,11 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
             other = there.load(name)
             if other.fingerprint == target.fingerprint:
                 raise InputError(f"target and reference '{name}' are the same model: its ratios would all be zero")
+            # Each further reference adds a setting of the primary attack to the family,
+            # which pays for it in the test of all scores.
             statistics += score_with_dial(job.attack, Dial("reference", name), texts, target, other, reporter)
     seconds["scoring"] = time.monotonic() - started
+    # After the block above: only its end has measured how far models behind the endpoint moved.
     models = [
         facts_of(target, job.model, job.remote, there.drifts),
         facts_of(reference, job.reference, job.remote, there.drifts),
@@ -97,6 +102,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
     # written only now, so that the folder of an interrupted audit is empty and can be used again
     of = audit_scores_name(target.fingerprint, reference.fingerprint, job.others, job.attack)
     write_scores(statistics, out / "scores.parquet", of=of)
+    # A copy, so that the audit can be verified where the plan that was given is gone or has changed.
     if job.plan is not None:
         write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))
     per_text = not same_tokens(target.tokenizer, reference.tokenizer)
@@ -108,6 +114,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
 
 def _check_models(job: CheckpointAudit) -> None:
     """Before anything is scored: no reference is given twice, and every model not behind the endpoint exists."""
+    # Twice the same reference would give two equal scores, and every score pays for the others.
     references = (job.reference, *job.others)
     twice = next((name for i, name in enumerate(references) if name in references[:i]), None)
     if twice is not None:
@@ -133,8 +140,10 @@ def audit_results(
         models: target and reference.
         reporter: receives the progress.
     """
+    # Not witnessed, even if coins are declared: two files assert who was held in, and nothing is certified.
     table, sides = scored_users(statistics, groups.member), Sides(job.assignment, witnessed=False)
     flaws = drift_flaws(models)
+    # Without a training file nothing is known about overlaps, which is no flaw: the record says "not known".
     if groups.seen is not None:
         flaws += training_flaws(groups.member, groups.seen, sum(map(len, groups.of_side(False).values())))
     with reporter.track("statistics", parts_of(len(variants_of(table.attacks, job.attack))), "parts") as advance:
@@ -156,6 +165,7 @@ def audit_scores_name(target: str, reference: str, others: Sequence[str], attack
         others: names of further references.
         attack: which attacks.
     """
+    # The attack's dials are part of the name: scores of other attacks or lengths of text do not pass for these.
     return text_sha256(target, reference, attack.model_dump_json(), *others)
 
 
@@ -163,6 +173,7 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
     """Take a new folder, or one that holds exactly this audit."""
     if (out / "record.json").is_file() and not (out / "config.yaml").exists():
         record = read_record(out / "record.json")
+        # The job takes the way through JSON, as the record did: a tuple does not equal a list.
         if record.kind == "audit" and record.config == json.loads(json.dumps(job.recorded())):
             return
     take_new_folder(out, "audit")

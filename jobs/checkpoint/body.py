@@ -1,4 +1,4 @@
-"""What the record keeps of an audit of somebody else's model."""
+"""The body of an audit's record: what follows from its folder and its two files of texts."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -55,11 +55,13 @@ def audit_body(
 def _corpus_facts(stores: Mapping[str, CorpusStore]) -> CorpusFacts:
     counts = [int(n) for store in stores.values() for n in store.counts]
     return CorpusFacts(
+        # Held-in first: the files exchanged are another audit.
         fingerprint=text_sha256(*(store.fingerprint for store in stores.values())),
         users=len(counts),
         records=sum(counts),
         skipped_rows=sum(store.report.skipped for store in stores.values()),
         records_per_audited_user=coarse_percentiles(counts),
+        # Nobody is dropped here: whoever makes the two files decides who is in them.
         dropped_by_pattern=0,
         dropped_by_minimum=0,
         dropped_by_maximum=0,
@@ -73,6 +75,7 @@ def _split_facts(groups: Groups, assignment: Assignment) -> SplitFacts:
     return SplitFacts(
         assignment=assignment.value,
         known_by="not known" if assignment is Assignment.UNKNOWN else "declared",
+        # Whatever is declared: heldin drew no coin and holds no key to check one against.
         certifiable=False,
         standing_reason=_STANDING[assignment],
         held_in=len(groups.stores["held-in"].users),
@@ -94,6 +97,7 @@ def _overlaps(groups: Groups) -> Overlaps:
         scored_texts_in_other_users_training=measured(sum(s.others for s in both)) if both else NOT_KNOWN,
         held_out_texts_in_training=NOT_KNOWN if seen is None else measured(seen[False].anywhere),
         held_out_users_in_training=NOT_KNOWN if seen is None else measured(len(seen[False].users)),
+        # Of all texts in the files, also those above the maximum per user, and without a training file too.
         held_out_texts_in_held_in=measured(
             texts_in(groups.stores["held-out"].texts(), groups.stores["held-in"].texts())
         ),
@@ -107,6 +111,7 @@ def _scored_texts(job: CheckpointAudit, groups: Groups) -> ScoredTexts:
         scored = sum(map(len, groups.of_side(True).values()))
         trained_on = groups.seen[True].anywhere
         kind: Literal["fresh", "training", "mixed"] = "mixed"
+        # Held-in users' texts only: held-out users' texts were not trained on if the files are right.
         kind = "fresh" if trained_on == 0 else "training" if trained_on == scored else kind
         return ScoredTexts(kind=kind, known_by="measured")
     if job.texts is not None:

@@ -1,4 +1,4 @@
-"""What ``heldin audit`` is asked, as a file: the same checks, defaults and words as a run's config has."""
+"""The config file of ``heldin audit``, with the same checks, defaults and words as a run's config."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,31 +26,32 @@ class EndpointConfig(Section):
     """A model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt."""
 
     url: ExpandedName
-    """The address below which /completions lies, such as https://host/v1."""
+    """Base URL of the server's API, such as https://host/v1; requests go to /completions below it."""
     tokenizer: ExpandedName | None = None
-    """Of the models there, by folder or hub name; null: texts are sent as they are."""
+    """Folder or hub name of the served models' tokenizer; null: send texts instead of tokens."""
     context: int | None = Field(None, ge=3)
     """Context length in tokens, if the server does not report it."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key; null: no key is sent."""
     requests_per_minute: float | None = Field(None, gt=0)
-    """At most; null: as fast as answers come."""
+    """Maximum number of requests per minute; null: no limit."""
     concurrency: int = Field(4, ge=1)
-    """Requests in flight at once."""
+    """Maximum number of requests in flight."""
     timeout: float = Field(120.0, gt=0)
-    """Seconds of silence after which a request is tried again."""
+    """Seconds without an answer before a request is tried again."""
     max_tries: int = Field(6, ge=1)
-    """Tries of one request, the first included."""
+    """Maximum number of tries per request, including the first."""
     price_per_million: float | None = Field(None, ge=0)
-    """Price of a million tokens, for the cost estimate, in any currency."""
+    """Price per million tokens, in any currency, for the cost estimate."""
     max_tokens_sent: int | None = Field(None, ge=0)
-    """Refuse an audit that would send more."""
+    """Refuse an audit that would send more tokens than this; null: no limit."""
 
     def remote(self) -> "Remote":
-        """How the target is reached. Raises InputError for an address that is none."""
+        """How the target is reached. Raises InputError for an invalid address."""
         from heldin.jobs.checkpoint.endpoint import Remote
         from heldin.models.endpoint_client import Endpoint
 
+        # Limits affect no score, and are not recorded (``Remote.config``).
         pace = self.model_dump(include={"requests_per_minute", "concurrency", "timeout", "max_tries"})
         return Remote(
             Endpoint(self.url, self.api_key_env, **pace),
@@ -66,27 +67,28 @@ def _several(value: object) -> object:
 
 
 class CheckpointAttacks(Section):
-    """Which attacks, and what is scored of a text."""
+    """The attacks to run, and how much of each text they score."""
 
     names: tuple[Annotated[str, one_of(ATTACKS)], ...] = tuple(ATTACKS)
     """Attacks to run."""
     primary: Annotated[str, one_of(ATTACKS)] = "likelihood-ratio"
-    """The attack that leads; one of ``names``."""
+    """The leading attack; must be one of ``names``."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
-    """Ways to make one score of a user's texts; the first leads."""
+    """Ways to combine the scores of a user's texts into one score; the first one leads."""
     max_characters: int = Field(4000, ge=1)
-    """Characters of a text that are scored, from its beginning."""
+    """Number of characters to score of each text, from its beginning."""
 
     @model_validator(mode="after")
     def _known(self) -> "CheckpointAttacks":
         try:
+            # The same checks as in a run's config, so that they are written once.
             self.config(None)
         except ValidationError as error:
             raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
         return self
 
     def config(self, reference: str | None) -> AttackConfig:
-        """As a run has it, with this leading reference."""
+        """The same attacks as in a run's config, with this leading reference."""
         return AttackConfig(**self.model_dump(), reference=reference)
 
 
@@ -96,51 +98,52 @@ class CheckpointConfig(Section):
     name: str = Field("audit", min_length=1)
     """Name of the audit, for the report. Its folder is runs/NAME unless --out names one."""
     model: ExpandedName
-    """Folder or hub name, also of a LoRA adapter; with ``endpoint`` its name there."""
+    """Folder or hub name of the model, which may be a LoRA adapter; with ``endpoint``, its name on the server."""
     reference: Annotated[
         tuple[ExpandedName, ...],
         BeforeValidator(_several, json_schema_input_type=str | tuple[str, ...]),
         Field(min_length=1),
     ]
-    """Models that were not trained on these users, such as the base model; the first leads, the others stand beside
-    it. A name such as endpoint:NAME is one at the same endpoint."""
+    """Models that were not trained on these users, such as the base model. The first one leads; the others are shown
+    beside it. endpoint:NAME is a model at the same endpoint."""
     held_in: ExpandedPath
-    """File of texts of users that were trained on."""
+    """File with texts of users the model was trained on."""
     held_out: ExpandedPath
-    """File of texts of users that were not."""
+    """File with texts of users it was not trained on."""
     columns: Columns = Columns()
-    """Which columns of the files hold what."""
+    """Columns of the files."""
     skip_bad_lines: bool = False
-    """Whether rows that cannot be used are counted and skipped; else the first of them is an error."""
+    """Skip and count unusable rows; otherwise the first one is an error."""
     max_texts_per_user: int | None = Field(None, ge=1)
-    """Texts scored of one user, the first of them; null: all."""
+    """Maximum number of scored texts per user, taking the first ones; null: all."""
     assignment: Assignment = Assignment.UNKNOWN
-    """How sides came about: by an independent fair coin for each user; fixed, which is anything else that is known, an
-    exact half and one of each pair among them; or unknown."""
+    """How users came to be held in or out. coin: an independent fair coin for each user. fixed: any other known way,
+    such as an exact half or one of each pair. unknown: you do not know."""
     training: ExpandedPath | None = None
-    """What the model was trained on, by the same columns, to be looked at for texts of both sides; null: nobody
-    looks."""
+    """The model's training data, with the same columns: the audit counts which users and texts are in it. null: the
+    audit does not check."""
     texts: Literal["fresh", "training"] | None = None
-    """What the texts are to training, as somebody declares it who does not look; null: nobody says."""
+    """Without ``training``: whether the held-in texts are fresh or were trained on, as you declare; null: not known."""
     claims: tuple[str, ...] = ()
-    """What is promised and tested, such as epsilon=8,delta=1e-6."""
+    """Claims to test, such as epsilon=8,delta=1e-6."""
     plan: ExpandedPath | None = None
-    """A plan.json whose curve is tested too."""
+    """A plan.json whose privacy curve is tested as a further claim."""
     attack: CheckpointAttacks = CheckpointAttacks()
-    """Which attacks."""
+    """The attacks to run."""
     audit: AuditConfig = AuditConfig()
-    """How evidence is summed up."""
+    """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
-    """By what the answer is decided."""
+    """Thresholds that decide the answer."""
     seed: int = Field(0, ge=0)
-    """Of bootstrap and redraws; public."""
+    """Public seed of bootstrap and redraws."""
     endpoint: EndpointConfig | None = None
-    """Where the model is served, if it is not loaded here."""
+    """The server that runs the model, if it is not loaded here."""
 
     def job(self) -> "CheckpointAudit":
-        """What to do. Raises InputError for a claim that is none, and for a plan without a guarantee for users."""
+        """The audit to run. Raises InputError for an invalid claim, or a plan without a guarantee for users."""
         from heldin.jobs.checkpoint.job import CheckpointAudit
 
+        # The plan's curve last: the first claim's delta is that of the bounds.
         claims = [parse_claim(text) for text in self.claims] + ([plan_claim(self.plan)] if self.plan else [])
         return CheckpointAudit(
             model=self.model,

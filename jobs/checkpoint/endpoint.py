@@ -65,6 +65,7 @@ def attacks_at_endpoint(attack: AttackConfig, reporter: Reporter) -> AttackConfi
         InputError: the primary attack needs more.
     """
     needing = [name for name in attack.names if get_attack(name).needs_moments]
+    # The leading attack is never replaced in silence: its name is what the bounds and the headline speak of.
     if attack.primary in needing:
         raise InputError(
             f"attack '{attack.primary}' needs the whole vocabulary's probabilities, which no endpoint gives: choose the"
@@ -113,6 +114,7 @@ def reached(remote: Remote | None, names: Sequence[str], texts: AttackTexts, rep
     Raises:
         InputError: a model that gives no log-probabilities of a prompt, or more tokens than may be sent.
     """
+    # Each once and in order: a target that is also a reference is opened a single time.
     served = dict.fromkeys(name.removeprefix(AT_ENDPOINT) for name in names if name.startswith(AT_ENDPOINT))
     if remote is None:
         if served:
@@ -124,10 +126,12 @@ def reached(remote: Remote | None, names: Sequence[str], texts: AttackTexts, rep
             name: open_endpoint_model(connection, name, tokenizer=remote.tokenizer, context=remote.context)
             for name in served
         }
+        # Before the first text is sent: whoever pays can stop here.
         _say_cost(remote, models, [text for _, _, text in texts.flat()], cache, reporter)
         found = Reached(models, {})
         for name, model in models.items():  # an earlier try may have left scores in the cache
             found.drifts[name] = _drift(model, cache, reporter)
+        # Scoring happens here. If it fails, no second look is taken: its scores are not used.
         yield found
         for name, model in models.items():
             found.drifts[name] = _drift(model, cache, reporter)
@@ -192,8 +196,10 @@ def _sum(loads: Sequence[Load]) -> Load:
 def _say_cost(
     remote: Remote, models: Mapping[str, EndpointModel], texts: Sequence[str], cache: ScoreCache, reporter: Reporter
 ) -> None:
+    # Only what the cache lacks is paid for: after an interruption that is the rest.
     missing = {name: cache.missing(model, texts) for name, model in models.items()}
     load = _sum([load_of(model, missing[name]) for name, model in models.items()])
+    # Equal texts are sent once: the cache is by text.
     scored = len(models) * len(set(texts)) - sum(map(len, missing.values()))
     reporter.say(cost_line(remote, load, scored))
     if remote.max_tokens_sent is not None and load.tokens > remote.max_tokens_sent:
@@ -205,6 +211,8 @@ def _say_cost(
 
 def _drift(model: EndpointModel, cache: ScoreCache, reporter: Reporter) -> float:
     """How far the probe text's score has moved since the model's first text, nats per token; reported if far."""
+    # The probe's first score is in the cache since this model's first text, maybe from an earlier call; the other is
+    # asked of the server now, past the cache.
     drift = abs(probe_now(model) - probe_score(cache.scores(model, [PROBE])[0]))
     if drift > LARGEST_DRIFT:
         reporter.say(

@@ -37,6 +37,7 @@ class Groups:
 
 def read_groups(job: CheckpointAudit) -> Groups:
     """Read both files, and the training file if there is one."""
+    # Before the stores are built: an empty training file would make every held-in user "absent" after all the work.
     if job.training is not None and next(_training(job), None) is None:
         raise InputError(
             f"no usable record in '{job.training}', the --training file: name the file that the model was trained on,"
@@ -47,7 +48,9 @@ def read_groups(job: CheckpointAudit) -> Groups:
         for side, path in (("held-in", job.held_in), ("held-out", job.held_out))
     }
     _require_disjoint(stores["held-in"], stores["held-out"], ids_are_given=job.columns.id is not None)
+    # No user is in both: checked above.
     side_of = {user: side for side, store in stores.items() for user in store.users}
+    # Sorted by name over both sides, so that no order of users, texts or scores tells the sides.
     texts = {
         user: texts_of(stores[side], list(stores[side].rows(user))[: job.max_texts_per_user])
         for user, side in sorted(side_of.items())
@@ -55,6 +58,7 @@ def read_groups(job: CheckpointAudit) -> Groups:
     groups = Groups(stores, {user: side_of[user] == "held-in" for user in texts}, texts, None)
     if job.training is None:
         return groups
+    # The file is read once for each side: it may be larger than memory.
     return replace(
         groups, seen={side: seen_in_training(groups.of_side(side), _training(job)) for side in (True, False)}
     )
@@ -63,6 +67,7 @@ def read_groups(job: CheckpointAudit) -> Groups:
 def _training(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
     """(user, text) of every record of the training file."""
     assert job.training is not None
+    # Without ids and dates: a training file need not have those columns.
     source = open_source(job.training, Columns(user=job.columns.user, text=job.columns.text))
     for batch in source.batches(BadRows(skip=job.skip_bad_lines)):
         yield from zip(batch.column("user").to_pylist(), batch.column("text").to_pylist(), strict=True)
@@ -77,6 +82,7 @@ def _require_disjoint(held_in: CorpusStore, held_out: CorpusStore, *, ids_are_gi
     both = sorted(set(held_in.users) & set(held_out.users))
     if both:
         raise InputError(f"{counted(len(both), 'user')} in both files, such as '{both[0]}': a user is on one side only")
+    # Ids that heldin made are made from user and text, and differ between users.
     if ids_are_given:
         ids = {held_in.id(row) for row in range(len(held_in))}
         shared = next((held_out.id(row) for row in range(len(held_out)) if held_out.id(row) in ids), None)

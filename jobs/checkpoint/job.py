@@ -1,4 +1,4 @@
-"""What an audit of somebody else's model is asked to do, and what the record keeps of it."""
+"""The options of an audit of somebody else's model, and what the record keeps of them."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from heldin.record.document import Record
 
 @dataclass(frozen=True)
 class CheckpointAudit:
-    """What to audit: a model folder (or a LoRA adapter's), its reference, and the texts of both groups.
+    """An audit: a model folder (or a LoRA adapter's), its reference, and the texts of both groups.
 
     Attributes:
         model: folder or hub name; with ``remote`` its name at the endpoint.
@@ -63,6 +63,7 @@ class CheckpointAudit:
 
     def models(self) -> tuple[str, ...]:
         """Target, leading reference and the others."""
+        # With an endpoint the target is always there; references are only where their name says so.
         return (f"{AT_ENDPOINT if self.remote else ''}{self.model}", self.reference, *self.others)
 
     def recorded(self) -> dict[str, Any]:
@@ -80,21 +81,24 @@ class CheckpointAudit:
             "columns": asdict(self.columns),
             "skip_bad_lines": self.skip_bad_lines,
             "seed": self.seed,
+            # A plan's curve is kept as the file plan.json, from which verification reads it again.
             "stated_claims": [[claim.epsilon, claim.delta] for claim in self.claims if not claim.is_curve],
             "plan": None if self.plan is None else str(self.plan),
             "attack": self.attack.model_dump(mode="json"),
             "audit": self.audit.model_dump(mode="json"),
             "decision": self.decision.model_dump(mode="json"),
+            # Absent without an endpoint: older records have no such key and must still be equal.
             **({} if self.remote is None else {"endpoint": self.remote.config()}),
         }
 
 
 def audit_job(folder: Path, record: Record) -> CheckpointAudit:
-    """What an audit was asked to do, from its record. Raises InputError if the record does not say."""
+    """The audit that a record describes. Raises InputError if the record does not say how it was done."""
     kept = record.config
     try:
         claims: list[Claim] = [stated_claim(epsilon, delta) for epsilon, delta in kept["stated_claims"]]
         if kept["plan"] is not None:
+            # The folder's copy, not the path that was given.
             claims.append(plan_claim(folder / "plan.json"))
         return CheckpointAudit(
             model=kept["model"],
@@ -117,6 +121,7 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             seed=kept["seed"],
             remote=remote_of(kept["endpoint"]) if "endpoint" in kept else None,
         )
+    # A record that an older heldin wrote, or one that was edited.
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"'{folder / 'record.json'}' does not say how its audit was done ({str(error).splitlines()[0]}): it cannot"

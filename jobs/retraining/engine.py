@@ -63,10 +63,14 @@ def audit_trainings(
         InputError: ``out`` holds something else, or the input cannot be used.
         ResumableError: a training failed; the line names it.
     """
+    # First of all: whoever reads that so few trainings can certify little need not wait for them.
     reporter.say(reach_line(audit.runs))
+    # A config that cannot be run is refused before a folder is taken for it.
     audit.trained()
     key = _take_folder(audit, out)
+    # The cores that this process may use, which may be fewer than the machine has.
     workers = processes or len(os.sched_getaffinity(0))
+    # Two calls would both train, and remove each other's work folder.
     with one_process_at_a_time(out), logged(reporter, out, command=without_names(command)) as kept:
         body, seconds = _stages(audit, key, out, kept, processes=workers, trainer=trainer)
         record = record_of(
@@ -83,8 +87,10 @@ def _stages(
     seconds: dict[str, float] = {}
     started = time.monotonic()
     ready = _prepare(audit, key, reporter)
+    # Before the first training: what is claimed cannot follow from what was found.
     write_plan(ready.job.mechanism, out / "plan.json")
     reporter.say(f"mechanism: {ready.job.mechanism.guarantee().label}")
+    # From the coins, which are fixed by now, and not from any score.
     for line in forecast(ready.job.coins(audit.runs), audit.threshold, ready.delta, ready.claims):
         reporter.say(line)
     seconds["preparation"] = time.monotonic() - started
@@ -94,6 +100,7 @@ def _stages(
     seconds["trainings"] = time.monotonic() - started
     started = time.monotonic()
     reporter.say("statistics: threshold, Clopper-Pearson, bands")
+    # Owner-only: coins and scores together say which training had the user.
     write_text(out / "scores.csv", scores_text(trainings), private=True)
     body = _body(audit, ready, trainings)
     seconds["statistics"] = time.monotonic() - started
@@ -107,6 +114,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
         InputError: no such audit, or a training without a result or with a damaged or strange one.
     """
     audit = read_audit(out)
+    # The folder's own options, so that taking it changes nothing and returns the key.
     ready = _prepare(audit, _take_folder(audit, out), reporter)
     if read_plan(out / "plan.json") != ready.job.mechanism:
         raise InputError(f"'{out / 'plan.json'}' is not the plan that its trainings ran")
@@ -116,6 +124,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
         raise InputError(f"'{out}' has no result of training {missing}: the audit is not finished")
     trainings = [found[number] for number in range(audit.runs)]
     scores = out / "scores.csv"
+    # Compared as text: ``scores_text`` writes every bit of a score.
     if not scores.is_file() or scores.read_text(encoding="utf-8") != scores_text(trainings):
         raise InputError(f"'{scores}' is missing or does not hold the scores of its trainings")
     return _body(audit, ready, trainings)
@@ -152,6 +161,7 @@ def _prepare(audit: TrainingsAudit, key: bytes, reporter: Reporter) -> _Ready:
     corpus = read_corpus(config, reporter)
     name, base = base_model(config, corpus, reporter)
     job = training_job(audit, corpus, name, base, key)
+    # The plan's own curve first: its delta is that of the bounds.
     claims = [*claims_of(job.mechanism), *stated]
     return _Ready(corpus, base, job, claims, claims[0].delta if claims else config.audit.delta)
 
@@ -160,6 +170,7 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
     config, job = audit.trained(), ready.job
     return Body(
         **dict(trainings_results(audit, job, trainings, ready.claims)),
+        # The config as it was given, with ``target`` beside it: a control's record says what was left out.
         config=masked({**audit.config.model_dump(mode="json"), "trainings": audit.options()}),
         corpus=corpus_facts(ready.corpus),
         split=split_facts(job, trainings, ready.corpus),
@@ -173,6 +184,7 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
         training=training_facts(config, job, trainings),
         primary_attack=SCORE,
         attacker_texts=len(job.texts),
+        # By design: DP covers texts of training too, and they leak more (docs/theory.md#conditions-of-one-run, 4).
         scored_texts=ScoredTexts(kind="training", known_by="measured"),
         scoring_rule=scoring_rule(max(map(len, job.texts))),
         per_text=False,
@@ -189,6 +201,8 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
             kept = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise InputError(f"'{path}' is damaged: choose another --out") from error
+        # Another config under the same key would train other models with the same coins
+        # (docs/theory.md#keys-and-coins).
         if kept != json.loads(json.dumps(content)):
             raise InputError(
                 f"'{out}' holds an audit of another config or with other options ({_changed(kept, content)} differ):"
@@ -197,12 +211,14 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
     else:
         take_new_folder(out, "audit")
         private_directory(secret.parent)
+        # The key before the options, which mark the folder as taken: a folder with options has a key.
         write_text(secret, new_key().hex(), private=True)
         write_text(path, json.dumps(content, indent=1) + "\n", private=True)
     try:
         key = bytes.fromhex(secret.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"'{secret}' is missing or damaged: this audit cannot resume; start a new folder") from error
+    # A shorter key is no key: coins and noise must not rest on what is left of it.
     if len(key) != KEY_BYTES:
         raise InputError(f"'{secret}' is damaged: this audit cannot resume; start a new folder")
     return key

@@ -1,4 +1,4 @@
-"""What independent trainings train: the config's job on the config's users, plus one worst-case user by coin."""
+"""The job of independent trainings: the config's, on the config's users, plus one worst-case user by coin."""
 
 import math
 from collections.abc import Sequence
@@ -56,6 +56,7 @@ class TrainingsAudit:
         if self.target == "none":
             config = config.model_copy(update={"defense": NoDefense()})
         defense = config.defense
+        # Canary users would be one more difference between trainings, each by a coin of its own.
         if config.canaries:
             raise InputError("independent trainings plant one worst-case user: take 'canaries' out, see --documents")
         if config.data_defenses:
@@ -68,6 +69,8 @@ class TrainingsAudit:
             raise InputError(f"--threshold {self.threshold} is not a number that scores can be held against")
         if config.finetune.sequence_length < _LEAST_TRAINED:
             raise InputError(f"finetune.sequence_length must be at least {_LEAST_TRAINED}")
+        # Trainings here are add/remove neighbours; the filter's epsilon is for replace
+        # (docs/theory.md#filtered-descent).
         if isinstance(defense, FilterDefense):
             raise InputError(
                 "defense 'filter' promises for a user who is replaced, and may halt; independent trainings add or leave"
@@ -89,6 +92,7 @@ class TrainingsAudit:
         return {
             "runs": self.runs,
             "target": self.target,
+            # As a number, not None: another default in a later version must not change a folder's audit.
             "documents": self.worst_case_documents(),
             "claims": [list(claim) for claim in self.claims],
             "threshold": self.threshold,
@@ -125,12 +129,16 @@ def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: Lan
         raise InputError(f"finetune.sequence_length is above the {base.context} tokens that '{base.name}' takes")
     if WORST_CASE_USER in store.users:
         raise InputError(f"the corpus has a user named '{WORST_CASE_USER}': rename that user")
+    # All records of everybody else, with no set-asides: there is no held-out side that would need fresh texts.
     rows = [row for user in corpus.audited.users for row in store.rows(user)]
     others = texts_of(store, rows)
+    # The public texts too: a base model that was pre-trained here has seen their tokens.
     worst = _worst_case_user(audit, base, [*others, *corpus.public_texts()])
+    # The worst-case user's records last: a training without that user takes the first rows.
     texts = [*others, *(text for _, text in worst)]
     whole = isinstance(defense, PrivateDefense) and defense.record_selection == "random_chunk"
     sequences = encode(base.tokenizer, texts, None if whole else recipe.sequence_length)
+    # One plan for all trainings, with and without the user: neighbours run the same mechanism.
     mechanism = mechanism_of(config, plain_steps=recipe.steps(len(sequences)))
     losses = None
     if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
@@ -143,6 +151,7 @@ def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: Lan
         losses=losses,
     )
     noise = defense.noise() if isinstance(defense, PrivateDefense) else None
+    # Everything that affects a training but its number and key: results of another job do not pass for this one's.
     shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *own)
     return TrainingJob(
         base=name,
@@ -152,6 +161,7 @@ def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: Lan
         sequences=tuple(map(tuple, sequences)),
         records=records,
         texts=own,
+        # Once for all trainings: the base model and the user's texts are the same in each.
         base_scores=tuple(score.total for score in score_texts(base, own)),
         noise=noise,
         micro_records=defense.micro_records if isinstance(defense, PrivateDefense) else 1,
@@ -171,6 +181,7 @@ def _worst_case_user(audit: TrainingsAudit, base: LanguageModel, seen: Sequence[
     counts = token_counts(base.tokenizer, seen)
     rarest = rare_tokens(base.tokenizer, counts)
     unseen = [token for token in rarest if not counts[token]]
+    # Enough tokens for a signature whose tokens can follow each other unchanged when they are encoded again.
     least = 4 * defaults.signature_tokens
     many = audit.worst_case_documents()
     (user,) = unseen_token_users(
@@ -180,6 +191,7 @@ def _worst_case_user(audit: TrainingsAudit, base: LanguageModel, seen: Sequence[
         documents=many,
         records=many,
         signature_tokens=defaults.signature_tokens,
+        # Start and end token take two of the L + 1 places of a sequence: the whole document is trained on.
         tokens=min(defaults.tokens, audit.config.finetune.sequence_length - 1),
         seed=audit.config.seed,
     )

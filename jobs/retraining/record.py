@@ -38,6 +38,7 @@ def trainings_results(
         len(job.texts),
         audit.target,
     )
+    # ``COINS``: heldin drew every training's coin itself, whatever the config says of users' sides.
     fixed = Preregistration(config.attack, config.audit, config.decision, COINS, claims, config.seed)
     return results_of_trainings(its, fixed, threshold=audit.threshold)
 
@@ -59,8 +60,10 @@ def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusD
         always_in=len(corpus.audited.users),
         records_by_part={"trained on in every training": others, "of the worst-case user": len(job.texts)},
         key_commitment=text_sha256("key", job.key.hex()),
+        # No ledger: every coin follows from the key, to which the record commits.
         ledger_commitment=None,
         overlaps=Overlaps(
+            # The user's texts are scored under every model, and trained on where the user is in.
             scored_texts_in_same_users_training=measured(len(job.texts) * (with_user > 0)),
             scored_texts_in_other_users_training=NOT_KNOWN,
             held_out_texts_in_training=NOT_KNOWN,
@@ -82,6 +85,7 @@ def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Trai
         steps=job.mechanism.steps,
         chosen_step=job.mechanism.steps,
         selection=config.finetune.select.value,
+        # Nothing is measured during these trainings: it would cost time in each, and no checkpoint is chosen.
         curve=[],
         gap_auroc_spearman=None,
         seconds=round(sum(training.seconds for training in trainings), 2),
@@ -90,6 +94,7 @@ def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Trai
 
 def scores_text(trainings: Sequence[Training]) -> str:
     """The scores as CSV, for ``heldin bound scores.csv --assignment coin --independent-trainings``."""
+    # repr keeps every bit, so that ``heldin bound`` finds no ties that are none.
     rows = [f"{_training_name(training)},{training.score!r},{int(training.held_in)}" for training in trainings]
     return "\n".join(["user,score,member", *rows]) + "\n"
 

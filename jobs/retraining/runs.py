@@ -1,8 +1,7 @@
 """Many small trainings, each with or without the worst-case user: jobs, processes, and one result file per training.
 
 A training is a function of the audit's key and its own number: whether the worst-case user takes part, and the 256-bit
-key for cohorts and noise, are HMACs of both. So no two trainings share a key, a training repeated after a kill ends as
-it would have ended, and interrupting cannot be used to roll the dice again.
+key for cohorts and noise, are HMACs of both.
 """
 
 import contextlib
@@ -81,10 +80,14 @@ class TrainingJob:
 
     def held_in(self, number: int) -> bool:
         """Whether the worst-case user takes part: a separate fair coin for each training."""
+        # By the audit's key alone: all coins are known before the first training, and interrupting an audit cannot be
+        # used to roll the dice again.
         return fair_coin(self.key, "membership", f"training {number}")
 
     def key_of(self, number: int) -> bytes:
         """The training's own 256-bit key, for this job and number only."""
+        # No two trainings share a key, and one that is repeated after a kill ends as it would have ended. The identity
+        # is in the message, so that a changed job runs under other keys (docs/theory.md#keys-and-coins).
         return keyed_digest(self.key, "key of a training", f"{self.identity} {number}")
 
     def coins(self, runs: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -128,14 +131,19 @@ def train_one(job: TrainingJob, number: int, work: Path) -> Training:
     rows = len(job.sequences) - (0 if held_in else len(job.texts))
     base = _base(job.base, job.revision)
     result = train(
+        # A copy: training changes weights in place, and the next training of this process starts from the same ones.
         replace(base, model=copy.deepcopy(base.model)),
         job.sequences[:rows],
+        # Order of plain batches and initial adapters differ between trainings too; coins,
+        # cohorts and noise have the secret key.
         replace(job.recipe, seed=(job.recipe.seed + number) % 2**31),
         work,
         private=_private(job, number, rows),
         clipping=job.clipping,
     )
+    # As it would be released: read back from its folder.
     scores = [score.total for score in score_texts(load_language_model(str(result.folder)), job.texts)]
+    # The mean over texts is fixed beforehand: the best of several aggregations would have to be paid for.
     score = float(np.mean(np.subtract(scores, job.base_scores)))
     return Training(number, held_in, score, time.monotonic() - started)
 
@@ -171,9 +179,12 @@ def run_trainings(
     private_directory(work)
     run = _in_this_process if processes == 1 else functools.partial(_in_processes, processes=processes)
     try:
+        # Closed at once if writing a result fails: a generator that waits for the
+        # garbage collector would leave its processes.
         with contextlib.closing(run(functools.partial(_attempt, trainer, job, work), todo)) as finished:
             for training in finished:
                 done[training.number] = training
+                # Before progress is told: what counts as done is on disk.
                 write_result(job, training, folder)
                 advance(1)
     finally:
@@ -201,10 +212,12 @@ def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Trainin
             content = json.loads(path.read_text(encoding="utf-8"))
             of = content.pop("of")
             training = Training(**content)
+            # Not finite if either is not; a text in place of a number raises TypeError, and the file is damaged.
             if not math.isfinite(training.score + training.seconds):
                 raise ValueError("not a finite number")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"'{path}' is damaged: remove it, and its training is done again") from error
+        # The coin too, which no hash covers: a result whose side was edited is not taken.
         if of != _name(job, number) or (training.number, training.held_in) != (number, job.held_in(number)):
             raise InputError(
                 f"'{path}' is the result of another audit (its key, config, corpus or base model differ): use a new"
@@ -230,6 +243,8 @@ def _private(job: TrainingJob, number: int, rows: int) -> PrivateTraining | None
     return plan_private_training(
         job.mechanism,
         job.key_of(number),
+        # Planned for the records of this training: units, pools and chunks of the others
+        # do not depend on whether the user is in.
         PrivateRecords(r.ids[:rows], r.users[:rows], r.lengths[:rows], None if r.losses is None else r.losses[:rows]),
         job.noise,
         micro_records=job.micro_records,
@@ -249,9 +264,11 @@ def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Tra
     try:
         with tempfile.TemporaryDirectory(prefix=f"{number:05d}-", dir=work) as folder:
             return trainer(job, number, Path(folder))
+    # The class decides the exit code, and stays.
     except (InputError, ResumableError) as error:
         raise type(error)(f"training {number}: {error}") from error
     except Exception as error:
+        # Its first line: a message of torch may be a page.
         what = (str(error).strip() or "no message").splitlines()[0]
         raise ResumableError(
             f"training {number} failed ({type(error).__name__}: {what}); finished ones are kept, and the same command"
@@ -260,6 +277,7 @@ def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Tra
 
 
 def _in_this_process(attempt: Callable[[int], Training], todo: Sequence[int]) -> Generator[Training, None, None]:
+    # One, as in a worker: sums over several threads round otherwise, and a result would depend on --processes.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -273,11 +291,15 @@ def _in_processes(
     attempt: Callable[[int], Training], todo: Sequence[int], *, processes: int
 ) -> Generator[Training, None, None]:
     """At most ``processes`` at a time; running ones are terminated if anything goes wrong here."""
+    # Processes of whoever called this as a library are not ours to end.
     others = set(multiprocessing.active_children())
+    # Spawned, not forked: a fork copies locks that torch's threads may hold, and can wait for them for ever.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _start_worker)
     waiting, running = deque(todo), dict[Future[Training], int]()
     try:
         while waiting or running:
+            # No more than can run: if a worker dies, the trainings named are those that
+            # ran, and none is queued behind a failure.
             while waiting and len(running) < processes:
                 number = waiting.popleft()
                 running[pool.submit(attempt, number)] = number
@@ -294,6 +316,7 @@ def _in_processes(
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+        # A training cannot be cancelled once it runs, and Ctrl-C would otherwise wait for the slowest.
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
             child.join()
@@ -301,13 +324,16 @@ def _in_processes(
 
 def _start_worker() -> None:
     """One thread; only the parent handles Ctrl-C, and a worker does not outlive it."""
+    # Ctrl-C reaches every process of the terminal's group: each worker would print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
     assert parent is not None
+    # If the parent is killed, nobody else ends a worker in the middle of a training.
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _end_with(parent: BaseProcess) -> None:
     parent.join()
+    # sys.exit in a thread ends that thread alone.
     os._exit(1)

@@ -31,6 +31,7 @@ def run_body(
         found: what the scores say.
     """
     base = config.model.base
+    # The folder of a base model that was pre-trained here is a path of this machine: not for the record.
     target = f"{models.base_name} fine-tuned in this run" if base else "fine-tuned in this run"
     return Body(
         **dict(found.results),
@@ -42,6 +43,7 @@ def run_body(
         training=training_facts(config, data, mechanism, training),
         primary_attack=config.attack.primary,
         attacker_texts=found.texts,
+        # Measured: heldin set the fresh texts aside itself, before the coins.
         scored_texts=ScoredTexts(kind=config.attack.documents[0], known_by="measured"),
         scoring_rule=scoring_rule(config.attack.max_characters),
         per_text=not same_tokens(models.target.tokenizer, models.reference.tokenizer),

@@ -1,4 +1,4 @@
-"""What is wrong with a run, and what it would do, before anything is read, made or trained."""
+"""Check a run before anything is read, made or trained: what is wrong with it, and what it would do."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -52,18 +52,21 @@ def check_run(config: RunConfig, out: Path) -> Checked:
 
     The hub is asked whether it has a model, as the run would; only a model's config is downloaded.
     """
+    # Each look raises InputError for what is wrong: all are taken, so that all problems are told at once.
     mechanisms: list[Mechanism] = []
     looks: list[Callable[[], object]] = [
         lambda: require_folder(config, out),
         lambda: _require_writable(out, "name another --out"),
         lambda: _require_writable(cache_root(), "let HELDIN_CACHE_DIR name another folder"),
         lambda: config.corpus.aliases and load_aliases(config.corpus.aliases),
+        # Stand-ins for what only the data give; the noise is calibrated for real.
         lambda: mechanisms.append(mechanism_of(config, plain_steps=1, clip_norm=1.0)),
         lambda: _require_users(config),
         lambda: _require_context(config),
         *_sources(config),
         *(_model(name) for name in _references(config)),
     ]
+    # Before the line below: the looks fill ``mechanisms``.
     problems = [problem for look in looks if (problem := _problem(look))]
     return Checked(tuple(problems), _would(config, out, mechanisms[0]) if mechanisms else {})
 
@@ -77,6 +80,7 @@ def _problem(look: Callable[[], object]) -> str:
     try:
         look()
     except InputError as error:
+        # A list of problems has one line for each.
         return " ".join(str(error).split())
     return ""
 
@@ -89,6 +93,7 @@ def _sources(config: RunConfig) -> Iterator[Callable[[], object]]:
         case MaildirCorpus(path=path):
             yield _existing(path, folder=True)
         case PresetCorpus(path=path):
+            # A published file has an ending; a path without one may be a folder of files.
             yield _existing(path, folder=path.suffix == "" or path.is_dir())
         case HubCorpus():
             yield source.source
@@ -121,8 +126,10 @@ def _require_context(config: RunConfig) -> None:
     if name is None:
         return
     require_model(name)
+    # An adapter's folder has no config of the whole model: its context is checked when it is loaded.
     if (Path(name) / "adapter_config.json").is_file():
         return
+    # The config alone, of some kilobytes: the weights are not downloaded for a check.
     context = context_length(AutoConfig.from_pretrained(name, revision=config.model.revision, trust_remote_code=False))
     if config.finetune.sequence_length > context:
         raise InputError(
@@ -140,11 +147,13 @@ def _require_users(config: RunConfig) -> None:
     if most is None:
         return
     check_pool(most, config.split.audit_pool)
+    # They take the place of real users, of whom enough must be left; other canary users are added.
     if any(isinstance(spec, SubstringCanaries) for spec in config.canaries):
         check_enough_users(config.canaries, most)
 
 
 def _require_writable(folder: Path, remedy: str) -> None:
+    # The folder itself need not exist yet: what counts is where it would be made.
     nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not nearest.is_dir():
         raise InputError(f"cannot use folder '{folder}' ('{nearest}' is a file): {remedy}")
@@ -155,6 +164,7 @@ def _require_writable(folder: Path, remedy: str) -> None:
 def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]:
     recipe, defense = config.finetune, config.defense
     promise = mechanism.guarantee()
+    # A mechanism counts steps; a plain run's number of steps follows from a corpus that was not read.
     private = mechanism.unit != "none"
     steps = f"{mechanism.steps:,} steps" if private else f"{recipe.epochs:g} epochs of batches of {recipe.batch_size}"
     would = {

@@ -62,6 +62,7 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
     )
     if line := missing_names_line(store.users):
         reporter.say(line)
+    # Audited users first: the rules for public users choose among those who are left.
     audited = select_users(store, config.corpus.users, seed=config.seed)
     if len(audited.users) < 2:
         raise InputError(
@@ -69,10 +70,13 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
             f" by pattern, {audited.dropped_by_minimum} with fewer than {config.corpus.users.min_records} records): an"
             " audit needs at least 2 users, and 100 to say much"
         )
+    # How many users pass is known only here: ``heldin run --check`` can ask for a made-up corpus only.
     check_enough_users(config.canaries, len(audited.users))
     check_pool(len(audited.users), config.split.audit_pool)
     validation = _validation_users(config, store, audited)
+    # Whose loss chooses the checkpoint must not be pre-trained on: their loss would say nothing about other people's.
     taken = frozenset((*audited.users, *validation))
+    # At most so many of each, so that no one user's texts decide.
     rows = [row for user in validation for row in list(store.rows(user))[:VALIDATION_RECORDS]]
     return CorpusData(store, audited, *_public_rows(config, store, taken), tuple(rows))
 
@@ -100,6 +104,7 @@ def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection)
     rule = config.corpus.public_validation
     if rule is None:
         return ()
+    # A purpose of its own: under that of the audited users, those whom their coins left out would fail these coins too.
     users = select_users(store, rule, taken=frozenset(audited.users), seed=config.seed, purpose="validation").users
     if not users:
         raise InputError("corpus.public_validation admits no user beside the audited ones: widen its rule")

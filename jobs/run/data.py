@@ -54,12 +54,15 @@ class RunData:
 
     def attacker_texts(self, users: Sequence[str], limit: int | None = None) -> dict[str, list[str]]:
         """Fresh texts by user, at most ``limit`` of each."""
+        # Of both sides alike: what is set aside was decided before the coins.
         rows = self.ledger.rows(list(users), Part.ATTACKER)
         return {user: texts_of(self.store, its[:limit]) for user, its in rows.items()}
 
     def known_training_texts(self, users: Sequence[str], limit: int, seed: int) -> dict[str, list[str]]:
         """At most ``limit`` texts per user that training saw or would have seen, chosen independently of membership."""
         key, rows = seed_key(seed), self.ledger.rows(list(users), Part.TRAIN)
+        # Ordered by id under a public seed, and taken from the training part of held-out users too: which texts are
+        # scored must not depend on the coin (docs/theory.md#randomisation-test, c).
         by_id = {user: {self.store.id(row): row for row in its} for user, its in rows.items()}
         return {
             user: texts_of(self.store, [its[id_] for id_ in keyed_order(key, "known documents", list(its))[:limit]])
@@ -99,6 +102,8 @@ def prepare_data(
         InputError: see ``read_corpus``, ``plant`` and ``assign``.
     """
     corpus = corpus or read_corpus(config, reporter)
+    # Canary users before the coins: the pool has to be fixed when they are drawn
+    # (docs/theory.md#conditions-of-one-run, 1).
     store: Corpus = corpus.store
     canaries: Mapping[str, Canary] = {}
     if config.canaries:
@@ -106,6 +111,7 @@ def prepare_data(
             raise ValueError("canary users are made with the base model: give it")
         store = planted = plant(config, corpus, base, out, reporter)
         canaries = planted.canaries
+    # Replaced users are in no pool: held in beside their copies, they would be trained on under two names.
     replaced = {canary.source for canary in canaries.values()}
     draw = functools.partial(
         draw_ledger,
@@ -115,7 +121,9 @@ def prepare_data(
         seed=config.seed,
         canaries={user: canary.documents for user, canary in canaries.items()},
     )
+    # Drawn again under the kept key when a run resumes, and compared: a corpus or split that changed is found.
     ledger = ledger_of_run(out / "ledger", lambda key: draw(key=key))
+    # After the coins, on the records of those held in: a defense works on what would be trained on.
     rows, removals = defended(config, store, ledger, base)
     data = RunData(corpus, store, canaries, ledger, rows, removals)
     counts = data.ledger.count(data.canaries)
@@ -152,6 +160,7 @@ def defended(
         base: the model before fine-tuning; None unless records are ranked by it.
     """
     rows = ledger.training_rows()
+    # The common case reads no record: with a large corpus that saves a pass over all texts.
     if not config.data_defenses:
         return tuple(rows), ()
 
@@ -164,6 +173,7 @@ def defended(
     left, removals = apply_defenses(
         config.data_defenses,
         records,
+        # Called only by a cap that ranks by them: the base model is not loaded for random caps and deduplication.
         lengths=lambda texts: [len(ids) for ids in encode(of_base().tokenizer, texts, None)],
         losses=lambda texts: [-s.total / len(s.logprobs) for s in score_texts(of_base(), list(texts))],
         seed=config.seed,
@@ -226,6 +236,7 @@ def _overlaps(data: RunData) -> Overlaps:
     """Exact matches of real users' texts between sides; the training texts include those of canary users."""
     store, ledger = data.store, data.ledger
 
+    # A generator, and one for each look: all training texts at once may not fit into memory.
     def training() -> Iterator[tuple[str, str]]:
         for row in data.training_rows:
             record = store.record(row)
@@ -233,8 +244,10 @@ def _overlaps(data: RunData) -> Overlaps:
 
     held_in, held_out = (data.real(ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
     scored = data.attacker_texts(data.real(ledger.scored_users()))
+    # What training would have seen of held-out users: found there, it was trained on under another user's name.
     left_out = {user: texts_of(store, ledger.parts[user][Part.TRAIN]) for user in held_out}
     of_scored, of_left_out = (seen_in_training(texts, training()) for texts in (scored, left_out))
+    # Held-out texts first: it is they that are looked for among held-in ones.
     sides = ([text for user in users for text in scored[user]] for users in (held_out, held_in))
     audited = (text for user in data.real(ledger.roles) for part in Part for text in _texts(data, user, part))
     return Overlaps(

@@ -48,6 +48,7 @@ class Ledger:
 
     def scored_users(self) -> list[str]:
         """Users whose membership chance decided, sorted by name."""
+        # By name, so that their order tells nothing about sides.
         return sorted(user for user, its in self.roles.items() if its is not Role.ALWAYS_IN)
 
     def training_rows(self) -> list[int]:
@@ -94,6 +95,7 @@ def draw_ledger(
         canaries: by canary user, the number of its records for training (None: all that are not set aside).
     """
     planted = dict(canaries or {})
+    # Set-asides before coins, by one rule for all users (docs/theory.md#conditions-of-one-run, 4).
     parts = {
         user: set_aside(
             {row: store.id(row) for row in store.rows(user)},
@@ -104,10 +106,13 @@ def draw_ledger(
         for user in (*users, *planted)
     }
     for user, documents in planted.items():
+        # Cut before the coin falls, so that a canary user who is held out has the same number of documents.
         parts[user][Part.TRAIN] = _some(store, parts[user][Part.TRAIN], documents, seed)
     roles = assign(users, assignment=split.assignment, audit_pool=split.audit_pool, key=key, seed=seed)
+    # Fair coins for canary users even where the real ones are an exact half: their bounds can be certified.
     roles |= assign_canaries(list(planted), key=key)
     fractions = (split.attacker_fraction, split.evaluation_fraction)
+    # Into the ledger's ``split``: with other options or another pool the same key draws other sides.
     options = repr((split.assignment.value, split.audit_pool, *fractions, seed))
     drawn_by = text_sha256(options, *users, *([repr(sorted(planted.items()))] if planted else []))
     return Ledger(key, store.fingerprint, drawn_by, split.assignment, roles, parts)
@@ -147,11 +152,13 @@ def save_ledger(ledger: Ledger, folder: Path) -> None:
 
 def load_ledger(folder: Path) -> Ledger | None:
     """The ledger in ``folder``, or None if none was finished there."""
+    # Without the last file the coins of an interrupted call are as if never drawn: nothing was trained by them.
     if not (folder / "ledger.json").is_file():
         return None
     try:
         content = json.loads((folder / "ledger.json").read_text(encoding="utf-8"))
         users = pq.read_table(folder / "users.parquet").to_pydict()
+        # Every part of every user, also the empty ones, so that a ledger that is read equals the one that was saved.
         parts: dict[str, dict[Part, list[int]]] = {user: {part: [] for part in Part} for user in users["user"]}
         records = pq.read_table(folder / "records.parquet").to_pydict()
         for row, user, part in zip(records["row"], records["user"], records["part"], strict=True):
@@ -179,6 +186,7 @@ def ledger_of_run(folder: Path, draw: Callable[[bytes], Ledger]) -> Ledger:
     if kept is None:
         save_ledger(drawn, folder)
         return drawn
+    # Every role is compared, not only the key: an edited file of roles is found.
     if kept != drawn:
         names = ("corpus", "split", "roles", "parts")
         differing = ", ".join(name for name in names if getattr(kept, name) != getattr(drawn, name))

@@ -34,6 +34,7 @@ def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tup
     texts = corpus.public_texts()
     recipe = config.model.pretrain.recipe
     folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
+    # A folder with a config is whole: it is renamed into place when training has ended (``train_once``).
     if (folder / "config.json").is_file():
         reporter.say("base model: already pre-trained on the same public texts")
         return str(folder), load_language_model(str(folder))

@@ -53,6 +53,7 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
         InputError: ``out`` holds a run of another config, another process works in it, or the input cannot be used.
         ResumableError: training diverged.
     """
+    # Before the folder: a mechanism that cannot be leaves nothing behind.
     require_mechanism(config)
     with ExitStack() as until_the_end:
         return _stages(config, out, reporter, command, until_the_end)
@@ -61,28 +62,37 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
 def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, until_the_end: ExitStack) -> Record | None:
     seconds: dict[str, float] = {}
     with joined():
+        # One process speaks and logs.
         reporter = reporter if rank() == 0 else LineReporter(lambda _: None)
         with first_process_first():
             _take_folder(config, out)
             if rank() == 0:
+                # Held until the record is written: the block of ``torchrun`` ends before scoring.
                 until_the_end.enter_context(one_process_at_a_time(out))
                 reporter = until_the_end.enter_context(logged(reporter, out, command=without_names(command)))
             with _timed(seconds, "corpus"):
                 corpus = read_corpus(config, reporter)
+                # Before hours of training: a reference that is missing would otherwise stop the run at its last stage.
                 check_references(config, corpus)
             with _timed(seconds, "base model"):
+                # Before canary users, some of whom are sampled from it.
                 base_name, base = base_model(config, corpus, reporter)
             with _timed(seconds, "canaries and coins"):
                 data = prepare_data(config, out, reporter, corpus, base)
         with _timed(seconds, "fine-tuning"):
+            # Before ``finetune``, which changes the base model's weights in place.
             norms = canary_gradient_norms(config, data, base) if rank() == 0 else None
+            # Not inside the block above: it trains, and all processes take part.
             clip_norm = measured_clip_norm(config, data, base, out, reporter)
             with first_process_first():
+                # The plan is on disk before the first step: nothing that training shows can change what is claimed.
                 mechanism = settle_plan(config, data, out, clip_norm=clip_norm)
                 claims = claims_of(mechanism)
+                # What the audit could find at best, before training is paid for.
                 for line in forecast(len(data.membership()), config.audit.delta, claims):
                     reporter.say(line)
             result = finetune(config, data, base, mechanism, out, reporter)
+        # The rest is the first process's alone: no call that waits for the others follows.
         if rank() > 0:
             return None
     if result.halted:
@@ -92,7 +102,10 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         )
         return None
     with _timed(seconds, "scoring"):
+        # Both from disk: ``base`` was trained in place and is no reference any more,
+        # and what is scored is what is released.
         target = load_language_model(str(result.folder))
+        # The revision is that of the base model, and means nothing for another name.
         named = config.attack.reference
         reference = load_language_model(named or base_name, revision=None if named else config.model.revision)
         models = Models(target, reference, base_name)
@@ -108,6 +121,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         command=without_names(command),
         gradient_norms=norms,
     )
+    # Last: a folder with a record has every other file.
     write_record(record, out / "record.json")
     return record
 
@@ -126,6 +140,7 @@ def require_folder(config: RunConfig, out: Path) -> bool:
         InputError: it holds something else.
     """
     path = out / "config.yaml"
+    # As data, not as text: order and comments of a file do not make another config.
     content = config.model_dump(mode="json")
     if path.is_file():
         try:
@@ -154,6 +169,7 @@ def _require_empty(out: Path, what: str) -> None:
 
 def _first_difference(a: Any, b: Any, where: str = "") -> str:
     if isinstance(a, dict) and isinstance(b, dict):
+        # The keys of both: one that only the earlier config has is a difference too.
         for key in dict.fromkeys([*a, *b]):
             found = _first_difference(a.get(key), b.get(key), f"{where}.{key}" if where else str(key))
             if found:

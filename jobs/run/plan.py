@@ -56,11 +56,13 @@ def settle_plan(config: RunConfig, data: RunData, out: Path, *, clip_norm: float
     path = out / "plan.json"
     if path.is_file():
         kept = read_plan(path)
+        # Field by field, so that the message can name what differs.
         changed = [name for name in Mechanism.model_fields if getattr(kept, name) != getattr(mechanism, name)]
         if changed:
             raise InputError(f"'{path}' is another plan ({', '.join(changed)} differ): use a new run folder")
     else:
         write_plan(mechanism, path)
+    # A plain run has no noise that a second run could cancel.
     if mechanism.unit != "none":
         _refuse_copies(out)
     return mechanism
@@ -69,6 +71,7 @@ def settle_plan(config: RunConfig, data: RunData, out: Path, *, clip_norm: float
 def claims_of(mechanism: Mechanism) -> list[Claim]:
     """What the audit tests: the accountant's curve, if the plan is a guarantee for users; else nothing."""
     promise = mechanism.guarantee()
+    # An epsilon per example promises nothing finite for a user who has several.
     if not isinstance(promise, Guarantee) or promise.unit != "user":
         return []
     return [mechanism_claim(mechanism)]
@@ -93,12 +96,18 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
         case PrivateDefense():
             mechanism = Mechanism(
                 **_common(config, defense),
+                # ELS and group privacy sample examples and protect users: their guarantee is that of up to G sampled
+                # members (docs/theory.md#poisson-accounting).
                 unit="example" if defense.kind == "example" else "user",
+                # A fixed cohort out of a fixed population: an absent unit keeps its place (docs/theory.md#conventions).
                 adjacency="zero_out" if defense.sampler == "shuffled" else "add_remove",
                 sampled="user" if defense.kind == "uls" else "example",
                 sampler=_sampler(defense),
                 clip=_clip(defense),
+                # A stand-in until ``calibrated`` below finds the noise.
                 noise_multiplier=1.0 if defense.noise_multiplier is None else defense.noise_multiplier,
+                # Public, and never the cohort that was drawn: neighbours would scale their noise differently
+                # (docs/theory.md#public-constants).
                 divisor=ConstantDivisor(value=defense.cohort),
                 protected_units=defense.protected_users,
             )
@@ -112,6 +121,8 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
                 adjacency="replace",
                 sampled="user",
                 sampler=FullBatchSampler(population=defense.population),
+                # Half of epsilon pays AboveThreshold, the other half the Gaussian steps
+                # (docs/theory.md#filtered-descent, accounting).
                 clip=ConcentrationFilter(tau=defense.tau, above_epsilon=defense.target_epsilon / 2),
                 noise_multiplier=1.0,
                 divisor=ConstantDivisor(value=defense.population),
@@ -155,6 +166,7 @@ def _common(config: RunConfig, defense: PrivateDefense | FilterDefense) -> dict[
         "checkpoint": _checkpoint(config),
         "data_steps": _data_steps(config),
         "base_model_saw_protected": defense.base_model_saw_protected,
+        # One key of the config for both: a tokenizer that is trained here is trained on the base model's texts.
         "tokenizer_saw_protected": defense.base_model_saw_protected,
         "assumptions": _assumptions(config),
     }
@@ -171,6 +183,7 @@ def _plain(config: RunConfig, steps: int, clip: Clip) -> Mechanism:
     return Mechanism(
         unit="none",
         sampled="example",
+        # Fields that a mechanism must have: with unit "none" no accountant reads them.
         sampler=PoissonSampler(rate=1.0),
         clip=clip,
         noise_multiplier=0.0,
@@ -207,14 +220,17 @@ def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:
     users = config.corpus.users
     steps = _preset_steps(config)
     steps += [
+        # Both look at all of a user's records, and at nobody else's.
         DataStep(name="minimum number of records", user_local=True, record_local=False),
         DataStep(name="set-asides", user_local=True, record_local=False),
     ]
     if users.max_records is not None:
         steps.append(DataStep(name="maximum number of records", user_local=True, record_local=False))
     if config.split.audit_pool is not None:
+        # One more user pushes another out of the pool, who is then always in.
         steps.append(DataStep(name="audit pool of fixed size", user_local=False, record_local=False))
     if config.split.assignment is SplitRule.EXACT_HALF:
+        # One user's side depends on the others': removing a user moves somebody else's.
         steps.append(DataStep(name="an exact half held in", user_local=False, record_local=False))
     steps += _canary_steps(config)
     steps += [declared(defense) for defense in config.data_defenses]
@@ -246,7 +262,9 @@ def _canary_steps(config: RunConfig) -> list[DataStep]:
                     DataStep(name="fixed number of users made canary users", user_local=False, record_local=False)
                 )
         elif isinstance(spec, UnseenTokenCanaries) and spec.rarity == "corpus":
+            # The tokens are those that the corpus lacks: a user's removal may change every canary user's texts.
             steps.append(DataStep(name="canary tokens unseen in the corpus", user_local=False, record_local=False))
+    # Sections of one kind declare the same step: it is told once.
     return list(dict.fromkeys(steps))
 
 
@@ -257,9 +275,11 @@ def _refuse_copies(out: Path) -> None:
     """
     # the file contains its own inode number, which a copy does not share and a moved folder keeps
     path = out / "ledger" / "origin"
+    # A call that was killed before it wrote leaves an empty file, which counts as none.
     path.touch(mode=0o600)
     kept = path.read_text(encoding="utf-8")
     if not kept:
+        # In place: ``base.files.write_text`` renames a temporary file, which has another inode.
         path.write_text(str(path.stat().st_ino), encoding="utf-8")
     elif kept != str(path.stat().st_ino):
         raise InputError(

@@ -64,7 +64,9 @@ def plant(
     check_enough_users(config.canaries, len(audited))
     folder = private_directory(out / "ledger") / "canaries"
     recipe = [spec.model_dump_json() for spec in config.canaries]
+    # Everything that decides the texts of canary users is in the hash: with another key of the config they are refused.
     split = repr((config.seed, config.split.attacker_fraction, config.split.evaluation_fraction))
+    # A substring is inserted where training and attack see it, so that both limits shape the texts.
     visible = repr((config.finetune.sequence_length, config.attack.max_characters))
     of = text_sha256(store.fingerprint, base.fingerprint, split, visible, *recipe, "users", *audited)
     kept = load_canaries(store, folder, of=of)
@@ -73,14 +75,17 @@ def plant(
     made: list[CanaryUser] = []
     for number, spec in enumerate(config.canaries):
         reporter.say(f"canaries: making {spec.kind} users")
+        # A real user becomes one canary user at most, whichever section asks first.
         taken = {user.canary.source for user in made}
         left = [user for user in audited if user not in taken]
         made += _Maker(config, corpus, left, base, number, reporter).users(spec)
     names = set(store.users)
+    # Two users under one name would share a coin (docs/theory.md#keys-and-coins).
     clash = next((user.canary.user for user in made if user.canary.user in names), None)
     if clash is not None:
         raise InputError(f"the corpus has a user named '{clash}', which is a canary user's name: rename that user")
     save_canaries(made, folder, of=of)
+    # Read back rather than used as made: the first call of a run and a resumed one have the same store and fingerprint.
     planted = load_canaries(store, folder, of=of)
     assert planted is not None
     return planted
@@ -174,6 +179,7 @@ class _Maker:
         self, spec: UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries
     ) -> Iterator[tuple[int, list[str]]]:
         """Names by number of documents; they are public constants."""
+        # By config alone: the pool of canary users is fixed whatever the corpus holds.
         for documents in sorted(set(spec.documents)):
             yield documents, [f"canary/{spec.kind}/{self.number}/{documents}/{i:05d}" for i in range(spec.users)]
 
@@ -182,10 +188,11 @@ class _Maker:
         tokenizer = self.base.tokenizer
         rows = list(self.corpus.public_rows)
         if spec.rarity == "corpus":
+            # Real users decide which tokens are unseen: the plan declares it as a step that is not user-local.
             rows += [row for user in self.left for row in self._store.rows(user)]
         counts = token_counts(tokenizer, texts_of(self._store, rows))
         rarest = rare_tokens(tokenizer, counts)
-        least = 4 * spec.signature_tokens
+        least = 4 * spec.signature_tokens  # tokens: enough to choose sequences that encode to themselves
         if not rows:  # a base from elsewhere: what it saw is not known
             return rarest[: max(least, int(LATEST_MERGES * len(rarest)))]
         unseen = [token for token in rarest if not counts[token]]
@@ -198,6 +205,7 @@ class _Maker:
         for length, documents in spec.groups():
             found: list[CanaryUser] = []
             for user in waiting:
+                # No further: to try a user is to encode that user's texts.
                 if len(found) == users:
                     break
                 if self._has_documents(user, documents) and (canary := self._canary(user, length, documents)):
@@ -205,6 +213,7 @@ class _Maker:
             if len(found) < users:
                 raise self._too_few(length, documents, users, len(made))
             chosen = {canary.canary.source for canary in found}
+            # Users of one group are not taken again; the longest substrings chose first (``SubstringCanaries.groups``).
             waiting = [user for user in waiting if user not in chosen]
             made += found
         return made
@@ -214,8 +223,12 @@ class _Maker:
         key, groups = seed_key(self.config.seed), spec.groups()
         made = []
         for user in self.left:
+            # The coin depends on name and public seed alone, so that the choice is user-local
+            # (docs/theory.md#rules-of-the-data).
             if keyed_uniform(key, f"canary coin {self.number}", user) >= fraction:
                 continue
+            # Drawn whatever the user's texts are: among the groups that fit, short
+            # texts would all go to short substrings.
             length, documents = groups[int(keyed_uniform(key, f"canary group {self.number}", user) * len(groups))]
             if self._has_documents(user, documents) and (canary := self._canary(user, length, documents)):
                 made.append(canary)
@@ -228,6 +241,7 @@ class _Maker:
 
     def _has_documents(self, user: str, documents: int | None) -> bool:
         count = self._store.count(user)
+        # Training documents are what is left after the set-asides.
         return documents is None or count - sum(set_aside_sizes(count, **self._fractions)) >= documents
 
     def _canary(self, user: str, length: int, documents: int | None) -> CanaryUser | None:
@@ -244,6 +258,7 @@ class _Maker:
     def _too_few(self, length: int, documents: int | None, users: int, used: int) -> InputError:
         tokenizer, audited = self.base.tokenizer, self.left
         enough = [user for user in audited if self._has_documents(user, documents)]
+        # Counted only for the message: the limit that is in the way is named.
         fitting = sum(has_document_of(tokenizer, texts_of(self._store, self._store.rows(u)), length) for u in enough)
         why = f"a substring of {length} tokens is longer than every document of too many users"
         many = ""

@@ -28,6 +28,7 @@ def check_references(config: RunConfig, corpus: CorpusData) -> None:
             case NamedReference(name=name):
                 require_model(name)
             case PublicReference():
+                # Called for its error: a rule that admits nobody is found before training.
                 _public_rows(spec, config, corpus)
 
 
@@ -64,8 +65,10 @@ def _on_public_users(
 ) -> LanguageModel:
     rows = _public_rows(spec, config, corpus)
     base = load_language_model(base_name, revision=config.model.revision)
+    # The run's own recipe without its defense; there are no validation users to choose a checkpoint by.
     recipe = replace(config.finetune, select=Select.LAST, patience=None)
     sequences = encode(base.tokenizer, texts_of(corpus.store, rows), recipe.sequence_length)
+    # Everything that its weights depend on; "1" is raised if training itself changes.
     name = text_sha256("1", base.fingerprint, repr(recipe), repr(sequences))[:24]
     folder = cache_directory() / "references" / name
     with reporter.track(f"reference {spec.label}", recipe.steps(len(sequences)), "steps") as advance:

@@ -17,6 +17,7 @@ def write_scores(statistics: Sequence[TextStatistic], path: Path, *, of: str) ->
         "text": [s.text for s in statistics],
         "attack": [s.attack for s in statistics],
         "statistic": [s.value for s in statistics],
+        # Typed: without a changed dial the column is all None, of which pyarrow would make a column of type null.
         "dial": pa.array([s.dial.name if s.dial else None for s in statistics], pa.string()),
         "setting": pa.array([s.dial.setting if s.dial else None for s in statistics], pa.string()),
     }
@@ -30,8 +31,10 @@ def read_scores(path: Path, *, of: str) -> list[TextStatistic] | None:
         return None
     try:
         kept = pq.read_table(path)
+    # To a run a damaged file is as good as none: scores are made again, from the cache at little cost.
     except pa.ArrowException:
         return None
+    # No error here: a run scores again, and ``heldin verify`` says so itself.
     if (kept.schema.metadata or {}).get(b"of") != of.encode():
         return None
     table = kept.to_pydict()

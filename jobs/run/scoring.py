@@ -66,7 +66,9 @@ def score(
     if kept is not None:
         return kept
     statistics = score_users_texts(config.attack, texts, target, reference, reporter)
+    # No member of the family of attacks (``NO_ATTACKS``): it describes users' texts.
     others = _divergences(config, data, texts, reference)
+    # One dial at a time, from the leading setting: all combinations would be that many more scores to pay for.
     for which in config.attack.documents[1:]:
         dial, known = Dial("documents", which), texts_under_attack(config, data, which)
         others += score_with_dial(config.attack, dial, known, target, reference, reporter)
@@ -76,6 +78,7 @@ def score(
     if config.attack.shadow_models:
         shadows = Shadows(config, data, models, mechanism, texts, of)
         others += shadow_statistics(shadows, statistics, out, reporter)
+    # One file, written once: with a part of the scores a resumed run would judge another family.
     write_scores(statistics + others, out / "scores.parquet", of=of)
     return statistics + others
 
@@ -97,12 +100,16 @@ def score_users_texts(
     """
     attacks = [get_attack(name) for name in attack.names]
     if not same_tokens(target.tokenizer, reference.tokenizer):
+        # Refused, not replaced: the primary attack was named before any score was seen.
         if compares_tokens(get_attack(attack.primary)):
             raise InputError(
                 f"the reference model '{reference.name}' has another tokenizer than the target, so their tokens cannot"
                 " be compared: choose the primary attack 'likelihood-ratio'"
             )
+        # The others are left out; the record says ``per_text``.
         attacks = [its for its in attacks if not compares_tokens(its)]
+    # In the second call the reference takes the target's place: a blind baseline, which never sees the audited model
+    # (``audit.blind``).
     return _scored([*attacks], texts, target, reference, reporter) + _scored(
         [Loss(name=REFERENCE_ALONE)], texts, reference, None, None
     )
@@ -127,6 +134,7 @@ def score_with_dial(
         reporter: receives the progress.
     """
     same = same_tokens(target.tokenizer, reference.tokenizer)
+    # Another tokenizer cuts other tokens, so that means over them do not compare: the sum over the text does.
     primary = get_attack(attack.primary) if same else per_text(get_attack(attack.primary))
     turned = dial if same else replace(dial, setting=f"{dial.setting}, {PER_TEXT}")
     scored = _scored([primary], texts, target, reference, reporter)
@@ -155,6 +163,7 @@ def _scored(
     try:
         if reporter is None:
             return score_attacks(attacks, texts, target, reference, cache)
+        # Target and reference.
         with reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance:
             return score_attacks(attacks, texts, target, reference, cache, advance=advance)
     finally:

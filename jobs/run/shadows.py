@@ -72,6 +72,7 @@ def shadow_statistics(
     scores = []
     with reporter.track(DIAL, len(included), "models") as advance:
         for number, members in enumerate(included):
+            # A file for each, so that a run that is killed trains only the one it was at again.
             path = folder / f"{number:03}.parquet"
             kept = read_scores(path, of=its.of)
             if kept is None:
@@ -92,6 +93,8 @@ def _included(users: Sequence[str], models: int, seed: int) -> NDArray[np.bool_]
     included = np.zeros((models, len(users)), dtype=np.bool_)
     numbers = [str(number) for number in range(models)]
     for column, user in enumerate(users):
+        # Half by a shuffle of each user's own, not of each model's: every user is in equally many models, and pairs of
+        # users are not tied to each other.
         chosen = keyed_order(seed_key(seed), f"shadow models of {user}", numbers)[: models // 2]
         included[[int(number) for number in chosen], column] = True
     return included
@@ -101,16 +104,20 @@ def _shadow_run(
     config: RunConfig, data: RunData, base_name: str, users: Sequence[str], members: NDArray[np.bool_], number: int
 ) -> RunData:
     """The data of a run with the attacker's coins, under a key that nothing else uses."""
+    # Only the roles of those whom chance decides: users who are always in are known to the attacker to be in.
     roles = {user: Role.HELD_IN if its else Role.HELD_OUT for user, its in zip(users, members, strict=True)}
+    # Not the run's own key: two models under one key differ by un-noised data (docs/theory.md#keys-and-coins).
     key = keyed_digest(data.ledger.key, DIAL, str(number))
     ledger = replace(data.ledger, key=key, roles={**data.ledger.roles, **roles})
     base = load_language_model(base_name, revision=config.model.revision) if config.data_defenses else None
+    # Defenses anew, as they depend on who is in: deduplication across users keeps other copies.
     rows, removals = defended(config, data.store, ledger, base)
     return replace(data, ledger=ledger, training_rows=rows, removals=removals)
 
 
 def _trained_and_scored(its: Shadows, shadow: RunData, path: Path) -> list[TextStatistic]:
     config, work = its.config, private_directory(_work(path))
+    # Loaded for each: training changes weights in place.
     base = load_language_model(its.models.base_name, revision=config.model.revision)
     result = finetune(config, shadow, base, its.mechanism, work, LineReporter(lambda _: None))
     cache = ScoreCache(cache_directory() / "scores")

@@ -53,13 +53,16 @@ def run_results(
         claims: the claims to test.
         reporter: receives the progress.
     """
+    # But for the curves of training this is the one place where scores meet roles.
     table = scored_users(statistics, data.membership())
     texts = known_texts(config, data, table.users, config.attack.documents[0])
+    # Real users and each kind of canary users are judged on the same claims: each at the level divided by their number.
     judged = 1 + len(kinds_of(data.canaries))
     sides = sides_of_run(data.ledger.assignment)
     fixed = Preregistration(config.attack, config.audit, config.decision, sides, claims, config.seed, judged)
     parts = parts_of(len(variants_of(table.attacks, config.attack))) + 1 + bool(data.canaries)
     with reporter.track("statistics", parts, "parts") as advance:
+        # Canary users first: a claim that they violate is violated for the training, and the answer must say so.
         canaries, judgements = _canaries(config, data, statistics, fixed)
         if data.canaries:
             advance(1)
@@ -95,5 +98,6 @@ def _canaries(
         data.canaries,
         fixed,
         training_texts=len(training),
+        # Rows are unique: what a defense on the data side left of them.
         trained_on=len(set(training) & set(data.training_rows)),
     )

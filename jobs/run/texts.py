@@ -41,5 +41,6 @@ def scores_name(config: RunConfig, texts: AttackTexts, target: str, reference: s
         reference: fingerprint of the leading reference.
     """
     named = [Path(r.name) for r in config.attack.references if isinstance(r, NamedReference)]
+    # A name is in the config already; what lies in a folder may change under the same name.
     others = [fingerprint_folder(folder) for folder in named if folder.is_dir()]
     return text_sha256(target, reference, config.attack.model_dump_json(), repr(texts.flat()), *others)

@@ -47,11 +47,14 @@ def finetune(
     _check_length(config, base)
     texts = data.training_texts()
     whole = mechanism.record_selection == "random_chunk"
+    # Chunks are cut from a user's whole text in each step: cut here, they could only
+    # come from the beginnings of its records.
     sequences = encode(base.tokenizer, texts, None if whole else recipe.sequence_length)
     private = _private(config, data, base, mechanism, texts, sequences)
     if private:
         reporter.say(f"mechanism: {mechanism.guarantee().label}")
         reporter.say(f"mechanism: noise multiplier {mechanism.noise_multiplier:.4g}, {len(private.units)} units")
+        # Before the first step under this key.
         _bind_key(out / "ledger" / "job", job_name(base, sequences, recipe, private))
         write_text(out / "ledger" / "plan", plan_commitment(data.ledger.key, mechanism), private=True)
     evaluate = CurveEvaluation(
@@ -72,6 +75,7 @@ def finetune(
             private=private,
             clipping=_clipping(mechanism),
             evaluate=evaluate,
+            # Loss of held-in users chooses only where no guarantee is claimed, or where the plan says it is void.
             select_by=PUBLIC_LOSS if recipe.select is Select.BEST_PUBLIC else HELD_IN_LOSS,
             advance=advance,
             say=reporter.say,
@@ -102,8 +106,10 @@ def measured_clip_norm(
     if not isinstance(defense, ClippingDefense) or defense.clip_norm is not None:
         return None
     _check_length(config, base)
+    # All steps and no evaluation: the smallest norm is over the whole run.
     recipe = replace(config.finetune, select=Select.LAST, patience=None)
     sequences = encode(base.tokenizer, data.training_texts(), recipe.sequence_length)
+    # The run proper starts from the unchanged base model.
     copy = replace(base, model=deepcopy(base.model))
     with reporter.track("plain run for the clip norm", recipe.steps(len(sequences)), "steps") as advance:
         measured = train(
@@ -111,10 +117,12 @@ def measured_clip_norm(
             sequences,
             recipe,
             out / "checkpoints" / "plain-run",
+            # An infinite norm clips nothing, and measures.
             clipping=PlainClipping(defense.unit, math.inf),
             advance=advance,
             say=reporter.say,
         ).smallest_norm
+    # A clip norm of 0 would train nothing.
     if not measured:
         raise InputError("the plain run has a gradient of norm 0: give defense.clip_norm")
     reporter.say(f"clip norm: {measured:.4g}, the smallest {defense.unit} gradient norm of a plain run")
@@ -130,6 +138,7 @@ def _check_length(config: RunConfig, base: LanguageModel) -> None:
 
 
 def _clipping(mechanism: Mechanism) -> PlainClipping | None:
+    # A mechanism with noise clips each unit itself (``finetune.private``).
     if mechanism.unit != "none":
         return None
     match mechanism.clip:
@@ -155,12 +164,14 @@ def _bind_key(path: Path, job: str) -> None:
 
 def plan_commitment(key: bytes, mechanism: Mechanism) -> str:
     """A keyed hash of the plan that a run was trained under, so that plan, config and record cannot change together."""
+    # Keyed: whoever edits plan and record together cannot make the hash that fits without the key.
     return hmac.digest(key, b"plan" + mechanism.model_dump_json().encode(), "sha256").hex()
 
 
 def require_trained_under(run: Path, plan: Mechanism) -> None:
     """Raise InputError unless the run was trained under this plan, by the hash that training left."""
     ledger, kept = load_ledger(run / "ledger"), run / "ledger" / "plan"
+    # A plain run leaves no hash; a plain plan beside a hash is a private run whose plan was exchanged.
     if plan.unit == "none" and not kept.exists():
         return
     if ledger is None or not kept.is_file() or kept.read_text("utf-8") != plan_commitment(ledger.key, plan):
@@ -186,6 +197,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         steps=result.steps,
         chosen_step=result.chosen_step,
         selection=config.finetune.select.value,
+        # Four decimals: further ones would be about single users' texts (``audit.coarse``).
         curve=[
             CurvePoint(step=int(p["step"]), **{k: brief(v, 4) for k, v in p.items() if k != "step"})
             for p in result.history
@@ -200,6 +212,7 @@ def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
     promise = mechanism.guarantee()
     holds = promise if isinstance(promise, Guarantee) else None
     ceiling = None
+    # A ceiling is about attacks on users; that of an example bounds attacks on single records.
     if holds and mechanism.unit == "user":
         ceiling = Ceiling.of(ceiling_of(mechanism.assumed_event, mechanism.steps, holds.delta))
     return {
@@ -235,6 +248,7 @@ def _private(
             rows = [data.store.record(row) for row in data.training_rows]
             losses = None
             if defense.record_selection in ("highest_perplexity", "lowest_perplexity"):
+                # Per token, or the longest records would have the highest perplexity.
                 losses = [-s.total / len(s.logprobs) for s in score_texts(base, texts)]
             records = PrivateRecords(
                 ids=[record.id for record in rows],
@@ -248,6 +262,8 @@ def _private(
                 records,
                 defense.noise(),
                 micro_records=defense.micro_records if isinstance(defense, PrivateDefense) else 1,
+                # L predictions take L + 1 tokens: the first is only an input.
                 chunk=config.finetune.sequence_length + 1,
+                # Group privacy is accounted for exactly k records of each user: with fewer they are repeated.
                 exactly=defense.kind == "group",
             )

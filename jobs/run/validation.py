@@ -53,16 +53,19 @@ class CurveEvaluation:
             for user, its in users.items()
             for text in its
         ]
+        # Before the first step: the loop trains this very model in place.
         self._reference = [s.total for s in score_texts(base, [text for _, text in self._attacked])]
 
     def __call__(self, step: int, model: PreTrainedModel) -> dict[str, float]:
         """Losses in nats per token, and the AUROC of the likelihood ratio (sequence sums, mean over texts)."""
+        # Without a fingerprint, and scored without the cache: the weights change from one call to the next.
         lm = LanguageModel(model, self._base.tokenizer, f"the model after step {step}", "")
         held_in = mean_loss(score_texts(lm, self._texts.held_in_validation))
         held_out = mean_loss(score_texts(lm, self._texts.held_out_validation))
         target = score_texts(lm, [text for _, text in self._attacked])
         ratios: dict[str, list[float]] = {}
         for (user, _), score, reference in zip(self._attacked, target, self._reference, strict=True):
+            # Sums over tokens, as in equation 4 of the paper, whatever attack the audit leads with.
             ratios.setdefault(user, []).append(score.total - reference)
         scores = lift_to_users("likelihood-ratio", ratios)
         area = auroc(scores.of(list(self._texts.held_in_attack)), scores.of(list(self._texts.held_out_attack)))
@@ -75,6 +78,7 @@ class CurveEvaluation:
 
 def mean_loss(scores: Sequence[TokenScores]) -> float:
     """Mean loss over all tokens of all texts, nats per token."""
+    # Over tokens, not over texts: short texts do not count as much as long ones.
     return -sum(s.total for s in scores) / sum(len(s.logprobs) for s in scores)
 
 
@@ -85,6 +89,7 @@ def gap_auroc_correlation(history: Sequence[Mapping[str, float]]) -> float | Non
     """
     gaps = [point["held_out_loss"] - point[HELD_IN_LOSS] for point in history]
     areas = [point["auroc"] for point in history]
+    # Two points always have a rank correlation of 1 or -1; a constant has no ranks.
     if len(gaps) < 3 or len(set(gaps)) == 1 or len(set(areas)) == 1:
         return None
     return float(stats.spearmanr(gaps, areas).statistic)
