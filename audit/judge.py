@@ -40,12 +40,14 @@ def judge(
     design = Design(
         sides.assignment,
         coins_witnessed=sides.witnessed,
-        blind_p_value=min(1.0, len(p_values) * min(p_values)) if p_values else None,  # Bonferroni
+        blind_p_value=min(1.0, len(p_values) * min(p_values)) if p_values else None,  # Bonferroni over the baselines
+        # Groups of people tested side by side are paid for as attacks are: each gets its share of alpha.
         attacks=fixed.judged,
         subjects=subjects,
     )
     held_in = {user for user, its in member.items() if its}
     try:
+        # By name: a user without a score, or with one and no membership, is refused and not dropped.
         joined = join(dict(scores), held_in, set(member) - held_in)
         found = evaluate(joined, design, delta=fixed.delta, claims=fixed.claims)
     except (TooFewUsers, ConstantScores) as error:  # a finding, not a failure of the run
