@@ -84,6 +84,7 @@ class Judgement(Tabular):
     @property
     def exit_code(self) -> int:
         """3 if the violation of a claim is certified, 4 if it is only indicated, else 0."""
+        # The graver code is the lower number: a certified violation is not to be hidden by an indicative one.
         codes = [v.exit_code for v in self.verdicts]
         return 3 if 3 in codes else max(codes, default=0)
 
@@ -145,18 +146,22 @@ def evaluate(
     check_delta(delta, 1)
     if not all(math.isfinite(t) for t in design.thresholds):
         raise InputError("a threshold fixed beforehand must be a finite number")
-    # Bonferroni over the claims.
+    # Bonferroni over the claims, whose verdicts hold together; a bound is valid at its own level and pays for nothing.
     paid = replace(design, alpha=design.alpha / max(1, len(claims)))
     verdicts = tuple(verdict.decide(scores, claim, paid) for claim in claims)
     verdicts = verdicts or (verdict.undecided(scores, delta, design),)
+    # The bounds stand on the same conditions as the verdicts.
     standing = Standing.INDICATIVE if design.flaws(scores.held_in.size, scores.scores.size) else Standing.CERTIFIED
+    # The bound over the noise needs a plan, which a stated (epsilon, delta) is not.
     family = next((claim.family for claim in claims if claim.family is not None), None)
     valid, refused = [], []
     for rule in (*([plan_rule(family)] if family else []), *RULES):
+        # Refused with its reason, never computed under conditions that its theorem does not allow.
         reason = rule.refusal(scores, design)
         if reason is not None:
             refused.append(RefusedBound(rule.name, reason, design.subjects))
             continue
+        # 0 bounds every epsilon, whatever the scores say.
         epsilon = max(0.0, rule.compute(scores, design, delta))
         worth = rule.standing or standing
         valid.append(Bound(rule.name, epsilon, 1.0 - design.alpha, worth, rule.coverage, design.subjects))

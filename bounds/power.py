@@ -23,11 +23,11 @@ from heldin.bounds.thresholds import Counts, clopper_pearson
 from heldin.bounds.verdict import Assignment, Claim, Design, could_reject, max_certifiable_epsilon
 from heldin.defenses.accounting.guarantees import check_delta, gaussian_epsilon
 
-SIMULATIONS = 400
+SIMULATIONS = 400  # audits
 LARGEST_SIMULATED = 20_000
 LARGEST = 1_000_000  # users; a question about this many takes under ten seconds
 MOST_USERS = 100_000
-_KNOTS = 7
+_KNOTS = 7  # numbers of right guesses at which a bound is computed; it is interpolated between them
 _COIN = Assignment.COIN
 
 
@@ -160,6 +160,7 @@ def power(
     right = simulated_rights(users, mu, tuple(one.made for one in tries), seed)
 
     def expected(bound: Callable[[Guesses, float], float]) -> Expected:
+        # Each audit takes the best of its numbers of guesses, whose levels have paid for that: (SIMULATIONS,).
         best = np.max([_along(users, one, right[:, i], bound) for i, one in enumerate(tries)], axis=0)
         low, median, high = np.quantile(best, [0.05, 0.5, 0.95])
         return Expected(float(median), float(low), float(high))
@@ -304,6 +305,7 @@ def typical_rights(users: int, made: int, mu: float) -> int:
 
 
 def _precision(users: int, made: int, mu: float) -> float:
+    # The share guessed "in": of the even mixture of N(mu, 1) and N(0, 1), so much lies above the threshold.
     share = (made - made // 2) / users
 
     def excess(threshold: float) -> float:
@@ -329,12 +331,14 @@ def simulated_rights(users: int, mu: float, tries: tuple[int, ...], seed: int) -
         return np.stack([rng.binomial(r, _precision(users, r, mu), SIMULATIONS) for r in tries], axis=1)
     rows = []
     for _ in range(SIMULATIONS):
+        # Coins, not an exact half: unequal sides are part of what an audit may get.
         coins = rng.random(users) < 0.5
         scores = rng.standard_normal(users) + mu * coins
         order = np.argsort(scores)
         ranked, member = scores[order], coins[order]
         low = [guessed_out(ranked, r) for r in tries]
         in_below = np.append(0, np.cumsum(member))
+        # Right: non-members among the k lowest, members among the r - k highest.
         rows.append([k - in_below[k] + in_below[-1] - in_below[users - r + k] for k, r in zip(low, tries, strict=True)])
     return np.array(rows, dtype=np.int64)
 
@@ -350,7 +354,7 @@ def _along(
 
 def _least_rejected(users: int, tried: Try, claim: Claim) -> int:
     """The least number of right guesses that rejects the claim; made + 1 if none does."""
-    low, high = 0, tried.made + 1
+    low, high = 0, tried.made + 1  # bisection: more right guesses are taken to reject whatever fewer do
     while high - low > 1:
         middle = (low + high) // 2
         rejected = claim.rejected_by(Guesses(users, tried.made, middle), tried.level)
@@ -364,6 +368,7 @@ def _least_perfect(claim: Claim, design: Design, alpha: float) -> int | None:
 
 
 def _least_users(enough: Callable[[int], bool], alpha: float) -> int | None:
+    # Fewer users support no statement: all right by chance has probability 2^-m, above alpha.
     low = high = math.ceil(-math.log2(check_alpha(alpha)))
     if enough(low):
         return low
@@ -371,6 +376,7 @@ def _least_users(enough: Callable[[int], bool], alpha: float) -> int | None:
         if high == MOST_USERS:
             return None
         low, high = high, min(MOST_USERS, 2 * high)
+    # To half a per cent: a test is slow, and the numbers are for planning.
     while high - low > max(1, low // 200):
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

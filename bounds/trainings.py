@@ -24,7 +24,7 @@ from heldin.bounds.verdict import Assignment, Claim, Design, Standing
 Array = NDArray[np.float64]
 
 PILOT = 0.25  # of the trainings; docs/independent-trainings.md compares it with a half and with ROC bands
-BOUND = "Clopper-Pearson, one threshold"
+BOUND = "Clopper-Pearson, one threshold"  # as reports print it
 COVERAGE = 0.995  # lowest of 2,000 simulated audits a mechanism: tests/bounds/test_trainings.py, -m slow
 WORST_CASE_USER = "worst-case user"
 _COIN = Assignment.COIN
@@ -57,6 +57,7 @@ def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
 
     It is 0 with a threshold fixed beforehand, or if the first quarter has fewer than two trainings of a side.
     """
+    # By coins alone: a size that looked at scores would be chosen, and have to be paid for.
     first = member[: int(PILOT * member.size)]
     return 0 if threshold is not None or min(first.sum(), (~first).sum()) < 2 else int(first.size)
 
@@ -74,6 +75,7 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
         TooFewUsers: even perfect separation would certify nothing.
     """
     pilot = pilot_size(member, threshold)
+    # Which threshold the pilot will pick does not matter here, only that it will be one.
     design = _design(threshold if pilot == 0 else 0.0)
     n1, n0 = int(member[pilot:].sum()), int((~member[pilot:]).sum())
     paid = replace(design, alpha=design.alpha / max(1, len(claims)))
@@ -117,20 +119,25 @@ def certify(
         TooFewUsers: there are too few trainings of a side.
     """
     pilot = pilot_size(member, threshold)
+    # Before anything is split: a score that is not finite must be found also among the pilot.
     everything = LabelledScores(scores, member)
     if threshold is None and not pilot:
         result = evaluate(everything, _design(None), delta=delta, claims=claims)
+        # The bands share alpha and hold together, so the better one may be quoted.
         epsilon = max(band.epsilon(delta) for band in both_bands(everything) if band is not None)
         return ThresholdTest(0, None, None, epsilon, result.verdict.max_certifiable_epsilon, result)
+    # The first ones pick, the others are tested: no training is on both sides of this line.
     at = pick_threshold(scores[:pilot], member[:pilot], delta) if threshold is None else threshold
     tested, design = LabelledScores(scores[pilot:], member[pilot:]), _design(at)
     counts, own = counts_at(tested, at), evaluate(tested, design, delta=delta, claims=claims)
+    # At alpha / 2 each the two limits hold together, and with them both directions.
     tpr, fpr = limits(counts, design.alpha / 2)
     epsilon = float(epsilon_of_rates(np.array(tpr), np.array(fpr), delta))
     bound = Bound(BOUND, epsilon, 1.0 - design.alpha, own.verdict.standing, COVERAGE, WORST_CASE_USER)
     others, refused = _without_threshold(everything, own)
     estimates = tuple(b for b in own.bounds if b.standing is Standing.ESTIMATE)
     both = replace(own, users=scores.size, bounds=(bound, *others, *estimates), refused=refused)
+    # Of the tested trainings alone: the pilot cannot certify anything.
     reach = verdict.max_certifiable_epsilon(counts.members, counts.non_members, delta, design)
     return ThresholdTest(pilot, at, counts, epsilon, reach, both)
 
@@ -147,8 +154,10 @@ def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, al
         alpha: error probability.
     """
     levels = np.unique(scores)
+    # A constant pilot tells nothing; any threshold is as good.
     if levels.size == 1:
         return float(levels[0])
+    # Between two scores, where further trainings can fall on either side; at a score every tie would count as "in".
     middles, gaps = (levels[1:] + levels[:-1]) / 2, np.diff(levels)
     held_in, held_out = np.sort(scores[member]), np.sort(scores[~member])
     above_in = held_in.size - np.searchsorted(held_in, middles).astype(np.float64)
@@ -156,6 +165,7 @@ def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, al
     tpr = rate_at_least(above_in, held_in.size, alpha / 2)
     fpr = rate_at_most(above_out, held_out.size, alpha / 2)
     ratios = np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr), 0.0 * tpr]).max(axis=0)
+    # Equal up to rounding: the widest gap decides between thresholds that call the pilot alike.
     best = np.flatnonzero(ratios >= ratios.max() * (1.0 - 1e-12))
     return float(middles[best[np.argmax(gaps[best])]])
 

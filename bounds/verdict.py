@@ -27,7 +27,7 @@ BLIND_OTHERWISE = 1e-2  # and below which a result is not certified, if they did
 REAL_USERS = "real users"
 NO_CLAIM = "none"  # label of the verdict if nothing is claimed
 SELDOM_EVEN = 0.05  # there is a warning if fair coins split users this evenly with a probability below this
-_IMPLAUSIBLE = 1e-6
+_IMPLAUSIBLE = 1e-6  # p-value of the numbers of both sides below which coins are not believed
 
 
 class Assignment(StrEnum):
@@ -164,6 +164,7 @@ class Design:
                 f"the groups differ without the model (blind baseline, p = {blind or 0.0:.1g})",
             ),
             (
+                # Independent trainings may have the user or not by plan: it is no coin that their limits rest on.
                 self.assignment is Assignment.FIXED and not self.independent_trainings,
                 "the split was fixed, not drawn by independent fair coins",
             ),
@@ -187,6 +188,7 @@ class Design:
                 f"a blind baseline tells the groups apart (p = {self.blind_p_value:.1g}), which fair coins allow with "
                 f"probability {BLIND_UNDER_COINS:g}: check the coins"
             )
+        # heldin's own coins may come out even; where coins are only stated, an even split may be an exact half.
         even = evenness(members, users)
         if (self.coins_stated or not self.coins_witnessed) and even is not None and even < SELDOM_EVEN:
             exactly = "exactly equal numbers" if users % 2 == 0 else "numbers one apart"
@@ -292,6 +294,7 @@ def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
 def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
     """The verdict to act on: violated before inconclusive before consistent, certified before indicative."""
     order = [Outcome.VIOLATED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT]
+    # Inconclusive before consistent: a claim that nothing could have rejected must not hide behind another's test.
     return min(verdicts, key=lambda v: (order.index(v.outcome), v.standing is not Standing.CERTIFIED))
 
 
@@ -299,6 +302,7 @@ def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
     """Whether the design's one test rejects the claim at level alpha / attacks."""
     alpha, attacks = design.alpha, design.attacks
     if not design.independent_trainings:
+        # Each number of guesses at its share of alpha, so that any rejection counts.
         tries = one_run.paid_tries(scores.scores.size, design.guesses, alpha, attacks)
         return any(claim.rejected_by(one_run.guess(scores, one.made), one.level) for one in tries)
     if design.thresholds:
@@ -338,6 +342,7 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
     if not design.independent_trainings:
         users = members + non_members
         tries = one_run.paid_tries(users, design.guesses, alpha, attacks)
+        # Both theorems, as ``rejects`` lets either reject at no extra price (docs/theory.md#one-run-curve-test).
         theorems = (one_run.one_run_epsilon, one_run.fdp_epsilon)
         reach = max(
             theorem(Guesses(users, one.made, one.made), delta, one.level) for theorem in theorems for one in tries
@@ -345,6 +350,7 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
     else:
         perfect, at_half = _perfect(members, non_members), _at_half(design)
         if design.thresholds:
+            # Two directions of each threshold share its two limits (docs/theory.md#independent-trainings).
             level = check_alpha(alpha, attacks) / (2 * len(at_half.thresholds))
             tpr, fpr = bounds.limits(bounds.counts_at(perfect, 0.5), level)
             reach = float(bounds.epsilon_of_rates(np.array(tpr), np.array(fpr), delta))
@@ -365,6 +371,7 @@ def _perfect(members: int, non_members: int) -> LabelledScores:
 
 def _at_half(design: Design) -> Design:
     """The same number of thresholds, all between the perfectly separated groups."""
+    # Where they lie means nothing on scores of 0 and 1; how many there are is what is paid for.
     thresholds = (0.5,) * len(design.thresholds)
     return Design(
         design.assignment,
