@@ -48,14 +48,14 @@ def decision_facts(
     said: Sequence[str] = (),
     what: Wording = USERS,
 ) -> DecisionFacts:
-    """The answer for the record.
+    """Decide, and put the answer into words for the record.
 
     Args:
-        family: evaluated and tested.
+        family: the scores, evaluated and tested together.
         fixed: how membership was decided, the thresholds and the claims.
         flaws: why the comparison is not valid; empty if it is.
         judgements: verdicts on the claims, those about the scored users first.
-        said: further notes, besides those that follow from the evidence.
+        said: notes besides those that follow from the evidence.
         what: the words for what the scores separate: users, canary users or trainings.
     """
     test, member, by = family.test, family.member, fixed.decision

@@ -69,7 +69,7 @@ class AttackResult(Facts):
         simultaneous: interval of the AUROC that holds for the whole family at once; null where none was tested.
         adjusted_p: p-value of the AUROC by the randomisation test; null where none was made.
         length_correlation: rank correlation of the score with the mean length of the user's texts.
-        curve: only of the leading attack and of the one the headline names; null for the others, since the curves of
+        curve: curve of the leading attack and of the one the headline names; null for the others, since the curves of
             many scores together would reveal who was held in.
     """
 
@@ -90,8 +90,8 @@ class DialSetting(Facts):
         setting: how it is chosen here.
         leads: whether this is the setting of the leading attack.
         auroc: AUROC over users.
-        difference: difference to the leading setting; null for the leading setting itself, and where no error can be
-            estimated: too few users, equal scores, or a setting that separates the sides completely.
+        difference: AUROC minus that of the leading setting; null for the leading setting itself, and where no error can
+            be estimated: too few users, equal scores, or a setting that separates the sides completely.
         adjusted_p: p-value of the AUROC by the randomisation test.
     """
 

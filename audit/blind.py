@@ -84,7 +84,7 @@ def bag_of_words(
 
 
 def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], fixed: Preregistration) -> list[Blind]:
-    """The reference model alone, where it was scored, and the bag of words, where there are users enough.
+    """The reference model alone, where it was scored, and the bag of words, where there are enough users.
 
     Args:
         table: scores and membership.

@@ -58,7 +58,7 @@ class Estimate(Facts):
         lower: lower end of the interval.
         upper: upper end of the interval.
         method: how the interval was made.
-        label: what kind of statement it is.
+        label: kind of statement.
     """
 
     value: float
@@ -100,7 +100,7 @@ def bootstrap(
         held_out: scores, shape (n0,).
         fprs: false-positive rates.
         resamples: number of resamples.
-        seed: of the resampling; public.
+        seed: seed of the resampling; public.
     """
     return bootstrap_each(held_in[None], held_out[None], fprs, resamples=resamples, seed=seed)[0]
 
@@ -121,7 +121,7 @@ def bootstrap_each(
         held_out: scores, shape (K, n0).
         fprs: false-positive rates.
         resamples: number of resamples.
-        seed: of the resampling; public.
+        seed: seed of the resampling; public.
         advance: called with 1 for each score, when its last resample is done.
     """
     n1, n0 = held_in.shape[1], held_out.shape[1]

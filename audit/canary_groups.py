@@ -151,7 +151,7 @@ def _groups(table: ScoredUsers, canaries: Mapping[str, Canary]) -> list[NDArray[
 
 def _centred(scores: Array, groups: Sequence[NDArray[np.intp]]) -> Array:
     """Scores minus the median of their group."""
-    # Length and number of documents may move scores whoever is held in, so each user is compared with the own group.
+    # Length and number of documents may move scores whoever is held in, so users are compared within a group.
     # The median is over held-in and held-out users alike, so it is a function of the scores and looks at no coin.
     found = scores.copy()
     for rows in groups:

@@ -61,7 +61,7 @@ def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> G
     both = np.concatenate([held_in, held_out])
     order = np.argsort(-both, kind="stable")
     ordered, member = both[order], order < held_in.size
-    # Each group is as large as all before it, up to a twelfth: small groups only where false positives are rare.
+    # A group is at least as large as all before it, up to a twelfth: small ones only where false positives are rare.
     widest, kept = both.size // MOST_GROUPS if least > 1 else 1, [0]
     # A cut only where the score falls, and only if enough users are left for the last group.
     for end in (np.flatnonzero(np.diff(ordered) != 0) + 1).tolist():

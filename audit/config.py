@@ -17,6 +17,6 @@ class AuditConfig(Section):
     fprs: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.001, 0.005, 0.01, 0.05, 0.1), min_length=1)
     """False-positive rates at which true-positive rates are reported, if there are enough held-out users."""
     validation_texts: int = Field(400, ge=1)
-    """Most validation texts of held-in users on which an evaluation measures the loss."""
+    """Largest number of held-in users' validation texts on which an evaluation measures the loss."""
     curve_texts_per_user: int = Field(5, ge=1)
-    """Most attacker's texts of a user that an evaluation scores, for the AUROC in the course of training."""
+    """Largest number of each user's attacker texts that an evaluation scores, for the AUROC during training."""

@@ -206,7 +206,7 @@ class Decision:
 
 
 def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
-    """The answer; see the table above."""
+    """The answer by the table of the module's docstring."""
     # An intersection-union claim: the largest limit errs only if that score's own limit does, so that the number of
     # scores costs nothing (docs/theory.md#randomisation-test).
     excluded_auroc = max(score.at_most for score in evidence.scores)
@@ -299,7 +299,7 @@ def _named_by(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> 
 
 
 def _named(score: ScoreEvidence, held_out: int) -> Named | None:
-    """At the lowest rate with enough wrongly named held-out users, else at the highest that can be shown."""
+    """People named at the lowest rate with enough wrongly named held-out users, else at the highest shown."""
     shown = [rate for f in NAMED_AT if (rate := score.at(f)) is not None]
     if not shown:
         return None

@@ -27,7 +27,7 @@ class Exclusion:
         correlation: correlation of any two of them.
         auroc, tpr, fpr: the thresholds to exclude.
         users_needed: number of users, half held in, whose audit excludes both in four of five cases.
-        users_auroc: an audit of the asked number of users excludes an AUROC above this in 85 of 100 cases.
+        users_auroc: an audit of the given number of users excludes an AUROC above this in 85 of 100 cases.
     """
 
     scores: int
@@ -44,7 +44,7 @@ class Exclusion:
 
 
 def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlation: float = CORRELATION) -> Exclusion:
-    """See ``Exclusion``; by the formulas of ``audit.decision.users_needed``.
+    """What "no leak found" takes, by the formulas of ``audit.decision.users_needed``.
 
     Args:
         users: number of users, for ``users_auroc``.

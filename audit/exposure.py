@@ -91,7 +91,7 @@ class Correlation:
     Attributes:
         name: name of the property.
         rho: the correlation; null where property or scores do not vary, or fewer than ten users have the property.
-        p_value: p-value of no correlation; null likewise.
+        p_value: p-value of the hypothesis of no correlation; null in the same cases.
     """
 
     name: str
@@ -193,7 +193,7 @@ def write_people(users: Sequence[Exposed], path: Path) -> None:
 
 
 def read_people(path: Path) -> list[Exposed]:
-    """Read what ``write_people`` wrote. Raises InputError if the file is missing or something else."""
+    """Read what ``write_people`` wrote. Raises InputError if the file is missing or is another kind of file."""
     try:
         return [Exposed(**row) for row in pq.read_table(path).to_pylist()]
     except (OSError, TypeError, pa.ArrowException) as error:
@@ -231,7 +231,7 @@ def word_divergences(texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
 
 
 def _divergence(own: Counter[str], everybody: Counter[str], total: int, size: int, logs: float) -> float:
-    """``logs``: the sum of log(count + SMOOTHING) over all ``size`` words of ``everybody``."""
+    """One user's divergence; ``logs`` is the sum of log(count + SMOOTHING) over all ``size`` words of ``everybody``."""
     mine = sum(own.values())
     # Totals of the two smoothed distributions, over the same words, so that each sums to one.
     p_total, q_total = mine + SMOOTHING * size, total - mine + SMOOTHING * size
@@ -259,7 +259,7 @@ def _mean_of_group(values: Sequence[float | None]) -> float | None:
 
 
 def _correlation(name: str, column: Sequence[float | None], of: Sequence[float]) -> Correlation:
-    """Over the users who have the property."""
+    """Correlation over the users who have the property."""
     values = [value for value in column if value is not None]
     scores = [score for value, score in zip(column, of, strict=True) if value is not None]
     # Ranks that do not vary have no correlation, and one over a few users would be about them.

@@ -51,7 +51,7 @@ class FamilyScore:
     """One score of every user, and what it reaches.
 
     Attributes:
-        variant: which score.
+        variant: the attack, aggregation and dial that give the score.
         values: score of every user, shape (n,).
         groups: the users grouped by the score; only groups may leave this machine.
         intervals: bootstrap intervals of AUROC and TPRs.
@@ -83,7 +83,7 @@ class Family:
 
 
 def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig) -> list[Variant]:
-    """Which scores make the family, the leading one first.
+    """The scores that make up the family, the leading one first.
 
     Args:
         attacks: attack and dial of each available statistic.
@@ -94,7 +94,7 @@ def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig
         raise InputError(f"unknown aggregation '{unknown.pop()}': choose from {', '.join(AGGREGATIONS)}")
     # Dials of the leading attack only: every further score widens the family for which all are adjusted.
     turned = [dial for name, dial in attacks if name == config.primary and dial is not None]
-    # What never looks at the audited model is no attack: were it in the family, a difference in people would be a leak.
+    # What never looks at the audited model is no attack: in the family, a difference in people would read as a leak.
     plain = [name for name, dial in attacks if dial is None and name not in (*NO_ATTACKS, config.primary)]
     first = config.aggregations[0]
     return [

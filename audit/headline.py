@@ -54,7 +54,7 @@ def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: W
 
     Args:
         evidence: the scores and their tests.
-        decision: what was decided from them.
+        decision: the answer that they gave.
         by: the thresholds.
         what: words for what is separated.
     """
@@ -109,7 +109,7 @@ def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wor
             f"Leaks{promise}{standing}: {_violation(evidence)}. The AUROC of {score.name} on {what.unit} is"
             f" {_interval(score, evidence)}."
         )
-    # It passes by its rates alone: its AUROC is told, but is not what shows the leak.
+    # It passes by its rates alone: its AUROC is shown, but is not what tells of the leak.
     if score.adjusted_p > by.auroc_level:
         how = (
             f"names more {what.member} at low false-positive rates than chance allows; its AUROC is"

@@ -30,8 +30,8 @@ def judge(
         member: whether each user is held in.
         fixed: how membership was decided, the claims, and delta of the bounds if no claim states one.
         blind: blind baselines.
-        subjects: whom scores and bounds are about.
-        flawed: the comparison is not valid, so no verdict is passed on the model.
+        subjects: the people whom scores and bounds are about.
+        flawed: whether the comparison is not valid, so that no verdict is passed on the model.
 
     Raises:
         InputError: a score without membership, an invalid delta, and other mistakes of the caller.

@@ -17,10 +17,10 @@ class Difference(Facts):
     """Difference of two AUROCs, with a 95 % interval.
 
     Attributes:
-        value: the second minus the first.
+        value: the second AUROC minus the first.
         lower: lower end of the interval.
         upper: upper end of the interval.
-        label: what kind of statement it is.
+        label: kind of statement.
     """
 
     value: float

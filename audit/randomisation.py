@@ -46,7 +46,7 @@ class FamilyTest:
         redraws: number of redraws B.
         auroc_p: p-value of "no score separates the sides", by the largest standardised AUROC.
         auroc_adjusted: step-down adjusted p-value of each score, shape (K,).
-        reversed_p: the same by the smallest standardised AUROC: does any score separate them the wrong way round?
+        reversed_p: p-value of "no score separates the sides the wrong way round", by the smallest standardised AUROC.
         fprs: the F false-positive rates that this many users can show; may be none.
         tpr_p: p-value by the smallest p-value of any TPR at any of ``fprs``; 1 if there are none.
         tpr_adjusted: step-down adjusted p-values, shape (K, F).

@@ -20,7 +20,7 @@ class ScoredUsers:
     Attributes:
         users: names, in one order for all arrays.
         member: shape (n,), True for held in.
-        texts: by attack and changed dial, (user's index, statistic) of each scored text, shapes (t,), ordered by user.
+        texts: for each attack and changed dial, user (index) and statistic of every text, (t,) each, sorted by user.
     """
 
     users: tuple[str, ...]

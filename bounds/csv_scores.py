@@ -32,10 +32,10 @@ def bound_scores(
 
     Args:
         scores: as given, in either orientation.
-        design: how they were obtained; its thresholds are in the units of the scores.
+        design: how the scores were obtained; its thresholds are in the units of the scores.
         higher_is: what a higher score indicates, "member" or "non-member".
-        delta: of the bounds, in (0, 1); None: the first claim's.
-        claims: to test.
+        delta: delta of the bounds, in (0, 1); None: the first claim's.
+        claims: claims to test.
 
     Raises:
         InputError: ``higher_is`` is anything else, or ``evaluate`` refuses the input.

@@ -28,8 +28,8 @@ class EpsilonEstimate:
 
     Attributes:
         epsilon: the estimate.
-        lower: end of the interval.
-        upper: end of the interval.
+        lower: lower end of the interval.
+        upper: upper end of the interval.
         confidence: nominal confidence of the interval.
         mu: estimate of mu, if the estimator assumes mu-GDP.
         warning: why the estimate may be poor; None if there is no reason.
@@ -65,8 +65,8 @@ def andrew_estimate(
         unobserved: scores of left-out canaries, shape (k0,), k0 >= 2; None: the exact null.
         dimension: d, for the warning that canaries disturb each other if k / d is above 0.01.
         confidence: nominal confidence of the interval.
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
     check_delta(delta, 1)
     check_alpha(1.0 - confidence)
@@ -124,7 +124,7 @@ def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, 
     trainings, and its coverage is measured, not proved.
 
     Args:
-        counts: of independent trainings at that threshold.
+        counts: the threshold's counts over independent trainings.
         delta: in (0, 1).
         confidence: posterior mass of the interval.
         prior: both parameters of the Beta prior; 1/2 is Jeffreys'.
@@ -160,7 +160,7 @@ def _pooled_mu(observed: Array, unobserved: Array) -> Array:
     """Difference of means over the pooled deviation, by row; shapes (b, k) and (b, k0) to (b,)."""
     k, k0 = observed.shape[1], unobserved.shape[1]
     pooled = ((k - 1) * observed.var(axis=1, ddof=1) + (k0 - 1) * unobserved.var(axis=1, ddof=1)) / (k + k0 - 2)
-    # A resample of one canary alone has no variance: a huge mu, not a NaN in the quantiles.
+    # A resample without any variance gives a huge mu, not a NaN in the quantiles.
     return np.asarray((observed.mean(axis=1) - unobserved.mean(axis=1)) / np.sqrt(np.maximum(pooled, 1e-300)))
 
 

@@ -21,12 +21,12 @@ class Bound:
     """A lower bound on epsilon per user.
 
     Attributes:
-        name: of its rule (``bounds.rules``).
+        name: name of its rule (``bounds.rules``).
         epsilon_lower: epsilon is at least this.
         level: nominal confidence.
-        standing: what kind of statement it is.
+        standing: what the bound is worth.
         coverage: lowest measured coverage at nominal 0.95; None if it was not measured.
-        subjects: whom it is about.
+        subjects: the people it is about.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -44,9 +44,9 @@ class RefusedBound:
     """A bound that the design does not support.
 
     Attributes:
-        name: of its rule.
-        reason: why.
-        subjects: whom it would be about.
+        name: name of its rule.
+        reason: why it is not valid.
+        subjects: the people it would be about.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -62,7 +62,7 @@ class Judgement(Tabular):
 
     Attributes:
         users: number of users, or of trainings, whose scores were judged.
-        delta: of the bounds.
+        delta: delta of the bounds.
         bounds: each valid at its own level.
         refused: bounds that the design does not support.
         verdicts: one per claim, all valid at once; without a claim, one that says what could have been certified.
@@ -117,9 +117,9 @@ def nothing_judged(users: int, delta: float, reason: str, subjects: str = verdic
 
     Args:
         users: number of users.
-        delta: that the bounds would have had.
-        reason: why there is none.
-        subjects: whom the bounds would be about.
+        delta: delta that the bounds would have had.
+        reason: why there are no bounds.
+        subjects: the people that the bounds would be about.
     """
     return Judgement(users, delta, (), (RefusedBound("all bounds", reason, subjects),), ())
 
@@ -132,8 +132,8 @@ def evaluate(
     Args:
         scores: joined to membership; higher means more likely a member.
         design: how they were obtained; its alpha is the error probability of each bound, and of all verdicts together.
-        delta: of the bounds, in (0, 1); None: the first claim's.
-        claims: to test.
+        delta: delta of the bounds, in (0, 1); None: the first claim's.
+        claims: claims to test.
 
     Raises:
         InputError: delta is missing or invalid, or a threshold is not finite.
@@ -161,7 +161,7 @@ def evaluate(
         if reason is not None:
             refused.append(RefusedBound(rule.name, reason, design.subjects))
             continue
-        # 0 bounds every epsilon, whatever the scores say.
+        # No epsilon is below 0, whatever the scores say.
         epsilon = max(0.0, rule.compute(scores, design, delta))
         worth = rule.standing or standing
         valid.append(Bound(rule.name, epsilon, 1.0 - design.alpha, worth, rule.coverage, design.subjects))

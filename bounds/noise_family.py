@@ -75,7 +75,7 @@ def family_bound(
         family: the plan at any noise multiplier.
         delta: in (0, 1).
         alpha: total error probability.
-        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
 

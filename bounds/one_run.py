@@ -153,8 +153,8 @@ def one_run_rejects(guesses: Guesses, epsilon: float, delta: float, alpha: float
 
     Args:
         guesses: the game.
-        epsilon: claimed, >= 0.
-        delta: claimed, in [0, 1).
+        epsilon: claimed epsilon, >= 0.
+        delta: claimed delta, in [0, 1).
         alpha: error probability.
     """
     # Both theorems bound the same probability of at least v right guesses, so the smaller bound is a p-value too, and
@@ -173,7 +173,7 @@ def steinke_bound(
         labelled: scores of the m users whose coins were flipped.
         delta: in [0, 1).
         alpha: total error probability.
-        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
     return _best(labelled, made, alpha, attacks, lambda g, a: (one_run_epsilon(g, delta, a), None))
@@ -188,7 +188,7 @@ def fdp_bound(
         labelled: scores of the m users whose coins were flipped.
         delta: in [0, 1).
         alpha: total error probability.
-        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
     return _best(labelled, made, alpha, attacks, lambda g, a: (fdp_epsilon(g, delta, a), None))
@@ -205,7 +205,7 @@ def fdp_gaussian_bound(
         labelled: scores of the m users whose coins were flipped.
         delta: in (0, 1).
         alpha: total error probability.
-        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
 
@@ -230,7 +230,7 @@ def fdp_violates(
         labelled: scores of the m users whose coins were flipped.
         ceiling: the accountant's curve.
         alpha: total error probability.
-        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
     inverse = curve_inverse(ceiling)

@@ -39,7 +39,7 @@ class Reach:
         one_run: epsilon by Steinke et al. 2023, all m guessed, registered beforehand.
         fdp: epsilon by the f-DP recursion on the curve of (epsilon, delta)-DP.
         paid: the larger of the two if the number of guesses is paid for.
-        mu: by the f-DP recursion on Gaussian curves.
+        mu: lower bound on mu by the f-DP recursion on Gaussian curves.
         gaussian: epsilon of mu-GDP at this mu.
         clopper_pearson: epsilon from m / 2 + m / 2 independent trainings; None for m = 1.
     """
@@ -57,7 +57,7 @@ class Expected:
     """Quantiles of the epsilon that the assumed attacker certifies, with the choice of r paid for.
 
     Attributes:
-        median: of the simulated runs.
+        median: median of the simulated runs.
         low: 5 % quantile.
         high: 95 % quantile.
     """
@@ -74,7 +74,7 @@ class ClaimPower:
     Attributes:
         claim: label of the claim.
         in_reach: whether perfect guessing with m users would reject it.
-        probability: that a run of the assumed attacker rejects it.
+        probability: probability that a run of the assumed attacker rejects it.
         users_perfect: the fewest users with whom perfect guessing rejects it; None above MOST_USERS.
         users_at_auroc: the fewest users with whom the attacker's median run rejects it; None above MOST_USERS.
     """
@@ -92,8 +92,8 @@ class Power(Tabular):
 
     Attributes:
         users: m, users whose coins are flipped.
-        auroc: of the assumed attacker.
-        delta: of all epsilons.
+        auroc: AUROC of the assumed attacker.
+        delta: delta of every epsilon here.
         alpha: error probability.
         largest: what perfect guessing certifies.
         expected_one_run: what the assumed attacker certifies by Steinke et al. 2023.
@@ -140,11 +140,11 @@ def power(
 
     Args:
         users: m, users whose coins are flipped.
-        auroc: of the assumed attacker, in [0.5, 1).
+        auroc: AUROC of the assumed attacker, in [0.5, 1).
         delta: in (0, 1).
         alpha: error probability.
-        claims: each is considered on its own.
-        seed: of the simulated runs.
+        claims: claims to reject, each considered on its own.
+        seed: seed of the simulated runs.
 
     Raises:
         InputError: m is too small for any statement, or above LARGEST.
@@ -199,8 +199,8 @@ def trainings_reach(members: int, non_members: int, delta: float = 0.0, *, alpha
     For 100 + 100 it is 3.28 at delta 0 (docs/theory.md#independent-trainings).
 
     Args:
-        members: trainings with the user.
-        non_members: trainings without.
+        members: number of trainings with the user.
+        non_members: number of trainings without.
         delta: in [0, 1).
         alpha: error probability.
     """
@@ -212,10 +212,10 @@ def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, 
 
     Args:
         users: m, users whose coins are flipped.
-        auroc: of the assumed attacker, in [0.5, 1).
-        claim: to be rejected.
+        auroc: AUROC of the assumed attacker, in [0.5, 1).
+        claim: the claim to reject.
         alpha: error probability.
-        seed: of the simulated runs.
+        seed: seed of the simulated runs.
     """
     design, mu = Design(_COIN, alpha=alpha), attack_mu(auroc)
     tries = one_run.paid_tries(users, alpha=alpha)
@@ -242,8 +242,8 @@ def forecast(users: int, delta: float, claims: Sequence[Claim] = (), *, alpha: f
 
     Args:
         users: m, users whose coins are flipped.
-        delta: of the bounds, in (0, 1).
-        claims: to be tested.
+        delta: delta of the bounds, in (0, 1).
+        claims: claims to test.
         alpha: error probability.
     """
     design, members = Design(_COIN, alpha=alpha), users - users // 2
@@ -320,10 +320,10 @@ def simulated_rights(users: int, mu: float, tries: tuple[int, ...], seed: int) -
     """Right guesses of simulated runs of the Gaussian attacker, shape (SIMULATIONS, len(tries)).
 
     Args:
-        users: m.
+        users: number of users m.
         mu: mean score of members.
         tries: numbers of guesses.
-        seed: of the simulation.
+        seed: seed of the simulation.
     """
     rng = np.random.default_rng(seed)
     # For many users binomial draws, which differ from a simulation by less than a thousandth of their own spread.

@@ -19,12 +19,12 @@ class Rule:
     """A lower bound on epsilon.
 
     Attributes:
-        name: as records and reports print it.
+        name: name in records and reports.
         compute: epsilon from scores, design and delta.
         needs: conditions; each returns the reason if it does not hold.
         coverage: lowest measured coverage at nominal 0.95 (docs/coverage.md, compared by a test; with 2,000 simulated
             audits, a share just below 0.95 is within the simulation's noise).
-        standing: of the bound, whatever the design; None: the design decides.
+        standing: standing of the bound, whatever the design; None: the design decides.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Rule:
 
 
 def fair_coins(_: LabelledScores, design: Design) -> str | None:
-    """Membership was drawn by independent fair coins, or at least nobody says otherwise."""
+    """Membership was drawn by independent fair coins, or how it was decided is not known."""
     # An unknown assignment passes: its bounds are then indicative (``Design.flaws``).
     if design.assignment is Assignment.FIXED:
         return "needs membership drawn by independent fair coins; the split was fixed"

@@ -35,11 +35,11 @@ class ThresholdTest:
     """What was tested and found.
 
     Attributes:
-        pilot: trainings that chose the threshold and are not tested at it; 0 if it was fixed beforehand.
+        pilot: number of trainings that chose the threshold and are not tested at it; 0 if it was fixed beforehand.
         threshold: a training counts as "with the user" if its score is at least this; None if ROC bands over all
             trainings are used, because the coins left too few of a side among the first quarter.
-        counts: of the tested trainings at the threshold; None without one.
-        epsilon: certified by this test at 95 %, by the bound that was chosen before looking.
+        counts: counts of the tested trainings at the threshold; None without a threshold.
+        epsilon: lower bound that this test, chosen before looking, certifies at 95 %.
         reach: what the tested trainings would have certified if all had been told apart.
         judgement: every bound that the design supports, and the verdicts.
     """
@@ -67,9 +67,9 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
 
     Args:
         member: the coins, shape (runs,).
-        threshold: fixed before looking, or None.
-        delta: of the bounds.
-        claims: to be tested.
+        threshold: threshold fixed before looking, or None.
+        delta: delta of the bounds.
+        claims: claims to test.
 
     Raises:
         TooFewUsers: even perfect separation would certify nothing.
@@ -109,9 +109,9 @@ def certify(
     Args:
         scores: shape (runs,); higher means more likely with the worst-case user.
         member: shape (runs,), each decided by its own fair coin.
-        threshold: fixed before looking; None: the first quarter chooses it.
-        delta: of the bounds.
-        claims: each is tested at 5 % divided by their number.
+        threshold: threshold fixed before looking; None: the first quarter chooses it.
+        delta: delta of the bounds.
+        claims: claims to test, each at 5 % divided by their number.
 
     Raises:
         InputError: a score is not finite.
@@ -148,7 +148,7 @@ def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, al
     These scores must not be tested at it.
 
     Args:
-        scores: of the pilot trainings, shape (k,).
+        scores: scores of the pilot trainings, shape (k,).
         member: their coins, shape (k,), both sides present.
         delta: in [0, 1).
         alpha: error probability.

@@ -67,10 +67,10 @@ class Claim:
     """A promise: no attacker's ROC is above ``ceiling``.
 
     Attributes:
-        label: for reports.
+        label: name of the claim in reports.
         ceiling: the highest ROC that the claim allows.
-        epsilon: of the claim at delta; for a curve, only for summaries.
-        delta: of the claim.
+        epsilon: epsilon of the claim at delta; for a curve, only for summaries.
+        delta: delta of the claim.
         is_curve: whether the claim is an accountant's whole curve, not one (epsilon, delta).
         family: the same plan at any noise multiplier, if the claim is the curve of a plan that has such a family.
     """
@@ -109,7 +109,7 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: Noise
     Args:
         ceiling: the curve, from ``defenses.accounting.ceiling.ceiling_of``.
         epsilon: a point of the curve, for summaries.
-        delta: of that point.
+        delta: delta of that point.
         family: the plan at any noise multiplier, if there is such a family.
     """
     label = f"the accountant's curve (epsilon {epsilon:.4g} at delta {delta:g})"
@@ -124,16 +124,16 @@ class Design:
         assignment: how membership was decided.
         independent_trainings: each score comes from its own training, all alike except for the user's presence.
         coins_witnessed: False for somebody else's checkpoint, whose coins are only asserted.
-        coins_stated: True if the coins are certified on the user's word.
+        coins_stated: True if the coins are certified on the word of the person who runs the audit.
         reference_on_one_side: the reference model was trained on the held-out (or held-in) users, or on a split that
             is associated with theirs.
-        blind_p_value: of a baseline that separates the groups without the audited model; None if it was not run.
+        blind_p_value: p-value of a baseline that never sees the audited model; None if none was run.
         guesses: r of the one-run test, registered before looking; None: several are paid for (one_run.paid_tries).
-        thresholds: for independent trainings, fixed before looking; empty: simultaneous bands.
+        thresholds: thresholds of independent trainings, fixed before looking; empty: simultaneous bands.
         attacks: number of attacks tried, if these scores are the best of several.
         alpha: total error probability.
         gaussian: the mechanism's trade-off curve is known to be Gaussian (no sampling).
-        subjects: whose scores these are.
+        subjects: the people whose scores these are.
     """
 
     assignment: Assignment
@@ -212,13 +212,13 @@ class Verdict:
 
     Attributes:
         claim: label of the claim; ``NO_CLAIM`` if there is none.
-        outcome: of the test.
+        outcome: outcome of the test.
         standing: what the verdict is worth.
         reason: why; begins with what makes the verdict only indicative, if anything.
         max_certifiable_epsilon: what perfect guessing in this design would have certified at the claim's delta; if the
             standing is indicative, what it would have certified had the design met the conditions.
-        warnings: to be printed with it.
-        subjects: whom it is about.
+        warnings: printed with the verdict.
+        subjects: the people it is about.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -233,7 +233,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """3 certified violation, 4 indicative violation, 0 otherwise."""
+        """3 for a certified violation, 4 for an indicative one, else 0."""
         if self.outcome is not Outcome.VIOLATED:
             return 0
         return 3 if self.standing is Standing.CERTIFIED else 4
@@ -251,11 +251,11 @@ class Verdict:
 def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
     """The verdict on one claim.
 
-    | test rejects | perfect guessing would be rejected | outcome      |
-    |--------------|------------------------------------|--------------|
-    | yes          |                                    | violated     |
-    | no           | yes                                | consistent   |
-    | no           | no                                 | inconclusive |
+    | test rejects | perfect guessing would reject | outcome      |
+    |--------------|-------------------------------|--------------|
+    | yes          |                               | violated     |
+    | no           | yes                           | consistent   |
+    | no           | no                            | inconclusive |
 
     Raises TooFewUsers if no result could reject any epsilon.
     """
@@ -316,8 +316,8 @@ def could_reject(members: int, non_members: int, claim: Claim, design: Design) -
     Args:
         members: number of held-in users, or of trainings with the user.
         non_members: number of the others.
-        claim: to be rejected.
-        design: of the audit.
+        claim: the claim to reject.
+        design: design of the audit.
     """
     if not design.independent_trainings:
         users = members + non_members
@@ -333,7 +333,7 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
         members: number of held-in users, or of trainings with the user.
         non_members: number of the others.
         delta: in [0, 1).
-        design: of the audit.
+        design: design of the audit.
 
     Raises:
         TooFewUsers: it could reject none above 0.

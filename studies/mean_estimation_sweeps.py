@@ -148,7 +148,7 @@ def settings_of(sweeps: Sweeps) -> list[Setting]:
 
 
 def contrast(above: Sequence[Array], below: Sequence[Array], confidence: float) -> Interval:
-    """The product of the mean errors ``above`` divided by that of the ones ``below``, (R,) each, of the same repeats.
+    """The product of the means of ``above`` over that of ``below``: errors of the same repeats, (R,) each.
 
     With one above and none below it is the mean itself. Intervals are symmetric in the logarithm.
     """

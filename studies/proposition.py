@@ -70,7 +70,7 @@ class ChiSquared:
     """chi2(P || Q).
 
     Attributes:
-        estimate: None if the sampled interval was refused.
+        estimate: value with its interval; None if the sampled interval was refused.
         floor: proved lower limit, e^KL - 1 (with KL's lower limit if KL is sampled).
         ceiling: proved upper limit, the exact chi2 averaged over the components of P and Q.
         spread: the pilots' standard deviation divided by their mean; None if enumerated.
