@@ -48,22 +48,24 @@ def decision_facts(
     said: Sequence[str] = (),
     what: Wording = USERS,
 ) -> DecisionFacts:
-    """The answer for the record.
+    """Decide, and put the answer into words for the record.
 
     Args:
-        family: evaluated and tested.
+        family: the scores, evaluated and tested together.
         fixed: how membership was decided, the thresholds and the claims.
         flaws: why the comparison is not valid; empty if it is.
         judgements: verdicts on the claims, those about the scored users first.
-        said: further notes, besides those that follow from the evidence.
+        said: notes besides those that follow from the evidence.
         what: the words for what the scores separate: users, canary users or trainings.
     """
     test, member, by = family.test, family.member, fixed.decision
     margins = dict(zip(test.fprs, test.tpr_margins, strict=True))
     rejecting = [v for j in judgements for v in j.verdicts if v.exit_code]
     gravest = min(rejecting, key=lambda v: v.exit_code, default=None)  # 3, certified, is graver than 4, indicative
+    # The first judgement is about the users whose scores these are: a violation by anybody else must name them.
     scored = judgements[0].verdicts[0].subjects if judgements and judgements[0].verdicts else None
     ceilings = [claim.ceiling for claim in fixed.claims]
+    # Only rates that some score can show have a ceiling worth comparing.
     fprs = sorted({rate.fpr for score in family.scores for rate in score.evidence.rates})
     evidence = Evidence(
         users=int(member.size),
@@ -73,16 +75,20 @@ def decision_facts(
         tpr_p=test.tpr_p,
         reversed_p=test.reversed_p,
         auroc_margin=test.auroc_margin,
+        # None where the held-out users cannot resolve the decision's FPR.
         tpr_margin=margins.get(by.fpr),
+        # The p-values are exact only if the redraws have the assignment's own law, which is known where heldin drew it.
         exact=fixed.sides.witnessed,
         flaws=tuple(flaws),
+        # All claims are promised at once, so the lowest ceiling is what is allowed.
         ceiling=min((ceiling.auroc for ceiling in ceilings), default=None),
         ceiling_rates=tuple((f, min(ceiling.tpr_at(f) for ceiling in ceilings)) for f in fprs) if ceilings else (),
         violated=gravest.standing if gravest else None,
         violated_by=gravest.subjects if gravest and gravest.subjects != scored else None,
     )
     decided = decide(evidence, by)
-    # a record has few digits: more would be about single users (audit.coarse)
+    # A record has few digits: more would be about single users (audit.coarse). Rounded after the decision, since
+    # a limit just below a threshold may round up to it.
     shown_tpr = None if decided.excluded_tpr is None else brief(decided.excluded_tpr)
     decided = replace(decided, excluded_auroc=brief(decided.excluded_auroc), excluded_tpr=shown_tpr)
     lengths = [score.length_correlation for score in family.scores]

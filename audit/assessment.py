@@ -39,6 +39,7 @@ def results_of(
     lengths = np.array([np.mean([len(text) for text in texts[user]]) for user in table.users])
     family = family_of(table, fixed, lengths=lengths, advance=advance)
     blind = blind_baselines(table, texts, fixed)
+    # Known before the verdict: a flawed comparison must not be called a violation.
     flawed = [*flaws, *blind_flaws(blind, fixed.sides), *empty_scores(family)]
     step(1)
     judgement = judge(
@@ -56,7 +57,9 @@ def results_of(
         family,
         fixed,
         flaws=flawed,
+        # The scored users first: ``decision_facts`` attributes violations by this order.
         judgements=[judgement, *beside],
+        # Where heldin drew the sides a blind alarm is a note; where somebody asserts them it is a flaw, above.
         said=[line for b in blind if fixed.sides.witnessed and b.separates for line in [blind_by_chance(b)]],
     )
     return Results(
@@ -79,4 +82,5 @@ def empty_scores(family: Family) -> list[str]:
 
 def parts_of(scores: int) -> int:
     """How often ``advance`` is called for a family of this many scores."""
+    # One for each score and one for the test of the family (``evaluate_family``), three in ``results_of``.
     return scores + 4

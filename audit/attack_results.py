@@ -69,7 +69,7 @@ class AttackResult(Facts):
         simultaneous: interval of the AUROC that holds for the whole family at once; null where none was tested.
         adjusted_p: p-value of the AUROC by the randomisation test; null where none was made.
         length_correlation: rank correlation of the score with the mean length of the user's texts.
-        curve: only of the leading attack and of the one the headline names; null for the others, since the curves of
+        curve: curve of the leading attack and of the one the headline names; null for the others, since the curves of
             many scores together would reveal who was held in.
     """
 
@@ -90,8 +90,8 @@ class DialSetting(Facts):
         setting: how it is chosen here.
         leads: whether this is the setting of the leading attack.
         auroc: AUROC over users.
-        difference: difference to the leading setting; null for the leading setting itself, and where no error can be
-            estimated: too few users, equal scores, or a setting that separates the sides completely.
+        difference: AUROC minus that of the leading setting; null for the leading setting itself, and where no error can
+            be estimated: too few users, equal scores, or a setting that separates the sides completely.
         adjusted_p: p-value of the AUROC by the randomisation test.
     """
 
@@ -119,6 +119,7 @@ def attack_results(family: Family, fprs: tuple[float, ...], shown: Collection[in
             simultaneous=(brief(score.evidence.lower), brief(score.evidence.upper)),
             adjusted_p=score.evidence.adjusted_p,
             length_correlation=score.length_correlation,
+            # k counts the whole family, settings of dials included, as ``shown`` does.
             curve=_curve(score, fprs) if k in shown else None,
         )
         for k, score in enumerate(family.scores)
@@ -132,6 +133,7 @@ def _curve(score: FamilyScore, fprs: tuple[float, ...]) -> Curve:
     return Curve(
         fpr=groups.roc.fpr.tolist(),
         tpr=groups.roc.tpr.tolist(),
+        # Groups run from the highest score down, a histogram from the lowest up.
         histogram=Histogram(
             edges=list(groups.edges), held_in=groups.held_in[::-1].tolist(), held_out=groups.held_out[::-1].tolist()
         ),
@@ -140,8 +142,10 @@ def _curve(score: FamilyScore, fprs: tuple[float, ...]) -> Curve:
 
 
 def _rate(fpr: float, interval: Interval | None, evidence: RateEvidence | None) -> TprAt:
+    # Too few held-out users for this rate, or so many tied at the top that no threshold reaches it.
     if interval is None or evidence is None:
         return TprAt(fpr=fpr, estimate=None)
+    # Value and limits as read off the groups, so that the number and the curve next to it agree.
     its = replace(interval, value=evidence.value, lower=evidence.lower, upper=evidence.upper)
     return TprAt(fpr=fpr, estimate=Estimate.of(its), adjusted_p=evidence.adjusted_p)
 
@@ -161,6 +165,7 @@ def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:
 
     def row(dial: str, setting: str, at: int) -> DialSetting:
         score = family.scores[at]
+        # Both settings score the same users, which the interval of their difference takes into account.
         difference = None if score is leading else auroc_difference(sides(0), sides(at))
         return DialSetting(
             dial=dial,
@@ -173,6 +178,7 @@ def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:
 
     rows: list[DialSetting] = []
     of_primary = [i for i, score in enumerate(family.scores) if _is(score, attack.primary)]
+    # A dial with one setting was not turned: there is nothing to compare.
     if len(of_primary) > 1:
         rows += [row("aggregation", family.scores[i].variant.aggregation, i) for i in of_primary]
     leads = {"documents": attack.documents[0], "reference": attack.reference or LEADING_REFERENCE}

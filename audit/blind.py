@@ -21,7 +21,7 @@ from heldin.bounds.roc import auroc, separation_p_value
 from heldin.bounds.verdict import BLIND_OTHERWISE, BLIND_UNDER_COINS
 
 MAX_FEATURES = 5000
-MIN_USERS_PER_SIDE = 4
+MIN_USERS_PER_SIDE = 4  # two to fit on and two to test on
 
 
 class Blind(Facts):
@@ -63,6 +63,7 @@ def bag_of_words(
         level: significance level of the alarm.
         seed: seed of the random halves.
     """
+    # By name: the halves must follow from the seed, not from the order in which users were scored.
     users = sorted(texts)
     labels = np.array([member[user] for user in users])
     if min(labels.sum(), (~labels).sum()) < MIN_USERS_PER_SIDE:
@@ -71,24 +72,26 @@ def bag_of_words(
         return None  # a user without a single word has no bag of words
     generator = np.random.default_rng(seed)
     first = np.zeros(len(users), dtype=bool)
+    # Each side is halved by itself: with one side alone nothing can be fitted or tested.
     for side in (labels, ~labels):
         rows = generator.permutation(np.flatnonzero(side))
         first[rows[: len(rows) // 2]] = True
     joined = np.array(["\n".join(texts[user]) for user in users], dtype=object)
+    # Both ways, so that every user is tested once; two tests are paid for by twice the smaller p-value.
     results = [_fit_and_test(joined, labels, fit) for fit in (first, ~first)]
     area = float(np.mean([r[0] for r in results]))
     return _blind("bag of words", area, min(1.0, 2 * min(r[1] for r in results)), level)
 
 
 def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], fixed: Preregistration) -> list[Blind]:
-    """The reference model alone, where it was scored, and the bag of words, where there are users enough.
+    """The reference model alone, where it was scored, and the bag of words, where there are enough users.
 
     Args:
         table: scores and membership.
         texts: the attacker's texts by user.
         fixed: how membership was decided, and the seed of the bag of words' random halves.
     """
-    # 1e-4 where heldin drew the sides: there an alarm can only be chance or a leaked draw
+    # A much lower level where heldin drew the sides: there an alarm can only be chance or a leaked draw.
     level = BLIND_UNDER_COINS if fixed.sides.witnessed else BLIND_OTHERWISE
     member = dict(zip(table.users, table.member.tolist(), strict=True))
     found = [reference_alone(*table.sides(REFERENCE_ALONE), level=level)] if table.has(REFERENCE_ALONE) else []
@@ -115,12 +118,15 @@ def blind_by_chance(blind: Blind) -> str:
 
 
 def _blind(name: str, area: float, p_value: float, level: float) -> Blind:
+    # The alarm is by the p-value before rounding, which could move it across the level.
     return Blind(name=name, auroc=brief(area), p_value=significant(p_value), level=level, separates=p_value < level)
 
 
 def _fit_and_test(texts: NDArray[np.object_], labels: NDArray[np.bool_], fit: NDArray[np.bool_]) -> tuple[float, float]:
+    # scikit-learn's own pattern drops words of one character, and a user may write no others.
     words = TfidfVectorizer(max_features=MAX_FEATURES, sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
     classifier = LogisticRegression(max_iter=1000)
+    # Vocabulary and weights come from the fitted half alone: given that half, the p-value of the other is valid.
     classifier.fit(words.fit_transform(texts[fit]), labels[fit])
     scores = classifier.decision_function(words.transform(texts[~fit]))
     held_in, held_out = scores[labels[~fit]], scores[~labels[~fit]]

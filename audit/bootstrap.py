@@ -12,7 +12,7 @@ from heldin.audit.coarse import brief
 from heldin.base.facts import Facts
 from heldin.bounds.roc import Scores, auroc, fpr_is_resolved, tpr_at_fpr
 
-CELLS_PER_BLOCK = 4_000_000
+CELLS_PER_BLOCK = 4_000_000  # users x resamples held in memory at once
 
 
 class Method(StrEnum):
@@ -58,7 +58,7 @@ class Estimate(Facts):
         lower: lower end of the interval.
         upper: upper end of the interval.
         method: how the interval was made.
-        label: what kind of statement it is.
+        label: kind of statement.
     """
 
     value: float
@@ -100,7 +100,7 @@ def bootstrap(
         held_out: scores, shape (n0,).
         fprs: false-positive rates.
         resamples: number of resamples.
-        seed: of the resampling; public.
+        seed: seed of the resampling; public.
     """
     return bootstrap_each(held_in[None], held_out[None], fprs, resamples=resamples, seed=seed)[0]
 
@@ -121,7 +121,7 @@ def bootstrap_each(
         held_out: scores, shape (K, n0).
         fprs: false-positive rates.
         resamples: number of resamples.
-        seed: of the resampling; public.
+        seed: seed of the resampling; public.
         advance: called with 1 for each score, when its last resample is done.
     """
     n1, n0 = held_in.shape[1], held_out.shape[1]
@@ -132,6 +132,7 @@ def bootstrap_each(
     for start in range(0, resamples, block):
         rows = slice(start, min(start + block, resamples))
         size = rows.stop - rows.start
+        # How often each user is drawn, once for all K scores: (size, n1) and (size, n0).
         counts_in, counts_out = _resampled(n1, size, generator), _resampled(n0, size, generator)
         for k, its in enumerate(ranked):
             areas[k, rows], rates[k, rows] = its.resampled(counts_in, counts_out, fprs)
@@ -169,6 +170,7 @@ class _Ranked:
     def of(held_in: Scores, held_out: Scores) -> "_Ranked":
         """Rank one score's two sides."""
         order_in, order_out = (np.argsort(-side, kind="stable") for side in (held_in, held_out))
+        # Negated scores ascend, as ``searchsorted`` needs; left counts the strictly higher, right also the equal ones.
         falling_in, falling_out = -held_in[order_in], -held_out[order_out]
         above = np.searchsorted(falling_in, falling_out, "left")
         at_least = np.searchsorted(falling_in, falling_out, "right")
@@ -182,14 +184,19 @@ class _Ranked:
         known = np.zeros((len(counts_in), counts_in.shape[1] + 1), dtype=np.int32)  # held-in draws above each place
         np.cumsum(counts_in[:, self.order_in], axis=1, dtype=np.int32, out=known[:, 1:])
         n1, n0 = counts_in.shape[1], counts_out.shape[1]
+        # Twice the Mann-Whitney count, so that a tie, which is one half, stays whole; 2 n1 n0 may exceed 32 bits.
         twice = np.einsum("bj,bj->b", known[:, self.above] + known[:, self.at_least], drawn_out, dtype=np.int64)
         rates = np.zeros((len(counts_in), len(fprs)))
         # held-out users named together with each of them: its equals cannot be left out
         wrong = np.cumsum(drawn_out, axis=1, dtype=np.int32)[:, self.ends]
         for j, fpr in enumerate(fprs):
+            # These zeros are never read: ``_result`` gives None for the rate by the same rule.
             if not fpr_is_resolved(n0, fpr):
                 continue
-            first = (wrong <= fpr * n0 + 1e-9).sum(axis=1)  # the first held-out user who may not be named
+            # The threshold lies just above the first held-out user who may not be named: only higher members are named.
+            # fpr * n0 may lie a rounding error below a whole number.
+            first = (wrong <= fpr * n0 + 1e-9).sum(axis=1)
+            # Where every held-out user may be named, all n1 members are.
             places = np.append(self.above, n1)[first]
             rates[:, j] = known[np.arange(len(known)), places] / n1
         return twice / (2 * n1 * n0), rates
@@ -215,6 +222,7 @@ def _result(
         tprs.append((fpr, None if value is None else _percentile(value, rates[:, j])))
     value = auroc(held_in, held_out)
     if value in (0.0, 1.0):  # no resample would differ: the percentile interval would have no width
+        # Users of the smaller side make as many disjoint pairs, each with a user of its own from the other side.
         return BootstrapResult(_separated(value, min(held_in.size, held_out.size)), tuple(tprs))
     return BootstrapResult(_percentile(value, areas), tuple(tprs))
 

@@ -26,7 +26,7 @@ from heldin.canaries.kinds import Canary, Kind
 
 Array = NDArray[np.float64]
 
-LEAST_PER_SIDE = 2
+LEAST_PER_SIDE = 2  # resampling a single user shows no spread
 
 
 class CanaryGroup(Facts):
@@ -99,6 +99,7 @@ def canary_results(
     """
     fixed = replace(fixed, sides=COINS)  # each canary user has its own coin, however real users were split
     scores = table.scores(fixed.attack.primary, fixed.attack.aggregations[0])
+    # Independent coins of few canary users may all fall on one side, which leaves nothing to separate.
     both_sides = 0 < int(table.member.sum()) < len(table.users)
     blind = blind_baselines(table, texts, fixed) if both_sides else []
     groups = _groups(table, canaries)
@@ -143,13 +144,16 @@ def _groups(table: ScoredUsers, canaries: Mapping[str, Canary]) -> list[NDArray[
     by_group: dict[tuple[str, int, int], list[int]] = {}
     for row, user in enumerate(table.users):
         canary = canaries[user]
+        # 0 where a length or number does not apply: None and numbers cannot be sorted together.
         by_group.setdefault((canary.kind.value, canary.length or 0, canary.documents or 0), []).append(row)
     return [np.array(rows, dtype=np.intp) for _, rows in sorted(by_group.items())]
 
 
 def _centred(scores: Array, groups: Sequence[NDArray[np.intp]]) -> Array:
     """Scores minus the median of their group."""
-    found = scores.copy()  # the median makes groups comparable and does not depend on any coin
+    # Length and number of documents may move scores whoever is held in, so users are compared within a group.
+    # The median is over held-in and held-out users alike, so it is a function of the scores and looks at no coin.
+    found = scores.copy()
     for rows in groups:
         found[rows] -= np.median(scores[rows])
     return found
@@ -161,15 +165,14 @@ def _decision(
     fixed: Preregistration,
     judgements: Sequence[Judgement],
 ) -> DecisionFacts | None:
-    """The answer for all canary users, from scores minus their group's median; None with too few users on a side.
-
-    The coins are redrawn with the groups held fixed; the medians do not depend on any coin.
-    """
+    """The answer for all canary users, from scores minus their group's median; None with too few users on a side."""
     if min(int(table.member.sum()), int((~table.member).sum())) < LEAST_PER_SIDE:
         return None
     variants = variants_of(table.attacks, fixed.attack)
+    # Centred once, before the redraws: the medians are the same whoever is held in.
     scored = {v: _centred(table.scores(v.attack, v.aggregation, v.dial), groups) for v in variants}
     family = evaluate_family(scored, table.member, fixed)
+    # One judgement of all kinds, since all kinds are the scored users here.
     together = [joined(judgements)] if judgements else []
     return decision_facts(family, fixed, judgements=together, what=CANARIES)
 

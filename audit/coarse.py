@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from heldin.bounds.roc import Roc, Scores
 
-LEAST_IN_GROUP = 10
+LEAST_IN_GROUP = 10  # a number about fewer users would be about single ones
 MOST_GROUPS = 12  # beside a few small ones at the top, where false positives are rare
 
 
@@ -40,7 +40,9 @@ class Groups:
     def tpr(self, fpr: float) -> float:
         """TPR at ``fpr``, interpolated between the vertices of ``roc``."""
         curve = self.roc
+        # Right: where a group has members alone several vertices share an FPR, and the last is the highest.
         at = int(np.searchsorted(curve.fpr, fpr, "right")) - 1
+        # FPR 1, the end of the curve: there is no vertex beyond.
         if at + 1 == curve.fpr.size:
             return 1.0
         share = (fpr - curve.fpr[at]) / (curve.fpr[at + 1] - curve.fpr[at])
@@ -59,12 +61,15 @@ def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> G
     both = np.concatenate([held_in, held_out])
     order = np.argsort(-both, kind="stable")
     ordered, member = both[order], order < held_in.size
+    # A group is at least as large as all before it, up to a twelfth: small ones only where false positives are rare.
     widest, kept = both.size // MOST_GROUPS if least > 1 else 1, [0]
+    # A cut only where the score falls, and only if enough users are left for the last group.
     for end in (np.flatnonzero(np.diff(ordered) != 0) + 1).tolist():
         if end - kept[-1] >= max(least, min(kept[-1], widest)) and both.size - end >= least:
             kept.append(end)
     inside = np.add.reduceat(member.astype(np.int64), kept)
     sizes = np.diff([*kept, both.size])
+    # Between two users, since an edge at a score would show that score.
     cuts = [_between(float(ordered[end]), float(ordered[end - 1])) for end in kept[1:]]
     return Groups(inside, sizes - inside, _bounded(cuts[::-1], both))
 
@@ -85,6 +90,7 @@ def coarse_percentiles(counts: Sequence[int]) -> list[int]:
     n, beyond = ordered.size, LEAST_IN_GROUP
     if n < 2 * beyond:
         return [int(ordered[(n - 1) // 2])] if n else []
+    # Moved inwards where fewer than ten users would be left beyond: near an end it is a single user's number.
     places = [round(q * (n - 1)) for q in (0.10, 0.25, 0.50, 0.75, 0.90)]
     return [int(ordered[min(max(place, beyond), n - 1 - beyond)]) for place in places]
 
@@ -103,7 +109,9 @@ def _bounded(cuts: Sequence[float], scores: Scores) -> tuple[float, ...]:
     """Ascending cuts with an outer edge on either side, at about the typical distance between cuts."""
     if not cuts:
         middle = float(f"{np.median(scores):.2g}")
+        # Equal scores have no range, and an interval of no width cannot be drawn.
         reach = float(f"{max(np.ptp(scores), 1e-9 * max(1.0, abs(middle))):.1g}")
         return middle - reach, middle + reach
+    # Not the smallest and largest score, which belong to single users.
     apart = float(np.median(np.diff(cuts))) if len(cuts) > 1 else float(f"{max(np.ptp(scores), 1e-9):.1g}") / 2
     return float(f"{cuts[0] - apart:.6g}"), *cuts, float(f"{cuts[-1] + apart:.6g}")

@@ -41,26 +41,27 @@ class Promise(StrEnum):
 
 
 class DecisionConfig(BaseModel):
-    """By what the answer is decided."""
+    """Thresholds that decide the answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     auroc: Annotated[float, Field(gt=0.5, lt=1)] = 0.60
     """\"No leak found" needs every score's AUROC to be below this at 95 % confidence."""
     tpr: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """And every score's true-positive rate at ``fpr`` to be below this; above ``fpr`` itself."""
+    """It also needs every score's true-positive rate at ``fpr`` to be below this, which must be above ``fpr``."""
     fpr: Annotated[float, Field(gt=0, le=0.1)] = 0.05
-    """False-positive rate that goes with ``tpr``."""
+    """False-positive rate at which ``tpr`` is judged."""
     auroc_level: Annotated[float, Field(gt=0, lt=1)] = 0.04
-    """Probability that chance alone makes the AUROCs say "leaks"."""
+    """Largest probability that the AUROCs say "leaks" by chance alone."""
     tpr_level: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    """The same of the true-positive rates at low false-positive rates."""
+    """The same for the true-positive rates at low false-positive rates."""
     redraws: Annotated[int, Field(ge=1)] = REDRAWS
-    """Redraws of the coins in the test of all scores together; enough to reach the two levels."""
+    """Redraws of the assignment in the test of all scores together; as many as the two levels need, or more."""
 
     @model_validator(mode="after")
     def _possible(self) -> "DecisionConfig":
         for name in ("auroc_level", "tpr_level"):
+            # The smallest p-value is 1 / (1 + redraws): above the level, no leak however plain would be found.
             needed = least_redraws(getattr(self, name))
             if self.redraws < needed:
                 raise ValueError(
@@ -205,15 +206,20 @@ class Decision:
 
 
 def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
-    """The answer; see the table above."""
+    """The answer by the table of the module's docstring."""
+    # An intersection-union claim: the largest limit errs only if that score's own limit does, so that the number of
+    # scores costs nothing (docs/theory.md#randomisation-test).
     excluded_auroc = max(score.at_most for score in evidence.scores)
     rates = [score.at(by.fpr) for score in evidence.scores]
     shown = [rate.at_most for rate in rates if rate is not None]
+    # One score whose rate cannot be shown leaves the claim about all of them open.
     excluded_tpr = max(shown) if len(shown) == len(rates) else None
+    # Two families, whose levels add up: 5 % with the defaults. A violated claim has an error probability of its own.
     leaks = evidence.auroc_p <= by.auroc_level or evidence.tpr_p <= by.tpr_level or evidence.violated is not None
-    # flaws are about the compared users: a claim that other people's scores violate (canary users) still counts
+    # Flaws are about the compared users: a claim that other people's scores violate (canary users) still counts.
     void = bool(evidence.flaws) and not (evidence.violated and evidence.violated_by)
     strongest = _strongest(evidence, by) if leaks and not void else None
+    # A score below chance has low upper limits, yet it tells the sides apart: it may not pass for "no leak found".
     backwards = evidence.reversed_p <= by.auroc_level
     if void:
         answer = Answer.NOT_VALID
@@ -254,10 +260,12 @@ def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | No
     def enough(n: int) -> bool:
         t = min(1.0, f + stray * math.sqrt(4 * f * (1 - f) / n))
         limit = t + Z_ONE_SIDED * math.sqrt(2 * (t * (1 - t) + t * t / f * (1 - f)) / n)
+        # With n / 2 held out, a rate at which not even one of them may be named shows nothing.
         return limit < by.tpr and f * n / 2 >= 1
 
     least = math.ceil(((max(auroc_margin, 0.0) + Z_ONE_SIDED) / (by.auroc - 0.5)) ** 2 / 3)
     high = least
+    # Ends, since the limit falls towards the FPR, which is below the TPR threshold.
     while not enough(high):
         high *= 2
     return bisect.bisect_left(range(high), True, lo=least, key=enough) if high > least else least
@@ -279,17 +287,19 @@ def _strongest(evidence: Evidence, by: DecisionConfig) -> int:
     numbered = list(enumerate(evidence.scores))
     by_auroc = [i for i, score in numbered if score.adjusted_p <= by.auroc_level]
     candidates = by_auroc or [i for i, score in numbered if score.tpr_p <= by.tpr_level] or [0]
+    # Of equal AUROCs the earlier score: the leading one is the first.
     return max(candidates, key=lambda i: (evidence.scores[i].auroc, -i))
 
 
 def _named_by(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> Named | None:
+    # A violated claim alone names nobody: the score beside it did not pass.
     if strongest is None or not passes(evidence.scores[strongest], by):
         return None
     return _named(evidence.scores[strongest], evidence.held_out)
 
 
 def _named(score: ScoreEvidence, held_out: int) -> Named | None:
-    """At the lowest rate with enough wrongly named held-out users, else at the highest that can be shown."""
+    """People named at the lowest rate with enough wrongly named held-out users, else at the highest shown."""
     shown = [rate for f in NAMED_AT if (rate := score.at(f)) is not None]
     if not shown:
         return None
@@ -308,6 +318,7 @@ def _promise(evidence: Evidence, strongest: int | None, by: DecisionConfig) -> P
     # every score that passes, not the strongest alone: another may be above the ceiling at a low FPR
     for score in evidence.scores:
         named = _named(score, evidence.held_out) if passes(score, by) else None
+        # By the estimates, not their limits, which is why it is called not certified.
         if named is not None and named.of_1000 > 1000 * allowed.get(named.fpr, 1.0):
             return Promise.ABOVE
         if passes(score, by) and score.auroc > evidence.ceiling:

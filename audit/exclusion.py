@@ -27,7 +27,7 @@ class Exclusion:
         correlation: correlation of any two of them.
         auroc, tpr, fpr: the thresholds to exclude.
         users_needed: number of users, half held in, whose audit excludes both in four of five cases.
-        users_auroc: an audit of the asked number of users excludes an AUROC above this in 85 of 100 cases.
+        users_auroc: an audit of the given number of users excludes an AUROC above this in 85 of 100 cases.
     """
 
     scores: int
@@ -44,7 +44,7 @@ class Exclusion:
 
 
 def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlation: float = CORRELATION) -> Exclusion:
-    """See ``Exclusion``; by the formulas of ``audit.decision.users_needed``.
+    """What "no leak found" takes, by the formulas of ``audit.decision.users_needed``.
 
     Args:
         users: number of users, for ``users_auroc``.
@@ -65,6 +65,7 @@ def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlati
         tpr=by.tpr,
         fpr=by.fpr,
         users_needed=users_needed(by, auroc_margin, tpr_margin),
+        # Half of n users held in: an AUROC at chance has deviation 1 / sqrt(3 n) (docs/theory.md#randomisation-test).
         users_auroc=min(1.0, 0.5 + (max(auroc_margin, 0.0) + Z_ONE_SIDED) / math.sqrt(3 * users)),
     )
 
@@ -88,8 +89,11 @@ def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple
     if not 0.0 <= correlation <= 1.0:
         raise InputError(f"correlation {correlation:g} is outside [0, 1]: give that of two scores, for example 0.7")
     rng = np.random.default_rng(seed)
+    # Margins are in units that shrink with 1 / sqrt(users), so that those of 1,000 users are used for any number.
     shared, own = rng.standard_normal(_USERS), rng.standard_normal((scores, _USERS))
+    # One shared part gives any two scores this correlation: (scores, users).
     values = math.sqrt(correlation) * shared + math.sqrt(1 - correlation) * own
+    # Any assignment does: the margins come from the redraws alone, not from the assignment that is passed.
     member = np.arange(_USERS) % 2 == 0
     chance = randomisation_test(values, member, law=Law.COINS, fprs=[fpr], redraws=_REDRAWS, seed=seed)
     return chance.auroc_margin, chance.tpr_margins[0]

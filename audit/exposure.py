@@ -24,7 +24,7 @@ from heldin.base.files import whole_file
 from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses, by_user
 
 NEAR = Deduplicate(scope="user", threshold=0.8, ngram=3)
-SMOOTHING = 0.5
+SMOOTHING = 0.5  # counts that every word gets besides its own
 MOST_GROUPS = 5
 PROPERTIES = {
     "share": "share of training",
@@ -91,7 +91,7 @@ class Correlation:
     Attributes:
         name: name of the property.
         rho: the correlation; null where property or scores do not vary, or fewer than ten users have the property.
-        p_value: p-value of no correlation; null likewise.
+        p_value: p-value of the hypothesis of no correlation; null in the same cases.
     """
 
     name: str
@@ -125,13 +125,17 @@ def exposed_users(
         aggregation: how the scores of a user's texts become one.
     """
     scores = table.scores(attack, aggregation)
+    # The reference's own score is its log-likelihood per token, higher for likelier texts; the loss is its negative.
     losses = -table.scores(REFERENCE_ALONE)
     distances = np.full(scores.size, np.nan)
     if table.has(REFERENCE_DIVERGENCE):
+        # ``lifted``, not ``scores``: a user with a single text has no divergence, and is no reason to stop.
         distances = table.lifted(REFERENCE_DIVERGENCE)
     held_out = np.sort(scores[~table.member])
+    # Strictly lower ones: a held-out user with the same score is not told apart.
     above = np.searchsorted(held_out, scores, "left") / max(1, held_out.size)
     of_user = by_user(training)
+    # Deduplication reads texts only, so that neither a tokenizer nor a model is asked.
     left, _ = apply_defenses([NEAR], training, lengths=lambda _: [], losses=lambda _: [], seed=0)
     distinct = Counter(record.user for record in left)
     divergence = word_divergences({user: [r.text for r in its] for user, its in of_user.items()})
@@ -149,6 +153,7 @@ def exposed_users(
         for i, user in enumerate(table.users)
         if table.member[i]
     ]
+    # Equal scores by name, so that the order of the input plays no part.
     return sorted(users, key=lambda u: (-u.score, u.user))
 
 
@@ -157,6 +162,7 @@ def exposure_groups(users: Sequence[Exposed]) -> list[ExposureGroup]:
     count = min(MOST_GROUPS, len(users) // LEAST_IN_GROUP)
     if not count:
         return []
+    # Parts differ in size by one at most, and the smallest has at least ten users, by the choice of ``count``.
     groups = [[users[i] for i in rows] for rows in np.array_split(np.arange(len(users)), count)]
     return [
         ExposureGroup(
@@ -181,12 +187,13 @@ def correlations(users: Sequence[Exposed]) -> list[Correlation]:
 def write_people(users: Sequence[Exposed], path: Path) -> None:
     """Write the table of single users, readable by its owner only."""
     columns = {field.name: [getattr(u, field.name) for u in users] for field in fields(Exposed)}
+    # Private from the first byte: a row names a person and how exposed that person is.
     with whole_file(path, private=True) as temporary:
         pq.write_table(pa.table(columns), temporary)
 
 
 def read_people(path: Path) -> list[Exposed]:
-    """Read what ``write_people`` wrote. Raises InputError if the file is missing or something else."""
+    """Read what ``write_people`` wrote. Raises InputError if the file is missing or is another kind of file."""
     try:
         return [Exposed(**row) for row in pq.read_table(path).to_pylist()]
     except (OSError, TypeError, pa.ArrowException) as error:
@@ -214,6 +221,7 @@ def word_divergences(texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
     Each of the V words seen gets ``SMOOTHING`` extra counts on both sides, which keeps it finite.
     """
     counts = {user: Counter(word for text in its for word in text.lower().split()) for user, its in texts.items()}
+    # The sums over everybody are taken once; each user is then subtracted, in time linear in that user's words.
     everybody = Counter[str]()
     for of_user in counts.values():
         everybody.update(of_user)
@@ -223,8 +231,9 @@ def word_divergences(texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
 
 
 def _divergence(own: Counter[str], everybody: Counter[str], total: int, size: int, logs: float) -> float:
-    """``logs``: the sum of log(count + SMOOTHING) over all ``size`` words of ``everybody``."""
+    """One user's divergence; ``logs`` is the sum of log(count + SMOOTHING) over all ``size`` words of ``everybody``."""
     mine = sum(own.values())
+    # Totals of the two smoothed distributions, over the same words, so that each sums to one.
     p_total, q_total = mine + SMOOTHING * size, total - mine + SMOOTHING * size
     scale = math.log(q_total / p_total)
     seen = math.fsum(
@@ -234,6 +243,7 @@ def _divergence(own: Counter[str], everybody: Counter[str], total: int, size: in
     # words the user does not write enter as a sum over all words minus the user's own: linear in the texts read
     logs_unseen = logs - math.fsum(math.log(everybody[word] + SMOOTHING) for word in own)
     unseen = SMOOTHING * ((size - len(own)) * (math.log(SMOOTHING) + scale) - logs_unseen)
+    # A divergence is never negative; rounding of equal distributions may be.
     return max(0.0, (seen + unseen) / p_total)
 
 
@@ -249,9 +259,10 @@ def _mean_of_group(values: Sequence[float | None]) -> float | None:
 
 
 def _correlation(name: str, column: Sequence[float | None], of: Sequence[float]) -> Correlation:
-    """Over the users who have the property."""
+    """Correlation over the users who have the property."""
     values = [value for value in column if value is not None]
     scores = [score for value, score in zip(column, of, strict=True) if value is not None]
+    # Ranks that do not vary have no correlation, and one over a few users would be about them.
     if len(values) < LEAST_IN_GROUP or len(set(values)) < 2 or len(set(scores)) < 2:
         return Correlation(name, None, None)
     found = stats.spearmanr(values, scores)

@@ -51,7 +51,7 @@ class FamilyScore:
     """One score of every user, and what it reaches.
 
     Attributes:
-        variant: which score.
+        variant: the attack, aggregation and dial that give the score.
         values: score of every user, shape (n,).
         groups: the users grouped by the score; only groups may leave this machine.
         intervals: bootstrap intervals of AUROC and TPRs.
@@ -83,7 +83,7 @@ class Family:
 
 
 def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig) -> list[Variant]:
-    """Which scores make the family, the leading one first.
+    """The scores that make up the family, the leading one first.
 
     Args:
         attacks: attack and dial of each available statistic.
@@ -92,7 +92,9 @@ def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig
     unknown = set(config.aggregations) - set(AGGREGATIONS)
     if unknown:
         raise InputError(f"unknown aggregation '{unknown.pop()}': choose from {', '.join(AGGREGATIONS)}")
+    # Dials of the leading attack only: every further score widens the family for which all are adjusted.
     turned = [dial for name, dial in attacks if name == config.primary and dial is not None]
+    # What never looks at the audited model is no attack: in the family, a difference in people would read as a leak.
     plain = [name for name, dial in attacks if dial is None and name not in (*NO_ATTACKS, config.primary)]
     first = config.aggregations[0]
     return [
@@ -126,10 +128,13 @@ def evaluate_family(
     """
     step, audit, decision = advance or (lambda _: None), fixed.audit, fixed.decision
     table = np.array(list(scored.values()), dtype=np.float64)  # (K, n)
+    # The second family: low rates, where naming a person means something, and the rate of the decision.
     low = sorted({*(f for f in audit.fprs if f <= max(NAMED_AT)), decision.fpr})
+    # All scores at once, before any is looked at by itself: p-values are adjusted for the whole family.
     test = randomisation_test(table, member, law=fixed.sides.law, fprs=low, redraws=decision.redraws, seed=fixed.seed)
     step(1)
     limits = auroc_limits(table[:, member], table[:, ~member])
+    # Intervals also at the rates of the headline, whatever the config reports.
     rates = sorted({*audit.fprs, *low, *NAMED_AT})
     intervals = bootstrap_each(
         table[:, member], table[:, ~member], rates, resamples=audit.resamples, seed=fixed.seed, advance=advance
@@ -137,6 +142,7 @@ def evaluate_family(
     scores = []
     for k, (variant, row, its) in enumerate(zip(scored, table, intervals, strict=True)):
         groups = grouped(row[member], row[~member], least)
+        # Rates that ties hide from the report stay in the test, which was fixed before any score was seen.
         adjusted = dict(zip(test.fprs, test.tpr_adjusted[k].tolist(), strict=True))
         evidence = ScoreEvidence(
             name=variant.label,
@@ -180,7 +186,9 @@ def _rates(
     rates = []
     for f, i in intervals.tpr_at:
         if i is not None and tied <= max(f, 1 / values.size):
+            # Off the groups, not the whole curve: an exact rate would be about single users (audit.coarse).
             value = brief(groups.tpr(f))
+            # An interval of the whole curve, below which that of the groups may lie: widened to hold the value shown.
             lower, upper = min(value, brief(i.lower, 2)), max(value, brief(i.upper, 2))
             rates.append(
                 RateEvidence(f, value, lower, upper, tpr_at_most(i.value, i.at_most, f, members), adjusted.get(f))

@@ -54,7 +54,7 @@ def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: W
 
     Args:
         evidence: the scores and their tests.
-        decision: what was decided from them.
+        decision: the answer that they gave.
         by: the thresholds.
         what: words for what is separated.
     """
@@ -62,6 +62,7 @@ def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: W
         case Answer.LEAKS:
             return _leaks(evidence, decision, by, what)
         case Answer.NO_LEAK:
+            # ``decide`` gives this answer only where the rate could be shown.
             assert decision.excluded_tpr is not None
             return (
                 f"No leak found, and more than AUROC {decision.excluded_auroc:.2f} is excluded, as is naming more than"
@@ -98,14 +99,17 @@ def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wor
     score = evidence.scores[decision.strongest]
     promise = PROMISES[decision.promise]
     standing = "" if decision.exact else " (indicative only: the sides are asserted)"
+    # Said once: ``standing`` has it already where the sides are asserted.
     if decision.promise is Promise.BEYOND and evidence.violated != "certified" and not standing:
         promise += " (indicative)"
     how = f"tells {what.sides} with AUROC {_interval(score, evidence)}"
+    # The violated claim is the finding; the score is only what it was measured by.
     if not passes(score, by):
         return (
             f"Leaks{promise}{standing}: {_violation(evidence)}. The AUROC of {score.name} on {what.unit} is"
             f" {_interval(score, evidence)}."
         )
+    # It passes by its rates alone: its AUROC is shown, but is not what tells of the leak.
     if score.adjusted_p > by.auroc_level:
         how = (
             f"names more {what.member} at low false-positive rates than chance allows; its AUROC is"
@@ -129,6 +133,7 @@ def _violation(evidence: Evidence) -> str:
 
 
 def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wording) -> str:
+    # First of all reasons: with the sides swapped, every limit below would be about the wrong direction.
     if decision.reversed:
         lowest = min(evidence.scores, key=lambda score: score.auroc)
         return (
@@ -147,6 +152,7 @@ def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, wh
     needed = (
         f"{at_most_counted(decision.users_needed, before='about ')} {what.unit} would settle it,"
         f" {evidence.users:,} were there"
+        # ``users_needed`` holds in four of five audits at chance: this may be one of the others.
         if evidence.users < decision.users_needed
         else f"{evidence.users:,} {what.unit} settle it in most audits, but did not here: more would"
     )
@@ -167,6 +173,7 @@ def _disagreement(
         f"The attacks disagree: {its.name} tells {what.sides} ({how}), the leading attack, {leading.name}, does not"
         f" (AUROC {leading.auroc:.2f})."
     )
+    # Only if the leading score goes with length and the passing one clearly less: a guess at the reason otherwise.
     mine, other = length_correlations[0], length_correlations[best]
     if mine is not None and other is not None and abs(mine) >= LENGTH_DROWNS and abs(other) <= abs(mine) - LESS_BY:
         said += (

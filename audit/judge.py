@@ -30,8 +30,8 @@ def judge(
         member: whether each user is held in.
         fixed: how membership was decided, the claims, and delta of the bounds if no claim states one.
         blind: blind baselines.
-        subjects: whom scores and bounds are about.
-        flawed: the comparison is not valid, so no verdict is passed on the model.
+        subjects: the people whom scores and bounds are about.
+        flawed: whether the comparison is not valid, so that no verdict is passed on the model.
 
     Raises:
         InputError: a score without membership, an invalid delta, and other mistakes of the caller.
@@ -40,12 +40,14 @@ def judge(
     design = Design(
         sides.assignment,
         coins_witnessed=sides.witnessed,
-        blind_p_value=min(1.0, len(p_values) * min(p_values)) if p_values else None,  # Bonferroni
+        blind_p_value=min(1.0, len(p_values) * min(p_values)) if p_values else None,  # Bonferroni over the baselines
+        # Groups of people tested side by side are paid for as attacks are: each gets its share of alpha.
         attacks=fixed.judged,
         subjects=subjects,
     )
     held_in = {user for user, its in member.items() if its}
     try:
+        # By name: a user without a score, or with one and no membership, is refused and not dropped.
         joined = join(dict(scores), held_in, set(member) - held_in)
         found = evaluate(joined, design, delta=fixed.delta, claims=fixed.claims)
     except (TooFewUsers, ConstantScores) as error:  # a finding, not a failure of the run

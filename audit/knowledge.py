@@ -12,7 +12,7 @@ from heldin.audit.coarse import brief
 from heldin.audit.scored_users import ScoredUsers
 from heldin.bounds.roc import auroc
 
-DRAWS = 100
+DRAWS = 100  # random choices of each user's texts
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,16 @@ def attacker_knowledge(
     of_user, values = table.texts[attack, None]
     counts = np.bincount(of_user, minlength=len(table.users))
     most = int(counts.max())
+    # Powers of two below the largest number of texts, and that number, at which every draw has all texts.
     known = sorted({*(2**i for i in range(most.bit_length()) if 2**i < most), most})
     place = np.arange(of_user.size) - np.repeat(np.cumsum(counts) - counts, counts)  # of a text among its user's
     generator = np.random.default_rng(seed)
     areas = np.empty((draws, len(known)))
     for draw in range(draws):
+        # Sorted by user, in random order within each. One order serves all m, so that more texts include the fewer.
         shuffled = values[np.lexsort((generator.random(values.size), of_user))]
         for j, m in enumerate(known):
+            # (texts,) -> (users,); a user with fewer than m texts gives all of them.
             starts = np.cumsum(np.append(0, np.minimum(counts, m)))[:-1]
             areas[draw, j] = auroc(*table.split(AGGREGATIONS[aggregation](shuffled[place < m], starts)))
     return [

@@ -61,15 +61,20 @@ def auroc_limits(held_in: Array, held_out: Array) -> AurocLimits:
     covariance = _covariance(placed)
     deviation = np.sqrt(np.diag(covariance))
     reach = _largest_deviation(covariance) * deviation
+    # Half a pair away from 0 and 1, where the logit is infinite.
     inside = np.clip(areas, 0.5 / (n1 * n0), 1 - 0.5 / (n1 * n0))
+    # Delta method: the logit's derivative is 1 / (A (1 - A)). On this scale no interval leaves [0, 1].
     slope = inside * (1 - inside)
     logit = np.log(inside / (1 - inside))
     lower, upper = (1 / (1 + np.exp(-(logit + sign * reach / slope))) for sign in (-1, 1))
+    # Complete separation has no spread for DeLong to see; 0.025 / K is Bonferroni's share of each score and side.
     exact = separation_lower_limit(min(n1, n0), 0.025 / k)
     lower = np.where(areas == 1, exact, np.where(areas == 0, 0.0, lower))
     upper = np.where(areas == 0, 1 - exact, np.where(areas == 1, 1.0, upper))
+    # Deviation of an AUROC at chance. Upper limits take the larger of this and DeLong's, which errs towards no claim.
     by_chance = math.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
-    # around 1/2 at least: a score that strays below chance excludes no more than one at chance
+    # Around 1/2 at least: a score that strays below chance excludes no more than one at chance
+    # (docs/theory.md#randomisation-test). Each limit at full level: the claim is about all scores together.
     at_most = np.minimum(1.0, np.maximum(areas, 0.5) + Z_ONE_SIDED * np.maximum(deviation, by_chance))
     return AurocLimits(areas, lower, upper, at_most)
 
@@ -87,24 +92,29 @@ def tpr_at_most(estimate: float, resampled: float, fpr: float, members: int) -> 
         members: number of members n1.
     """
     centre = max(estimate, fpr)
+    # Just short of all members: a Beta law whose second parameter is 0 does not exist.
     seen = min(members - 1e-9, centre * members)
     exact = float(stats.beta.ppf(CONFIDENCE, seen + 1, members - seen))
+    # The bootstrap's reach above its own estimate, laid on the centre.
     return min(1.0, max(centre + max(0.0, resampled - estimate), exact))
 
 
 def _covariance(placed: Sequence[tuple[Array, Array]]) -> Array:
     """DeLong's covariance of K AUROCs from their users' placements, shape (K, K)."""
     sides = (np.array([its[side] for its in placed]) for side in (0, 1))
+    # (K, n) -> (K, K) for each side; for one score ``np.cov`` gives a plain number.
     return np.asarray(sum(np.atleast_2d(np.cov(values)) / values.shape[1] for values in sides))
 
 
 def _largest_deviation(covariance: Array) -> float:
     """The 95 % quantile of the largest of K standardised normal deviations with this covariance."""
     deviation = np.sqrt(np.diag(covariance))
+    # A score without spread has no standardised deviation and takes no part; its interval is the exact one or a point.
     kept = deviation > 0
     if kept.sum() < 2:
         return Z95
     correlation = (covariance / np.outer(deviation, deviation).clip(1e-300))[np.ix_(kept, kept)]
+    # Equal scores make the matrix singular, where Cholesky fails; negative eigenvalues are rounding.
     values, vectors = np.linalg.eigh(correlation)
     drawn = np.random.default_rng(_SEED).standard_normal((_DRAWS, values.size))
     largest = np.abs(drawn @ (vectors * np.sqrt(values.clip(0))).T).max(axis=1)

@@ -17,10 +17,10 @@ class Difference(Facts):
     """Difference of two AUROCs, with a 95 % interval.
 
     Attributes:
-        value: the second minus the first.
+        value: the second AUROC minus the first.
         lower: lower end of the interval.
         upper: upper end of the interval.
-        label: what kind of statement it is.
+        label: kind of statement.
     """
 
     value: float
@@ -50,8 +50,10 @@ def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]
     difference = float(in_second.mean() - in_first.mean())
     if min(in_first.size, out_first.size) < LEAST_PER_SIDE:
         return None
+    # Complete separation has no spread of its own: the interval would show the other attack's alone.
     if {in_first.mean(), in_second.mean()} & {0.0, 1.0}:
         return None
+    # Of each user's own difference: attacks on the same users are correlated, which two separate errors do not show.
     variances = [(b - a).var(ddof=1) / a.size for a, b in ((in_first, in_second), (out_first, out_second))]
     if not sum(variances):
         return None

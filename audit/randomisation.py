@@ -4,10 +4,8 @@ Conditions and proofs: docs/theory.md#randomisation-test.
 
 H0: the scores do not depend on who was held in. Then the assignment that was drawn is one draw of its law like any
 other, so that p = (1 + #{redraws with a statistic at least as large}) / (1 + B) is exact, whatever the dependence
-between users, texts or attacks. It rests on four things. (a) Redraws have the assignment's law: independent fair coins
-given that nobody's side is empty, or permutations where the numbers of a side were fixed. (b) The whole statistic is
-recomputed in every redraw by the function that computed the observed one. (c) Which users and texts are scored does not
-depend on coins. (d) No score was fitted on labels.
+between users, texts or attacks. Conditions (a) and (b) are met at the lines marked so below; (c), that which users and
+texts are scored does not depend on coins, and (d), that no score was fitted on labels, are the caller's.
 
 Two families, each with its own error probability: the largest standardised AUROC (Westfall and Young 1993, max-T), and
 the smallest p-value of a true-positive rate at a low false-positive rate (min-P). numpy only.
@@ -48,7 +46,7 @@ class FamilyTest:
         redraws: number of redraws B.
         auroc_p: p-value of "no score separates the sides", by the largest standardised AUROC.
         auroc_adjusted: step-down adjusted p-value of each score, shape (K,).
-        reversed_p: the same by the smallest standardised AUROC: does any score separate them the wrong way round?
+        reversed_p: p-value of "no score separates the sides the wrong way round", by the smallest standardised AUROC.
         fprs: the F false-positive rates that this many users can show; may be none.
         tpr_p: p-value by the smallest p-value of any TPR at any of ``fprs``; 1 if there are none.
         tpr_adjusted: step-down adjusted p-values, shape (K, F).
@@ -94,14 +92,17 @@ def randomisation_test(
     if member.all() or not member.any():
         raise InputError("all users are on one side: there is nothing to redraw")
     table = _Table.of(scores)
-    # which rates are tested must not depend on the coins: the expected number of held-out users decides
+    # Condition (c) for rates: which are tested must not depend on the coins, so the expected number of held-out users
+    # decides and not the number drawn.
     shown = tuple(f for f in fprs if f * _held_out(member, law) >= 1 - 1e-9)
     areas, rates = [], []
+    # Condition (b): the observed assignment is the first block and goes through the same two functions as the redraws.
     for drawn in _assignments(member, law, redraws, seed):
         areas.append(table.standardised_aurocs(drawn))
         rates.append(table.tprs(drawn, shown))
     area, rate = np.concatenate(areas), np.concatenate(rates)  # row 0 is the observed one
     adjusted = _step_down(area)
+    # By p-values: standardised rates have heavy tails, which cost power (docs/theory.md#randomisation-test).
     flat = _step_down(-_p_values(rate.reshape(redraws + 1, -1))) if shown else np.ones(0)
     return FamilyTest(
         law=law,
@@ -112,6 +113,7 @@ def randomisation_test(
         fprs=shown,
         tpr_p=float(flat.min()) if shown else 1.0,
         tpr_adjusted=flat.reshape(len(scores), len(shown)),
+        # Redraws alone: the margin is what chance does, and the observed row may be a leak.
         auroc_margin=float(np.quantile(area[1:].max(axis=1), MARGIN)),
         tpr_margins=_tpr_margins(rate[1:], shown, member.size),
     )
@@ -137,6 +139,7 @@ class _Table:
         order = np.argsort(-scores, axis=1, kind="stable")
         ends, ties = [], []
         for row, places in zip(scores, order, strict=True):
+            # NaN differs from every number, so that the last place always ends a run.
             falls = np.diff(row[places], append=np.nan) != 0
             ends.append(np.flatnonzero(falls))
             runs = np.diff(np.append(-1, ends[-1])).astype(np.float64)
@@ -152,8 +155,10 @@ class _Table:
         """
         n1 = drawn.sum(axis=1, dtype=np.float64)[:, None]
         n0 = drawn.shape[1] - n1
-        twice_u = drawn.astype(np.float64) @ self.twice_ranks - n1 * (n1 + 1)  # exact: sums of whole numbers
+        # Sums of whole numbers, so exact: rounding could place a redraw below the observed statistic that it equals.
+        twice_u = drawn.astype(np.float64) @ self.twice_ranks - n1 * (n1 + 1)
         variance = n1 * n0 / 12 * (drawn.shape[1] + 1 - self.ties)
+        # Zero where all scores are equal; the statistic is then 0, its mean under H0.
         possible = variance > 1e-9
         return np.where(possible, (twice_u - n1 * n0) / (2 * np.sqrt(np.where(possible, variance, 1))), 0.0)
 
@@ -163,6 +168,7 @@ class _Table:
         if not fprs:
             return found
         n1 = drawn.sum(axis=1)
+        # Held-out users who may be named, of each redraw's own number; a product may lie just below a whole number.
         allowed = np.floor(np.outer(drawn.shape[1] - n1, fprs) + 1e-9).astype(np.int32)  # (b, F)
         for k, (order, ends) in enumerate(zip(self.order, self.ends, strict=True)):
             found[:, k] = _right(drawn, order, ends, allowed) / n1[:, None]
@@ -175,7 +181,8 @@ def _right(
     """Members above the lowest threshold that keeps wrongly named users within ``allowed`` (b, F); shape (b, F)."""
     most = int(allowed.max())
     depth = order.size
-    # a shortcut: under chance few thresholds lie further down the list than this; else the whole list is read
+    # A shortcut: under chance few thresholds lie further down the list than this; else the whole list is read. No
+    # result changes, since deeper thresholds name more held-out users than any rate allows.
     for guess in (3 * most + 60, 8 * most + 300):
         if guess < depth:
             wrong = np.cumsum(~drawn[:, order[:guess]], axis=1, dtype=np.int32)
@@ -184,12 +191,14 @@ def _right(
                 break
     else:
         wrong = np.cumsum(~drawn[:, order], axis=1, dtype=np.int32)
+    # Thresholds lie at the ends of runs only: equal scores cannot be separated.
     kept = ends[ends < depth]
     at_ends = wrong if kept.size == depth else wrong[:, kept]
     padded = np.concatenate([[0], kept + 1])
     right = np.empty(allowed.shape, dtype=np.int64)
     for j in range(allowed.shape[1]):
         reached = (at_ends <= allowed[:, j, None]).sum(axis=1)  # thresholds within the rate
+        # Users at or above the lowest threshold within the rate, 0 if there is none: (b,).
         named = padded[reached]
         right[:, j] = named - np.where(named > 0, wrong[np.arange(len(wrong)), np.maximum(named, 1) - 1], 0)
     return right
@@ -197,12 +206,14 @@ def _right(
 
 def _assignments(member: Members, law: Law, redraws: int, seed: int) -> Iterator[Members]:
     """Blocks (b, n) of assignments, the observed one first."""
+    # The observed one counts as a redraw of itself, which is the 1 in (1 + #) / (1 + B).
     yield member[None]
     generator = np.random.default_rng(seed)
     block = max(1, _CELLS // member.size)
     left = redraws
     while left:
         size = min(block, left)
+        # Condition (a): the redraws have the law of the assignment.
         if law is Law.PERMUTATION:
             drawn = generator.permuted(np.tile(member, (size, 1)), axis=1)
         else:
@@ -214,8 +225,10 @@ def _assignments(member: Members, law: Law, redraws: int, seed: int) -> Iterator
 def _coins(generator: np.random.Generator, size: int, users: int) -> Members:
     """At least one row of fair coins; rows with an empty side are left out."""
     while True:
+        # One random bit for a coin: comparing a double with 1/2 would draw 64.
         bits = np.frombuffer(generator.bytes(size * (-(-users // 8))), dtype=np.uint8).reshape(size, -1)
         drawn = np.unpackbits(bits, axis=1, count=users).astype(np.bool_)
+        # An audit with an empty side is refused, so the law is that of coins given that neither side is empty.
         both = drawn.any(axis=1) & ~drawn.all(axis=1)
         if both.any():
             return drawn[both]
@@ -236,12 +249,14 @@ def _step_down(statistics: Array) -> Array:
     left = np.maximum.accumulate(statistics[:, order[::-1]], axis=1)[:, ::-1]  # the largest of this one and the rest
     p = (left >= left[0]).mean(axis=0)  # the observed row counts itself: (1 + #) / (1 + B)
     adjusted = np.empty(order.size)
+    # Running maximum: a less extreme score never gets a smaller p-value than one before it.
     adjusted[order] = np.maximum.accumulate(p)
     return adjusted
 
 
 def _p_values(statistics: Array) -> Array:
     """p-value of each statistic in each row among all rows, larger meaning more extreme; shape (B + 1, S)."""
+    # Each row among the same rows, itself included: all rows are treated alike, as condition (b) asks.
     rows = len(statistics)
     found = np.empty_like(statistics)
     for column in range(statistics.shape[1]):

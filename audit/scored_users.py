@@ -20,7 +20,7 @@ class ScoredUsers:
     Attributes:
         users: names, in one order for all arrays.
         member: shape (n,), True for held in.
-        texts: by attack and changed dial, (user's index, statistic) of each scored text, shapes (t,), ordered by user.
+        texts: for each attack and changed dial, user (index) and statistic of every text, (t,) each, sorted by user.
     """
 
     users: tuple[str, ...]
@@ -43,6 +43,8 @@ class ScoredUsers:
         that is not finite; the message names the user.
         """
         found = self.lifted(attack, aggregation, dial)
+        # Refused, not dropped: whether a score is finite may depend on the coins, and who is scored must not
+        # (docs/theory.md#randomisation-test).
         bad = np.flatnonzero(~np.isfinite(found))
         if not bad.size:
             return found
@@ -69,9 +71,12 @@ class ScoredUsers:
             raise InputError(f"attack '{attack}': no score of user '{self.users[0]}' ({len(self.users)} missing)")
         of_user, values = self.texts[attack, dial]
         found = np.full(len(self.users), np.nan)
+        # The first text of each user who has any; texts are ordered by user.
         starts = np.flatnonzero(np.diff(of_user, prepend=-1))
+        # ``reduceat`` does not take an empty list.
         if not starts.size:
             return found
+        # (texts,) -> (users,)
         found[of_user[starts]] = AGGREGATIONS[aggregation](values, starts)
         return found
 
@@ -87,12 +92,14 @@ def scored_users(statistics: Sequence[TextStatistic], member: Mapping[str, bool]
     rows: dict[tuple[str, Dial | None], tuple[list[int], list[float]]] = {}
     for s in statistics:
         at = number.get(s.user)
+        # Whoever is not in ``member``, such as a user who is always in, takes part in no comparison.
         if at is not None:
             of_user, values = rows.setdefault((s.attack, s.dial), ([], []))
             of_user.append(at)
             values.append(s.value)
     texts = {}
     for attack, (of_user, values) in rows.items():
+        # Stable: the texts of a user stay in the order in which they were scored.
         order = np.argsort(np.array(of_user, dtype=np.intp), kind="stable")
         texts[attack] = (np.array(of_user, dtype=np.intp)[order], np.array(values, dtype=np.float64)[order])
     return ScoredUsers(tuple(member), np.array(list(member.values()), dtype=np.bool_), texts)

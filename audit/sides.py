@@ -27,10 +27,11 @@ class Sides:
     @property
     def law(self) -> Law:
         """How it is redrawn: coins as coins, all else as permutations that keep the size of each side."""
+        # An unknown way is redrawn as permutations too; its p-values are indicative, since nobody witnessed it.
         return Law.COINS if self.assignment is Assignment.COIN else Law.PERMUTATION
 
 
-# of canary users and of trainings, each of which has its own coin, drawn by heldin
+# Of canary users and of trainings, each of which has its own coin, drawn by heldin.
 COINS = Sides(Assignment.COIN, witnessed=True)
 
 

@@ -49,6 +49,7 @@ def results_of_trainings(its: TrainingScores, fixed: Preregistration, *, thresho
         fixed: what was fixed before any score was seen.
         threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
     """
+    # Trainings are not people: curves may be cut at every score, with one training in a group.
     family = evaluate_family({Variant(SCORE, "mean"): its.scores}, its.member, fixed, least=1)
     test: ThresholdTest | None = None
     try:
@@ -90,6 +91,7 @@ def _certified(its: TrainingScores, test: ThresholdTest | None, judgement: Judge
     """The bound that was chosen before looking, not the highest of several, and what it says about the claims."""
     least = test.epsilon if test else 0.0
     certify = f"certify an epsilon of at least {least:.2f}" if least > 0 else "certify no epsilon above zero"
+    # The verdict that stands where nothing is claimed is no outcome of a test.
     outcomes = [v.outcome for v in judgement.verdicts if v.claim != NO_CLAIM]
     if not outcomes:
         stands = "no claim was tested"
@@ -99,5 +101,6 @@ def _certified(its: TrainingScores, test: ThresholdTest | None, judgement: Judge
         stands = "consistent with what is claimed"
     else:
         stands = "inconclusive on what is claimed"
+    # Trained without the config's defense: the reader must not take the number for one about it.
     what = " without any defense" if its.target == "none" else ""
     return f"{its.scores.size} independent trainings{what} {certify}; {stands}."

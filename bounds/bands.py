@@ -47,6 +47,7 @@ class RocBand:
 
     def exceeds(self, ceiling: RocCeiling) -> bool:
         """Whether the band is above the ceiling anywhere, which rejects the ceiling at level alpha."""
+        # The ceiling rises with the FPR, so at the upper limit of the FPR it is at its most lenient.
         return bool(np.any(self.tpr > np.interp(self.fpr, ceiling.fpr, ceiling.tpr)))
 
 
@@ -80,7 +81,9 @@ def equal_local_level_band(scores: LabelledScores, *, alpha: float = 0.05, attac
     level = check_alpha(alpha, attacks) / 2.0
     thresholds, k, j, n1, n0 = _counts(scores)
     eta1, eta0 = local_level(n1, level), local_level(n0, level)
+    # ``where`` computes both branches: 1e-300 keeps the one that is not used from being NaN.
     tpr = np.where(k > 0, special.betaincinv(np.maximum(k, 1e-300), n1 + 1.0 - k, eta1), 0.0)
+    # The inverse of the complement, since 1 - eta0 would round a small eta0.
     fpr = np.where(j < n0, special.betainccinv(j + 1.0, np.maximum(n0 - j, 1e-300), eta0), 1.0)
     return RocBand(thresholds, fpr, tpr, alpha)
 
@@ -92,6 +95,7 @@ def dkw_band(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -
     """
     level = check_alpha(alpha, attacks)
     thresholds, k, j, n1, n0 = _counts(scores)
+    # Massart's inequality at alpha / 2 a group; one-sided, since a test needs no upper limit of the TPR.
     tpr, fpr = k / n1 - dkw_width(n1, level), j / n0 + dkw_width(n0, level)
     return RocBand(thresholds, np.minimum(fpr, 1.0), np.maximum(tpr, 0.0), alpha)
 
@@ -105,7 +109,7 @@ def violates(scores: LabelledScores, ceiling: RocCeiling, *, alpha: float = 0.05
     """Compare both bands, each at alpha / 2, with the ceiling (docs/theory.md#roc-bands).
 
     Args:
-        scores: of independent trainings.
+        scores: scores of independent trainings.
         ceiling: the highest ROC that the claim allows.
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
@@ -120,6 +124,7 @@ def both_bands(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1)
     Above ``LARGEST`` trainings of one group the first is None, and its half of alpha remains unspent.
     """
     level = check_alpha(alpha, attacks) / 2.0
+    # Too many trainings for local levels: the DKW band keeps to its own half of alpha.
     small = max(scores.held_in.size, scores.held_out.size) <= LARGEST
     return equal_local_level_band(scores, alpha=level) if small else None, dkw_band(scores, alpha=level)
 
@@ -128,6 +133,7 @@ def auroc_at_least(scores: LabelledScores, *, alpha: float = 0.05, attacks: int 
     """AUROC - sqrt(ln(1 / alpha) (1 / n1 + 1 / n0) / 2): McDiarmid 1989; ties count half."""
     level = check_alpha(alpha, attacks)
     held_in, held_out = scores.held_in, scores.held_out
+    # One member moves the AUROC by at most 1 / n1, one non-member by 1 / n0: the condition of McDiarmid's inequality.
     width = math.sqrt(math.log(1.0 / level) * (1.0 / held_in.size + 1.0 / held_out.size) / 2.0)
     return auroc(held_in, held_out) - width
 
@@ -135,6 +141,7 @@ def auroc_at_least(scores: LabelledScores, *, alpha: float = 0.05, attacks: int 
 def auroc_epsilon(least: float, delta: float) -> float:
     """The smallest epsilon whose (epsilon, delta) region has an AUROC of ``least``: ln((1 - delta)^2 / (1 - A) - 1)."""
     check_bound_delta(delta)
+    # Solves A = 1 - (1 - delta)^2 / (1 + e^epsilon) (docs/theory.md#attacker-ceilings) for e^epsilon.
     odds = (1.0 - delta) ** 2 / max(1.0 - least, 1e-300) - 1.0
     return math.log(odds) if odds > 1.0 else 0.0
 
@@ -150,12 +157,14 @@ def local_level(trials: int, alpha: float) -> float:
         raise InputError(f"{trials} trainings of one group are too many for the exact ROC band: use the DKW band")
 
     def excess(log_eta: float) -> float:
+        # Both in logarithms, so that no step of the search makes eta negative.
         return math.log(crossing_probability(trials, math.exp(log_eta)) / alpha)
 
     if trials == 1:
-        return alpha
+        return alpha  # one uniform number is below its eta-quantile, eta, with probability eta
     # By the secant method. The result is lowered by 0.1 %, more than its tolerance, so that the band errs on the
     # conservative side.
+    # A starting point and no more: the search corrects it.
     near = math.log(alpha / (1.0 + 6.5 * math.log(trials)))
     return math.exp(float(optimize.newton(excess, near, x1=near + 0.1, tol=2e-4)) - 1e-3)
 
@@ -169,8 +178,10 @@ def crossing_probability(trials: int, eta: float) -> float:
     """
     ranks = np.arange(1.0, trials + 1.0)
     at = special.betaincinv(ranks, trials + 1.0 - ranks, eta)
+    # Expected points of a Poisson process of rate n between one limit and the next.
     steps = trials * np.diff(at, prepend=0.0)
     spread = _DEVIATIONS * np.sqrt(trials * at * (1.0 - at)) + 20.0
+    # Fewer points than this are dropped, and so are larger steps: what is dropped counts as crossing.
     lowest = np.maximum(0, np.floor(trials * at - spread)).astype(np.int64)
     longest = (steps + 9.0 * np.sqrt(steps) + 20.0).astype(np.int64)
     state, first = np.ones(1), 0  # unscaled probabilities of first, first + 1, ... points
@@ -180,6 +191,7 @@ def crossing_probability(trials: int, eta: float) -> float:
         state, first = state[cut : k - first], max(first, int(lowest[k - 1]))  # at most k - 1 points below limit k
         if not state.size:
             return 1.0
+    # The other points lie above the last limit; dividing by P(n points) conditions the process on n.
     left = stats.poisson.pmf(trials - first - np.arange(state.size), trials * (1.0 - float(at[-1])))
     inside = float((state * left).sum() / stats.poisson.pmf(trials, trials))
     return min(1.0, max(0.0, 1.0 - inside))
@@ -187,6 +199,7 @@ def crossing_probability(trials: int, eta: float) -> float:
 
 def _poisson(mean: float, longest: int) -> Array:
     counts = np.arange(longest + 1.0)
+    # ``xlogy``: 0 log 0 is 0 where a step has no length.
     return np.asarray(np.exp(special.xlogy(counts, mean) - mean - special.gammaln(counts + 1.0)))
 
 
@@ -194,6 +207,7 @@ def _counts(scores: LabelledScores) -> tuple[Array, Array, Array, int, int]:
     """Distinct scores, highest first, with how many members and non-members are at or above each."""
     levels = np.unique(scores.scores)[::-1]
     held_in, held_out = np.sort(scores.held_in), np.sort(scores.held_out)
+    # Left, so that scores equal to the threshold count as above it.
     k = held_in.size - np.searchsorted(held_in, levels)
     j = held_out.size - np.searchsorted(held_out, levels)
     return levels, k.astype(np.float64), j.astype(np.float64), held_in.size, held_out.size

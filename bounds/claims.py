@@ -15,6 +15,7 @@ def parse_claim(text: str) -> Claim:
     """The claim that "epsilon=4,delta=1e-6" states. Raises InputError for any other form."""
     parts = [part.split("=", 1) for part in text.split(",")]
     fields = {pair[0].strip(): pair[1].strip() for pair in parts if len(pair) == 2}
+    # A name given twice is one field of the dictionary, which the number of parts shows.
     if sorted(fields) != ["delta", "epsilon"] or len(parts) != 2:
         raise InputError(f"claim '{text}' is not of the form epsilon=4,delta=1e-6")
     try:
@@ -34,11 +35,13 @@ def mechanism_claim(mechanism: Mechanism, name: str = "plan") -> Claim:
     promise = mechanism.guarantee()
     if not isinstance(promise, Guarantee):
         raise InputError(f"{name}: {promise.label}: there is nothing to test; state an epsilon with --claim instead")
+    # Nothing caps a user's records here, and so nothing bounds the user's curve (docs/theory.md#poisson-accounting).
     if promise.unit != "user":
         raise InputError(
             f"{name}: protects single examples, which promises nothing finite about a user: "
             "state a user's epsilon with --claim instead"
         )
+    # The whole curve, not its one (epsilon, delta): attackers under it are much weaker than the pair alone allows.
     ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, promise.delta)
     family = noise_family(mechanism, promise.delta)
     return verdict.curve_claim(ceiling, promise.epsilon, promise.delta, family)

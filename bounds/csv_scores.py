@@ -32,10 +32,10 @@ def bound_scores(
 
     Args:
         scores: as given, in either orientation.
-        design: how they were obtained; its thresholds are in the units of the scores.
+        design: how the scores were obtained; its thresholds are in the units of the scores.
         higher_is: what a higher score indicates, "member" or "non-member".
-        delta: of the bounds, in (0, 1); None: the first claim's.
-        claims: to test.
+        delta: delta of the bounds, in (0, 1); None: the first claim's.
+        claims: claims to test.
 
     Raises:
         InputError: ``higher_is`` is anything else, or ``evaluate`` refuses the input.
@@ -47,6 +47,7 @@ def bound_scores(
     turned = replace(design, thresholds=tuple(sign * t for t in design.thresholds))
     oriented = LabelledScores(sign * scores.scores, scores.member, scores.users)
     found = evaluate(oriented, turned, delta=delta, claims=claims)
+    # Names such as "unknown" may stand for many people, and the unit would not be one person.
     line = missing_names_line(scores.users or (), remedy="")
     if line is None:
         return found
@@ -61,6 +62,7 @@ def read_scores(path: Path) -> LabelledScores:
     without membership or the reverse, a score is not a finite number, or a user occurs twice.
     """
     try:
+        # Spreadsheets begin a file with a byte-order mark, which would become part of the first column's name.
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, skipinitialspace=True, strict=True)
             header = [str(name).strip() for name in reader.fieldnames or ()]
@@ -68,12 +70,14 @@ def read_scores(path: Path) -> LabelledScores:
             if missing:
                 found = ", ".join(header) or "none"
                 raise InputError(f"{path}: no column '{missing[0]}' (columns: {found}): needs {', '.join(COLUMNS)}")
+            # ``DictReader`` would keep the last of two columns without a word.
             twice = next((column for column in COLUMNS if header.count(column) > 1), None)
             if twice:
                 raise InputError(f"{path}: the column '{twice}' appears twice: rename one")
             reader.fieldnames = header
             rows: dict[str, tuple[float, bool]] = {}
             for row in reader:
+                # Where ``DictReader`` puts what has no column, for example after a comma inside a name without quotes.
                 if None in row:
                     raise InputError(f"{path}, row {reader.line_num}: more fields than the header has")
                 user, score, member = _row(path, reader.line_num, row)
@@ -90,6 +94,7 @@ def read_scores(path: Path) -> LabelledScores:
         raise InputError(f"{path}: not a CSV file ({error})") from None
     if not rows:
         raise InputError(f"{path}: no rows: give one per user")
+    # By name: where scores are tied, guesses go by place, and the file's order would decide.
     users = tuple(sorted(rows))
     try:
         return LabelledScores(
@@ -103,6 +108,7 @@ def read_scores(path: Path) -> LabelledScores:
 
 def _row(path: Path, number: int, row: dict[str, Any]) -> tuple[str, float, bool]:
     where = f"{path}, row {number}"
+    # A row with too few fields has None in the rest: an empty field.
     user, score, member = (str(row.get(column) or "").strip() for column in COLUMNS)
     if not user:
         raise InputError(f"{where}: no user name")

@@ -18,8 +18,8 @@ from heldin.defenses.accounting.guarantees import check_delta, gaussian_epsilon
 
 Array = NDArray[np.float64]
 
-ENOUGH_CANARIES = 1000
-_NODES = 501
+ENOUGH_CANARIES = 1000  # docs/theory.md#gradient-canaries
+_NODES = 501  # of the posterior of the FPR
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class EpsilonEstimate:
 
     Attributes:
         epsilon: the estimate.
-        lower: end of the interval.
-        upper: end of the interval.
+        lower: lower end of the interval.
+        upper: upper end of the interval.
         confidence: nominal confidence of the interval.
         mu: estimate of mu, if the estimator assumes mu-GDP.
         warning: why the estimate may be poor; None if there is no reason.
@@ -65,8 +65,8 @@ def andrew_estimate(
         unobserved: scores of left-out canaries, shape (k0,), k0 >= 2; None: the exact null.
         dimension: d, for the warning that canaries disturb each other if k / d is above 0.01.
         confidence: nominal confidence of the interval.
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
+        resamples: number of bootstrap resamples.
+        seed: seed of the bootstrap.
     """
     check_delta(delta, 1)
     check_alpha(1.0 - confidence)
@@ -75,6 +75,7 @@ def andrew_estimate(
             raise InputError(f"scores of {name} canaries must be at least two finite numbers, got {values.size}")
     # One pooled variance: the paper's two variances overstate epsilon at small k (docs/theory.md#gradient-canaries).
     rng = np.random.default_rng(seed)
+    # (resamples, k): canaries are resampled, each side by itself.
     drawn = observed[rng.integers(0, observed.size, (resamples, observed.size))]
     if unobserved is None:
         mu, again = float(observed.mean()), drawn.mean(axis=1)
@@ -83,6 +84,7 @@ def andrew_estimate(
         mu = float(_pooled_mu(observed[None], unobserved[None])[0])
         again = _pooled_mu(drawn, null)
     low, high = np.quantile(again, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
+    # A mean at or below zero shows no leak, and a Gaussian of mu 0 is (0, 0)-DP.
     epsilon, lower, upper = (gaussian_epsilon(float(v), delta) if v > 0.0 else 0.0 for v in (mu, low, high))
     return EpsilonEstimate(epsilon, lower, upper, confidence, mu, _canary_warning(observed.size, dimension))
 
@@ -98,9 +100,11 @@ def two_gaussian_epsilon(mean: float, deviation: float, delta: float) -> float:
         raise InputError(f"mean {mean} and deviation {deviation} are not those of a Gaussian")
 
     def excess(epsilon: float) -> float:
+        # Both orders; the second after a change of scale that makes its lower law N(0, 1).
         forward = _divergence(mean, deviation, epsilon)
         return max(forward, _divergence(-mean / deviation, 1.0 / deviation, epsilon)) - delta
 
+    # Even at epsilon 0 the divergence is within delta.
     if excess(0.0) <= 0.0:
         return 0.0
     high = 1.0
@@ -120,7 +124,7 @@ def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, 
     trainings, and its coverage is measured, not proved.
 
     Args:
-        counts: of independent trainings at that threshold.
+        counts: the threshold's counts over independent trainings.
         delta: in (0, 1).
         confidence: posterior mass of the interval.
         prior: both parameters of the Beta prior; 1/2 is Jeffreys'.
@@ -134,6 +138,7 @@ def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, 
     fpr = special.betaincinv(fp + prior, tn + prior, u)
 
     def at_most(epsilon: float) -> float:
+        # At each FPR node, the FNRs that (epsilon, delta)-DP allows are an interval: its Beta mass is averaged.
         up, down = math.exp(epsilon), math.exp(-epsilon)
         least = np.maximum(1.0 - delta - up * fpr, (1.0 - delta - fpr) * down)
         most = np.minimum(up + delta - up * fpr, (up + delta - fpr) * down)  # the reversed attack: 1 - FPR, 1 - FNR
@@ -142,6 +147,7 @@ def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, 
         return float(np.maximum(inside, 0.0).mean())
 
     def quantile(level: float) -> float:
+        # That much of the posterior is allowed by epsilon 0, below which there is none.
         if at_most(0.0) >= level:
             return 0.0
         return float(optimize.brentq(lambda e: at_most(e) - level, 0.0, 64.0, xtol=1e-6))
@@ -154,6 +160,7 @@ def _pooled_mu(observed: Array, unobserved: Array) -> Array:
     """Difference of means over the pooled deviation, by row; shapes (b, k) and (b, k0) to (b,)."""
     k, k0 = observed.shape[1], unobserved.shape[1]
     pooled = ((k - 1) * observed.var(axis=1, ddof=1) + (k0 - 1) * unobserved.var(axis=1, ddof=1)) / (k + k0 - 2)
+    # A resample without any variance gives a huge mu, not a NaN in the quantiles.
     return np.asarray((observed.mean(axis=1) - unobserved.mean(axis=1)) / np.sqrt(np.maximum(pooled, 1e-300)))
 
 
@@ -170,7 +177,9 @@ def _divergence(mean: float, deviation: float, epsilon: float) -> float:
     a = 0.5 - 0.5 / deviation**2  # ln ratio = a x^2 + b x + c
     b = mean / deviation**2
     c = -0.5 * (mean / deviation) ** 2 - math.log(deviation) - epsilon
+    # Equal deviations: the log-ratio is a line, with one root.
     if abs(a) < 1e-12:
+        # The same law twice.
         if b == 0.0:
             return 0.0
         root = -c / b
@@ -180,6 +189,7 @@ def _divergence(mean: float, deviation: float, epsilon: float) -> float:
         )
         return float(p - math.exp(min(epsilon, 700.0)) * q)
     disc = b * b - 4.0 * a * c
+    # No root: the log-ratio is below epsilon everywhere (A is empty) or above it everywhere (A is everything).
     if disc <= 0.0:
         return 0.0 if a < 0.0 else 1.0 - math.exp(min(epsilon, 700.0))
     low, high = sorted(((-b - math.sqrt(disc)) / (2.0 * a), (-b + math.sqrt(disc)) / (2.0 * a)))
@@ -190,5 +200,6 @@ def _divergence(mean: float, deviation: float, epsilon: float) -> float:
     def between(centre: float, scale: float) -> float:
         return float(special.ndtr((high - centre) / scale) - special.ndtr((low - centre) / scale))
 
+    # A wider P wins in both tails, a narrower one in the middle.
     mass = outside if a > 0.0 else between
     return mass(mean, deviation) - math.exp(min(epsilon, 700.0)) * mass(0.0, 1.0)

@@ -58,6 +58,7 @@ def guess(labelled: LabelledScores, made: int, *, tie_seed: int = 0) -> Guesses:
     order = shuffled[np.argsort(labelled.scores[shuffled], kind="stable")]  # lowest score first
     low = guessed_out(labelled.scores[order], made)
     ranked = labelled.member[order]
+    # Lowest ``low`` guessed out, highest ``made - low`` guessed in; the others are abstentions, which m still counts.
     return Guesses(m, made, int((~ranked[:low]).sum() + ranked[m - made + low :].sum()))
 
 
@@ -69,8 +70,8 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     for attackers who tell nearly all users apart (docs/verdict.md has the simulations).
 
     Args:
-        users: m.
-        made: r, registered beforehand; None: several are tried.
+        users: number of users m.
+        made: number of guesses r, registered beforehand; None: several are tried.
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
 
@@ -82,6 +83,7 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     if made is not None and not 1 <= made <= users:
         raise InputError(f"{made} guesses registered on {users} users: choose between 1 and {users}")
     most = users if made is None else made
+    # With no leak at all (epsilon 0) all r guesses are right with probability 2^-r.
     if 0.5**most > level:
         needed = int(np.ceil(-np.log2(level)))
         raise TooFewUsers(
@@ -90,6 +92,7 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
         )
     if made is not None:
         return (Try(made, level),)
+    # In a small audit two of the numbers may be equal: one test, with both shares.
     shares: dict[int, float] = {}
     for number, share in ((round(_GROWTH * users**0.75), 0.7), (users // 2, 0.1), (users, 0.2)):
         shares[min(users, number)] = shares.get(min(users, number), 0.0) + share
@@ -101,7 +104,7 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
 
 def centre(ranked: Array) -> float:
     """Mean of the middle half of the scores, shape (m,), ascending."""
-    # Fair coins hold in about half of the users. So where the groups separate, this lies between them, even if chance
+    # Fair coins hold in about half of the users. Where the groups separate, this lies between them, even if chance
     # made them unequal; where they overlap, it lies in the middle of the bulk, and the longer tail is the side that
     # tells more. A quarter of the scores on either side may be anything.
     cut = ranked.size // 4
@@ -121,6 +124,7 @@ def guessed_out(ranked: Array, made: int) -> int:
         made: r, between 1 and m.
     """
     middle = centre(ranked)
+    # Scores near the largest double may lie farther apart than it: infinity compares as it should.
     with np.errstate(over="ignore"):
         below, above = middle - ranked[:made], ranked[ranked.size - made :] - middle
     # Scores at the centre are guessed with the side that has fewer users beyond it, since fair coins make sides equal.

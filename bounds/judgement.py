@@ -21,12 +21,12 @@ class Bound:
     """A lower bound on epsilon per user.
 
     Attributes:
-        name: of its rule (``bounds.rules``).
+        name: name of its rule (``bounds.rules``).
         epsilon_lower: epsilon is at least this.
         level: nominal confidence.
-        standing: what kind of statement it is.
+        standing: what the bound is worth.
         coverage: lowest measured coverage at nominal 0.95; None if it was not measured.
-        subjects: whom it is about.
+        subjects: the people it is about.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -44,9 +44,9 @@ class RefusedBound:
     """A bound that the design does not support.
 
     Attributes:
-        name: of its rule.
-        reason: why.
-        subjects: whom it would be about.
+        name: name of its rule.
+        reason: why it is not valid.
+        subjects: the people it would be about.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -62,7 +62,7 @@ class Judgement(Tabular):
 
     Attributes:
         users: number of users, or of trainings, whose scores were judged.
-        delta: of the bounds.
+        delta: delta of the bounds.
         bounds: each valid at its own level.
         refused: bounds that the design does not support.
         verdicts: one per claim, all valid at once; without a claim, one that says what could have been certified.
@@ -84,6 +84,7 @@ class Judgement(Tabular):
     @property
     def exit_code(self) -> int:
         """3 if the violation of a claim is certified, 4 if it is only indicated, else 0."""
+        # The graver code is the lower number: a certified violation is not to be hidden by an indicative one.
         codes = [v.exit_code for v in self.verdicts]
         return 3 if 3 in codes else max(codes, default=0)
 
@@ -116,9 +117,9 @@ def nothing_judged(users: int, delta: float, reason: str, subjects: str = verdic
 
     Args:
         users: number of users.
-        delta: that the bounds would have had.
-        reason: why there is none.
-        subjects: whom the bounds would be about.
+        delta: delta that the bounds would have had.
+        reason: why there are no bounds.
+        subjects: the people that the bounds would be about.
     """
     return Judgement(users, delta, (), (RefusedBound("all bounds", reason, subjects),), ())
 
@@ -131,8 +132,8 @@ def evaluate(
     Args:
         scores: joined to membership; higher means more likely a member.
         design: how they were obtained; its alpha is the error probability of each bound, and of all verdicts together.
-        delta: of the bounds, in (0, 1); None: the first claim's.
-        claims: to test.
+        delta: delta of the bounds, in (0, 1); None: the first claim's.
+        claims: claims to test.
 
     Raises:
         InputError: delta is missing or invalid, or a threshold is not finite.
@@ -145,18 +146,22 @@ def evaluate(
     check_delta(delta, 1)
     if not all(math.isfinite(t) for t in design.thresholds):
         raise InputError("a threshold fixed beforehand must be a finite number")
-    # Bonferroni over the claims.
+    # Bonferroni over the claims, whose verdicts hold together; a bound is valid at its own level and pays for nothing.
     paid = replace(design, alpha=design.alpha / max(1, len(claims)))
     verdicts = tuple(verdict.decide(scores, claim, paid) for claim in claims)
     verdicts = verdicts or (verdict.undecided(scores, delta, design),)
+    # The bounds stand on the same conditions as the verdicts.
     standing = Standing.INDICATIVE if design.flaws(scores.held_in.size, scores.scores.size) else Standing.CERTIFIED
+    # The bound over the noise needs a plan, which a stated (epsilon, delta) is not.
     family = next((claim.family for claim in claims if claim.family is not None), None)
     valid, refused = [], []
     for rule in (*([plan_rule(family)] if family else []), *RULES):
+        # Refused with its reason, never computed under conditions that its theorem does not allow.
         reason = rule.refusal(scores, design)
         if reason is not None:
             refused.append(RefusedBound(rule.name, reason, design.subjects))
             continue
+        # No epsilon is below 0, whatever the scores say.
         epsilon = max(0.0, rule.compute(scores, design, delta))
         worth = rule.standing or standing
         valid.append(Bound(rule.name, epsilon, 1.0 - design.alpha, worth, rule.coverage, design.subjects))

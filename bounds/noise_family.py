@@ -44,8 +44,10 @@ def noise_family(mechanism: Mechanism, delta: float) -> NoiseFamily | None:
     if not isinstance(event, PoissonGaussian) or event.noise_multiplier == 0.0:
         return None
 
+    # A curve is a run of the accountant, and every game of the search asks for the same ones.
     @functools.cache
     def inverse(noise: float) -> InverseRoc:
+        # Everything but the noise as planned: the condition on which the whole family rests.
         at_noise = dataclasses.replace(event, noise_multiplier=noise)
         return curve_inverse(ceiling_of(at_noise, steps, delta))
 
@@ -73,7 +75,7 @@ def family_bound(
         family: the plan at any noise multiplier.
         delta: in (0, 1).
         alpha: total error probability.
-        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
 
@@ -83,7 +85,9 @@ def family_bound(
     # A search takes many tests, so a game is searched only if it rejects at slightly less noise than the best so far.
     for game, level in games[1:]:
         if least is None or fdp_rejects(game, family.inverse(least * math.exp2(-_STEPS[-1])), level):
+            # ``or``: a search that finds nothing must not erase the bound of another game.
             best, least = game, fdp_noise(game, family, level) or least
+    # The accountant's epsilon may be above the exact one by this factor, which a lower bound must not be.
     epsilon = 0.0 if least is None else family.epsilon(least, delta) / _EXCESS
     return OneRunBound(epsilon, alpha, best, tuple(one.made for one in tries))
 
@@ -95,9 +99,11 @@ def fdp_noise(guesses: Guesses, family: NoiseFamily, alpha: float = 0.05) -> flo
     The search is between 1/64 of the stated noise and 1024 times it. A rejected curve rules out all lower ones.
     """
 
+    # Rejection at one noise means rejection at all larger ones, whose curves are lower: so bisection finds the least.
     def rejected(octave: float) -> bool:
         return fdp_rejects(guesses, family.inverse(family.stated * math.exp2(octave)), alpha)
 
+    # From the stated noise in whole octaves, down while it is rejected, or up until it is.
     at = 0.0
     if rejected(at):
         while at > _LOWEST and rejected(at - 1.0):

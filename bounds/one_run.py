@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special, stats
 
+# ``X as X`` exports: the game belongs to the conditions of the theorems, and callers take both from here.
 from heldin.bounds.guessing import Guesses as Guesses
 from heldin.bounds.guessing import guess as guess
 from heldin.bounds.guessing import paid_tries as paid_tries
@@ -24,7 +25,7 @@ from heldin.defenses.accounting.guarantees import gaussian_epsilon
 _HIGHEST_EPSILON = 64.0
 _HIGHEST_MU = 32.0
 _PRECISION = 1e-5  # of epsilon and of mu; the returned value is one that the test rejects
-_ROUNDING = 1e-12
+_ROUNDING = 1e-12  # relative, of the recursion's sums
 
 InverseRoc = Callable[[float], float]
 
@@ -56,13 +57,16 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     """
     check_bound_delta(delta)
     m, r, v = guesses.users, guesses.made, guesses.correct
+    # e^eps / (1 + e^eps) without overflow: the largest probability that a guess at prior odds of 1 is right.
     q = float(special.expit(epsilon))
-    tail = float(stats.binom.sf(v - 1, r, q))
+    tail = float(stats.binom.sf(v - 1, r, q))  # P[Bin >= v]
+    # No i between 1 and v: the maximum is over nothing.
     if delta == 0.0 or v == 0:
         return min(1.0, tail)
     # P[v - i <= Bin < v] for i = 1, 2, ...: beyond 12 deviations below the mean it grows no more, and over i it falls.
     least = max(0, min(v - 1, int(r * q - 12.0 * np.sqrt(r * q * (1.0 - q)) - 10.0)))
     below = np.cumsum(stats.binom.pmf(np.arange(v - 1, least - 1, -1), r, q))
+    # m and not r: every user whose coin was flipped counts, also those on whom the guesser abstains.
     return min(1.0, tail + 2.0 * m * delta * float((below / np.arange(1, v - least + 1)).max()))
 
 
@@ -90,8 +94,10 @@ def fdp_rejects(guesses: Guesses, inverse_roc: InverseRoc, alpha: float = 0.05) 
     check_alpha(alpha)
     m, r, v = guesses.users, guesses.made, guesses.correct
     right, wrong = alpha * v / m, alpha * (r - v) / m
+    # Rounding must not reject: where R + H is r / m exactly, the curve allows the game.
     limit = r / m * (1.0 + _ROUNDING)
     for i in range(v - 1, -1, -1):
+        # H' = max(H, F^-1(R)); r - i is at least 1, since i < v <= r.
         reached = inverse_roc(right)
         # R and H never fall, and change no more once H' = H: the recursion may end early in both cases.
         if reached <= wrong:
@@ -111,6 +117,7 @@ def gaussian_inverse(mu: float) -> InverseRoc:
 def epsilon_delta_inverse(epsilon: float, delta: float) -> InverseRoc:
     """F^-1 of (epsilon, delta)-DP: max(0, e^-eps (y - delta), 1 - delta - e^eps (1 - y))."""
     check_bound_delta(delta)
+    # e^710 is no double.
     up, down = float(np.exp(min(epsilon, 700.0))), float(np.exp(-epsilon))
     return lambda y: max(0.0, down * (y - delta), 1.0 - delta - up * (1.0 - y))
 
@@ -118,6 +125,7 @@ def epsilon_delta_inverse(epsilon: float, delta: float) -> InverseRoc:
 def curve_inverse(ceiling: RocCeiling) -> InverseRoc:
     """F^-1 of an accountant's curve, first made symmetric and concave, which never lowers the curve."""
     hull = symmetrised(ceiling)
+    # R may pass 1 by ``_ROUNDING``, which ``fpr_at`` refuses.
     return lambda y: hull.fpr_at(min(1.0, y))
 
 
@@ -144,8 +152,8 @@ def one_run_rejects(guesses: Guesses, epsilon: float, delta: float, alpha: float
 
     Args:
         guesses: the game.
-        epsilon: claimed, >= 0.
-        delta: claimed, in [0, 1).
+        epsilon: claimed epsilon, >= 0.
+        delta: claimed delta, in [0, 1).
         alpha: error probability.
     """
     # Both theorems bound the same probability of at least v right guesses, so the smaller bound is a p-value too, and
@@ -164,7 +172,7 @@ def steinke_bound(
         labelled: scores of the m users whose coins were flipped.
         delta: in [0, 1).
         alpha: total error probability.
-        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
     return _best(labelled, made, alpha, attacks, lambda g, a: (one_run_epsilon(g, delta, a), None))
@@ -179,7 +187,7 @@ def fdp_bound(
         labelled: scores of the m users whose coins were flipped.
         delta: in [0, 1).
         alpha: total error probability.
-        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
     return _best(labelled, made, alpha, attacks, lambda g, a: (fdp_epsilon(g, delta, a), None))
@@ -196,7 +204,7 @@ def fdp_gaussian_bound(
         labelled: scores of the m users whose coins were flipped.
         delta: in (0, 1).
         alpha: total error probability.
-        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
 
@@ -221,10 +229,11 @@ def fdp_violates(
         labelled: scores of the m users whose coins were flipped.
         ceiling: the accountant's curve.
         alpha: total error probability.
-        made: r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
     inverse = curve_inverse(ceiling)
+    # Every number of guesses at its own share of alpha: any rejection counts (union bound).
     games = ((guess(labelled, one.made), one.level) for one in paid_tries(labelled.scores.size, made, alpha, attacks))
     return next((game for game, level in games if fdp_rejects(game, inverse, level)), None)
 
@@ -240,6 +249,7 @@ def _best(
     tries = paid_tries(labelled.scores.size, made, alpha, attacks)
     games = [guess(labelled, one.made) for one in tries]
     results = [bound(game, one.level) for game, one in zip(games, tries, strict=True)]
+    # The best of several is valid because each has its own share of alpha.
     best = max(range(len(games)), key=lambda i: results[i][0])
     return OneRunBound(results[best][0], alpha, games[best], tuple(one.made for one in tries), results[best][1])
 
@@ -249,6 +259,7 @@ def _largest(rejects: Callable[[float], bool], highest: float) -> float:
     if not rejects(0.0):
         return 0.0
     low, high = 0.0, 1.0
+    # ``low`` is rejected at every moment: what is returned is a bound even where rejection is not monotone.
     while high < highest and rejects(high):
         low, high = high, 2.0 * high
     while high - low > _PRECISION:

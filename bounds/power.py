@@ -23,11 +23,11 @@ from heldin.bounds.thresholds import Counts, clopper_pearson
 from heldin.bounds.verdict import Assignment, Claim, Design, could_reject, max_certifiable_epsilon
 from heldin.defenses.accounting.guarantees import check_delta, gaussian_epsilon
 
-SIMULATIONS = 400
+SIMULATIONS = 400  # audits
 LARGEST_SIMULATED = 20_000
 LARGEST = 1_000_000  # users; a question about this many takes under ten seconds
 MOST_USERS = 100_000
-_KNOTS = 7
+_KNOTS = 7  # numbers of right guesses at which a bound is computed; it is interpolated between them
 _COIN = Assignment.COIN
 
 
@@ -39,7 +39,7 @@ class Reach:
         one_run: epsilon by Steinke et al. 2023, all m guessed, registered beforehand.
         fdp: epsilon by the f-DP recursion on the curve of (epsilon, delta)-DP.
         paid: the larger of the two if the number of guesses is paid for.
-        mu: by the f-DP recursion on Gaussian curves.
+        mu: lower bound on mu by the f-DP recursion on Gaussian curves.
         gaussian: epsilon of mu-GDP at this mu.
         clopper_pearson: epsilon from m / 2 + m / 2 independent trainings; None for m = 1.
     """
@@ -57,7 +57,7 @@ class Expected:
     """Quantiles of the epsilon that the assumed attacker certifies, with the choice of r paid for.
 
     Attributes:
-        median: of the simulated runs.
+        median: median of the simulated runs.
         low: 5 % quantile.
         high: 95 % quantile.
     """
@@ -74,7 +74,7 @@ class ClaimPower:
     Attributes:
         claim: label of the claim.
         in_reach: whether perfect guessing with m users would reject it.
-        probability: that a run of the assumed attacker rejects it.
+        probability: probability that a run of the assumed attacker rejects it.
         users_perfect: the fewest users with whom perfect guessing rejects it; None above MOST_USERS.
         users_at_auroc: the fewest users with whom the attacker's median run rejects it; None above MOST_USERS.
     """
@@ -92,8 +92,8 @@ class Power(Tabular):
 
     Attributes:
         users: m, users whose coins are flipped.
-        auroc: of the assumed attacker.
-        delta: of all epsilons.
+        auroc: AUROC of the assumed attacker.
+        delta: delta of every epsilon here.
         alpha: error probability.
         largest: what perfect guessing certifies.
         expected_one_run: what the assumed attacker certifies by Steinke et al. 2023.
@@ -140,11 +140,11 @@ def power(
 
     Args:
         users: m, users whose coins are flipped.
-        auroc: of the assumed attacker, in [0.5, 1).
+        auroc: AUROC of the assumed attacker, in [0.5, 1).
         delta: in (0, 1).
         alpha: error probability.
-        claims: each is considered on its own.
-        seed: of the simulated runs.
+        claims: claims to reject, each considered on its own.
+        seed: seed of the simulated runs.
 
     Raises:
         InputError: m is too small for any statement, or above LARGEST.
@@ -160,6 +160,7 @@ def power(
     right = simulated_rights(users, mu, tuple(one.made for one in tries), seed)
 
     def expected(bound: Callable[[Guesses, float], float]) -> Expected:
+        # Each audit takes the best of its numbers of guesses, whose levels have paid for that: (SIMULATIONS,).
         best = np.max([_along(users, one, right[:, i], bound) for i, one in enumerate(tries)], axis=0)
         low, median, high = np.quantile(best, [0.05, 0.5, 0.95])
         return Expected(float(median), float(low), float(high))
@@ -198,8 +199,8 @@ def trainings_reach(members: int, non_members: int, delta: float = 0.0, *, alpha
     For 100 + 100 it is 3.28 at delta 0 (docs/theory.md#independent-trainings).
 
     Args:
-        members: trainings with the user.
-        non_members: trainings without.
+        members: number of trainings with the user.
+        non_members: number of trainings without.
         delta: in [0, 1).
         alpha: error probability.
     """
@@ -211,10 +212,10 @@ def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, 
 
     Args:
         users: m, users whose coins are flipped.
-        auroc: of the assumed attacker, in [0.5, 1).
-        claim: to be rejected.
+        auroc: AUROC of the assumed attacker, in [0.5, 1).
+        claim: the claim to reject.
         alpha: error probability.
-        seed: of the simulated runs.
+        seed: seed of the simulated runs.
     """
     design, mu = Design(_COIN, alpha=alpha), attack_mu(auroc)
     tries = one_run.paid_tries(users, alpha=alpha)
@@ -241,8 +242,8 @@ def forecast(users: int, delta: float, claims: Sequence[Claim] = (), *, alpha: f
 
     Args:
         users: m, users whose coins are flipped.
-        delta: of the bounds, in (0, 1).
-        claims: to be tested.
+        delta: delta of the bounds, in (0, 1).
+        claims: claims to test.
         alpha: error probability.
     """
     design, members = Design(_COIN, alpha=alpha), users - users // 2
@@ -304,6 +305,7 @@ def typical_rights(users: int, made: int, mu: float) -> int:
 
 
 def _precision(users: int, made: int, mu: float) -> float:
+    # The share guessed "in": of the even mixture of N(mu, 1) and N(0, 1), so much lies above the threshold.
     share = (made - made // 2) / users
 
     def excess(threshold: float) -> float:
@@ -318,10 +320,10 @@ def simulated_rights(users: int, mu: float, tries: tuple[int, ...], seed: int) -
     """Right guesses of simulated runs of the Gaussian attacker, shape (SIMULATIONS, len(tries)).
 
     Args:
-        users: m.
+        users: number of users m.
         mu: mean score of members.
         tries: numbers of guesses.
-        seed: of the simulation.
+        seed: seed of the simulation.
     """
     rng = np.random.default_rng(seed)
     # For many users binomial draws, which differ from a simulation by less than a thousandth of their own spread.
@@ -329,12 +331,14 @@ def simulated_rights(users: int, mu: float, tries: tuple[int, ...], seed: int) -
         return np.stack([rng.binomial(r, _precision(users, r, mu), SIMULATIONS) for r in tries], axis=1)
     rows = []
     for _ in range(SIMULATIONS):
+        # Coins, not an exact half: unequal sides are part of what an audit may get.
         coins = rng.random(users) < 0.5
         scores = rng.standard_normal(users) + mu * coins
         order = np.argsort(scores)
         ranked, member = scores[order], coins[order]
         low = [guessed_out(ranked, r) for r in tries]
         in_below = np.append(0, np.cumsum(member))
+        # Right: non-members among the k lowest, members among the r - k highest.
         rows.append([k - in_below[k] + in_below[-1] - in_below[users - r + k] for k, r in zip(low, tries, strict=True)])
     return np.array(rows, dtype=np.int64)
 
@@ -350,7 +354,7 @@ def _along(
 
 def _least_rejected(users: int, tried: Try, claim: Claim) -> int:
     """The least number of right guesses that rejects the claim; made + 1 if none does."""
-    low, high = 0, tried.made + 1
+    low, high = 0, tried.made + 1  # bisection: more right guesses are taken to reject whatever fewer do
     while high - low > 1:
         middle = (low + high) // 2
         rejected = claim.rejected_by(Guesses(users, tried.made, middle), tried.level)
@@ -364,6 +368,7 @@ def _least_perfect(claim: Claim, design: Design, alpha: float) -> int | None:
 
 
 def _least_users(enough: Callable[[int], bool], alpha: float) -> int | None:
+    # Fewer users support no statement: all right by chance has probability 2^-m, above alpha.
     low = high = math.ceil(-math.log2(check_alpha(alpha)))
     if enough(low):
         return low
@@ -371,6 +376,7 @@ def _least_users(enough: Callable[[int], bool], alpha: float) -> int | None:
         if high == MOST_USERS:
             return None
         low, high = high, min(MOST_USERS, 2 * high)
+    # To half a per cent: a test is slow, and the numbers are for planning.
     while high - low > max(1, low // 200):
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

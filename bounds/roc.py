@@ -30,6 +30,7 @@ def roc_curve(held_in: Scores, held_out: Scores) -> Roc:
         held_out: scores of non-members, shape (n0,), n0 >= 1.
     """
     levels = np.unique(np.concatenate([held_in, held_out]))[::-1]
+    # Negated, so that "right" counts the scores at or above each level.
     above_in = np.searchsorted(np.sort(-held_in), -levels, side="right")
     above_out = np.searchsorted(np.sort(-held_out), -levels, side="right")
     return Roc(np.concatenate([[0.0], above_out / held_out.size]), np.concatenate([[0.0], above_in / held_in.size]))
@@ -37,6 +38,7 @@ def roc_curve(held_in: Scores, held_out: Scores) -> Roc:
 
 def auroc(held_in: Scores, held_out: Scores) -> float:
     """P(score of a member > score of a non-member) + half the ties: the Mann-Whitney statistic over n1 n0."""
+    # Mid-ranks: a tie with a non-member counts one half. Members' ranks minus those among themselves leave n1 n0 A.
     ranks = stats.rankdata(np.concatenate([held_in, held_out]))
     n1, n0 = held_in.size, held_out.size
     return float((ranks[:n1].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
@@ -52,6 +54,7 @@ def placements(held_in: Scores, held_out: Scores) -> tuple[NDArray[np.float64], 
 
 def fpr_is_resolved(held_out: int, fpr: float) -> bool:
     """Whether this many held-out users can resolve an FPR: it must allow at least one false positive."""
+    # A product such as 49 * (1 / 49) lies just below a whole number.
     return held_out * fpr >= 1 - 1e-9
 
 
@@ -63,11 +66,13 @@ def tpr_at_fpr(held_in: Scores, held_out: Scores, fpr: float) -> float | None:
     if not fpr_is_resolved(held_out.size, fpr):
         return None
     curve = roc_curve(held_in, held_out)
+    # An interpolated point is a rule that flips coins, and no threshold that somebody could have used.
     return float(curve.tpr[curve.fpr <= fpr + 1e-12].max())
 
 
 def separation_p_value(held_in: Scores, held_out: Scores) -> float:
     """Two-sided Mann-Whitney p-value of "the scores of both groups have the same distribution"."""
+    # Two-sided: groups that differ by themselves may differ either way.
     return float(stats.mannwhitneyu(held_in, held_out, alternative="two-sided").pvalue)
 
 

@@ -19,12 +19,12 @@ class Rule:
     """A lower bound on epsilon.
 
     Attributes:
-        name: as records and reports print it.
+        name: name in records and reports.
         compute: epsilon from scores, design and delta.
         needs: conditions; each returns the reason if it does not hold.
         coverage: lowest measured coverage at nominal 0.95 (docs/coverage.md, compared by a test; with 2,000 simulated
             audits, a share just below 0.95 is within the simulation's noise).
-        standing: of the bound, whatever the design; None: the design decides.
+        standing: standing of the bound, whatever the design; None: the design decides.
     """
 
     name: str
@@ -39,7 +39,8 @@ class Rule:
 
 
 def fair_coins(_: LabelledScores, design: Design) -> str | None:
-    """Membership was drawn by independent fair coins, or at least nobody says otherwise."""
+    """Membership was drawn by independent fair coins, or how it was decided is not known."""
+    # An unknown assignment passes: its bounds are then indicative (``Design.flaws``).
     if design.assignment is Assignment.FIXED:
         return "needs membership drawn by independent fair coins; the split was fixed"
     return None
@@ -132,14 +133,17 @@ def _dkw_band(scores: LabelledScores, design: Design, delta: float) -> float:
 
 
 def _area(scores: LabelledScores, design: Design, delta: float) -> float:
+    # From a limit of the AUROC to the least epsilon whose region has that area.
     return bands.auroc_epsilon(bands.auroc_at_least(scores, alpha=design.alpha, attacks=design.attacks), delta)
 
 
 def _bayesian(scores: LabelledScores, design: Design, delta: float) -> float:
+    # The lower end of a two-sided interval of mass 1 - 2 alpha is a one-sided limit at alpha.
     counts = thresholds.counts_at(scores, design.thresholds[0])
     return estimates.bayesian_interval(counts, delta, confidence=1.0 - 2.0 * design.alpha / design.attacks).lower
 
 
+# The Bayesian rule is an estimate whatever the design, so its coverage of 0 is shown and decides nothing.
 RULES: Sequence[Rule] = (
     Rule("one-run", _steinke, (fair_coins,), 0.9455),
     Rule("one-run f-DP", _fdp, (fair_coins,), 0.9564),

@@ -36,6 +36,7 @@ class LabelledScores:
             raise InputError(f"{len(names)} users but {self.scores.size} scores")
         if names is not None and len(set(names)) != len(names):
             raise InputError("a user has two scores: give one score per user")
+        # To drop a user would change m, which every bound counts, by what the model says of that user.
         bad = np.flatnonzero(~np.isfinite(self.scores))
         if bad.size:
             who = f"user '{names[bad[0]]}'" if names is not None else f"row {bad[0]}"
@@ -43,6 +44,7 @@ class LabelledScores:
         if self.member.all() or not self.member.any():
             side = "members" if self.member.any() else "non-members"
             raise TooFewUsers(f"all {self.member.size} users are {side}: a bound needs users of both groups")
+        # Guesses on equal scores are coin flips of the auditor: no test has anything to look at.
         if self.scores.min() == self.scores.max():
             raise ConstantScores(
                 f"all {self.scores.size} scores are {self.scores[0]:g}: they say nothing about membership"
@@ -70,6 +72,7 @@ def join(scores: Mapping[str, float], members: Set[str], non_members: Set[str]) 
 
     Raises InputError if a user is in both groups, or has a score without membership or membership without a score.
     """
+    # Two coins for one name: no theorem has such a unit.
     both = sorted(members & non_members)
     if both:
         raise InputError(f"user '{both[0]}' is in both groups ({len(both)} such): a user is held in or held out")
@@ -80,6 +83,7 @@ def join(scores: Mapping[str, float], members: Set[str], non_members: Set[str]) 
     missing = sorted(known - set(scores))
     if missing:
         raise InputError(f"user '{missing[0]}' has membership but no score ({len(missing)} such): score every user")
+    # By name: ties are broken by place, which must not depend on the order of scoring.
     users = tuple(sorted(scores))
     values = np.array([scores[user] for user in users], dtype=np.float64)
     return LabelledScores(values, np.array([user in members for user in users], dtype=np.bool_), users)

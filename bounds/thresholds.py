@@ -53,7 +53,7 @@ class ThresholdBound:
     Attributes:
         epsilon: lower bound.
         alpha: total error probability.
-        threshold: the one that gave the bound.
+        threshold: the threshold that gave the bound.
         counts: its decisions.
         mu: lower bound on mu, where mu-GDP is assumed; None otherwise.
     """
@@ -68,12 +68,14 @@ class ThresholdBound:
 def rate_at_least(hits: int | Array, trials: int | Array, alpha: float) -> Array:
     """Clopper-Pearson 1934: lower confidence limit of a binomial rate, one-sided at level alpha; 0 for no hits."""
     k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    # ``where`` computes both branches: 1e-300 keeps the unused one from being NaN.
     return np.where(k > 0, special.betaincinv(np.maximum(k, 1e-300), n - k + 1.0, alpha), 0.0)
 
 
 def rate_at_most(hits: int | Array, trials: int | Array, alpha: float) -> Array:
     """Clopper-Pearson 1934: upper confidence limit of a binomial rate, one-sided at level alpha; 1 for all hits."""
     k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    # The inverse of the complement, since 1 - alpha would round a small alpha.
     return np.where(k < n, special.betainccinv(k + 1.0, np.maximum(n - k, 1e-300), alpha), 1.0)
 
 
@@ -84,6 +86,7 @@ def epsilon_of_rates(tpr: Array, fpr: Array, delta: float) -> Array:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr)])
+        # A ratio below 1, or 0 / 0 at an end of the curve, says nothing: epsilon 0.
         return np.asarray(np.nan_to_num(np.log(np.maximum(ratios, 1.0)), nan=0.0).max(axis=0))
 
 
@@ -91,13 +94,14 @@ def clopper_pearson(counts: Counts, delta: float, *, alpha: float = 0.05, pairs:
     """Lower bound on epsilon from one threshold fixed beforehand (Jagielski, Ullman, Oprea 2020, section 4).
 
     Args:
-        counts: of independent trainings at that threshold.
+        counts: the threshold's counts over independent trainings.
         delta: in [0, 1).
         alpha: total error probability; each of the two rates of each pair gets alpha / (2 pairs).
         pairs: number K of pre-registered (threshold, direction) pairs; with 1 only the rule "in if score >= threshold",
             ln((TPR - delta) / FPR), is used, with 2 or more both directions.
     """
     check_bound_delta(delta)
+    # alpha / (2 K): two limits for each pair, on the safe side where both directions share them.
     tpr, fpr = limits(counts, check_alpha(alpha) / (2 * pairs))
     if pairs == 1:
         return math.log(max(1.0, (tpr - delta) / fpr))
@@ -114,12 +118,13 @@ def gaussian_conversion(
     Gaussian.
 
     Args:
-        counts: of independent trainings at one of the thresholds.
+        counts: the counts of one of the thresholds over independent trainings.
         delta: in (0, 1).
         alpha: total error probability.
         thresholds: number of pre-registered thresholds.
     """
     tpr, fpr = limits(counts, check_alpha(alpha) / (2 * thresholds))
+    # No members or all non-members called "in": the quantiles are infinite and show no leak.
     mu = max(0.0, float(special.ndtri(tpr) - special.ndtri(fpr))) if tpr > 0.0 and fpr < 1.0 else 0.0
     return (gaussian_epsilon(mu, delta) if mu > 0.0 else 0.0), mu
 
@@ -142,8 +147,8 @@ def threshold_bound(
     """The best Clopper-Pearson bound over thresholds fixed beforehand; K = 2 len(thresholds) pairs are paid for.
 
     Args:
-        scores: of independent trainings.
-        thresholds: fixed before looking.
+        scores: scores of independent trainings.
+        thresholds: thresholds fixed before looking.
         delta: in [0, 1).
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
@@ -152,6 +157,7 @@ def threshold_bound(
     if not len(thresholds):
         raise InputError("no threshold was fixed beforehand: give one, or use split halves")
     tries = [(t, counts_at(scores, t)) for t in thresholds]
+    # Two directions at each threshold: K = 2 len(thresholds), all paid for, so the best may be taken.
     bounds = [(clopper_pearson(c, delta, alpha=level, pairs=2 * len(tries)), t, c) for t, c in tries]
     epsilon, threshold, counts = max(bounds, key=lambda bound: bound[0])
     return ThresholdBound(epsilon, alpha, threshold, counts)
@@ -163,8 +169,8 @@ def threshold_gaussian_bound(
     """The best Gaussian conversion over thresholds fixed beforehand; conditions as for ``gaussian_conversion``.
 
     Args:
-        scores: of independent trainings.
-        thresholds: fixed before looking.
+        scores: scores of independent trainings.
+        thresholds: thresholds fixed before looking.
         delta: in (0, 1).
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
@@ -184,15 +190,16 @@ def split_bound(
     """Clopper-Pearson at the (threshold, direction) that is best on one half, evaluated on the other half, K = 1.
 
     Args:
-        scores: of independent trainings.
+        scores: scores of independent trainings.
         delta: in [0, 1).
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
-        seed: of the random halves of each group, fixed before looking.
+        seed: seed of the random halves of each group, fixed before looking.
     """
     check_bound_delta(delta)
     level = check_alpha(alpha, attacks)
     choose, test = halves(scores, seed)
+    # Chosen on trainings that the limits below never see, so that one pair is all there is to pay for.
     threshold, mirrored = _best_threshold(choose, delta, level)
     counts = counts_at(test, threshold)
     tpr, fpr = limits(counts, level / 2)
@@ -206,17 +213,18 @@ def split_gaussian_bound(
     """The Gaussian conversion at the threshold chosen on the other half; conditions as for ``gaussian_conversion``.
 
     Args:
-        scores: of independent trainings.
+        scores: scores of independent trainings.
         delta: in (0, 1).
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
-        seed: of the random halves of each group, fixed before looking.
+        seed: seed of the random halves of each group, fixed before looking.
     """
     level = check_alpha(alpha, attacks)
     choose, test = halves(scores, seed)
     levels, tpr, fpr = _limits_everywhere(choose, level / 2)
     with np.errstate(invalid="ignore"):
         mu = np.nan_to_num(special.ndtri(tpr) - special.ndtri(fpr), nan=-np.inf)
+    # On one half; the counts come from the other.
     threshold = float(levels[int(np.argmax(mu))])
     counts = counts_at(test, threshold)
     epsilon, bound = gaussian_conversion(counts, delta, alpha=level)
@@ -229,8 +237,8 @@ def thresholds_violate(
     """Whether the TPR of some threshold fixed beforehand is above the ceiling at its FPR, at level alpha in total.
 
     Args:
-        scores: of independent trainings.
-        thresholds: fixed before looking.
+        scores: scores of independent trainings.
+        thresholds: thresholds fixed before looking.
         ceiling: the highest ROC that the claim allows.
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
@@ -247,6 +255,7 @@ def halves(scores: LabelledScores, seed: int) -> tuple[LabelledScores, LabelledS
     if min(held_in.size, held_out.size) < 2:
         raise InputError(f"{held_in.size} members and {held_out.size} non-members cannot be halved: two of each needed")
     generator = np.random.default_rng(seed)
+    # At random, not by row: trainings may be listed in any order, also by score.
     a, b = generator.permutation(held_in), generator.permutation(held_out)
     i, j = a.size // 2, b.size // 2
     return _unchecked(a[:i], b[:j]), _unchecked(a[i:], b[j:])
@@ -268,6 +277,7 @@ def _limits_everywhere(scores: LabelledScores, alpha: float) -> tuple[Array, Arr
     """(thresholds, lower TPR limits, upper FPR limits) at each distinct score, each limit on its own at level alpha."""
     levels = np.unique(scores.scores)
     held_in, held_out = np.sort(scores.held_in), np.sort(scores.held_out)
+    # At or above each level: (k,).
     above_in = held_in.size - np.searchsorted(held_in, levels).astype(np.float64)
     above_out = held_out.size - np.searchsorted(held_out, levels).astype(np.float64)
     n1, n0 = np.full(levels.size, held_in.size, float), np.full(levels.size, held_out.size, float)
@@ -278,6 +288,7 @@ def _best_threshold(scores: LabelledScores, delta: float, alpha: float) -> tuple
     """The threshold with the best bound on these scores, and whether the mirrored direction gives it."""
     levels, tpr, fpr = _limits_everywhere(scores, alpha / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # By the bound itself, not the accuracy: few false positives are worth more than many right calls. (2, k)
         ratios = np.nan_to_num(np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr)]), nan=0.0)
     direction, index = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
     return float(levels[index]), bool(direction == 1)

@@ -24,7 +24,7 @@ from heldin.bounds.verdict import Assignment, Claim, Design, Standing
 Array = NDArray[np.float64]
 
 PILOT = 0.25  # of the trainings; docs/independent-trainings.md compares it with a half and with ROC bands
-BOUND = "Clopper-Pearson, one threshold"
+BOUND = "Clopper-Pearson, one threshold"  # as reports print it
 COVERAGE = 0.995  # lowest of 2,000 simulated audits a mechanism: tests/bounds/test_trainings.py, -m slow
 WORST_CASE_USER = "worst-case user"
 _COIN = Assignment.COIN
@@ -35,11 +35,11 @@ class ThresholdTest:
     """What was tested and found.
 
     Attributes:
-        pilot: trainings that chose the threshold and are not tested at it; 0 if it was fixed beforehand.
+        pilot: number of trainings that chose the threshold and are not tested at it; 0 if it was fixed beforehand.
         threshold: a training counts as "with the user" if its score is at least this; None if ROC bands over all
             trainings are used, because the coins left too few of a side among the first quarter.
-        counts: of the tested trainings at the threshold; None without one.
-        epsilon: certified by this test at 95 %, by the bound that was chosen before looking.
+        counts: counts of the tested trainings at the threshold; None without a threshold.
+        epsilon: lower bound that this test, chosen before looking, certifies at 95 %.
         reach: what the tested trainings would have certified if all had been told apart.
         judgement: every bound that the design supports, and the verdicts.
     """
@@ -57,6 +57,7 @@ def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
 
     It is 0 with a threshold fixed beforehand, or if the first quarter has fewer than two trainings of a side.
     """
+    # By coins alone: a size that looked at scores would be chosen, and have to be paid for.
     first = member[: int(PILOT * member.size)]
     return 0 if threshold is not None or min(first.sum(), (~first).sum()) < 2 else int(first.size)
 
@@ -66,14 +67,15 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
 
     Args:
         member: the coins, shape (runs,).
-        threshold: fixed before looking, or None.
-        delta: of the bounds.
-        claims: to be tested.
+        threshold: threshold fixed before looking, or None.
+        delta: delta of the bounds.
+        claims: claims to test.
 
     Raises:
         TooFewUsers: even perfect separation would certify nothing.
     """
     pilot = pilot_size(member, threshold)
+    # Which threshold the pilot will pick does not matter here, only that it will be one.
     design = _design(threshold if pilot == 0 else 0.0)
     n1, n0 = int(member[pilot:].sum()), int((~member[pilot:]).sum())
     paid = replace(design, alpha=design.alpha / max(1, len(claims)))
@@ -107,9 +109,9 @@ def certify(
     Args:
         scores: shape (runs,); higher means more likely with the worst-case user.
         member: shape (runs,), each decided by its own fair coin.
-        threshold: fixed before looking; None: the first quarter chooses it.
-        delta: of the bounds.
-        claims: each is tested at 5 % divided by their number.
+        threshold: threshold fixed before looking; None: the first quarter chooses it.
+        delta: delta of the bounds.
+        claims: claims to test, each at 5 % divided by their number.
 
     Raises:
         InputError: a score is not finite.
@@ -117,20 +119,25 @@ def certify(
         TooFewUsers: there are too few trainings of a side.
     """
     pilot = pilot_size(member, threshold)
+    # Before anything is split: a score that is not finite must be found also among the pilot.
     everything = LabelledScores(scores, member)
     if threshold is None and not pilot:
         result = evaluate(everything, _design(None), delta=delta, claims=claims)
+        # The bands share alpha and hold together, so the better one may be quoted.
         epsilon = max(band.epsilon(delta) for band in both_bands(everything) if band is not None)
         return ThresholdTest(0, None, None, epsilon, result.verdict.max_certifiable_epsilon, result)
+    # The first ones pick, the others are tested: no training is on both sides of this line.
     at = pick_threshold(scores[:pilot], member[:pilot], delta) if threshold is None else threshold
     tested, design = LabelledScores(scores[pilot:], member[pilot:]), _design(at)
     counts, own = counts_at(tested, at), evaluate(tested, design, delta=delta, claims=claims)
+    # At alpha / 2 each the two limits hold together, and with them both directions.
     tpr, fpr = limits(counts, design.alpha / 2)
     epsilon = float(epsilon_of_rates(np.array(tpr), np.array(fpr), delta))
     bound = Bound(BOUND, epsilon, 1.0 - design.alpha, own.verdict.standing, COVERAGE, WORST_CASE_USER)
     others, refused = _without_threshold(everything, own)
     estimates = tuple(b for b in own.bounds if b.standing is Standing.ESTIMATE)
     both = replace(own, users=scores.size, bounds=(bound, *others, *estimates), refused=refused)
+    # Of the tested trainings alone: the pilot cannot certify anything.
     reach = verdict.max_certifiable_epsilon(counts.members, counts.non_members, delta, design)
     return ThresholdTest(pilot, at, counts, epsilon, reach, both)
 
@@ -141,14 +148,16 @@ def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, al
     These scores must not be tested at it.
 
     Args:
-        scores: of the pilot trainings, shape (k,).
+        scores: scores of the pilot trainings, shape (k,).
         member: their coins, shape (k,), both sides present.
         delta: in [0, 1).
         alpha: error probability.
     """
     levels = np.unique(scores)
+    # A constant pilot tells nothing; any threshold is as good.
     if levels.size == 1:
         return float(levels[0])
+    # Between two scores, where further trainings can fall on either side; at a score every tie would count as "in".
     middles, gaps = (levels[1:] + levels[:-1]) / 2, np.diff(levels)
     held_in, held_out = np.sort(scores[member]), np.sort(scores[~member])
     above_in = held_in.size - np.searchsorted(held_in, middles).astype(np.float64)
@@ -156,6 +165,7 @@ def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, al
     tpr = rate_at_least(above_in, held_in.size, alpha / 2)
     fpr = rate_at_most(above_out, held_out.size, alpha / 2)
     ratios = np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr), 0.0 * tpr]).max(axis=0)
+    # Equal up to rounding: the widest gap decides between thresholds that call the pilot alike.
     best = np.flatnonzero(ratios >= ratios.max() * (1.0 - 1e-12))
     return float(middles[best[np.argmax(gaps[best])]])
 

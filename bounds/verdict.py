@@ -27,7 +27,7 @@ BLIND_OTHERWISE = 1e-2  # and below which a result is not certified, if they did
 REAL_USERS = "real users"
 NO_CLAIM = "none"  # label of the verdict if nothing is claimed
 SELDOM_EVEN = 0.05  # there is a warning if fair coins split users this evenly with a probability below this
-_IMPLAUSIBLE = 1e-6
+_IMPLAUSIBLE = 1e-6  # p-value of the numbers of both sides below which coins are not believed
 
 
 class Assignment(StrEnum):
@@ -67,10 +67,10 @@ class Claim:
     """A promise: no attacker's ROC is above ``ceiling``.
 
     Attributes:
-        label: for reports.
+        label: name of the claim in reports.
         ceiling: the highest ROC that the claim allows.
-        epsilon: of the claim at delta; for a curve, only for summaries.
-        delta: of the claim.
+        epsilon: epsilon of the claim at delta; for a curve, only for summaries.
+        delta: delta of the claim.
         is_curve: whether the claim is an accountant's whole curve, not one (epsilon, delta).
         family: the same plan at any noise multiplier, if the claim is the curve of a plan that has such a family.
     """
@@ -109,7 +109,7 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: Noise
     Args:
         ceiling: the curve, from ``defenses.accounting.ceiling.ceiling_of``.
         epsilon: a point of the curve, for summaries.
-        delta: of that point.
+        delta: delta of that point.
         family: the plan at any noise multiplier, if there is such a family.
     """
     label = f"the accountant's curve (epsilon {epsilon:.4g} at delta {delta:g})"
@@ -124,16 +124,16 @@ class Design:
         assignment: how membership was decided.
         independent_trainings: each score comes from its own training, all alike except for the user's presence.
         coins_witnessed: False for somebody else's checkpoint, whose coins are only asserted.
-        coins_stated: True if the coins are certified on the user's word.
+        coins_stated: True if the coins are certified on the word of the person who runs the audit.
         reference_on_one_side: the reference model was trained on the held-out (or held-in) users, or on a split that
             is associated with theirs.
-        blind_p_value: of a baseline that separates the groups without the audited model; None if it was not run.
+        blind_p_value: p-value of a baseline that never sees the audited model; None if none was run.
         guesses: r of the one-run test, registered before looking; None: several are paid for (one_run.paid_tries).
-        thresholds: for independent trainings, fixed before looking; empty: simultaneous bands.
+        thresholds: thresholds of independent trainings, fixed before looking; empty: simultaneous bands.
         attacks: number of attacks tried, if these scores are the best of several.
         alpha: total error probability.
         gaussian: the mechanism's trade-off curve is known to be Gaussian (no sampling).
-        subjects: whose scores these are.
+        subjects: the people whose scores these are.
     """
 
     assignment: Assignment
@@ -164,6 +164,7 @@ class Design:
                 f"the groups differ without the model (blind baseline, p = {blind or 0.0:.1g})",
             ),
             (
+                # Independent trainings may have the user or not by plan: it is no coin that their limits rest on.
                 self.assignment is Assignment.FIXED and not self.independent_trainings,
                 "the split was fixed, not drawn by independent fair coins",
             ),
@@ -187,6 +188,7 @@ class Design:
                 f"a blind baseline tells the groups apart (p = {self.blind_p_value:.1g}), which fair coins allow with "
                 f"probability {BLIND_UNDER_COINS:g}: check the coins"
             )
+        # heldin's own coins may come out even; where coins are only stated, an even split may be an exact half.
         even = evenness(members, users)
         if (self.coins_stated or not self.coins_witnessed) and even is not None and even < SELDOM_EVEN:
             exactly = "exactly equal numbers" if users % 2 == 0 else "numbers one apart"
@@ -210,13 +212,13 @@ class Verdict:
 
     Attributes:
         claim: label of the claim; ``NO_CLAIM`` if there is none.
-        outcome: of the test.
+        outcome: outcome of the test.
         standing: what the verdict is worth.
         reason: why; begins with what makes the verdict only indicative, if anything.
         max_certifiable_epsilon: what perfect guessing in this design would have certified at the claim's delta; if the
             standing is indicative, what it would have certified had the design met the conditions.
-        warnings: to be printed with it.
-        subjects: whom it is about.
+        warnings: printed with the verdict.
+        subjects: the people it is about.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -231,7 +233,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """3 certified violation, 4 indicative violation, 0 otherwise."""
+        """3 for a certified violation, 4 for an indicative one, else 0."""
         if self.outcome is not Outcome.VIOLATED:
             return 0
         return 3 if self.standing is Standing.CERTIFIED else 4
@@ -249,11 +251,11 @@ class Verdict:
 def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
     """The verdict on one claim.
 
-    | test rejects | perfect guessing would be rejected | outcome      |
-    |--------------|------------------------------------|--------------|
-    | yes          |                                    | violated     |
-    | no           | yes                                | consistent   |
-    | no           | no                                 | inconclusive |
+    | test rejects | perfect guessing would reject | outcome      |
+    |--------------|-------------------------------|--------------|
+    | yes          |                               | violated     |
+    | no           | yes                           | consistent   |
+    | no           | no                            | inconclusive |
 
     Raises TooFewUsers if no result could reject any epsilon.
     """
@@ -292,6 +294,7 @@ def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
 def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
     """The verdict to act on: violated before inconclusive before consistent, certified before indicative."""
     order = [Outcome.VIOLATED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT]
+    # Inconclusive before consistent: a claim that nothing could have rejected must not hide behind another's test.
     return min(verdicts, key=lambda v: (order.index(v.outcome), v.standing is not Standing.CERTIFIED))
 
 
@@ -299,6 +302,7 @@ def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
     """Whether the design's one test rejects the claim at level alpha / attacks."""
     alpha, attacks = design.alpha, design.attacks
     if not design.independent_trainings:
+        # Each number of guesses at its share of alpha, so that any rejection counts.
         tries = one_run.paid_tries(scores.scores.size, design.guesses, alpha, attacks)
         return any(claim.rejected_by(one_run.guess(scores, one.made), one.level) for one in tries)
     if design.thresholds:
@@ -312,8 +316,8 @@ def could_reject(members: int, non_members: int, claim: Claim, design: Design) -
     Args:
         members: number of held-in users, or of trainings with the user.
         non_members: number of the others.
-        claim: to be rejected.
-        design: of the audit.
+        claim: the claim to reject.
+        design: design of the audit.
     """
     if not design.independent_trainings:
         users = members + non_members
@@ -329,7 +333,7 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
         members: number of held-in users, or of trainings with the user.
         non_members: number of the others.
         delta: in [0, 1).
-        design: of the audit.
+        design: design of the audit.
 
     Raises:
         TooFewUsers: it could reject none above 0.
@@ -338,6 +342,7 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
     if not design.independent_trainings:
         users = members + non_members
         tries = one_run.paid_tries(users, design.guesses, alpha, attacks)
+        # Both theorems, as ``rejects`` lets either reject at no extra price (docs/theory.md#one-run-curve-test).
         theorems = (one_run.one_run_epsilon, one_run.fdp_epsilon)
         reach = max(
             theorem(Guesses(users, one.made, one.made), delta, one.level) for theorem in theorems for one in tries
@@ -345,6 +350,7 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
     else:
         perfect, at_half = _perfect(members, non_members), _at_half(design)
         if design.thresholds:
+            # Two directions of each threshold share its two limits (docs/theory.md#independent-trainings).
             level = check_alpha(alpha, attacks) / (2 * len(at_half.thresholds))
             tpr, fpr = bounds.limits(bounds.counts_at(perfect, 0.5), level)
             reach = float(bounds.epsilon_of_rates(np.array(tpr), np.array(fpr), delta))
@@ -365,6 +371,7 @@ def _perfect(members: int, non_members: int) -> LabelledScores:
 
 def _at_half(design: Design) -> Design:
     """The same number of thresholds, all between the perfectly separated groups."""
+    # Where they lie means nothing on scores of 0 and 1; how many there are is what is paid for.
     thresholds = (0.5,) * len(design.thresholds)
     return Design(
         design.assignment,

@@ -88,6 +88,7 @@ def as_dict(rows: Sequence[NoiseRow]) -> dict[str, Any]:
 
 def table(rows: Sequence[NoiseRow]) -> str:
     """Break-even tau / C as plain text: a line per users and cohort, a column per epsilon and steps."""
+    # In the order of the rows, which are sorted; a dictionary keeps it and drops repeats.
     columns = list(dict.fromkeys((row.epsilon, row.steps) for row in rows))
     at = {(row.users, row.cohort, row.epsilon, row.steps): row.break_even for row in rows}
     lines = [
@@ -103,6 +104,7 @@ def table(rows: Sequence[NoiseRow]) -> str:
 
 def summary(rows: Sequence[NoiseRow]) -> list[str]:
     """What the rows say about "lower only if tau / C < 0.1" (Chua et al., section 5.3), in two sentences."""
+    # "Only if tau / C < 0.1" fails wherever a larger tau still adds less noise.
     beyond = [row for row in rows if row.break_even >= PAPERS_LIMIT]
     worthwhile = [row for row in rows if row.break_even > PAPERS_MEASURED]
     said = [f"tau / C must be below {PAPERS_LIMIT:g} in {len(rows) - len(beyond)} of {len(rows)} settings"]
@@ -113,11 +115,13 @@ def summary(rows: Sequence[NoiseRow]) -> list[str]:
         " settings" + (", where it spends at least " if worthwhile else "")
     )
     if worthwhile:
+        # Less noise is paid for in compute: Algorithm 3 takes N gradients a step, ULS the cohort's n.
         said[1] += f"{min(r.users / r.cohort for r in worthwhile):,.0f} times the gradients a step"
     return [f"{sentence}." for sentence in said]
 
 
 def _row(users: int, cohort: int, steps: int, epsilon: float, delta: float) -> NoiseRow:
     ratio = break_even_concentration(users, cohort, steps, epsilon, delta)
+    # The ratio is that of the two noises at tau = C, so ULS's own is the ratio times the filter's.
     per_tau = filter_noise(users, steps, epsilon, delta).deviation_per_tau
     return NoiseRow(users, cohort, steps, epsilon, delta, ratio * per_tau, per_tau, ratio)

@@ -30,7 +30,7 @@ LEARNING_RATES = tuple(2.0**k for k in range(-9, 1))
 CLIP_NORMS = tuple(2.0**k for k in range(-1, 7))
 TUNING_REPEATS = 32
 _BLOCK = 32  # repeats drawn and run together
-_SMALLEST_SQUARE = 1e-150
+_SMALLEST_SQUARE = 1e-150  # of a gradient's norm
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class Arm:
     @property
     def event(self) -> PoissonGaussian:
         """One round for one user (Charles et al., Theorems 1 and 2); its noise multiplier is to be calibrated."""
+        # ULS draws whole users, one member for a user; ELS draws examples, of which a user has G.
         return PoissonGaussian(1.0, self.rate, self.group_size if self.method == "ELS" else 1)
 
     def noise_multiplier(self, task: Task, epsilon: float) -> float:
@@ -153,6 +154,7 @@ class TunedArm:
     @property
     def on_edge(self) -> bool:
         """Whether the best pair is at an end of the grid, so that a wider grid might do better."""
+        # A best value at an end may not be the best there is, and the comparison may then favour the other arm.
         ends = (LEARNING_RATES[0], LEARNING_RATES[-1]), (CLIP_NORMS[0], CLIP_NORMS[-1])
         return self.learning_rate in ends[0] or self.clip_norm in ends[1]
 
@@ -174,6 +176,7 @@ class Point:
     @property
     def uls(self) -> TunedArm:
         """ULS with the group size that was best on the tuning repeats."""
+        # By the tuning error: chosen by its measured one, ULS would have several tries and ELS one.
         return min(self.every_uls, key=lambda outcome: outcome.tuning_error)
 
 
@@ -182,11 +185,13 @@ def arms_of(task: Task, budget: int) -> list[Arm]:
 
     Raises InputError if the budget exceeds all examples, or no power of two splits it.
     """
+    # Only for its refusal of a budget above all examples.
     els_rate(budget, task.examples, task.users)
     groups = [2**k for k in range(task.examples.bit_length())]
     splits = [(g, budget // g) for g in groups if budget % g == 0 and 1 <= budget // g <= task.users]
     if not splits:
         raise InputError(f"budget {budget} has no split into a power of two and at most {task.users} users: change it")
+    # ELS's units are all examples, and B of them are expected; ULS's are users, and B / G of them.
     els = Arm("ELS", task.examples, budget, task.users * task.examples)
     return [els, *(Arm("ULS", g, m, task.users) for g, m in splits)]
 
@@ -203,6 +208,7 @@ def draw_data(task: Task, within: float, repeats: int, rng: np.random.Generator)
     mean = rng.standard_normal((repeats, task.dimension))
     users = rng.standard_normal((repeats, task.users, task.dimension))
     examples = rng.standard_normal((repeats, task.users, task.examples, task.dimension))
+    # (R, N, d), around each repeat's own mean. All numbers are drawn above, so that settings share them.
     users = mean[:, None] + task.between * users
     return Data(mean, users[:, :, None] + within * examples)
 
@@ -213,20 +219,26 @@ def draw_points(arm: Arm, data: Data, rng: np.random.Generator) -> tuple[Array, 
     In every round ULS chooses G of a user's K examples without replacement; m is the largest cohort's size.
     """
     repeats, users, examples, d = data.examples.shape
+    # (R, units): an independent coin for each unit, as accounted for; cohorts differ in size.
     drawn = rng.random((repeats, arm.units)) < arm.rate
     counts = drawn.sum(1)
     repeat, unit = np.nonzero(drawn)
+    # Cohorts side by side, padded with unit 0 to the largest; ``present`` keeps the padding out of every sum.
     index = np.zeros((repeats, max(1, int(counts.max()))), dtype=np.int64)
+    # A drawn unit's place in its own repeat's cohort: its number among all drawn, less those of the repeats before.
     index[repeat, np.arange(len(repeat)) - np.repeat(np.cumsum(counts) - counts, counts)] = unit
     present = np.arange(index.shape[1]) < counts[:, None]
     rows = np.arange(repeats)[:, None]
+    # All of a user's examples: there is nothing to choose, and the means are at hand.
     if arm.method == "ULS" and arm.group_size == examples:
         return data.user_means[rows, index], present
+    # User u's examples are the places u K to u K + K - 1.
     flat = data.examples.reshape(repeats, users * examples, d)
     if arm.method == "ELS":
         return flat[rows, index], present
     if arm.group_size == 1:
         return flat[rows, index * examples + rng.integers(examples, size=index.shape)], present
+    # The G smallest of K random numbers: a choice without replacement for every drawn user at once.
     order = rng.random((*index.shape, examples))
     chosen = np.argpartition(order, arm.group_size, axis=-1)[..., : arm.group_size]  # (R, m, G)
     return flat[rows[..., None], index[..., None] * examples + chosen].mean(2), present
@@ -245,12 +257,15 @@ def step(theta: Array, points: Array, present: NDArray[np.bool_], noise: Array, 
         pairs: eta and C, shape (H,) each.
         divisor: expected number of units, a public constant.
     """
+    # ||theta - x||^2, multiplied out: the differences themselves would take R H m d numbers.
     squares = (theta * theta).sum(-1)[..., None] + (points * points).sum(-1)[:, None]
     squares -= 2.0 * (theta @ points.swapaxes(1, 2))  # (R, H, m)
-    # a difference of large numbers: rounding may make it negative, and 0 must not be divided by
+    # A difference of large numbers: rounding may make it negative, and 0 must not be divided by.
     norms = np.sqrt(np.maximum(squares, _SMALLEST_SQUARE, out=squares), out=squares)
     factors = np.minimum(1.0, pairs.clip_norm[:, None] / norms) * present[:, None]
+    # The sum over units of factor (theta - x), again without the differences.
     total = theta * factors.sum(-1)[..., None] - factors @ points  # (R, H, d)
+    # Noise on the sum, in proportion to C, the most that one unit adds. The divisor is public, not the cohort's size.
     noised = total + pairs.clip_norm[:, None] * noise[:, None]
     moved: Array = theta - pairs.learning_rate[:, None] * noised / divisor
     return moved
@@ -279,6 +294,7 @@ def run_arm(
     theta = np.zeros((len(data.mean), len(pairs.clip_norm), task.dimension))
     for _ in range(task.rounds):
         points, present = draw_points(arm, data, coins)
+        # One draw for all pairs, (R, d): they differ by their rates and norms alone.
         noise = noise_multiplier * noises.standard_normal(data.mean.shape)
         theta = step(theta, points, present, noise, pairs, arm.expected)
     errors: Array = ((theta - data.mean[:, None]) ** 2).sum(-1)
@@ -304,10 +320,13 @@ def measure_point(task: Task, setting: Setting, repeats: int, seed: int) -> Poin
     arms = arms_of(task, setting.budget)
     noise = [arm.noise_multiplier(task, setting.epsilon) for arm in arms]
     grid = np.array(list(itertools.product(LEARNING_RATES, CLIP_NORMS)))
+    # The same grid for both methods, so that neither gains by a finer one.
     everywhere = [Pairs(grid[:, 0], grid[:, 1])] * len(arms)
+    # (repeats, H) -> (H,)
     tuned = [e.mean(0) for e in _errors(task, setting, arms, noise, everywhere, TUNING_REPEATS, seed, "tuning")]
     best = [grid[int(mean.argmin())] for mean in tuned]
     at_best = [Pairs(pair[:1], pair[1:]) for pair in best]
+    # Other repeats than those that chose the pair: the least of a noisy grid is too low on its own repeats.
     errors = _errors(task, setting, arms, noise, at_best, repeats, seed, "measuring")
     found = [
         TunedArm(arm, z, float(pair[0]), float(pair[1]), float(mean.min()), its[:, 0])
@@ -329,8 +348,9 @@ def _errors(
     """Squared errors of each arm, shape (repeats, H)."""
     found: list[list[Array]] = [[] for _ in arms]
     for block, start in enumerate(range(0, repeats, _BLOCK)):
+        # Seeds of separate streams: stage and block, then 0 for data, 1 for noise, 2 + i for the coins of arm i.
         root = [seed, int(stage == "measuring"), block]
-        # all arms and settings share the draws of data and noise, for sharper differences; each arm has its own coins
+        # All arms and settings share the draws of data and noise, for sharper differences; each arm has its own coins.
         data = draw_data(task, setting.within, min(_BLOCK, repeats - start), np.random.default_rng([*root, 0]))
         for i, arm in enumerate(arms):
             coins, noises = np.random.default_rng([*root, 2 + i]), np.random.default_rng([*root, 1])

@@ -81,7 +81,7 @@ class Finding:
     @property
     def confirmed(self) -> bool:
         """Whether the upper ends of all intervals are below their limits."""
-        # all must be, so no correction for the number of checks is needed
+        # All must be: a false finding needs a false check, so no correction for their number is needed.
         return all(interval.high < limit for _, interval, limit in self.checks)
 
 
@@ -135,6 +135,7 @@ def run_study(
     task, sweeps = task or Task(), sweeps or Sweeps()
     points = {}
     for setting in settings_of(sweeps):
+        # A setting that is in several sweeps, as the default one is, is measured once.
         points[setting] = measure_point(task, setting, repeats, seed)
         advance(1)
     found = {swept: tuple(points[setting] for setting in sweeps.settings(swept)) for swept in NAMES}
@@ -147,17 +148,19 @@ def settings_of(sweeps: Sweeps) -> list[Setting]:
 
 
 def contrast(above: Sequence[Array], below: Sequence[Array], confidence: float) -> Interval:
-    """The product of the mean errors ``above`` divided by that of the ones ``below``, (R,) each, of the same repeats.
+    """The product of the means of ``above`` over that of ``below``: errors of the same repeats, (R,) each.
 
     With one above and none below it is the mean itself. Intervals are symmetric in the logarithm.
     """
     means = [float(errors.mean()) for errors in (*above, *below)]
     signs = [1.0] * len(above) + [-1.0] * len(below)
     centre = sum(sign * math.log(mean) for sign, mean in zip(signs, means, strict=True))
+    # Linearisation of the logarithm in each repeat, (R,): paired, as the repeats share data and noise.
     each = sum(
         (sign * errors / mean for sign, errors, mean in zip(signs, (*above, *below), means, strict=True)),
         start=np.zeros_like(above[0]),
     )
+    # R repeats are few, so Student's law and not the normal.
     width = float(stats.t.ppf(0.5 + confidence / 2.0, each.size - 1) * each.std(ddof=1)) / math.sqrt(each.size)
     return Interval(math.exp(centre), math.exp(centre - width), math.exp(centre + width))
 
@@ -183,6 +186,7 @@ def judge(sweeps: dict[Swept, tuple[Point, ...]]) -> tuple[Finding, ...]:
         _better_at_one_end(sweeps["epsilon"], "at small epsilon", "epsilon"),
         _better_at_one_end(sweeps["budget"][::-1], "at a large compute budget", "budget"),
         _better_at_one_end(sweeps["within"][::-1], "at a large within-user deviation", "within"),
+        # Each setting once: the default setting is in every sweep.
         _single_examples(list({point.setting: point for points in sweeps.values() for point in points}.values())),
     )
 
@@ -190,6 +194,7 @@ def judge(sweeps: dict[Swept, tuple[Point, ...]]) -> tuple[Finding, ...]:
 def _better_at_one_end(points: Sequence[Point], where: str, swept: Swept) -> Finding:
     here, there = points[0], points[-1]
     confidence = 1.0 - ALPHA / FINDINGS
+    # (ULS / ELS here) / (ULS / ELS there) as one contrast, so that what both ends share cancels.
     trend = contrast([here.uls.errors, there.els.errors], [here.els.errors, there.uls.errors], confidence)
     at, other = (f"{swept} {getattr(point.setting, swept):g}" for point in (here, there))
     return Finding(
@@ -201,6 +206,7 @@ def _better_at_one_end(points: Sequence[Point], where: str, swept: Swept) -> Fin
 def _single_examples(points: Sequence[Point]) -> Finding:
     checks = []
     for point in points:
+        # A budget above the number of users has no split with one example a user.
         single = next((its for its in point.every_uls if its.arm.group_size == 1), None)
         if single is not None:
             its = point.setting
@@ -229,6 +235,7 @@ def table(study: Study) -> str:
         lines.append(f"{'confirmed' if finding.confirmed else 'not confirmed'}: {finding.claim}")
         shown = finding.checks
         if len(shown) > 2:
+            # The check that is closest to failing, or fails: a finding needs all of them.
             shown = (max(shown, key=lambda check: check[1].high),)
             lines.append(f"  of {len(finding.checks)} settings the worst:")
         lines += [f"  {name}: {interval}, to be below {limit:g}" for name, interval, limit in shown]

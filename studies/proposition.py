@@ -70,7 +70,7 @@ class ChiSquared:
     """chi2(P || Q).
 
     Attributes:
-        estimate: None if the sampled interval was refused.
+        estimate: value with its interval; None if the sampled interval was refused.
         floor: proved lower limit, e^KL - 1 (with KL's lower limit if KL is sampled).
         ceiling: proved upper limit, the exact chi2 averaged over the components of P and Q.
         spread: the pilots' standard deviation divided by their mean; None if enumerated.
@@ -137,6 +137,7 @@ def user_against_rest(spec: MarkovCorpus, user: int = 0) -> Pair:
         raise InputError("markov corpus: users is 1, and the user has no others to be told from; set it to 2 or more")
     chains = tuple(chain_of(spec, each) for each in range(spec.users))
     of_user = np.eye(spec.users)[user]
+    # D_-u is without the user, so the others' weights are scaled up to one again.
     others = user_weights(spec) * (1.0 - of_user)
     return Pair(chains, of_user, others / others.sum(), spec.length)
 
@@ -161,6 +162,7 @@ def mixing_bound(kept_p: float, kept_q: float, forwards: float, backwards: float
         forwards: KL(P || Q), nats.
         backwards: KL(Q || P), nats.
     """
+    # Below 0 more labels are wrong than right: the pair is (Q, P) with some labels lost.
     kept = kept_p + kept_q - 1.0
     return kept * forwards if kept >= 0 else -kept * backwards
 
@@ -196,8 +198,10 @@ def by_enumeration(pair: Pair, alphas: Sequence[float]) -> Measured:
     p, q = np.zeros(pair.sequences), np.zeros(pair.sequences)
     for chain, of_p, of_q in zip(pair.chains, pair.p, pair.q, strict=True):
         each = _every_probability(chain, pair.length)
+        # (V^L,), one chain at a time: all chains at once would be n times as large.
         p += of_p * each
         q += of_q * each
+    # Finite: no probability of a chain is 0.
     log_ratio = np.log(p) - np.log(q)
     kl, chi = _mean(log_ratio, p), _mean(np.expm1(log_ratio), p)
     return _measured(log_ratio, p, kl, ChiSquared(chi, math.expm1(kl.low), chi_squared_ceiling(pair), None), alphas)
@@ -220,11 +224,13 @@ def by_sampling(pair: Pair, alphas: Sequence[float], draws: int, rng: np.random.
     log_ratio = np.concatenate(
         [
             log_ratios(pair, draw(chain, min(_BLOCK, count - start), pair.length, rng))
+            # A draw from the mixture P is a draw from one of its chains, in blocks that fit in memory.
             for chain, count in zip(pair.chains, rng.multinomial(draws, pair.p), strict=True)
             for start in range(0, count, _BLOCK)
         ]
     )
     kl = _mean(log_ratio, None)
+    # Pilots and filters have separate draws: were the estimate to vouch for itself, low ones would pass.
     moments = np.array([log_second_moment(pair, math.ceil(draws / FILTERS), rng) for _ in range(PILOTS + FILTERS)])
     return _measured(log_ratio, None, kl, _chi_squared(pair, kl, moments), alphas)
 
@@ -245,20 +251,26 @@ def log_second_moment(pair: Pair, particles: int, rng: np.random.Generator) -> f
     posterior weights.
     """
     transitions = np.stack([chain.transitions for chain in pair.chains], axis=1)  # (V, n, V)
+    # For each particle the next token's law in every chain, and the weights of the chains in P and Q given its prefix.
     rows = np.tile(np.array([chain.initial for chain in pair.chains]), (particles, 1, 1))  # (B, n, V)
     posterior = np.tile(np.array([pair.p, pair.q]), (particles, 1, 1))  # (B, 2, n)
     total, places = 0.0, np.arange(particles)
     for t in range(pair.length):
         following = posterior @ rows  # (B, 2, V)
+        # Cumulated over the V tokens: the last is the particle's weight.
         ends = np.cumsum(following[:, 0] ** 2 / following[:, 1], axis=1)
         shares = np.cumsum(ends[:, -1])
+        # The product of mean weights, as a sum of logarithms: it may be too large for a double.
         total += math.log(shares[-1] / particles)
+        # The last token is summed over, not drawn.
         if t + 1 == pair.length:
             break
+        # Systematic resampling: with one offset for all, a particle's copies differ from its share by less than one.
         kept = np.searchsorted(shares, (places + rng.random()) * shares[-1] / particles, side="right")
-        kept = np.minimum(kept, particles - 1)
+        kept = np.minimum(kept, particles - 1)  # a sum may be an ulp short
         ends = ends[kept]
         tokens = np.minimum((ends <= rng.random(particles)[:, None] * ends[:, -1:]).sum(axis=1), ends.shape[1] - 1)
+        # Bayes: each chain's weight times the probability that it gives the token drawn, (B, 2, n).
         posterior = posterior[kept] * rows[kept, :, tokens][:, None]
         posterior /= posterior.sum(axis=2, keepdims=True)
         rows = transitions[tokens]
@@ -273,6 +285,7 @@ def chi_squared_ceiling(pair: Pair) -> float:
     total = 0.0
     for u, v in ((u, v) for u in np.flatnonzero(pair.p) for v in np.flatnonzero(pair.q)):
         one, other = pair.chains[u], pair.chains[v]
+        # The sum over all sequences token by token: V^L terms as L - 1 products of V x V matrices.
         step = one.transitions**2 / other.transitions
         ends = np.linalg.matrix_power(step, pair.length - 1).sum(axis=1)
         total += float(pair.p[u] * pair.q[v] * ((one.initial**2 / other.initial) @ ends))
@@ -288,6 +301,7 @@ def _every_probability(chain: Chain, length: int) -> Array:
 
 
 def _chi_squared(pair: Pair, kl: Interval, logs: Array) -> ChiSquared:
+    # Relative to the largest: the moments themselves may be too large for doubles, their ratios are not.
     top = float(logs.max())
     pilots, moments = np.split(np.exp(logs - top), [PILOTS])
     spread = float(pilots.std(ddof=1) / pilots.mean())
@@ -315,6 +329,7 @@ def _measured(
     for alpha in alphas:
         if not 0.0 < alpha < 1.0:
             raise InputError(f"alpha_u is {alpha:g}, outside (0, 1): give the user some of the data, and not all")
+        # log(alpha r + 1 - alpha) of each draw, where r itself may overflow.
         terms = np.logaddexp(math.log(alpha) + log_ratio, math.log1p(-alpha))
         statistic = _mean(terms, probabilities)
         below = _mean(terms - log_ratio - math.log(alpha), probabilities)  # paired: on the same draws
@@ -333,6 +348,7 @@ def _under(alpha: float, statistic: Interval, chi: ChiSquared) -> tuple[Interval
     low, high = chi.limits
     value = chi.estimate.value if chi.estimate else low
     bounds = [(alpha * its, math.log1p(alpha * its)) for its in (value, low, high)]
+    # The lowest difference is the bound's low end minus the statistic's high end: nothing is paired here.
     ends = (statistic.value, statistic.high, statistic.low)
     paper, jensen = zip(*[(a - t, b - t) for (a, b), t in zip(bounds, ends, strict=True)], strict=True)
     return Interval(*paper), Interval(*jensen)

@@ -131,6 +131,7 @@ def run_study(
     """
     results = []
     for size in SIZES if sizes is None else sizes:
+        # The study's seed also makes the users: another seed is another population, not only other draws.
         corpus = dataclasses.replace(size.corpus, seed=seed)
         results.append(_run_size(dataclasses.replace(size, corpus=corpus), draws, seed, advance))
     return PropositionStudy(draws, seed, tuple(results), judge(results))
@@ -154,11 +155,13 @@ def _run_size(size: Size, draws: int, seed: int, advance: Callable[[int], None])
         for value in size.distinctiveness
     )
     mixes = tuple(Mix(a, b, measured(mixed(pair, a, b), ()).kl) for a, b in _mixes(pair))
+    # All labels kept is (P, Q) itself, all lost is (Q, P): both are among the mixes.
     forwards, backwards = (next(mix.kl for mix in mixes if mix.kept_p == mix.kept_q == kept) for kept in (1.0, 0.0))
     return SizeResult(size, over_alpha, over_distinctiveness, forwards, backwards, mixes)
 
 
 def _mixes(pair: Pair) -> list[tuple[float, float]]:
+    # All pairs where it is cheap; where sequences are drawn every mix costs draws of its own.
     return [(a, b) for a in KEPT for b in KEPT if a == b or pair.enumerable]
 
 
@@ -168,7 +171,7 @@ def judge(results: Sequence[SizeResult]) -> tuple[Finding, ...]:
     What no difference can show is left out: Jensen's upper bound where chi2 was refused; Proposition 2 where both sides
     are the same number (lambda = mu = 1; for the corrected form also lambda = mu = 0, and lambda + mu = 1, P' = Q').
     """
-    # Proposition 2 is claimed for any P and Q, so each of the two laws takes a turn as P
+    # Proposition 2 is claimed for any P and Q, so each of the two laws takes a turn as P.
     points = [its for result in results for its in _points(result)]
     mixes = [(result, mix, mix.kept_p + mix.kept_q - 1.0) for result in results for mix in result.mixes]
     return (
@@ -208,6 +211,7 @@ def judge(results: Sequence[SizeResult]) -> tuple[Finding, ...]:
 
 def most_after(result: SizeResult, mix: Mix) -> Interval:
     """The upper bound on KL(P' || Q') by the corrected Proposition 2."""
+    # Value with value, limit with limit: the bound rises with both divergences.
     ends = zip(dataclasses.astuple(result.forwards), dataclasses.astuple(result.backwards), strict=True)
     return Interval(*(mixing_bound(mix.kept_p, mix.kept_q, forwards, backwards) for forwards, backwards in ends))
 
@@ -251,6 +255,7 @@ def diagonal(result: SizeResult) -> list[Mix]:
 def bounds_of(measured: Measured, point: Point) -> tuple[float, float, float, float]:
     """log(alpha) + KL, both of Jensen's bounds, and alpha chi2; a refused chi2 is replaced by its proved floor."""
     chi = measured.chi_squared.estimate
+    # The floor is below chi2: the bounds drawn from it are marked ">", for they are at least this.
     excess = point.alpha * (chi.value if chi else measured.chi_squared.floor)
     below = math.log1p(point.alpha * math.expm1(measured.kl.value))
     return math.log(point.alpha) + measured.kl.value, below, math.log1p(excess), excess
@@ -319,6 +324,7 @@ def _exchanged(result: SizeResult, mix: Mix) -> str:
 
 
 def _negative(interval: Interval) -> Interval:
+    # Limits change places with the sign.
     return Interval(-interval.value, -interval.high, -interval.low)
 
 
