@@ -87,15 +87,15 @@ def decision_facts(
         violated_by=gravest.subjects if gravest and gravest.subjects != scored else None,
     )
     decided = decide(evidence, by)
-    # A record has few digits: more would be about single users (audit.coarse). Rounded after the decision, since
-    # a limit just below a threshold may round up to it.
+    # A record has few digits: more would be about single users (audit.coarse). The answer and its words come before
+    # the rounding: a limit just below a threshold may round up to it.
     shown_tpr = None if decided.excluded_tpr is None else brief(decided.excluded_tpr)
-    decided = replace(decided, excluded_auroc=brief(decided.excluded_auroc), excluded_tpr=shown_tpr)
+    shown = replace(decided, excluded_auroc=brief(decided.excluded_auroc), excluded_tpr=shown_tpr)
     lengths = [score.length_correlation for score in family.scores]
     return DecisionFacts(
         headline=headline(evidence, decided, by, what),
         notes=[*notes(evidence, by, lengths, what), *said],
-        decision=decided,
+        decision=shown,
         by=by,
         scores=len(family.scores),
         law=test.law,

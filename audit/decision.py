@@ -218,7 +218,7 @@ def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
     leaks = evidence.auroc_p <= by.auroc_level or evidence.tpr_p <= by.tpr_level or evidence.violated is not None
     # Flaws are about the compared users: a claim that other people's scores violate (canary users) still counts.
     void = bool(evidence.flaws) and not (evidence.violated and evidence.violated_by)
-    strongest = _strongest(evidence, by) if leaks and not void else None
+    leads = strongest(evidence, by) if leaks and not void else None
     # A score below chance has low upper limits, yet it tells the sides apart: it may not pass for "no leak found".
     backwards = evidence.reversed_p <= by.auroc_level
     if void:
@@ -232,9 +232,9 @@ def decide(evidence: Evidence, by: DecisionConfig) -> Decision:
     return Decision(
         answer=answer,
         exact=evidence.exact,
-        strongest=strongest,
-        named=_named_by(evidence, strongest, by),
-        promise=_promise(evidence, strongest, by),
+        strongest=leads,
+        named=_named_by(evidence, leads, by),
+        promise=_promise(evidence, leads, by),
         excluded_auroc=excluded_auroc,
         excluded_tpr=excluded_tpr,
         users_needed=users_needed(by, evidence.auroc_margin, evidence.tpr_margin),
@@ -282,7 +282,7 @@ def passes(score: ScoreEvidence, by: DecisionConfig) -> bool:
     return score.adjusted_p <= by.auroc_level or score.tpr_p <= by.tpr_level
 
 
-def _strongest(evidence: Evidence, by: DecisionConfig) -> int:
+def strongest(evidence: Evidence, by: DecisionConfig) -> int:
     """The highest AUROC among scores that pass by AUROC, else among those that pass by a TPR, else the leading one."""
     numbered = list(enumerate(evidence.scores))
     by_auroc = [i for i, score in numbered if score.adjusted_p <= by.auroc_level]

@@ -90,11 +90,12 @@ def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple
         raise InputError(f"correlation {correlation:g} is outside [0, 1]: give that of two scores, for example 0.7")
     rng = np.random.default_rng(seed)
     # Margins are in units that shrink with 1 / sqrt(users), so that those of 1,000 users are used for any number.
-    shared, own = rng.standard_normal(_USERS), rng.standard_normal((scores, _USERS))
+    users = max(_USERS, math.ceil(4 / fpr))  # enough that the test can show the rate
+    shared, own = rng.standard_normal(users), rng.standard_normal((scores, users))
     # One shared part gives any two scores this correlation: (scores, users).
     values = math.sqrt(correlation) * shared + math.sqrt(1 - correlation) * own
     # Any assignment does: the margins come from the redraws alone, not from the assignment that is passed.
-    member = np.arange(_USERS) % 2 == 0
+    member = np.arange(users) % 2 == 0
     chance = randomisation_test(values, member, law=Law.COINS, fprs=[fpr], redraws=_REDRAWS, seed=seed)
     return chance.auroc_margin, chance.tpr_margins[0]
 

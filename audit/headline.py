@@ -6,6 +6,7 @@ A pure function of evidence and decision. No number is computed here.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from heldin.audit.coarse import brief
 from heldin.audit.decision import (
     Answer,
     Decision,
@@ -15,6 +16,7 @@ from heldin.audit.decision import (
     ScoreEvidence,
     disagreement,
     passes,
+    strongest,
 )
 from heldin.base.wording import at_most_counted
 
@@ -64,9 +66,10 @@ def headline(evidence: Evidence, decision: Decision, by: DecisionConfig, what: W
         case Answer.NO_LEAK:
             # ``decide`` gives this answer only where the rate could be shown.
             assert decision.excluded_tpr is not None
+            area, share = brief(decision.excluded_auroc), 100 * brief(decision.excluded_tpr)
             return (
-                f"No leak found, and more than AUROC {decision.excluded_auroc:.2f} is excluded, as is naming more than"
-                f" {100 * decision.excluded_tpr:.0f} % of {what.member} at {_percent(by.fpr)} false positives"
+                f"No leak found, and more than AUROC {area:.2f} is excluded, as is naming more than"
+                f" {share:.0f} % of {what.member} at {_percent(by.fpr)} false positives"
                 f" (estimates at 95 %, for {_these(evidence)} only)."
             )
         case Answer.INCONCLUSIVE:
@@ -142,12 +145,13 @@ def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, wh
         )
     open_: list[str] = []
     if decision.excluded_auroc >= by.auroc:
-        open_.append(f"an AUROC of up to {decision.excluded_auroc:.2f}")
+        open_.append(f"an AUROC of up to {brief(decision.excluded_auroc):.2f}")
     if decision.excluded_tpr is None:
         open_.append(f"naming many {what.member} at {_percent(by.fpr)} false positives, a rate so few cannot show")
     elif decision.excluded_tpr >= by.tpr:
         open_.append(
-            f"naming up to {100 * decision.excluded_tpr:.0f} % of {what.member} at {_percent(by.fpr)} false positives"
+            f"naming up to {100 * brief(decision.excluded_tpr):.0f} % of {what.member} at {_percent(by.fpr)} false"
+            " positives"
         )
     needed = (
         f"{at_most_counted(decision.users_needed, before='about ')} {what.unit} would settle it,"
@@ -162,9 +166,7 @@ def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, wh
 def _disagreement(
     evidence: Evidence, by: DecisionConfig, length_correlations: Sequence[float | None], what: Wording
 ) -> str:
-    leading = evidence.scores[0]
-    passing = [i for i, score in enumerate(evidence.scores) if passes(score, by)]
-    best = max(passing, key=lambda i: evidence.scores[i].auroc)
+    leading, best = evidence.scores[0], strongest(evidence, by)
     its = evidence.scores[best]
     by_auroc = its.adjusted_p <= by.auroc_level
     how = f"adjusted p = {its.adjusted_p if by_auroc else its.tpr_p:.2g}"

@@ -51,7 +51,7 @@ def judge(
         joined = join(dict(scores), held_in, set(member) - held_in)
         found = evaluate(joined, design, delta=fixed.delta, claims=fixed.claims)
     except (TooFewUsers, ConstantScores) as error:  # a finding, not a failure of the run
-        return nothing_judged(len(member), fixed.audit.delta, str(error), subjects)
+        return nothing_judged(len(member), fixed.delta, str(error), subjects)
     if not flawed:
         return found
     # blind scores could have made the same rejection, so it says nothing against the model

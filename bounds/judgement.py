@@ -104,11 +104,11 @@ class Judgement(Tabular):
         return [{**asdict(b), "standing": b.standing.value, "delta": self.delta} for b in self.bounds]
 
     def as_dict(self) -> dict[str, Any]:
-        """bounds: [{name, epsilon_lower, level, standing, coverage}], refused: [{name, reason}], verdict: {...}."""
+        """The answer for JSON: bounds, refused bounds with reasons, and the verdict; null where nothing was judged."""
         return {
             "bounds": [_without_subjects(b) for b in self.bounds],
             "refused": [_without_subjects(r) for r in self.refused],
-            "verdict": self.verdict.as_dict(),
+            "verdict": self.verdict.as_dict() if self.verdicts else None,
         }
 
 

@@ -213,7 +213,7 @@ class TrainingFacts(Facts):
         guarantee: the guarantee in words.
         unit: whom it protects: user, example or none.
         epsilon: epsilon of the guarantee; null without one.
-        delta: delta of the guarantee; null without one.
+        delta: the plan's delta, also where it gives no guarantee; null without noise.
         noise_multiplier: standard deviation of the noise / clip norm.
         warnings: warnings to read with the guarantee.
         ceiling: bound on attackers' ROC curves; null unless a user is the privacy unit.

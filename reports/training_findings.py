@@ -30,6 +30,8 @@ def success(record: Record, facts: TrainingsFacts) -> str:
     )
     # The coins may leave fewer than two trainings of a side among those that would pick a threshold
     # (``bounds.trainings.pilot_size``).
+    if not record.judgement.bounds:
+        return f"{said} No bound could be tested: {'; '.join(its.reason for its in record.judgement.refused)}."
     if facts.threshold is None or facts.members is None or facts.non_members is None:
         return f"{said} No single threshold was tested; bands over all thresholds were."
     how = f"picked by the first {facts.pilot} trainings" if facts.pilot else "fixed before looking"

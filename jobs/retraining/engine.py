@@ -67,17 +67,18 @@ def audit_trainings(
     reporter.say(reach_line(audit.runs))
     # A config that cannot be run is refused before a folder is taken for it.
     audit.trained()
-    key = _take_folder(audit, out)
     # The cores that this process may use, which may be fewer than the machine has.
     workers = processes or len(os.sched_getaffinity(0))
-    # Two calls would both train, and remove each other's work folder.
-    with one_process_at_a_time(out), logged(reporter, out, command=without_names(command)) as kept:
-        body, seconds = _stages(audit, key, out, kept, processes=workers, trainer=trainer)
-        record = record_of(
-            body, environment(seconds), kind="trainings", name=audit.config.name, command=without_names(command)
-        )
-        write_record(record, out / "record.json")
-        return record
+    # Two calls would draw a key each, both train, and remove each other's work folder.
+    with one_process_at_a_time(out):
+        key = _take_folder(audit, out)
+        with logged(reporter, out, command=without_names(command)) as kept:
+            body, seconds = _stages(audit, key, out, kept, processes=workers, trainer=trainer)
+            record = record_of(
+                body, environment(seconds), kind="trainings", name=audit.config.name, command=without_names(command)
+            )
+            write_record(record, out / "record.json")
+            return record
 
 
 def _stages(

@@ -22,6 +22,7 @@ from heldin.corpus.config import (
     PresetCorpus,
     SyntheticCorpusConfig,
 )
+from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import check_pool
 from heldin.defenses.mechanism import Guarantee, Mechanism
 from heldin.jobs.config import RunConfig
@@ -130,7 +131,12 @@ def _require_context(config: RunConfig) -> None:
     if (Path(name) / "adapter_config.json").is_file():
         return
     # The config alone, of some kilobytes: the weights are not downloaded for a check.
-    context = context_length(AutoConfig.from_pretrained(name, revision=config.model.revision, trust_remote_code=False))
+    revision = config.model.revision
+    try:
+        context = context_length(AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False))
+    except (OSError, ValueError) as error:
+        at = f" at revision '{revision}'" if revision else ""
+        raise InputError(f"model.base: '{name}'{at} has no config that can be read ({first_line(error)})") from error
     if config.finetune.sequence_length > context:
         raise InputError(
             f"finetune.sequence_length is {config.finetune.sequence_length}, more than the {context} tokens that"

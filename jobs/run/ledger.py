@@ -188,7 +188,7 @@ def ledger_of_run(folder: Path, draw: Callable[[bytes], Ledger]) -> Ledger:
         return drawn
     # Every role is compared, not only the key: an edited file of roles is found.
     if kept != drawn:
-        names = ("corpus", "split", "roles", "parts")
+        names = ("corpus", "split", "assignment", "roles", "parts")
         differing = ", ".join(name for name in names if getattr(kept, name) != getattr(drawn, name))
         raise InputError(
             f"'{folder}' is the ledger of another run ({differing} differ from this one's): use a new run folder"

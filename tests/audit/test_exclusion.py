@@ -21,6 +21,11 @@ def test_the_best_of_correlated_scores(scores, correlation):
     assert margins(0.05, scores, correlation)[0] == pytest.approx(np.quantile(best, 0.85), abs=0.15)
 
 
+def test_a_rate_that_a_thousand_users_cannot_show_has_a_margin_too():
+    found = exclusion(5000, DecisionConfig(fpr=0.001), scores=7)
+    assert found.users_needed > exclusion(5000, DecisionConfig(fpr=0.01), scores=7).users_needed
+
+
 def test_alike_scores_are_one():
     assert margins(0.05, 20, 1.0) == margins(0.05, 1, 1.0)
 

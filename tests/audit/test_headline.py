@@ -185,6 +185,24 @@ def test_a_rate_that_rejects_but_cannot_be_shown_is_of_the_score_that_passes():
     )
 
 
+@pytest.mark.parametrize(
+    ("limit", "threshold", "said"),
+    [(0.60042, 0.6004, "an AUROC of up to 0.60 is not"), (0.5998, 0.6, "naming up to 18 % of held-in users")],
+)
+def test_what_is_open_is_decided_by_the_limits_as_they_are_not_as_they_are_rounded(limit, threshold, said):
+    by, tpr = DecisionConfig(auroc=threshold), 0.05 if limit > threshold else 0.12
+    its = evidence(score(0.52, at_most=limit, tpr=tpr))
+    assert headline(its, decide(its, by), by).startswith(f"Inconclusive: no leak was found, but {said}")
+
+
+def test_the_attack_that_disagrees_is_the_one_that_the_headline_names():
+    rate = RateEvidence(0.05, 0.3, 0.2, 0.4, 0.38, 0.002)
+    by_rate = ScoreEvidence("zlib (mean over a user's texts)", 0.66, 0.55, 0.7, 0.7, 0.5, (rate,), 0.002)
+    its = evidence(score(0.51), score(0.64, name="loss (mean over a user's texts)", adjusted_p=0.03), by_rate)
+    assert headline(its, decide(its, BY), BY).startswith("Leaks: loss (mean")
+    assert notes(its, BY, [None] * 3)[0].startswith("The attacks disagree: loss (mean")
+
+
 def test_attacks_that_disagree_are_said_first_with_length_where_it_is_the_cause():
     its = evidence(score(0.51), score(0.64, name="per token", adjusted_p=0.001))
     (said,) = notes(its, BY, [-0.8, -0.1])

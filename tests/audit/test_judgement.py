@@ -65,6 +65,9 @@ def test_an_audit_too_small_for_any_statement_says_so_and_does_not_fail():
     found = judge({"u0": 1.0, "u1": 0.0}, {"u0": True, "u1": False}, _fixed(), blind=())
     assert found.bounds == found.verdicts == ()
     assert "even all guesses right say nothing" in found.refused[0].reason
+    assert found.as_dict()["verdict"] is None
+    claimed = judge({"u0": 1.0, "u1": 0.0}, {"u0": True, "u1": False}, _fixed(stated_claim(1.0, 1e-3)), blind=())
+    assert claimed.delta == 1e-3
     alike = dict.fromkeys(USERS, 1.0)
     constant = judge(alike, {user: i % 2 == 0 for i, user in enumerate(USERS)}, _fixed(), blind=())
     assert constant.bounds == ()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -96,6 +97,21 @@ def test_a_base_model_that_takes_fewer_tokens_is_told(call, make_lm, small_confi
     code, _, err = call("run", small_config, "--check", "--set", f"model={{base: {tmp_path / 'base'}}}")
     assert code == 2
     assert "finetune.sequence_length is 48, more than the 32 tokens" in err
+
+
+def test_a_revision_that_the_hub_does_not_have_is_told(call, make_lm, small_config, tmp_path, monkeypatch):
+    make_lm().model.save_pretrained(tmp_path / "model")
+
+    def unknown(*_, **options):
+        raise OSError(f"{options['revision']} is not a valid git identifier for this model name\nlong story")
+
+    monkeypatch.setattr("heldin.jobs.run.check.AutoConfig", SimpleNamespace(from_pretrained=unknown))
+    content = yaml.safe_load(small_config.read_text(encoding="utf-8"))
+    path, model = tmp_path / "c.yaml", {"base": str(tmp_path / "model"), "revision": "v9"}
+    path.write_text(yaml.safe_dump({**content, "model": model}), encoding="utf-8")
+    code, _, err = call("run", path, "--check", "--out", tmp_path / "out")
+    said = "at revision 'v9' has no config that can be read (v9 is not a valid git identifier for this model name)"
+    assert (code, said in err) == (2, True)
 
 
 def test_a_run_that_is_there_would_go_on(call, finished, small_config):

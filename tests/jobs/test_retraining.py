@@ -279,6 +279,19 @@ def test_a_real_audit_is_the_same_after_a_kill_and_can_be_recomputed(tmp_path, f
         body_again(tmp_path / "a", QUIET)
 
 
+def test_a_second_call_while_the_first_draws_its_key_is_refused(tmp_path, monkeypatch):
+    out = tmp_path / "a"
+
+    def second_call():
+        with pytest.raises(InputError, match="another process works in"):
+            audit_trainings(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
+        return bytes(32)
+
+    monkeypatch.setattr("heldin.jobs.retraining.engine.new_key", second_call)
+    audit_trainings(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
+    assert (out / "ledger" / "key").read_text(encoding="utf-8") == "00" * 32
+
+
 def test_a_folder_of_another_audit_is_refused_with_what_differs(tmp_path, fixed_key):
     out = tmp_path / "a"
     audit_trainings(_audit(), out, QUIET, command="x", processes=1, trainer=shifted)
