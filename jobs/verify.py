@@ -113,7 +113,7 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     # By the record's fingerprints: scores of any other models or texts have another name, and are not read.
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     require_trained_under(folder, plan)
-    found = run_results(config, data, _scores(folder, of), claims_of(plan), reporter)
+    found = run_results(config, data, texts.texts, _scores(folder, of), claims_of(plan), reporter)
     # Loaded for its fingerprint and size, and never run.
     target = load_language_model(str(folder / "checkpoints" / "final"))
     name, reference = named or base_model(config, corpus, reporter)

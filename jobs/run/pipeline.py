@@ -29,6 +29,7 @@ from heldin.jobs.run.plan import claims_of, require_mechanism, settle_plan
 from heldin.jobs.run.references import check_references
 from heldin.jobs.run.scoring import score
 from heldin.jobs.run.statistics import run_results
+from heldin.jobs.run.texts import Scoring, texts_under_attack
 from heldin.jobs.run.training import finetune, measured_clip_norm
 from heldin.models.loading import load_language_model
 from heldin.record.document import Record, record_of, write_record
@@ -109,9 +110,10 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         named = config.attack.reference
         reference = load_language_model(named or base_name, revision=None if named else config.model.revision)
         models = Models(target, reference, base_name)
-        statistics = score(config, data, models, mechanism, out, reporter)
+        texts = texts_under_attack(config, data)
+        statistics = score(Scoring(config, data, models, mechanism, texts), out, reporter)
     with _timed(seconds, "statistics"):
-        found = run_results(config, data, statistics, claims, reporter)
+        found = run_results(config, data, texts.texts, statistics, claims, reporter)
         write_people(found.people, out / "people.parquet")
     record = record_of(
         run_body(config, data, mechanism, result, models, found),

@@ -16,14 +16,12 @@ from heldin.attacks.table import REFERENCE_ALONE, Dial, TextStatistic
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
-from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
-from heldin.jobs.run.models import Models
 from heldin.jobs.run.references import reference_model
 from heldin.jobs.run.score_file import read_scores, write_scores
-from heldin.jobs.run.shadows import Shadows, shadow_statistics
-from heldin.jobs.run.texts import known_texts, scores_name, texts_under_attack
+from heldin.jobs.run.shadows import shadow_statistics
+from heldin.jobs.run.texts import Scoring, known_texts, texts_under_attack
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.score_cache import ScoreCache, ScoredModel
 
@@ -39,47 +37,31 @@ def scoring_rule(max_characters: int) -> str:
     )
 
 
-def score(
-    config: RunConfig,
-    data: RunData,
-    models: Models,
-    mechanism: Mechanism,
-    out: Path,
-    reporter: Reporter,
-) -> list[TextStatistic]:
+def score(its: Scoring, out: Path, reporter: Reporter) -> list[TextStatistic]:
     """Statistics of the scored users' texts, read from ``scores.parquet`` if they are there.
 
-    Args:
-        config: config of the run.
-        data: corpus and ledger of the run; no role is looked at.
-        models: target, leading reference, and the name of the base model.
-        mechanism: the mechanism of the run, for shadow models.
-        out: the run folder.
-        reporter: receives the progress.
-
-    Raises:
-        InputError: a model that cannot be used, or a primary attack that does not go with the reference's tokenizer.
+    Raises InputError for a model that cannot be used, or a primary attack that does not go with the reference's
+    tokenizer.
     """
-    target, reference, texts = models.target, models.reference, texts_under_attack(config, data)
-    of = scores_name(config, texts, target.fingerprint, reference.fingerprint)
-    kept = read_scores(out / "scores.parquet", of=of)
+    kept = read_scores(out / "scores.parquet", of=its.of)
     if kept is not None:
         return kept
-    statistics = score_users_texts(config.attack, texts, target, reference, reporter)
+    config, attack, texts = its.config, its.config.attack, its.texts
+    target, reference = its.models.target, its.models.reference
+    statistics = score_users_texts(attack, texts, target, reference, reporter)
     # No member of the family of attacks (``NO_ATTACKS``): it describes users' texts.
-    others = _divergences(config, data, texts, reference)
+    others = _divergences(config, its.data, texts, reference)
     # One dial at a time, from the leading setting: all combinations would be that many more scores to pay for.
-    for which in config.attack.documents[1:]:
-        dial, known = Dial("documents", which), texts_under_attack(config, data, which)
-        others += score_with_dial(config.attack, dial, known, target, reference, reporter)
-    for spec in config.attack.references:
-        model = reference_model(spec, config, data.corpus, models.base_name, reporter)
-        others += score_with_dial(config.attack, Dial("reference", spec.label), texts, target, model, reporter)
-    if config.attack.shadow_models:
-        shadows = Shadows(config, data, models, mechanism, texts, of)
-        others += shadow_statistics(shadows, statistics, out, reporter)
+    for which in attack.documents[1:]:
+        dial, known = Dial("documents", which), texts_under_attack(config, its.data, which)
+        others += score_with_dial(attack, dial, known, target, reference, reporter)
+    for spec in attack.references:
+        model = reference_model(spec, config, its.data.corpus, its.models.base_name, reporter)
+        others += score_with_dial(attack, Dial("reference", spec.label), texts, target, model, reporter)
+    if attack.shadow_models:
+        others += shadow_statistics(its, statistics, out, reporter)
     # One file, written once: with a part of the scores a resumed run would judge another family.
-    write_scores(statistics + others, out / "scores.parquet", of=of)
+    write_scores(statistics + others, out / "scores.parquet", of=its.of)
     return statistics + others
 
 

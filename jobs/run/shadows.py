@@ -6,13 +6,13 @@ coins. It shows what an attacker who cannot train could at most hope for; no ver
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.scoring import AttackTexts, score_attacks
+from heldin.attacks.scoring import score_attacks
 from heldin.attacks.shadow import shadow_likelihood_ratio
 from heldin.attacks.statistics import get_attack
 from heldin.attacks.table import Dial, TextStatistic, user_scores
@@ -20,11 +20,10 @@ from heldin.base.coins import keyed_digest, keyed_order, seed_key
 from heldin.base.files import cache_directory, private_directory
 from heldin.base.progress import LineReporter, Reporter
 from heldin.corpus.split import Role
-from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData, defended
-from heldin.jobs.run.models import Models
 from heldin.jobs.run.score_file import read_scores, write_scores
+from heldin.jobs.run.texts import Scoring
 from heldin.jobs.run.training import finetune
 from heldin.models.loading import load_language_model
 from heldin.models.score_cache import ScoreCache
@@ -32,29 +31,8 @@ from heldin.models.score_cache import ScoreCache
 DIAL = "shadow models"
 
 
-@dataclass(frozen=True)
-class Shadows:
-    """What shadow models are trained by and scored on.
-
-    Attributes:
-        config: config of the run.
-        data: corpus and ledger of the run; no audited user's role is looked at.
-        models: the leading reference model, and the name to load the base model by.
-        mechanism: the mechanism of the run.
-        texts: the scored texts, by user.
-        of: hash of the models and texts that the scores belong to (see ``write_scores``).
-    """
-
-    config: RunConfig
-    data: RunData
-    models: Models
-    mechanism: Mechanism
-    texts: AttackTexts
-    of: str
-
-
 def shadow_statistics(
-    its: Shadows, statistics: Sequence[TextStatistic], out: Path, reporter: Reporter
+    its: Scoring, statistics: Sequence[TextStatistic], out: Path, reporter: Reporter
 ) -> list[TextStatistic]:
     """One statistic per scored user from ``attack.shadow_models`` trainings; the scores of each are kept when done.
 
@@ -115,7 +93,7 @@ def _shadow_run(
     return replace(data, ledger=ledger, training_rows=rows, removals=removals)
 
 
-def _trained_and_scored(its: Shadows, shadow: RunData, path: Path) -> list[TextStatistic]:
+def _trained_and_scored(its: Scoring, shadow: RunData, path: Path) -> list[TextStatistic]:
     config, work = its.config, private_directory(_work(path))
     # Loaded for each: training changes weights in place.
     base = load_language_model(its.models.base_name, revision=config.model.revision)

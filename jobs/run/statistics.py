@@ -19,7 +19,6 @@ from heldin.corpus.split import Part
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
-from heldin.jobs.run.texts import known_texts
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ class RunResults:
 def run_results(
     config: RunConfig,
     data: RunData,
+    texts: Mapping[str, Sequence[str]],
     statistics: Sequence[TextStatistic],
     claims: Sequence[Claim],
     reporter: Reporter,
@@ -49,13 +49,14 @@ def run_results(
     Args:
         config: config of the run.
         data: corpus and ledger of the run.
+        texts: the scored texts, by user.
         statistics: statistics of every scored user's texts.
         claims: the claims to test.
         reporter: receives the progress.
     """
     # But for the curves of training this is the one place where scores meet roles.
     table = scored_users(statistics, data.membership())
-    texts = known_texts(config, data, table.users, config.attack.documents[0])
+    of_people = {user: texts[user] for user in table.users}
     # Real users and each kind of canary users are judged on the same claims: each at the level divided by their number.
     judged = 1 + len(kinds_of(data.canaries))
     sides = sides_of_run(data.ledger.assignment)
@@ -63,16 +64,16 @@ def run_results(
     parts = parts_of(len(variants_of(table.attacks, config.attack))) + 1 + bool(data.canaries)
     with reporter.track("statistics", parts, "parts") as advance:
         # Canary users first: a claim that they violate is violated for the training, and the answer must say so.
-        canaries, judgements = _canaries(config, data, statistics, fixed)
+        canaries, judgements = _canaries(data, texts, statistics, fixed)
         if data.canaries:
             advance(1)
-        real = results_of(table, texts, fixed, beside=judgements, advance=advance)
+        real = results_of(table, of_people, fixed, beside=judgements, advance=advance)
         people = _people(config, data, table)
         advance(1)
     exposure = ExposureFacts(users=len(people), groups=exposure_groups(people), correlations=correlations(people))
     judgement = joined([real.judgement, *judgements]) if judgements else real.judgement
     whole = real.model_copy(update={"judgement": judgement, "canaries": canaries, "exposure": exposure})
-    return RunResults(whole, sum(map(len, texts.values())), people)
+    return RunResults(whole, sum(map(len, of_people.values())), people)
 
 
 def _people(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Exposed]:
@@ -86,7 +87,7 @@ def _people(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Expose
 
 
 def _canaries(
-    config: RunConfig, data: RunData, statistics: Sequence[TextStatistic], fixed: Preregistration
+    data: RunData, texts: Mapping[str, Sequence[str]], statistics: Sequence[TextStatistic], fixed: Preregistration
 ) -> tuple[CanaryFacts | None, list[Judgement]]:
     if not data.canaries:
         return None, []
@@ -94,7 +95,7 @@ def _canaries(
     training = [row for user, its in member.items() if its for row in data.ledger.parts[user][Part.TRAIN]]
     return canary_results(
         scored_users(statistics, member),
-        known_texts(config, data, list(member), config.attack.documents[0]),
+        {user: texts[user] for user in member},
         data.canaries,
         fixed,
         training_texts=len(training),

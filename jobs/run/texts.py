@@ -1,13 +1,17 @@
-"""The texts that the attacker of a run has of each user, and the name of their scores."""
+"""What is scored in a run: the texts that the attacker has of each user, the models, and the name of the scores."""
 
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from heldin.attacks.config import Documents, NamedReference
 from heldin.attacks.scoring import AttackTexts
 from heldin.base.files import text_sha256
+from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
+from heldin.jobs.run.models import Models
 from heldin.models.loading import fingerprint_folder
 
 
@@ -44,3 +48,27 @@ def scores_name(config: RunConfig, texts: AttackTexts, target: str, reference: s
     # A name is in the config already; what lies in a folder may change under the same name.
     others = [fingerprint_folder(folder) for folder in named if folder.is_dir()]
     return text_sha256(target, reference, config.attack.model_dump_json(), repr(texts.flat()), *others)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What the scoring stage works on.
+
+    Attributes:
+        config: config of the run.
+        data: corpus and ledger of the run; no audited user's role is looked at.
+        models: target, leading reference, and the name to load the base model by.
+        mechanism: the mechanism of the run, for shadow models.
+        texts: the scored texts, by user.
+    """
+
+    config: RunConfig
+    data: RunData
+    models: Models
+    mechanism: Mechanism
+    texts: AttackTexts
+
+    @functools.cached_property
+    def of(self) -> str:
+        """Hash of the models and texts that the scores belong to; see ``scores_name``."""
+        return scores_name(self.config, self.texts, self.models.target.fingerprint, self.models.reference.fingerprint)

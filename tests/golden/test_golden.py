@@ -40,9 +40,10 @@ def recomputed(tmp_path_factory):
         fingerprint=record.reference.fingerprint
     )  # canary users stand in the ledger: none is crafted
     data = prepare_data(config, folder, QUIET, read_corpus(config, QUIET), base)
-    of = scores_name(config, texts_under_attack(config, data), record.target.fingerprint, record.reference.fingerprint)
+    texts = texts_under_attack(config, data)
+    of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     statistics = read_scores(folder / "scores.parquet", of=of)
-    return run_results(config, data, statistics, claims_of(read_plan(folder / "plan.json")), QUIET).results
+    return run_results(config, data, texts.texts, statistics, claims_of(read_plan(folder / "plan.json")), QUIET).results
 
 
 def test_the_statistics_of_a_golden_run_are_those_that_it_was_published_with(recomputed):
