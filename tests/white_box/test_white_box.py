@@ -15,7 +15,7 @@ from heldin.bounds import one_run, power
 from heldin.bounds.estimates import andrew_estimate
 from heldin.bounds.judgement import evaluate
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Outcome, Standing
+from heldin.bounds.verdict import Outcome, Standing, rejects
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.choices import FlatClip, NormalisedClip, PoissonSampler, ShuffledSampler
 from heldin.defenses.plan_file import write_plan
@@ -237,6 +237,19 @@ def test_power_is_stated_beforehand():
     assert chances == sorted(chances)
     assert chances[-1] == 1.0
     assert found.auroc_ceiling < found.weaker[0].auroc < found.weaker[-1].auroc
+
+
+def test_the_stated_power_is_how_often_the_verdict_s_own_test_rejects():
+    mechanism, canaries, audits = _mechanism(rate=0.2), 1000, 2000
+    claim, _ = claim_of(mechanism)
+    weak = next(its for its in trainer_power(mechanism, canaries).weaker if 0.2 < its.probability < 0.9)
+    rng, mu = np.random.default_rng(9), power.attack_mu(weak.auroc)
+    rejected = 0
+    for _ in range(audits):
+        member = rng.random(canaries) < 0.5
+        rejected += rejects(LabelledScores(rng.normal(size=canaries) + mu * member, member), claim, coin_design(0.05))
+    # five standard errors of the stated one, which is of 400 audits; the smallest level for all would state a third
+    assert abs(rejected / audits - weak.probability) < 0.12 < abs(rejected / audits - weak.probability / 2)
 
 
 def test_what_cannot_be_audited_is_one_clear_line(stage):
