@@ -248,7 +248,7 @@ def test_the_stated_power_is_how_often_the_verdict_s_own_test_rejects():
     for _ in range(audits):
         member = rng.random(canaries) < 0.5
         rejected += rejects(LabelledScores(rng.normal(size=canaries) + mu * member, member), claim, coin_design(0.05))
-    # five standard errors of the stated one, which is of 400 audits; the smallest level for all would state a third
+    # five standard errors of the stated one, which is of 400 audits; the smallest level for all stated 1 %
     assert abs(rejected / audits - weak.probability) < 0.12 < abs(rejected / audits - weak.probability / 2)
 
 
