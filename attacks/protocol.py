@@ -42,6 +42,14 @@ class Attack(Protocol):
         """Whether ``statistic`` needs mean and standard deviation over the vocabulary."""
         ...
 
+    @property
+    def compares_tokens(self) -> bool:
+        """Whether ``statistic`` compares tokens, or means over them, of target and reference.
+
+        Then it means nothing where the two have different tokenizers, and is left out.
+        """
+        ...
+
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """The statistic of one text, from its scores under the target and the reference model."""
         ...

@@ -40,6 +40,11 @@ class LikelihoodRatio:
     needs_reference: bool = True
     needs_moments: bool = False
 
+    @property
+    def compares_tokens(self) -> bool:
+        """Means over tokens of two tokenizers do not compare; sums over the text do."""
+        return self.scale is Scale.TOKEN
+
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """The log-likelihood ratio in nats, per text or per token of each model."""
         if reference is None:
@@ -57,11 +62,13 @@ class Loss:
         name: name under which it is reported.
         needs_reference: whether it needs a reference model.
         needs_moments: whether it needs moments over the vocabulary.
+        compares_tokens: whether it compares the two models' tokens.
     """
 
     name: str = "loss"
     needs_reference: bool = False
     needs_moments: bool = False
+    compares_tokens: bool = False
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Mean token log-probability, nats."""
@@ -76,11 +83,13 @@ class Zlib:
         name: name under which it is reported.
         needs_reference: whether it needs a reference model.
         needs_moments: whether it needs moments over the vocabulary.
+        compares_tokens: whether it compares the two models' tokens.
     """
 
     name: str = "zlib"
     needs_reference: bool = False
     needs_moments: bool = False
+    compares_tokens: bool = False
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Log-probability in nats per compressed bit; never positive."""
@@ -98,12 +107,14 @@ class MinKPlusPlus:
         name: name under which it is reported.
         needs_reference: whether it needs a reference model.
         needs_moments: whether it needs moments over the vocabulary.
+        compares_tokens: whether it compares the two models' tokens.
     """
 
     fraction: float = 0.2
     name: str = "min-k++"
     needs_reference: bool = False
     needs_moments: bool = True
+    compares_tokens: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -138,12 +149,7 @@ ATTACKS: Mapping[str, Attack] = {
 def per_text(attack: Attack) -> Attack:
     """The attack to use if the reference has another tokenizer: per text, because the models' tokens differ."""
     # The log-probability of the whole text is over the same characters for both, however they are cut.
-    return LikelihoodRatio() if compares_tokens(attack) else attack
-
-
-def compares_tokens(attack: Attack) -> bool:
-    """Whether the attack compares the target's mean over tokens with the reference's."""
-    return isinstance(attack, LikelihoodRatio) and attack.scale is Scale.TOKEN
+    return LikelihoodRatio() if attack.compares_tokens else attack
 
 
 def get_attack(name: str) -> Attack:

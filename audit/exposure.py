@@ -198,7 +198,8 @@ def read_people(path: Path) -> list[Exposed]:
         return [Exposed(**row) for row in pq.read_table(path).to_pylist()]
     except (OSError, TypeError, pa.ArrowException) as error:
         raise InputError(
-            f"'{path}' is missing or damaged: only a finished `heldin run` leaves a table of its people"
+            f"'{path}' is missing or damaged: only a finished `heldin run` leaves a table of its people,"
+            " and no audit does"
         ) from error
 
 

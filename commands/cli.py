@@ -32,8 +32,9 @@ app = typer.Typer(
     no_args_is_help=True,
     # typer's tracebacks show local variables, which hold users' names and texts.
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 fine, 1 bug, 2 bad input or config, 3 certified violation, 4 indicative violation,"
-    " 5 failed but can be resumed, 130 interrupted.",
+    epilog="Exit codes: 0 fine, 1 bug, 2 bad input or config, 3 certified violation of a claim, 4 indicative violation,"
+    " 5 failed but can be resumed, 130 interrupted. The answer itself, also 'leaks', has no exit code: a gate reads"
+    " .decision.decision.answer of --json or record.json.",
 )
 
 

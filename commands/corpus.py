@@ -148,7 +148,10 @@ def example(
     users: Annotated[int, typer.Option(help="Number of made-up users; every other one is public.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal files.")] = 0,
     models: Annotated[
-        bool, typer.Option("--models", help="Also train a small base model and a fine-tuned one (half a minute).")
+        bool,
+        typer.Option(
+            "--models", help="Also train a small base model and a fine-tuned one (a minute or two on two cores)."
+        ),
     ] = False,
     quiet: Quiet = False,
     json: AsJson = False,

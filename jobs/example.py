@@ -61,7 +61,7 @@ def write_example(
         to: the folder.
         users: number of users; every other one is public.
         seed: seed of texts, coins and scores; equal seeds give equal files.
-        models: also train a base model on the public users and a model on the held-in ones (half a minute).
+        models: also train a base model on the public users and a model on the held-in ones (about two minutes).
         reporter: receives the progress.
 
     Raises:

@@ -161,7 +161,8 @@ def require_columns(columns: Columns, present: list[str], where: str) -> None:
     missing = [name for name in columns.named().values() if name not in present]
     if missing:
         raise InputError(
-            f"{where}: no column {', '.join(map(repr, missing))}; the columns here are {', '.join(present)}"
+            f"{where}: no column {', '.join(map(repr, missing))}; the columns here are {', '.join(present)}: name"
+            " yours (--user, --text, or 'columns' in a config)"
         )
 
 

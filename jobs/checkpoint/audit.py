@@ -31,7 +31,7 @@ from heldin.jobs.checkpoint.endpoint import (
 from heldin.jobs.checkpoint.groups import Groups, read_groups
 from heldin.jobs.checkpoint.job import CheckpointAudit
 from heldin.jobs.environment import environment
-from heldin.jobs.run.pipeline import take_new_folder
+from heldin.jobs.run.pipeline import first_difference, take_new_folder
 from heldin.jobs.run.score_file import write_scores
 from heldin.jobs.run.scoring import score_users_texts, score_with_dial
 from heldin.models.loading import require_model, same_tokens
@@ -174,6 +174,10 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
     if (out / "record.json").is_file() and not (out / "config.yaml").exists():
         record = read_record(out / "record.json")
         # The job takes the way through JSON, as the record did: a tuple does not equal a list.
-        if record.kind == "audit" and record.config == json.loads(json.dumps(job.recorded())):
+        asked = json.loads(json.dumps(job.recorded()))
+        if record.kind == "audit" and record.config == asked:
             return
+        if record.kind == "audit":
+            changed = first_difference(record.config, asked)
+            raise InputError(f"'{out}' holds an audit with another '{changed}': give the same, or choose another --out")
     take_new_folder(out, "audit")

@@ -149,7 +149,7 @@ def require_folder(config: RunConfig, out: Path) -> bool:
             earlier = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise InputError(f"'{path}' is damaged: choose another --out") from error
-        changed = _first_difference(earlier, content)
+        changed = first_difference(earlier, content)
         if changed:
             raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out")
         return True
@@ -169,11 +169,12 @@ def _require_empty(out: Path, what: str) -> None:
         raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
 
 
-def _first_difference(a: Any, b: Any, where: str = "") -> str:
+def first_difference(a: Any, b: Any, where: str = "") -> str:
+    """The dotted name of the first key in which two contents differ; "" if they are equal."""
     if isinstance(a, dict) and isinstance(b, dict):
         # The keys of both: one that only the earlier config has is a difference too.
         for key in dict.fromkeys([*a, *b]):
-            found = _first_difference(a.get(key), b.get(key), f"{where}.{key}" if where else str(key))
+            found = first_difference(a.get(key), b.get(key), f"{where}.{key}" if where else str(key))
             if found:
                 return found
         return ""

@@ -11,7 +11,7 @@ from heldin.attacks.config import AttackConfig
 from heldin.attacks.protocol import Attack
 from heldin.attacks.reference_divergence import reference_divergences
 from heldin.attacks.scoring import AttackTexts, score_attacks
-from heldin.attacks.statistics import Loss, compares_tokens, get_attack, per_text
+from heldin.attacks.statistics import Loss, get_attack, per_text
 from heldin.attacks.table import REFERENCE_ALONE, Dial, TextStatistic
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
@@ -83,13 +83,13 @@ def score_users_texts(
     attacks = [get_attack(name) for name in attack.names]
     if not same_tokens(target.tokenizer, reference.tokenizer):
         # Refused, not replaced: the primary attack was named before any score was seen.
-        if compares_tokens(get_attack(attack.primary)):
+        if get_attack(attack.primary).compares_tokens:
             raise InputError(
                 f"the reference model '{reference.name}' has another tokenizer than the target, so their tokens cannot"
                 " be compared: choose the primary attack 'likelihood-ratio'"
             )
         # The others are left out; the record says ``per_text``.
-        attacks = [its for its in attacks if not compares_tokens(its)]
+        attacks = [its for its in attacks if not its.compares_tokens]
     # In the second call the reference takes the target's place: a blind baseline, which never sees the audited model
     # (``audit.blind``).
     return _scored([*attacks], texts, target, reference, reporter) + _scored(

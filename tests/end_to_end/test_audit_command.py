@@ -92,7 +92,7 @@ def test_it_takes_no_folder_of_a_run_or_of_another_audit(call, finished, files, 
     assert call(*_arguments(finished, files, out))[0] == 0
     code, _, err = call(*_arguments(finished, files, out), "--assignment", "coin")
     assert code == 2
-    assert "holds no such audit" in err
+    assert f"'{out}' holds an audit with another 'assignment': give the same, or choose another --out" in err
 
 
 def test_an_audit_from_a_file_is_that_of_its_options_and_options_win(call, finished, files, tmp_path):
@@ -269,6 +269,7 @@ def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, t
     empty.write_text("", encoding="utf-8")
     header.write_text("author,body\n", encoding="utf-8")
     blank.write_text(json.dumps({"author": "a", "body": " "}) + "\n", encoding="utf-8")
+    yours = "the columns here are user, text: name yours (--user, --text, or 'columns' in a config)"
     instead = "name the file that the model was trained on, or leave --training out"
     for extra, said in (
         (["--training", empty], f"no usable record in '{empty}', the --training file: {instead}"),
@@ -277,7 +278,7 @@ def test_what_is_wrong_with_the_new_options_is_one_line(call, finished, files, t
             ["--training", blank, "--skip-bad-lines"],
             f"no usable record in '{blank}', the --training file: {instead}",
         ),
-        (["--training", other], "other.jsonl line 1: no column 'author', 'body'; the columns here are user, text"),
+        (["--training", other], f"other.jsonl line 1: no column 'author', 'body'; {yours}"),
         (["--training", tmp_path / "no.jsonl"], f"no such file or folder: '{tmp_path / 'no.jsonl'}'"),
         (["--texts", "old"], "--texts: Input should be 'fresh' or 'training' (found 'old')"),
         (["--exclude-auroc", "0.5"], "--exclude-auroc: Input should be greater than 0.5 (found 0.5)"),
