@@ -269,7 +269,7 @@ def table(found: Power) -> str:
         "",
         "largest epsilon that perfect guessing certifies",
         f"  one run (number of guesses registered)    {most.one_run:8.2f}",
-        f"  one run (number of guesses paid for)      {most.paid:8.2f}",
+        f"  one run (number of guesses chosen after)  {most.paid:8.2f}",
         f"  one run, Gaussian mechanisms              {most.gaussian:8.2f}   mu {most.mu:.2f}",
     ]
     if most.clopper_pearson is not None:

@@ -168,7 +168,7 @@ class Design:
                 self.assignment is Assignment.FIXED and not self.independent_trainings,
                 "the split was fixed, not drawn by independent fair coins",
             ),
-            (self.assignment is Assignment.UNKNOWN, "nobody says how membership was assigned"),
+            (self.assignment is Assignment.UNKNOWN, "how membership was assigned is not stated"),
             (coin and not self.coins_witnessed, "the coins are only asserted, by the maker of the model"),
             (
                 coin and float(stats.binomtest(members, users).pvalue) < _IMPLAUSIBLE,
@@ -273,7 +273,7 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
         what = f"{claim.label} is not rejected; {many} could have certified at most epsilon = {reach:.3g}"
     standing = Standing.INDICATIVE if flaws else Standing.CERTIFIED
     if flaws:
-        what = f"{'; '.join(flaws)}: as if the conditions held, {what}"
+        what = f"{'; '.join(flaws)}; if the conditions held: {what}"
     else:
         what = f"{what} ({_condition(design)}, confidence {1.0 - design.alpha:g})"
     return Verdict(claim.label, outcome, standing, what, reach, design.warnings(n1, n1 + n0), design.subjects)

@@ -25,7 +25,10 @@ def demo(out: Out = None, quiet: Quiet = False, json: AsJson = False) -> None:
 def run(
     config: Annotated[Path, typer.Argument(help="YAML configuration; heldin config lists the keys.")],
     out: Out = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override: section.key=value. Repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override, in YAML: finetune.epochs=3, attack.references=[]. Repeatable."),
+    ] = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Only check: print every problem (exit code 2), or what the run would do."),
@@ -35,7 +38,8 @@ def run(
 ) -> None:
     """Corpus to report: split users by coin, fine-tune, attack, and write record.json and report.pdf.
 
-    If the run is killed, the same command resumes it.
+    If the run is killed, the same command resumes it. Relative paths in a config count from the current folder.
+    Exit codes: 3 certified violation of a claim, 4 indicative violation, 5 failed but can be resumed.
     """
     from heldin.jobs.config import load_config
 

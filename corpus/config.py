@@ -175,7 +175,8 @@ class CorpusConfig(Section):
     """Users who are neither audited nor trained on; their loss chooses a checkpoint (finetune.select: best_public);
     null: none."""
     users: UserFilter = UserFilter(min_records=20)
-    """Which users are audited, each with at least 4 records. A preset has a ``min_records`` of its own as default."""
+    """Which users are audited. Each needs a record for training, attacker, validation and test: at least 4. A preset
+    has a ``min_records`` of its own as default."""
 
     @model_validator(mode="before")
     @classmethod

@@ -49,6 +49,8 @@ _REWORDED = (
     ("independent trials", "independent trainings"),
     ("needs two trials of each group", "needs two trainings of each group"),
     (" trials of a group", " trainings of a group"),
+    ("nobody says how membership was assigned", "how membership was assigned is not stated"),
+    (": as if the conditions held, ", "; if the conditions held: "),
 )
 _GUARANTEE = (
     "the batch is clipped as one, which bounds no unit's influence",

@@ -129,8 +129,8 @@ def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
             )
         case Promise.WITHIN:
             return (
-                "The promise allows this much. If it is more than you accept, train at a smaller epsilon, or release"
-                " to fewer people."
+                "A leak of this size is within what was promised. If it is more than you accept, train at a smaller"
+                " epsilon, or release to fewer people."
             )
     subject = "its models" if record.trainings else "this model"
     return (

@@ -169,7 +169,8 @@ def require_columns(columns: Columns, present: list[str], where: str) -> None:
 def existing(path: Path) -> Path:
     """The path itself. Raises InputError if there is no such file."""
     if not path.is_file():
-        raise InputError(f"no such file: '{path}'")
+        where = "" if path.is_absolute() else f" in the current folder, '{Path.cwd()}'"
+        raise InputError(f"no such file: '{path}'{where}")
     return path
 
 

@@ -97,7 +97,7 @@ def test_independent_trainings(uls):
     ("design", "why"),
     [
         (FIXED, "the split was fixed, not drawn by independent fair coins"),
-        (UNKNOWN, "nobody says how membership was assigned"),
+        (UNKNOWN, "how membership was assigned is not stated"),
         (dataclasses.replace(COIN, coins_witnessed=False), "the coins are only asserted"),
         (dataclasses.replace(COIN, reference_on_one_side=True), "the reference model was trained on one side"),
         (dataclasses.replace(FIXED, blind_p_value=1e-3), r"the groups differ without the model .*p = 0.001"),
@@ -108,7 +108,7 @@ def test_reasons_to_be_indicative(uls, design, why):
     found = decide(coin_scores(2.2), uls, design)
     assert (found.outcome, found.standing, found.exit_code) == (Outcome.VIOLATED, Standing.INDICATIVE, 4)
     assert re.match(why, found.reason)
-    assert "as if the conditions held" in found.reason
+    assert "; if the conditions held: " in found.reason
 
 
 def test_what_is_no_reason(uls):

@@ -17,7 +17,7 @@ from heldin.corpus.made_up.markov import MarkovCorpus
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.open import Markov, Synthetic, open_source
-from heldin.corpus.sources.rows import SCHEMA, BadRows, Columns, Source
+from heldin.corpus.sources.rows import SCHEMA, BadRows, Columns, Source, existing
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 
 ROWS = [
@@ -167,7 +167,9 @@ def test_a_made_corpus_yields_the_schema_and_follows_its_parameters(source, spec
 
 @pytest.mark.parametrize("source", [JsonLines, Csv, Parquet])
 def test_a_missing_file_is_named(source, tmp_path):
-    with pytest.raises(InputError, match="no such file: '.*gone'"):
+    with pytest.raises(InputError, match=f"no such file: 'gone' in the current folder, '{Path.cwd()}'$"):
+        existing(Path("gone"))
+    with pytest.raises(InputError, match="no such file: '.*gone'$"):
         source(tmp_path / "gone", COLUMNS).fingerprint()
 
 

@@ -37,7 +37,7 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
     leak = score(0.81, adjusted_p=0.001)
     cases = [
         (evidence(leak), "Leaks: ", "Do not give this model to anyone who must not learn whose texts"),
-        (evidence(leak, ceiling=0.9), "Leaks, within", "The promise allows this much."),
+        (evidence(leak, ceiling=0.9), "Leaks, within", "A leak of this size is within what was promised."),
         (evidence(leak, ceiling=0.7), "Leaks, by the estimate more", "Do not release before this is settled"),
         (evidence(leak, ceiling=0.7, violated="certified"), "Leaks, beyond", "Do not release: the training does not"),
         (evidence(score(0.5, at_most=0.55)), "No leak found", "These attacks give no reason to hold the model back."),
