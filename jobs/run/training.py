@@ -65,6 +65,7 @@ def finetune(
             seed=config.seed,
         ),
         base,
+        private=private is not None,
     )
     with reporter.track("fine-tuning", mechanism.steps, "steps") as advance:
         return train(

@@ -4,10 +4,10 @@ These are the curves of Kandpal et al. (2024), Figure 3. The training loop gets 
 attacks nor held-out users.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from scipy import stats
 from transformers import PreTrainedModel
 
@@ -20,6 +20,7 @@ from heldin.models.token_scores import TokenScores
 
 HELD_IN_LOSS = "held_in_loss"
 PUBLIC_LOSS = "public_loss"
+_NOT_FINITE = "the validation loss is not finite after step {}"
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,16 @@ class CurveTexts:
 
 
 class CurveEvaluation:
-    """Callable that measures one point of the curves; the reference is the base model, scored once at the start."""
+    """Callable that measures one point of the curves; the reference is the base model, scored once at the start.
 
-    def __init__(self, texts: CurveTexts, base: LanguageModel) -> None:
+    Plain training stops where a text has no finite log-probability. A private run must not: to stop because of one
+    user's text tells of it (docs/theory.md#rules-of-a-private-step), so that such texts are left out of the curves.
+    """
+
+    def __init__(self, texts: CurveTexts, base: LanguageModel, *, private: bool) -> None:
         self._texts = texts
         self._base = base
+        self._private = private
         self._attacked = [
             (user, text)
             for users in (texts.held_in_attack, texts.held_out_attack)
@@ -60,20 +66,31 @@ class CurveEvaluation:
         """Losses in nats per token, and the AUROC of the likelihood ratio (sequence sums, mean over texts)."""
         # Without a fingerprint, and scored without the cache: the weights change from one call to the next.
         lm = LanguageModel(model, self._base.tokenizer, f"the model after step {step}", "")
-        held_in = mean_loss(score_texts(lm, self._texts.held_in_validation))
-        held_out = mean_loss(score_texts(lm, self._texts.held_out_validation))
+        held_in = mean_loss(self._usable(score_texts(lm, self._texts.held_in_validation), step))
+        held_out = mean_loss(self._usable(score_texts(lm, self._texts.held_out_validation), step))
         target = score_texts(lm, [text for _, text in self._attacked])
+        self._usable(target, step)
         ratios: dict[str, list[float]] = {}
         for (user, _), score, reference in zip(self._attacked, target, self._reference, strict=True):
             # Sums over tokens, as in equation 4 of the paper, whatever attack the audit leads with.
-            ratios.setdefault(user, []).append(score.total - reference)
+            if math.isfinite(score.total):
+                ratios.setdefault(user, []).append(score.total - reference)
         scores = lift_to_users("likelihood-ratio", ratios)
-        area = auroc(scores.of(list(self._texts.held_in_attack)), scores.of(list(self._texts.held_out_attack)))
-        if not np.isfinite([held_in, held_out]).all():
-            raise ResumableError(f"the validation loss is not finite after step {step}")
+        sides = (self._texts.held_in_attack, self._texts.held_out_attack)
+        held = [[user for user in side if user in ratios] for side in sides]
+        if not all(held):
+            raise ResumableError(_NOT_FINITE.format(step))
+        area = auroc(*(scores.of(users) for users in held))
         public = self._texts.public_validation
-        of_public = {PUBLIC_LOSS: mean_loss(score_texts(lm, public))} if public else {}
+        of_public = {PUBLIC_LOSS: mean_loss(self._usable(score_texts(lm, public), step))} if public else {}
         return {HELD_IN_LOSS: held_in, "held_out_loss": held_out, "auroc": area, **of_public}
+
+    def _usable(self, scores: Sequence[TokenScores], step: int) -> list[TokenScores]:
+        """The finite ones. Raises ResumableError if plain training has another, or if none is finite."""
+        finite = [its for its in scores if math.isfinite(its.total)]
+        if not finite or (len(finite) < len(scores) and not self._private):
+            raise ResumableError(_NOT_FINITE.format(step))
+        return finite
 
 
 def mean_loss(scores: Sequence[TokenScores]) -> float:
