@@ -85,10 +85,10 @@ def significant(value: float, digits: int = 2) -> float:
 
 
 def coarse_percentiles(counts: Sequence[int]) -> list[int]:
-    """P10, P25, P50, P75, P90, each with at least ten users beyond it; only the median of 20 users or fewer."""
+    """P10, P25, P50, P75, P90, each with at least ten users beyond it; only the median if there are under 20 users."""
     ordered = np.sort(np.asarray(counts))
     n, beyond = ordered.size, LEAST_IN_GROUP
-    if n <= 2 * beyond:
+    if n < 2 * beyond:
         return [int(ordered[(n - 1) // 2])] if n else []
     # Moved inwards where fewer than ten users would be left beyond: near an end it is a single user's number.
     places = [round(q * (n - 1)) for q in (0.10, 0.25, 0.50, 0.75, 0.90)]

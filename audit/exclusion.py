@@ -73,7 +73,8 @@ def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlati
 def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple[float, float]:
     """How far the best of several scores strays by chance, in AUROC and in TPR at ``fpr``, by the audit's own test.
 
-    Simulated with normal scores of 1,000 users; in the units of ``audit.randomisation.FamilyTest``.
+    Simulated with normal scores of 1,000 users, or more where so few cannot show ``fpr``; in the units of
+    ``audit.randomisation.FamilyTest``.
 
     Args:
         fpr: false-positive rate of the TPR.
@@ -89,7 +90,7 @@ def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple
     if not 0.0 <= correlation <= 1.0:
         raise InputError(f"correlation {correlation:g} is outside [0, 1]: give that of two scores, for example 0.7")
     rng = np.random.default_rng(seed)
-    # Margins are in units that shrink with 1 / sqrt(users), so that those of 1,000 users are used for any number.
+    # Margins are in units that shrink with 1 / sqrt(users), so that those of one size are used for any number.
     users = max(_USERS, math.ceil(4 / fpr))  # enough that the test can show the rate
     shared, own = rng.standard_normal(users), rng.standard_normal((scores, users))
     # One shared part gives any two scores this correlation: (scores, users).

@@ -2,9 +2,9 @@
 
 import contextlib
 import fcntl
-import glob
 import hashlib
 import os
+import re
 import shutil
 import socket
 import time
@@ -164,11 +164,13 @@ def _sync(path: Path) -> None:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove temporary folders of this machine's processes that died while writing ``path``."""
-    # Another machine's processes, on a file system that both share, cannot be asked whether they are alive.
-    for leftover in path.parent.glob(f".{path.name}.{glob.escape(_machine())}.*.tmp"):
-        pid = leftover.name.removesuffix(".tmp").removesuffix(".old").rsplit(".", 1)[-1]
+    # Another machine's processes, on a file system that both share, cannot be asked whether they are alive. A name
+    # without a machine is an earlier heldin's.
+    ours = re.compile(rf"\.{re.escape(path.name)}\.(?:{re.escape(_machine())}\.)?(\d+)(?:\.old)?\.tmp")
+    for leftover in path.parent.iterdir():
+        found = ours.fullmatch(leftover.name)
         # A folder under this process's own number is of an earlier process that had the same one.
-        if not pid.isdigit() or not _is_alive(int(pid)) or int(pid) == os.getpid():
+        if found and (not _is_alive(int(found[1])) or int(found[1]) == os.getpid()):
             shutil.rmtree(leftover, ignore_errors=True)
 
 

@@ -101,6 +101,6 @@ def keep_probability(near: int, users: int) -> float:
 
 
 def _laplace(scale: float, key: bytes, name: str) -> float:
-    # The middle of a 53-bit cell, in float64 below 1: neither 0 nor 1, whose logarithms are infinite.
+    # Neither 0 nor 1, of which one of the logarithms below does not exist.
     u = min(keyed_uniform(key, "above threshold", name) + 2.0**-54, 1.0 - 2.0**-53)
     return -scale * math.log(2.0 * (1.0 - u)) if u > 0.5 else scale * math.log(2.0 * u)

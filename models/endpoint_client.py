@@ -1,5 +1,6 @@
 """Requests to an OpenAI-compatible server: rate-limited, concurrent, retried with exponential backoff."""
 
+import math
 import os
 import random
 import re
@@ -232,7 +233,9 @@ class _Pace:
 
     def __init__(self, per_minute: float | None) -> None:
         self._gap = 60.0 / per_minute if per_minute else 0.0
-        self._next = 0.0
+        self._next = 0.0  # of the next turn to give
+        self._last = -math.inf  # of the last turn that was taken
+        self._held_until = 0.0
         self._holds = 0
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -249,6 +252,7 @@ class _Pace:
             self.rest(turn - now)
             with self._lock:
                 if holds == self._holds:
+                    self._last = turn
                     return
             # The server asked for a pause while this thread waited: its turn is void.
 
@@ -262,7 +266,9 @@ class _Pace:
         """Give no thread a turn for this long."""
         with self._lock:
             self._holds += 1
-            self._next = max(self._next, time.monotonic() + seconds)
+            self._held_until = max(self._held_until, time.monotonic() + seconds)
+            # Void turns leave no gap behind: the rate counts from the last one that was taken.
+            self._next = max(self._held_until, self._last + self._gap)
 
     def stop(self) -> None:
         """End all waiting: another request failed for good."""

@@ -38,6 +38,7 @@ def score_texts(
     texts: Sequence[str],
     *,
     moments: bool = False,
+    finite: bool = True,
     advance: Callable[[int], object] | None = None,
 ) -> list[TokenScores]:
     """Score every text.
@@ -46,6 +47,7 @@ def score_texts(
         lm: the model.
         texts: any number, any lengths.
         moments: also the mean and standard deviation of log p over the vocabulary at every position (Min-K%++).
+        finite: refuse a log-probability that is not finite; false: leave it to the caller.
         advance: called with the number of tokens done, after every batch.
 
     Raises:
@@ -67,7 +69,13 @@ def score_texts(
     parts: list[list[NDArray[np.float32]]] = [[] for _ in texts]
     for i, window in enumerate(windows):
         parts[window.text].append(rows[i])
-    return [_token_scores(np.concatenate(p, axis=1), i, moments, lm.name) for i, p in enumerate(parts)]
+    values = [np.concatenate(p, axis=1) for p in parts]
+    broken = next((i for i, its in enumerate(values) if not np.isfinite(its).all()), None)
+    if finite and broken is not None:
+        raise InputError(
+            f"model '{lm.name}' gives text number {broken + 1} a probability that is not finite: is it broken?"
+        )
+    return [TokenScores(its[0], its[1], its[2]) if moments else TokenScores(its[0]) for its in values]
 
 
 def batches_by_length(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:
@@ -130,9 +138,3 @@ def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool) -> t
         squares = logprobs.sub_(mean[:, None]).square_()
         columns += [mean, torch.einsum("nv,nv->n", probabilities, squares).sqrt()]
     return torch.stack(columns)
-
-
-def _token_scores(values: NDArray[np.float32], text: int, moments: bool, name: str) -> TokenScores:
-    if not np.isfinite(values).all():
-        raise InputError(f"model '{name}' gives text number {text + 1} a probability that is not finite: is it broken?")
-    return TokenScores(values[0], values[1], values[2]) if moments else TokenScores(values[0])

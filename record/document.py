@@ -26,7 +26,7 @@ from heldin.record.facts import (
 )
 from heldin.record.migrations import MIGRATED, migrated
 
-SCHEMA_VERSION = 4  # raise it with a step in `record.migrations`, or older records cannot be read
+SCHEMA_VERSION = 5  # raise it with a step in `record.migrations`, or older records cannot be read
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."

@@ -16,14 +16,14 @@ def migrated(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_3(old: dict[str, Any]) -> dict[str, Any]:
-    """Trials became trainings, populations subjects, documents texts; a judgement counts its users.
+    """Trials became trainings, populations subjects; a judgement counts its users.
 
     Exit codes follow from the verdicts and are not kept.
     """
-    new = {name: value for name, value in old.items() if name not in ("trials", "documents")}
+    new = {name: value for name, value in old.items() if name != "trials"}
     trainings = old.get("trials")
     new |= {"schema_version": 4, "kind": "trainings" if old.get("kind") == "trials" else old.get("kind")}
-    new |= {"trainings": trainings, "scored_texts": old.get("documents")}
+    new["trainings"] = trainings
     training = old.get("training")
     if isinstance(training, dict):
         new["training"] = {**training, "guarantee": training["guarantee"].replace(*_GUARANTEE)}
@@ -38,9 +38,17 @@ def _from_3(old: dict[str, Any]) -> dict[str, Any]:
         }
     config = old.get("config")
     if isinstance(config, dict):
-        renamed = {"trials": "trainings"} | ({"documents": "texts"} if old.get("kind") == "audit" else {})
-        new["config"] = {renamed.get(name, name): value for name, value in config.items()}
+        new["config"] = {("trainings" if name == "trials" else name): value for name, value in config.items()}
     return new
+
+
+def _from_4(old: dict[str, Any]) -> dict[str, Any]:
+    """Documents became texts."""
+    new = {("scored_texts" if name == "documents" else name): value for name, value in old.items()}
+    config = old.get("config")
+    if old.get("kind") == "audit" and isinstance(config, dict):
+        new["config"] = {("texts" if name == "documents" else name): value for name, value in config.items()}
+    return {**new, "schema_version": 5}
 
 
 # reasons as schema 3 had them and as they are given today, so that heldin verify finds them equal
@@ -58,7 +66,7 @@ _GUARANTEE = (
 )
 _OF_TRAININGS = ((" users could ", " trainings could "),)
 _LABELLED = ("bounds", "refused", "verdicts")
-_STEPS: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {3: _from_3}
+_STEPS: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {3: _from_3, 4: _from_4}
 MIGRATED = tuple(sorted(_STEPS))
 
 

@@ -178,6 +178,6 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
         if record.kind == "audit" and record.config == asked:
             return
         if record.kind == "audit":
-            changed = first_difference(record.config, asked)
+            changed = first_difference(record.config, asked) or "option"
             raise InputError(f"'{out}' holds an audit with another '{changed}': give the same, or choose another --out")
     take_new_folder(out, "audit")

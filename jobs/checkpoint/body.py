@@ -91,14 +91,14 @@ def _split_facts(groups: Groups, assignment: Assignment) -> SplitFacts:
 def _overlaps(groups: Groups) -> Overlaps:
     """Texts on both sides; overlaps with training only if a training file was given."""
     seen = groups.seen
-    scored = ([text for its in groups.of_side(side).values() for text in its] for side in (False, True))
+    scored = (text for its in groups.of_side(False).values() for text in its)
     both = [seen[True], seen[False]] if seen is not None else []
     return Overlaps(
         scored_texts_in_same_users_training=measured(sum(s.own for s in both)) if both else NOT_KNOWN,
         scored_texts_in_other_users_training=measured(sum(s.others for s in both)) if both else NOT_KNOWN,
         held_out_texts_in_training=NOT_KNOWN if seen is None else measured(seen[False].anywhere),
         held_out_users_in_training=NOT_KNOWN if seen is None else measured(len(seen[False].users)),
-        held_out_texts_in_held_in=measured(texts_in(*scored)),
+        held_out_texts_in_held_in=measured(texts_in(scored, groups.stores["held-in"].texts())),
         audited_texts_in_public=NOT_KNOWN,
     )
 

@@ -95,7 +95,7 @@ class CheckpointAttacks(Section):
 class CheckpointConfig(Section):
     """One audit of a model that somebody else trained."""
 
-    name: str = Field("audit", min_length=1)
+    name: str = Field("audit", pattern=r"^[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*$")
     """Name of the audit, for the report. Its folder is runs/NAME unless --out names one."""
     model: ExpandedName
     """Folder or hub name of the model, which may be a LoRA adapter; with ``endpoint``, its name on the server."""

@@ -60,37 +60,38 @@ class CurveEvaluation:
             for text in its
         ]
         # Before the first step: the loop trains this very model in place.
-        self._reference = [s.total for s in score_texts(base, [text for _, text in self._attacked])]
+        self._reference = [s.total for s in self._scored(base, [text for _, text in self._attacked])]
 
     def __call__(self, step: int, model: PreTrainedModel) -> dict[str, float]:
         """Losses in nats per token, and the AUROC of the likelihood ratio (sequence sums, mean over texts)."""
         # Without a fingerprint, and scored without the cache: the weights change from one call to the next.
         lm = LanguageModel(model, self._base.tokenizer, f"the model after step {step}", "")
-        held_in = mean_loss(self._usable(score_texts(lm, self._texts.held_in_validation), step))
-        held_out = mean_loss(self._usable(score_texts(lm, self._texts.held_out_validation), step))
-        target = score_texts(lm, [text for _, text in self._attacked])
-        self._usable(target, step)
+        held_in = self._mean_loss(lm, self._texts.held_in_validation, step)
+        held_out = self._mean_loss(lm, self._texts.held_out_validation, step)
+        target = self._scored(lm, [text for _, text in self._attacked])
         ratios: dict[str, list[float]] = {}
         for (user, _), score, reference in zip(self._attacked, target, self._reference, strict=True):
             # Sums over tokens, as in equation 4 of the paper, whatever attack the audit leads with.
-            if math.isfinite(score.total):
-                ratios.setdefault(user, []).append(score.total - reference)
+            if math.isfinite(ratio := score.total - reference):
+                ratios.setdefault(user, []).append(ratio)
         scores = lift_to_users("likelihood-ratio", ratios)
         sides = (self._texts.held_in_attack, self._texts.held_out_attack)
         held = [[user for user in side if user in ratios] for side in sides]
-        if not all(held):
+        if any(side and not users for side, users in zip(sides, held, strict=True)):
             raise ResumableError(_NOT_FINITE.format(step))
         area = auroc(*(scores.of(users) for users in held))
         public = self._texts.public_validation
-        of_public = {PUBLIC_LOSS: mean_loss(self._usable(score_texts(lm, public), step))} if public else {}
+        of_public = {PUBLIC_LOSS: self._mean_loss(lm, public, step)} if public else {}
         return {HELD_IN_LOSS: held_in, "held_out_loss": held_out, "auroc": area, **of_public}
 
-    def _usable(self, scores: Sequence[TokenScores], step: int) -> list[TokenScores]:
-        """The finite ones. Raises ResumableError if plain training has another, or if none is finite."""
-        finite = [its for its in scores if math.isfinite(its.total)]
-        if not finite or (len(finite) < len(scores) and not self._private):
+    def _scored(self, lm: LanguageModel, texts: Sequence[str]) -> list[TokenScores]:
+        return score_texts(lm, texts, finite=not self._private)
+
+    def _mean_loss(self, lm: LanguageModel, texts: Sequence[str], step: int) -> float:
+        finite = [its for its in self._scored(lm, texts) if math.isfinite(its.total)]
+        if texts and not finite:
             raise ResumableError(_NOT_FINITE.format(step))
-        return finite
+        return mean_loss(finite)
 
 
 def mean_loss(scores: Sequence[TokenScores]) -> float:

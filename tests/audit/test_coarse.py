@@ -94,7 +94,6 @@ def test_percentiles_have_ten_users_beyond_them():
     assert coarse_percentiles([5] * 9 + [1000] + list(range(100, 120))) == [101, 101, 105, 110, 110]
     assert coarse_percentiles([1, 2, 3]) == [2]
     assert coarse_percentiles([]) == []
-    assert (coarse_percentiles(range(20)), coarse_percentiles(range(21))) == ([9], [10] * 5)
     assert max(coarse_percentiles([*range(40), 10**6])) < 40
 
 

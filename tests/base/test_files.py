@@ -55,11 +55,15 @@ def test_who_only_asks_does_not_keep_anybody_out(tmp_path):
 
 
 def test_leftovers_of_this_machine_s_dead_processes_go_and_another_machine_s_stay(tmp_path):
-    for machine in (socket.gethostname(), "elsewhere"):
-        (tmp_path / f".store.{machine}.999999999.tmp").mkdir()
+    host = socket.gethostname()
+    ours, theirs = (f"{host}.999999999", f"{host}.999999999.old", "999999999"), ("elsewhere.9", f"{host}.b.9")
+    for name in (*ours, *theirs):
+        (tmp_path / f".store.{name}.tmp").mkdir()
     with whole_directory(tmp_path / "store") as temporary:
         (temporary / "x").write_text("x", encoding="utf-8")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".store.elsewhere.999999999.tmp", "store"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["store", *(f".store.{name}.tmp" for name in theirs)]
+    )
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):

@@ -115,6 +115,14 @@ def test_what_an_older_record_says_of_batch_clipping_is_said_in_today_s_words(tm
     assert read_record(tmp_path / "record.json").training.guarantee == f"not a DP guarantee: {reasons[0]}"
 
 
+def test_a_record_of_schema_4_is_read_too(tmp_path):
+    new = read_record(GOLDEN / "record.json").model_dump(mode="json")
+    old = {**new, "schema_version": 4, "documents": new["scored_texts"]}
+    del old["scored_texts"]
+    (tmp_path / "record.json").write_text(json.dumps(old), encoding="utf-8")
+    assert read_record(tmp_path / "record.json").model_dump(mode="json") == new
+
+
 def test_an_older_record_of_a_checkpoint_says_texts_where_it_said_documents(tmp_path):
     old = json.loads((GOLDEN / "record.json").read_text(encoding="utf-8"))
     old |= {"kind": "audit", "config": {"documents": "fresh", "seed": 3}}
