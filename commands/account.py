@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 NORMS = "Clip norms, estimated from public users' texts"
+ALGORITHM = "Algorithm 1 of the paper"
 
 
 class _AccountGroup(typer.core.TyperGroup):
@@ -162,6 +163,108 @@ def example(
         json,
         csv,
     )
+
+
+@app.command("user-entity")
+def user_entity(
+    steps: Steps,
+    delta: Delta,
+    sampling_rate: Annotated[float, typer.Option(help="Probability that a text is sampled in a step.")],
+    exposed: Annotated[
+        str | None, typer.Option(help="Numbers of texts at which the curve is shown, such as 1,4,16.")
+    ] = None,
+    group_size: Annotated[int | None, typer.Option(help="Maximum number of texts per user, G.")] = None,
+    entity_cap: Annotated[int | None, typer.Option(help="Maximum number of texts that name an entity, k.")] = None,
+    noise_multiplier: Noise = None,
+    target_epsilon: Annotated[
+        float | None,
+        typer.Option(help="Calibrate the noise to this epsilon: of G + k texts, or without caps of the most exposed."),
+    ] = None,
+    json: AsJson = False,
+    csv: AsCsv = False,
+) -> None:
+    """Text sampling: epsilon by the number of texts that a person wrote or is named in."""
+    from heldin.defenses.accounting import exposure_curve as engine
+
+    found = engine.account_user_entity(
+        steps=steps,
+        delta=delta,
+        sampling_rate=sampling_rate,
+        exposed=_counts("--exposed", exposed),
+        group_size=group_size,
+        entity_cap=entity_cap,
+        noise_multiplier=noise_multiplier,
+        target_epsilon=target_epsilon,
+    )
+    answer(engine.exposure_table(found), found.as_dict(), found.rows(), json=json, csv=csv)
+
+
+@app.command()
+def uedp(
+    users: Annotated[int | None, typer.Option(help="Public number of users.")] = None,
+    cohort: Annotated[float | None, typer.Option(help="Expected number of users per step.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of optimizer steps T.")] = None,
+    delta: Delta = 1e-5,
+    noise_multiplier: Annotated[float, typer.Option(help="z of Algorithm 1.")] = 2.0,
+    entity_rate: Annotated[
+        float,
+        typer.Option(help="Probability that a recognised entity is sampled in a step.", rich_help_panel=ALGORITHM),
+    ] = 0.5,
+    extended_rate: Annotated[
+        float,
+        typer.Option(
+            help="Probability that a record without recognised entity is sampled in a step.", rich_help_panel=ALGORITHM
+        ),
+    ] = 1.0,
+    sensitive_share: Annotated[
+        float | None, typer.Option(help="Share of records with a recognised entity, for the claim of f_E+.")
+    ] = None,
+    holders: Annotated[
+        str | None, typer.Option(help="Numbers of other users who name the entity, such as 1,16,946.")
+    ] = None,
+    noise_scale: Annotated[
+        str,
+        typer.Option(help="Of what the noise is a multiple: cohort (line 14) or clip-norm.", rich_help_panel=ALGORITHM),
+    ] = "cohort",
+    as_published: Annotated[
+        bool, typer.Option("--as-published", help="The fifteen epsilons of the paper, recomputed; no other option.")
+    ] = False,
+    json: AsJson = False,
+    csv: AsCsv = False,
+) -> None:
+    """User-entity DP of Lai et al.: what the paper's accountant claims beside what holds of the same algorithm."""
+    from heldin.defenses.accounting import published_claims as published
+    from heldin.defenses.accounting import uedp_claims as engine
+
+    if as_published:
+        claims = published.published_claims()
+        answer(published.published_table(claims), claims.rows(), claims.rows(), json=json, csv=csv)
+        return
+    if users is None or cohort is None or steps is None:
+        raise InputError("give --users, --cohort and --steps, or --as-published for the paper's own numbers")
+    if noise_scale not in ("cohort", "clip-norm"):
+        raise InputError(f"--noise-scale {noise_scale} is unknown: use cohort or clip-norm")
+    found = engine.account_uedp(
+        users=users,
+        cohort=cohort,
+        steps=steps,
+        delta=delta,
+        noise_multiplier=noise_multiplier,
+        entity_rate=entity_rate,
+        extended_rate=extended_rate,
+        sensitive_share=sensitive_share,
+        holders=_counts("--holders", holders),
+        noise_scale="cohort" if noise_scale == "cohort" else "clip-norm",
+    )
+    answer(engine.uedp_table(found), found.as_dict(), found.rows(), json=json, csv=csv)
+
+
+def _counts(option: str, text: str | None) -> list[int]:
+    """The whole numbers of a list such as "1,4,16"; none for None."""
+    try:
+        return [int(part) for part in text.split(",")] if text is not None else []
+    except ValueError as error:
+        raise InputError(f"{option} {text} is not a list of whole numbers such as 1,4,16") from error
 
 
 @app.command()

@@ -72,19 +72,19 @@ ExcludeTpr = Annotated[
 Aliases = Annotated[Path | None, typer.Option(help="YAML file that lists each person's aliases.")]
 
 
-def json_text(fields: dict[str, Any]) -> str:
-    """One JSON object in strict JSON: see ``strict_json``."""
+def json_text(fields: Any) -> str:
+    """The answer in strict JSON: see ``strict_json``."""
     from heldin.base.strict_json import strict_json
 
     return strict_json(fields)
 
 
-def answer(table: str, fields: dict[str, Any], rows: Sequence[Mapping[str, Any]], *, json: bool, csv: bool) -> None:
+def answer(table: str, fields: Any, rows: Sequence[Mapping[str, Any]], *, json: bool, csv: bool) -> None:
     """Print a command's result as a table, as one JSON object or as CSV.
 
     Args:
         table: what is printed without ``--json`` or ``--csv``.
-        fields: the same as a JSON object.
+        fields: the same as a JSON object, or a list of them.
         rows: the same as rows of CSV.
         json: whether ``--json`` was given.
         csv: whether ``--csv`` was given; raises InputError together with ``json``.

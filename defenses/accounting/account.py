@@ -16,6 +16,7 @@ from heldin.defenses.accounting.events import (
     Event,
     FilteredGaussian,
     PoissonGaussian,
+    TwoLevelGaussian,
     UnamplifiedGaussian,
     check_count,
 )
@@ -252,6 +253,8 @@ def _row(
         case CappedPoissonGaussian(noise_multiplier=s, rate=rate):
             group, renyi = 1, None
             black_box = accounting.epsilon(event, steps, delta)
+        case TwoLevelGaussian(noise_multiplier=s, user_rate=rate):
+            group, renyi, black_box = 1, None, None
         case FilteredGaussian(noise_multiplier=s):
             group, renyi, rate, black_box = 1, None, 1.0, None
     auroc, tpr = _bounds(user, steps, delta) if user is not None else (None, None)

@@ -18,7 +18,14 @@ from typing import TypeAlias
 from scipy import special
 
 from heldin.base.errors import InputError
-from heldin.defenses.accounting.events import GridEvent, PoissonGaussian, absence_loss, one_step, one_step_range
+from heldin.defenses.accounting.events import (
+    GridEvent,
+    PoissonGaussian,
+    TwoLevelGaussian,
+    absence_loss,
+    one_step,
+    one_step_range,
+)
 from heldin.defenses.accounting.loss_pmf import (
     TAIL_MASS,
     LossPair,
@@ -42,6 +49,7 @@ EPSILON_FLOOR = 1e-3  # epsilons below this are resolved to PRECISION * this
 VISIBLE = 1e-3  # share of delta that rounding and truncation may have before the tilt is worth its time
 _WORTH_STORING = 50_000  # masses; building a smaller one-step distribution is faster than reading it
 _RETILTS = 4
+_TILTED_EVENTS = (PoissonGaussian, TwoLevelGaussian)
 
 Bias: TypeAlias = Callable[[LossPair], tuple[float, float]]
 Compose: TypeAlias = Callable[[LossPair], LossPair]
@@ -62,7 +70,7 @@ def grid_epsilon(event: GridEvent, steps: int, delta: float) -> float:
     if TAIL_MASS + rounding_mass(steps) <= VISIBLE * delta:
         return pair_epsilon(settled_pair(event, steps, delta), delta)
     # Only mixtures built here are tilted: their masses are relatively exact far into the tail, dp-accounting's are not.
-    if isinstance(event, PoissonGaussian):
+    if isinstance(event, _TILTED_EVENTS):
         return _tilted_epsilon(event, steps, delta)
     check_rounding(delta, steps)
     return pair_epsilon(settled_pair(event, steps, delta), delta)
@@ -81,7 +89,7 @@ def grid_delta(event: GridEvent, steps: int, epsilon: float) -> float:
     """delta(epsilon), from the whole pair or a tilted one, chosen as in ``grid_epsilon``."""
     bias = functools.partial(_delta_bias, steps, epsilon)
     found = pair_delta(refined(event, _whole(steps), bias), epsilon)
-    if TAIL_MASS + rounding_mass(steps) <= VISIBLE * found or not isinstance(event, PoissonGaussian):
+    if TAIL_MASS + rounding_mass(steps) <= VISIBLE * found or not isinstance(event, _TILTED_EVENTS):
         return found
     step, _ = _coarsest(event, _whole(steps))
     orders = [order_at(pmf, steps, epsilon) for pmf in (step.remove, step.add)]

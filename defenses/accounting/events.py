@@ -12,8 +12,15 @@ from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution
 
 from heldin.base.errors import InputError
-from heldin.defenses.accounting.loss_pmf import LossPair, from_dp_accounting
-from heldin.defenses.accounting.mixture_pld import Mixture, binomial_mixture, loss_range, mixture_step
+from heldin.defenses.accounting.loss_pmf import Array, LossPair, from_dp_accounting
+from heldin.defenses.accounting.mixture_pld import (
+    Mixture,
+    binomial_mixture,
+    loss_range,
+    mixture_step,
+    public_average,
+    two_level_mixtures,
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,41 @@ class CappedPoissonGaussian:
 
 
 @dataclass(frozen=True)
+class TwoLevelGaussian:
+    """Users and entities sampled by coins of their own; each drawn user's update is clipped as one.
+
+    The protected pair is a user and an entity that at most ``holders`` other users' records name. One step is, for a
+    *public* n ~ Binom(holders, user_rate), N(a + entity_sensitivity n b, s^2) against N(0, s^2), with independent coins
+    a of the user and b of the entity (docs/theory.md#two-level-sampling).
+
+    Attributes:
+        noise_multiplier: s, noise standard deviation over clip norm, >= 0.
+        user_rate: probability of each user in a step.
+        entity_rate: probability of each entity in a step; 1 where one drawn entity suffices to use a record.
+        holders: K, the most other users whose records name the entity; 0: the guarantee of users.
+        entity_sensitivity: how much a drawn holder's update changes with the entity, in clip norms, at most 2.
+    """
+
+    noise_multiplier: float
+    user_rate: float
+    entity_rate: float
+    holders: int
+    entity_sensitivity: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_noise(self.noise_multiplier)
+        check_rate(self.user_rate)
+        check_rate(self.entity_rate)
+        if self.holders:
+            check_count("holders", self.holders)
+        if not 0.0 < self.entity_sensitivity <= 2.0:
+            raise InputError(
+                f"entity sensitivity {self.entity_sensitivity} is outside (0, 2]: two clipped updates differ by at most"
+                " two clip norms"
+            )
+
+
+@dataclass(frozen=True)
 class UnamplifiedGaussian:
     """No credit for sampling: the unit takes part a limited number of times in the whole run.
 
@@ -124,7 +166,7 @@ class FilteredGaussian:
             raise InputError(f"epsilon {self.above_epsilon} of AboveThreshold is not a number above 0")
 
 
-GridEvent: TypeAlias = PoissonGaussian | CappedPoissonGaussian | UnamplifiedGaussian
+GridEvent: TypeAlias = PoissonGaussian | TwoLevelGaussian | CappedPoissonGaussian | UnamplifiedGaussian
 Event: TypeAlias = GridEvent | FilteredGaussian
 
 
@@ -166,6 +208,8 @@ def one_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
     match event:
         case PoissonGaussian() | UnamplifiedGaussian():
             return mixture_step(mixture(event), width, offset)
+        case TwoLevelGaussian():
+            return public_average(*_two_level(event), width, offset)
         case CappedPoissonGaussian():
             pld = privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
                 event.population, event.rate, event.cap, event.noise_multiplier, value_discretization_interval=width
@@ -189,12 +233,21 @@ def mixture(event: PoissonGaussian | UnamplifiedGaussian) -> Mixture:
 
 def one_step_range(event: GridEvent) -> float:
     """Width in nats of the interval that contains the one-step loss, for a first grid."""
+    if isinstance(event, TwoLevelGaussian):
+        low, high = loss_range(_two_level(event)[0][-1])  # of the most holders at once
+        return high - low
     # Only the width of a first grid hangs on it, so that the uncapped twin of a capped event is near enough.
     twin = (
         event if not isinstance(event, CappedPoissonGaussian) else PoissonGaussian(event.noise_multiplier, event.rate)
     )
     low, high = loss_range(mixture(twin))
     return high - low
+
+
+def _two_level(event: TwoLevelGaussian) -> tuple[list[Mixture], Array, float]:
+    return two_level_mixtures(
+        event.noise_multiplier, event.user_rate, event.entity_rate, event.holders, event.entity_sensitivity
+    )
 
 
 def absence_loss(event: GridEvent) -> float:
@@ -208,7 +261,10 @@ def absence_loss(event: GridEvent) -> float:
 
 
 def to_dp_event(event: Event, steps: int) -> dp_event.DpEvent:
-    """The whole run as a dp-accounting event for its PLD accountant under add/remove; the filter has none there."""
+    """The whole run as a dp-accounting event for its PLD accountant under add/remove.
+
+    Two-level sampling and the filter have none there.
+    """
     match event:
         case PoissonGaussian(noise_multiplier=s, rate=rate, group_size=1):
             single = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(s))
@@ -227,7 +283,7 @@ def to_dp_event(event: Event, steps: int) -> dp_event.DpEvent:
             )
         case UnamplifiedGaussian():
             return dp_event.GaussianDpEvent(1.0 / event.mu)  # of the whole run: not composed again
-        case FilteredGaussian():
+        case TwoLevelGaussian() | FilteredGaussian():
             return dp_event.UnsupportedDpEvent()
         case _:
             assert_never(event)

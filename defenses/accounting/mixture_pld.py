@@ -6,12 +6,13 @@ and convex in x, so Newton's method from the right finds the points where it cro
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special, stats
 
-from heldin.defenses.accounting.loss_pmf import Array, LossPair, LossPmf, on_grid
+from heldin.defenses.accounting.loss_pmf import Array, LossPair, LossPmf, mix, on_grid
 
 STEP_TAIL = 1e-20  # one-step mass that may be cut off (rare atoms, far tails); it is charged as infinite loss
 MAX_CELLS = 2**21
@@ -52,6 +53,36 @@ def binomial_mixture(deviation: float, group_size: int, rate: float) -> Mixture:
     return Mixture(deviation, counts[kept].astype(np.float64), weights[kept], missing)
 
 
+def two_level_mixtures(
+    deviation: float, user_rate: float, entity_rate: float, holders: int, entity_sensitivity: float
+) -> tuple[list[Mixture], Array, float]:
+    """N(a + c n b, deviation^2) for each number n of holders in the cohort, a and b coins of user and entity.
+
+    Args:
+        deviation: of the noise.
+        user_rate: probability of a = 1.
+        entity_rate: probability of b = 1.
+        holders: n is Binom(holders, user_rate).
+        entity_sensitivity: c.
+
+    Returns:
+        The mixtures by ascending n, their probabilities of shape (mixtures,), and the mass left out: all n whose upper
+        tail is below STEP_TAIL. A lower tail below it is counted with the next higher n, whose divergence is larger.
+    """
+    counts = np.arange(holders + 1)
+    upper = np.append(1.0, stats.binom.sf(counts[:-1], holders, user_rate))  # P(at least n), shape (holders + 1,)
+    chances = np.asarray(stats.binom.pmf(counts, holders, user_rate))
+    first = int(np.searchsorted(stats.binom.cdf(counts, holders, user_rate), STEP_TAIL, side="right"))
+    last = int(np.flatnonzero(upper > STEP_TAIL)[-1])
+    chances[first] += chances[:first].sum()
+    coins = np.outer([1.0 - user_rate, user_rate], [1.0 - entity_rate, entity_rate])  # (a, b)
+    mixtures = []
+    for n in counts[first : last + 1]:
+        shifts = np.add.outer([0.0, 1.0], [0.0, entity_sensitivity * n])
+        mixtures.append(Mixture(deviation, shifts[coins > 0.0], coins[coins > 0.0]))
+    return mixtures, chances[first : last + 1], 0.0 if last == holders else STEP_TAIL
+
+
 def loss_range(mixture: Mixture) -> tuple[float, float]:
     """Losses (low, high), in nats, between which all but STEP_TAIL of either distribution lies."""
     low, high = _loss(np.array(_cut(mixture)), mixture)[0]
@@ -86,6 +117,33 @@ def mixture_step(mixture: Mixture, width: float, offset: float = 0.0) -> LossPai
         LossPmf(width, first, remove, float(inside[-1]) + mixture.missing, offset),
         LossPmf(width, -last, add, float(outside[0]), -offset),
     )
+
+
+def public_average(
+    mixtures: Sequence[Mixture], chances: Array, missing: float, width: float, offset: float = 0.0
+) -> LossPair:
+    """One step that publishes which of the mixtures it ran: the average of their loss distributions on one grid.
+
+    Args:
+        mixtures: at least one.
+        chances: of each, shape (mixtures,).
+        missing: chance of those left out, charged as infinite loss in both directions.
+        width: of the grid, in nats.
+        offset: of the grid of ``remove``.
+
+    Raises GridError like ``mixture_step``.
+    """
+    # The widest first: a grid that is too fine for it is refused before the others are made.
+    pair, total = mixture_step(mixtures[-1], width, offset), float(chances[-1])
+    for part, chance in zip(mixtures[-2::-1], chances[-2::-1].tolist(), strict=True):
+        step, share = mixture_step(part, width, offset), total / (total + chance)
+        pair, total = LossPair(mix(pair.remove, step.remove, share), mix(pair.add, step.add, share)), total + chance
+    return LossPair(*(_rest_infinite(pmf, missing) for pmf in (pair.remove, pair.add)))
+
+
+def _rest_infinite(pmf: LossPmf, missing: float) -> LossPmf:
+    kept = 1.0 - missing
+    return replace(pmf, masses=kept * pmf.masses, infinity=kept * pmf.infinity + missing)
 
 
 def _loss(x: Array, mixture: Mixture) -> tuple[Array, Array]:

@@ -67,6 +67,8 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "account els": [*PRIVATE, *UNIT, "--group-size", 4],
         "account group": [*PRIVATE, *UNIT, "--group-size", 4],
         "account example": ["--steps", 10, "--delta", 1e-5, "--noise-multiplier", 0, *UNIT],  # epsilon is infinite
+        "account user-entity": [*PRIVATE, "--sampling-rate", 0.1],
+        "account uedp": ["--users", 100, "--cohort", 5, "--steps", 10],
         "account choose": ["--users", 100, "--budget", 8, "--steps", 10, "--target-epsilon", 4],
         "account plan": [run / "plan.json"],
         "study mean-estimation": ["--to", tmp_path / "study", "--repeats", 2],

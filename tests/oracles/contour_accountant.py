@@ -23,6 +23,24 @@ def binomial_gaussian(deviation: float, group_size: int, rate: float, points: in
     return log_q, loss
 
 
+def two_level(deviation: float, user_rate: float, entity_rate: float, holders: int, sensitivity: float, points=8_000):
+    """The same for a public n ~ Binom(holders, user_rate) beside x, and P = N(a + sensitivity n b, s^2) given n."""
+    parts = []
+    for n in range(holders + 1):
+        shifts = np.array([0.0, 1.0, sensitivity * n, 1.0 + sensitivity * n])
+        coins = np.outer([1.0 - entity_rate, entity_rate], [1.0 - user_rate, user_rate]).ravel()
+        shifts, coins = shifts[coins > 0], coins[coins > 0]
+        chance = stats.binom.logpmf(n, holders, user_rate)
+        if chance < math.log(1e-22):
+            continue
+        x = np.linspace(-14.0 * deviation, 14.0 * deviation + 2.0 * shifts.max(), points)
+        log_q = chance + stats.norm.logpdf(x, scale=deviation) + math.log(x[1] - x[0])
+        tilted = np.log(coins) + np.multiply.outer(x, shifts) / deviation**2 - shifts**2 / (2 * deviation**2)
+        parts.append((log_q, special.logsumexp(tilted, axis=1)))
+    log_q, loss = zip(*parts, strict=True)
+    return np.concatenate(log_q), np.concatenate(loss)
+
+
 def delta(log_q, loss, steps: int, epsilon: float, direction: str, *, reach: float = 12.0) -> float:
     """Exact delta(epsilon) of one direction ("remove": upper P; "add": upper Q). Raises if it did not converge."""
     losses = loss if direction == "remove" else -loss

@@ -1,0 +1,190 @@
+"""What text sampling promises to whoever wrote a text or is named in one: epsilon by the number of texts.
+
+Every text has a Poisson coin of its own and is clipped alone. Whoever wrote or is named in m texts is a group of m
+sampled members, whether a recogniser found the name or not (docs/theory.md#text-sampling).
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.base.tabular import Tabular
+from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.events import PoissonGaussian, check_count
+
+EXPOSED = (1, 2, 4, 8, 16, 32, 64)  # texts at which a curve is shown if nobody says where
+
+
+@dataclass(frozen=True)
+class ExposurePoint:
+    """What holds for whoever is exposed in at most so many texts.
+
+    Attributes:
+        exposed: m, texts that the person wrote or is named in.
+        epsilon: of the person.
+        auroc_bound: AUROC that no attacker on such a person exceeds in expectation.
+    """
+
+    exposed: int
+    epsilon: float
+    auroc_bound: float
+
+
+@dataclass(frozen=True)
+class ExposureCurve(Tabular):
+    """The guarantee of text sampling.
+
+    Attributes:
+        noise_multiplier: noise standard deviation over clip norm.
+        sampling_rate: probability of each text in a step.
+        steps: optimizer steps.
+        delta: of every epsilon.
+        curve: by ascending number of texts.
+        group_size: G, most texts of a user that are trained on; None without caps.
+        entity_cap: k, most texts that name an entity; None without caps.
+        epsilon_pair: of a user and an entity together, epsilon(G + k); None without caps, as the next two.
+        epsilon_user: of every user, epsilon(G).
+        epsilon_entity: of every entity that was recognised, epsilon(k).
+    """
+
+    noise_multiplier: float
+    sampling_rate: float
+    steps: int
+    delta: float
+    curve: tuple[ExposurePoint, ...]
+    group_size: int | None = None
+    entity_cap: int | None = None
+    epsilon_pair: float | None = None
+    epsilon_user: float | None = None
+    epsilon_entity: float | None = None
+
+    def heading(self) -> str:
+        """The guarantee in one line."""
+        if self.epsilon_pair is None:
+            return (
+                f"epsilon by the number of texts that a person wrote or is named in, delta {self.delta:g} (add/remove)"
+            )
+        return (
+            f"epsilon {self.epsilon_pair:.4g} for every user and entity together, {self.epsilon_user:.4g} for every"
+            f" user, {self.epsilon_entity:.4g} for every recognised entity, delta {self.delta:g} (zero/out)"
+        )
+
+    def notes(self) -> Sequence[str]:
+        """What the numbers rest on."""
+        notes = ["a name that the recogniser missed has the epsilon of the number of texts that hold it"]
+        if self.epsilon_pair is not None:
+            notes.append(
+                "with caps, neighbours have the same slots (who wrote, who is named): that a slot exists, and whom it"
+                " names, is not hidden"
+            )
+        return notes
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each number of texts."""
+        return [dataclasses.asdict(point) for point in self.curve]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return dataclasses.asdict(self)
+
+
+def exposure_points(
+    noise_multiplier: float, sampling_rate: float, steps: int, delta: float, exposed: Sequence[int]
+) -> tuple[ExposurePoint, ...]:
+    """The curve at the given numbers of texts, each once, ascending (docs/theory.md#text-sampling).
+
+    Args:
+        noise_multiplier: noise standard deviation over clip norm.
+        sampling_rate: probability of each text in a step.
+        steps: optimizer steps.
+        delta: of every epsilon.
+        exposed: numbers of texts, each at least 1.
+    """
+    points = []
+    for m in sorted(set(exposed)):
+        event = PoissonGaussian(noise_multiplier, sampling_rate, m)
+        points.append(ExposurePoint(m, accounting.epsilon(event, steps, delta), ceiling_of(event, steps, delta).auroc))
+    return tuple(points)
+
+
+def account_user_entity(
+    *,
+    sampling_rate: float,
+    steps: int,
+    delta: float,
+    noise_multiplier: float | None = None,
+    target_epsilon: float | None = None,
+    exposed: Sequence[int] = (),
+    group_size: int | None = None,
+    entity_cap: int | None = None,
+) -> ExposureCurve:
+    """Text sampling: every text is drawn by a coin of its own and clipped alone.
+
+    Give either the noise multiplier or a target epsilon. The target holds for a user and an entity together, epsilon(G
+    + k), where caps are given; without caps for the largest of ``exposed``.
+
+    Args:
+        sampling_rate: probability of each text in a step.
+        steps: optimizer steps.
+        delta: of every epsilon.
+        noise_multiplier: noise standard deviation over clip norm.
+        target_epsilon: find the noise for this epsilon.
+        exposed: numbers of texts at which the curve is wanted; none: powers of two up to 64.
+        group_size: G, most texts of a user; needs ``entity_cap``.
+        entity_cap: k, most texts that name an entity; needs ``group_size``.
+
+    Raises:
+        InputError: one cap without the other, neither or both of noise and target, a number out of range.
+    """
+    accounting.check_delta(delta, steps)
+    if (noise_multiplier is None) == (target_epsilon is None):
+        raise InputError("give exactly one of noise multiplier and target epsilon")
+    if (group_size is None) != (entity_cap is None):
+        raise InputError(
+            "caps go together: one number for everybody needs a cap on texts per user (--group-size) and one on texts"
+            " per entity (--entity-cap)"
+        )
+    for m in exposed:
+        check_count("number of exposed texts", m)
+    caps: tuple[int, ...] = ()
+    if group_size is not None and entity_cap is not None:
+        check_count("group size", group_size)
+        check_count("entity cap", entity_cap)
+        caps = (group_size + entity_cap, group_size, entity_cap)
+    if target_epsilon is not None:
+        if not (caps or exposed):
+            raise InputError(
+                "a target epsilon needs to know for whom: give caps (--group-size, --entity-cap) or the number of texts"
+                " (--exposed)"
+            )
+        widest = PoissonGaussian(1.0, sampling_rate, caps[0] if caps else max(exposed))
+        noise_multiplier = accounting.calibrate(widest, steps, delta, target_epsilon)
+    assert noise_multiplier is not None
+    pair, user, entity = (
+        (accounting.epsilon(PoissonGaussian(noise_multiplier, sampling_rate, m), steps, delta) for m in caps)
+        if caps
+        else (None, None, None)
+    )
+    curve = exposure_points(noise_multiplier, sampling_rate, steps, delta, [*(exposed or EXPOSED), *caps])
+    return ExposureCurve(
+        noise_multiplier, sampling_rate, steps, delta, curve, group_size, entity_cap, pair, user, entity
+    )
+
+
+def exposure_table(result: ExposureCurve) -> str:
+    """The curve as plain text for a terminal."""
+    lines = [
+        result.heading(),
+        f"noise multiplier {result.noise_multiplier:.5g}, sampling rate {result.sampling_rate:.5g},"
+        f" {result.steps} steps",
+        "",
+        f"{'texts':>8}{'epsilon':>12}{'AUROC of any attack, at most':>32}",
+    ]
+    for point in result.curve:
+        spent = "infinite" if math.isinf(point.epsilon) else f"{point.epsilon:.5g}"
+        lines.append(f"{point.exposed:>8}{spent:>12}{point.auroc_bound:>32.4f}")
+    return "\n".join([*lines, "", *(f"note: {note}" for note in result.notes())])

@@ -1,0 +1,207 @@
+"""What Lai et al. claim for UeDP-Alg, and what holds of the same algorithm: the numbers of ``heldin account uedp``.
+
+The claim is the classical moments accountant at the rate at which a random *record* is used. What holds is two-level
+sampling, whose other side removes a record's author and an entity (docs/theory.md#claims-of-user-entity-dp).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from heldin.base.errors import InputError
+from heldin.base.tabular import Tabular
+from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.comparison_accountants import moments_epsilon
+from heldin.defenses.accounting.events import PoissonGaussian, TwoLevelGaussian, check_count, check_rate
+
+Rule: TypeAlias = Literal["all", "any"]
+"""Which records a step may use: those of which all, or any, of the entities named are drawn."""
+NoiseScale: TypeAlias = Literal["cohort", "clip-norm"]
+"""Of what the noise is a multiple: the largest norm of a whole cohort's sum and one (Algorithm 1), or one clip norm."""
+
+RULES: tuple[Rule, ...] = ("all", "any")
+HOLDERS = (1, 2, 4, 8, 16, 64)  # other users who name the entity, at which the bound is shown if nobody says where
+
+
+@dataclass(frozen=True)
+class HolderPoint:
+    """What holds for an entity that at most so many other users name.
+
+    Attributes:
+        holders: K, other users whose records name the entity.
+        rule_all: epsilon if a record needs all of its entities drawn.
+        rule_any: epsilon if one drawn entity suffices.
+    """
+
+    holders: int
+    rule_all: float
+    rule_any: float
+
+
+@dataclass(frozen=True)
+class UedpAccount(Tabular):
+    """The paper's claim beside what holds.
+
+    Attributes:
+        users: public number of users.
+        cohort: expected users in a step.
+        entity_rate: of a recognised entity in a step.
+        extended_rate: of a record without recognised entity in a step.
+        noise_multiplier: z.
+        noise_on_sum: deviation of the noise on the sum of clipped updates, over the clip norm.
+        steps: optimizer steps.
+        delta: of every epsilon.
+        claimed_sensitive: the paper's epsilon for f_E.
+        claimed: the paper's epsilon for f_E+; None where the share of sensitive records is not given.
+        user: epsilon of a user alone.
+        missed: epsilon of a user and a name that the recogniser missed in one record.
+        strict: what holds, by the number of holders; ``missed`` is included.
+    """
+
+    users: int
+    cohort: float
+    entity_rate: float
+    extended_rate: float
+    noise_multiplier: float
+    noise_on_sum: float
+    steps: int
+    delta: float
+    claimed_sensitive: float
+    claimed: float | None
+    user: float
+    missed: float
+    strict: tuple[HolderPoint, ...]
+
+    def heading(self) -> str:
+        """Claim and fact in one line."""
+        claim = self.claimed_sensitive if self.claimed is None else self.claimed
+        worst = self.strict[-1]
+        return (
+            f"claimed epsilon {claim:.4g}; what holds for an entity that up to {worst.holders} other users name:"
+            f" {worst.rule_all:.4g} (rule all), {worst.rule_any:.4g} (rule any), delta {self.delta:g}"
+        )
+
+    def notes(self) -> Sequence[str]:
+        """What the numbers rest on."""
+        return (
+            "what holds assumes weights and divisors that are public constants: weights that count records void it",
+            f"a name that the recogniser missed in one record: {self.missed:.4g}, which is included",
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each number of holders."""
+        return [dataclasses.asdict(point) for point in self.strict]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return dataclasses.asdict(self)
+
+
+def sensitive_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: Rule) -> float:
+    """Epsilon of a user and a recognised entity (docs/theory.md#two-level-sampling).
+
+    Args:
+        event: one step; its entity rate is that of the coins.
+        steps: optimizer steps.
+        delta: of the guarantee.
+        rule: which records a step may use. Under "any" the holders change whatever the entity's own coin is.
+    """
+    return accounting.epsilon(event if rule == "all" else replace(event, entity_rate=1.0), steps, delta)
+
+
+def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float, extended_rate: float) -> float:
+    """Epsilon of a user and a name that was recognised in none of the records and stands in one of them.
+
+    Args:
+        event: one step; its entity rate and holders are ignored.
+        steps: optimizer steps.
+        delta: of the guarantee.
+        extended_rate: of a record without recognised entity, which counts as an entity of one holder; 0: never used.
+    """
+    if extended_rate == 0.0:
+        return 0.0
+    return accounting.epsilon(replace(event, entity_rate=extended_rate, holders=1), steps, delta)
+
+
+def account_uedp(
+    *,
+    users: int,
+    cohort: float,
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    entity_rate: float = 0.5,
+    extended_rate: float = 1.0,
+    sensitive_share: float | None = None,
+    holders: Sequence[int] = (),
+    noise_scale: NoiseScale = "cohort",
+) -> UedpAccount:
+    """UeDP-Alg of Lai et al.: what the paper's accountant claims, and what two-level sampling gives.
+
+    Args:
+        users: public number of users |U|.
+        cohort: expected users in a step, q_u |U|.
+        noise_multiplier: z.
+        steps: optimizer steps.
+        delta: of every epsilon.
+        entity_rate: q_e.
+        extended_rate: q_s, of a record without recognised entity.
+        sensitive_share: share of records with a recognised entity, for the claim of f_E+; None: f_E only.
+        holders: numbers of other users who name the entity; none: powers of two up to 64 and all users.
+        noise_scale: of what the noise is a multiple; "cohort" is Algorithm 1, line 14, with weights of 1.
+
+    Raises:
+        InputError: a number out of range.
+    """
+    check_count("users", users)
+    if not 0.0 < cohort <= users:
+        raise InputError(f"cohort {cohort:g} is outside (0, {users}]: it is the expected number of users in a step")
+    check_rate(entity_rate)
+    if not 0.0 <= extended_rate <= 1.0:
+        raise InputError(f"rate {extended_rate} of records without entity is outside [0, 1]")
+    if sensitive_share is not None and not 0.0 < sensitive_share <= 1.0:
+        raise InputError(f"share of sensitive records {sensitive_share} is outside (0, 1]")
+    counts = sorted({*holders} if holders else {*(k for k in HOLDERS if k < users), users})
+    for k in counts:
+        check_count("holders", k)
+    rate = cohort / users
+    noise = noise_multiplier * (cohort + 1.0) if noise_scale == "cohort" else noise_multiplier
+    one = TwoLevelGaussian(noise, rate, entity_rate, 1)
+    missed = missed_epsilon(one, steps, delta, extended_rate)
+    points = []
+    for k in counts:
+        spent = [sensitive_epsilon(replace(one, holders=k), steps, delta, rule) for rule in RULES]
+        points.append(HolderPoint(k, *(max(missed, epsilon) for epsilon in spent)))
+    share = sensitive_share
+    return UedpAccount(
+        users=users,
+        cohort=cohort,
+        entity_rate=entity_rate,
+        extended_rate=extended_rate,
+        noise_multiplier=noise_multiplier,
+        noise_on_sum=noise,
+        steps=steps,
+        delta=delta,
+        claimed_sensitive=moments_epsilon(noise_multiplier, rate * entity_rate, steps, delta),
+        claimed=None if share is None else moments_epsilon(noise_multiplier, rate * entity_rate * share, steps, delta),
+        user=accounting.epsilon(PoissonGaussian(noise, rate), steps, delta),
+        missed=missed,
+        strict=tuple(points),
+    )
+
+
+def uedp_table(result: UedpAccount) -> str:
+    """The claim and the strict epsilons as plain text for a terminal."""
+    claimed = "" if result.claimed is None else f", f_E+ {result.claimed:.4g}"
+    lines = [
+        result.heading(),
+        f"noise on the sum {result.noise_on_sum:.5g} clip norms, {result.users} users, cohort {result.cohort:g},"
+        f" {result.steps} steps",
+        f"the paper's claim: f_E {result.claimed_sensitive:.4g}{claimed}; of a user alone {result.user:.4g} holds",
+        "",
+        f"{'other users who name the entity':>32}{'rule all':>12}{'rule any':>12}",
+    ]
+    for point in result.strict:
+        lines.append(f"{point.holders:>32}{point.rule_all:>12.5g}{point.rule_any:>12.5g}")
+    return "\n".join([*lines, "", *(f"note: {note}" for note in result.notes())])

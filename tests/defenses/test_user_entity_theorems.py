@@ -1,0 +1,90 @@
+"""The theorems of text sampling and of two-level sampling on small random corpora, all coins enumerated."""
+
+import numpy as np
+import pytest
+
+from heldin.defenses.accounting.events import PoissonGaussian, TwoLevelGaussian, one_step
+from heldin.defenses.accounting.loss_pmf import pair_delta
+from tests.oracles.enumerated_coins import Text, divergence, text_sampling, two_level
+
+EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
+Z = 1.0
+CORPORA = 60
+QUADRATURE = 1e-4  # relative error of the trapezoid rule where the densities cross
+
+
+def corpora(seed, most_texts):
+    generator = np.random.default_rng(seed)
+    for _ in range(CORPORA):
+        yield [
+            Text(
+                int(generator.integers(3)),
+                frozenset(f"e{i}" for i in np.flatnonzero(generator.random(3) < 0.4)),
+                float(generator.choice([-3.0, -1.0, 1.0, 3.0])),
+            )
+            for _ in range(int(generator.integers(2, most_texts + 1)))
+        ]
+
+
+def without(texts, user, entity):
+    return [t for t in texts if t.author != user and entity not in t.entities]
+
+
+def excess(with_pair, lacking, event):
+    """The largest ratio of true divergence to bound, over both orders and several epsilons."""
+    pair = one_step(event, 2.0**-10)
+    ratios = []
+    for epsilon in EPSILONS:
+        bound = pair_delta(pair, epsilon)
+        true = max(divergence(a, b, Z, epsilon) for a, b in ((with_pair, lacking), (lacking, with_pair)))
+        if true > 1e-7:
+            ratios.append(true / bound)
+    return max(ratios, default=0.0)
+
+
+def test_text_sampling_is_bounded_by_the_number_of_texts_and_by_no_smaller_one():
+    held, broken = 0.0, 0
+    for texts in corpora(1, 7):
+        lacking = without(texts, 0, "e0")
+        m = len(texts) - len(lacking)
+        if not m:
+            continue
+        laws = text_sampling(texts, 0.3), text_sampling(lacking, 0.3)
+        held = max(held, excess(*laws, PoissonGaussian(Z, 0.3, m)))
+        if m > 1:
+            broken += excess(*laws, PoissonGaussian(Z, 0.3, m - 1)) > 1.0
+    assert 0.99 < held <= 1.0 + QUADRATURE
+    assert broken > 10, "a bound for fewer texts is no bound"
+
+
+def most_excess(usable, entity_rate_of_the_bound):
+    found = []
+    for texts in corpora(2, 5):
+        lacking = without(texts, 0, "e0")
+        holders = len({t.author for t in texts if "e0" in t.entities} - {0})
+        laws = [two_level(some, 0.4, 0.3, 1.0, usable) for some in (texts, lacking)]
+        found.append(excess(*laws, TwoLevelGaussian(Z, 0.4, entity_rate_of_the_bound, holders)))
+    return max(found)
+
+
+def test_two_level_sampling_is_bounded_under_rule_all():
+    assert 0.5 < most_excess(all, 0.3) <= 1.0 + QUADRATURE
+
+
+def test_two_level_sampling_is_bounded_under_rule_any_at_entity_rate_one_alone():
+    assert 0.5 < most_excess(any, 1.0) <= 1.0 + QUADRATURE
+    assert most_excess(any, 0.3) > 1.02
+
+
+@pytest.mark.parametrize("rate", [0.4, 1.0])
+def test_a_missed_name_is_an_entity_of_one_holder(rate):
+    """A text without recognised entity goes, and nothing else: one holder, drawn at the rate of such texts."""
+    worst = 0.0
+    for texts in corpora(3, 5):
+        plain = [t for t in texts if not t.entities]
+        if not plain:
+            continue
+        lacking = [t for t in texts if t is not plain[0]]
+        laws = [two_level(some, 0.4, 0.3, rate) for some in (texts, lacking)]
+        worst = max(worst, excess(*laws, TwoLevelGaussian(Z, 0.4, rate, 1)))
+    assert 0.2 < worst <= 1.0 + QUADRATURE
