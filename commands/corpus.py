@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from heldin.corpus.sources.rows import Columns, Source
     from heldin.corpus.store import CorpusStore
 
+ENTITIES = "What finds entities"
 app = typer.Typer(help="Build a corpus, or show what is in it.", no_args_is_help=True)
 
 Paths = Annotated[
     list[Path],
     typer.Argument(
-        help="Files (.jsonl or .csv, also .gz or .zst; .parquet; .mbox), a maildir or a save_to_disk folder. If"
+        help="Files (.jsonl, .csv or CoNLL, also .gz or .zst; .parquet; .mbox), a maildir or a save_to_disk folder. If"
         " several, each is appended to the store of those before it."
     ),
 ]
@@ -132,6 +133,68 @@ def stats(
     # As CSV the histogram alone: it is the only table among the statistics.
     rows = [{"records_from": low, "records_to": high, "users": users} for low, high, users in found.histogram]
     answer(table, {**asdict(found), "preset": outcome}, rows, json=json, csv=csv)
+
+
+@app.command()
+def entities(
+    paths: Paths,
+    gold: Annotated[
+        bool, typer.Option("--gold", help="The last column of a CoNLL file.", rich_help_panel=ENTITIES)
+    ] = False,
+    words: Annotated[
+        Path | None,
+        typer.Option(help="File of names, one a line; after a tab its category (person).", rich_help_panel=ENTITIES),
+    ] = None,
+    pattern: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Addresses and numbers by presidio: email, phone (slow), credit_card, iban, ip_address, us_ssn,"
+            " crypto or url. Repeatable.",
+            rich_help_panel=ENTITIES,
+        ),
+    ] = None,
+    pipeline: Annotated[
+        str | None, typer.Option(help="spaCy pipeline, by name or folder.", rich_help_panel=ENTITIES)
+    ] = None,
+    category: Annotated[
+        list[str] | None,
+        typer.Option(help="Count only this category, such as person or org. Repeatable.", rich_help_panel=ENTITIES),
+    ] = None,
+    sentences: Annotated[
+        bool, typer.Option("--sentences", help="Count sentences as records.", rich_help_panel=ENTITIES)
+    ] = False,
+    user: UserColumn = "user",
+    text: TextColumn = "text",
+    id: IdColumn = None,
+    date: DateColumn = None,
+    aliases: Aliases = None,
+    skip_bad_lines: SkipBad = False,
+    quiet: Quiet = False,
+    json: AsJson = False,
+    csv: AsCsv = False,
+) -> None:
+    """Count who and what is named: entities by category, records and authors per entity. Prints no name.
+
+    Give one of --gold, --words, --pattern and --pipeline. For a CoNLL file recall and precision are printed too.
+    """
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.corpus.entities.entity_table import entity_table
+    from heldin.corpus.entities.sources import chosen_source, known_categories
+    from heldin.corpus.entities.study import study_entities
+    from heldin.corpus.sources.sentences import Sentences
+
+    records = _source(paths, None, None, _columns(user, text, id, date))
+    source = Sentences(records) if sentences else records
+    found = study_entities(
+        _store(source, aliases, skip_bad_lines),
+        chosen_source(source, gold=gold, words=words, patterns=pattern or [], pipeline=pipeline),
+        source,
+        categories=known_categories(category or []),
+        aliases=aliases,
+        reporter=reporter_for_this_terminal(),
+    )
+    rows = [asdict(count) for count in found.statistics.categories]
+    answer(entity_table(found.statistics, found.agreement), found.as_dict(), rows, json=json, csv=csv)
 
 
 @app.command()

@@ -29,6 +29,7 @@ from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.mail import Maildir
 from heldin.corpus.sources.open import Several
 from heldin.corpus.sources.rows import BadRows, Source
+from heldin.corpus.sources.sentences import Sentences
 from heldin.corpus.store import BuildReport, CorpusStore
 
 FORMAT_VERSION = "4"  # 4: a row that names a key twice is a bad row
@@ -93,7 +94,8 @@ def build_store(
 
 
 def _nothing_usable(source: Source, bad: BadRows) -> str:
-    parts = source.sources if isinstance(source, Several) else (source,)
+    read = source.source if isinstance(source, Sentences) else source
+    parts = read.sources if isinstance(read, Several) else (read,)
     if bad.skipped:
         why = f"{counted(bad.skipped, 'row')} skipped, the first: {bad.first}"
     elif any(isinstance(part, PresetSource) for part in parts):

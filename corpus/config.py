@@ -14,9 +14,11 @@ from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.presets.catalogue import PRESETS, PresetSource, preset_named
 from heldin.corpus.presets.published import WORDS, Tokens
 from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.iob import Iob
 from heldin.corpus.sources.mail import Maildir, MailUser, Mbox
 from heldin.corpus.sources.open import Markov, Several, Synthetic
 from heldin.corpus.sources.rows import Columns, Source
+from heldin.corpus.sources.sentences import Sentences
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter
 
@@ -35,12 +37,12 @@ OneOrSeveral = Annotated[
 class FileCorpus(Section):
     """One or more files of records; later files can be appended to a store that was built before."""
 
-    kind: Literal["jsonl", "csv", "parquet", "mbox"]
+    kind: Literal["jsonl", "csv", "parquet", "mbox", "iob"]
     path: OneOrSeveral
     """The file, or a list of files; plain, .gz or .zst for JSON lines and CSV. $NAME and ${NAME} are environment
     variables."""
     columns: Columns = Columns()
-    """Which column holds what; for mbox, whose messages say it themselves, leave it out."""
+    """Which column holds what; for mbox and iob, which say it themselves, leave it out."""
 
     def source(self) -> Source:
         """The source that reads it."""
@@ -57,6 +59,8 @@ class FileCorpus(Section):
                 return Parquet(path, self.columns)
             case "mbox":
                 return Mbox(path)
+            case "iob":
+                return Iob(path)
 
 
 class MaildirCorpus(Section):
@@ -169,6 +173,8 @@ class CorpusConfig(Section):
     """Where texts come from, and in which format."""
     aliases: ExpandedPath | None = None
     """YAML file that lists each person's aliases, which then count as one user; null: every name is one user."""
+    text_unit: Literal["record", "sentence"] = "record"
+    """What a record of the run is: a record of the source, or each of its sentences."""
     skip_bad_lines: bool = False
     """Count and skip rows that cannot be used, instead of stopping at the first."""
     public_validation: UserFilter | None = None
@@ -177,6 +183,11 @@ class CorpusConfig(Section):
     users: UserFilter = UserFilter(min_records=20)
     """Which users are audited. Each needs a record for training, attacker, validation and test: at least 4. A preset
     has a ``min_records`` of its own as default."""
+
+    def opened(self) -> Source:
+        """The source of the run's records."""
+        source = self.source.source()
+        return Sentences(source) if self.text_unit == "sentence" else source
 
     @model_validator(mode="before")
     @classmethod

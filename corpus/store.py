@@ -140,6 +140,11 @@ class CorpusStore:
         for chunk in self._chunks["text"]:
             yield from chunk.to_pylist()
 
+    def ids_and_texts(self) -> Iterator[tuple[str, str]]:
+        """The id and text of every record in row order, with one chunk in memory at a time."""
+        for ids, texts in zip(self._chunks["id"], self._chunks["text"], strict=True):
+            yield from zip(ids.to_pylist(), texts.to_pylist(), strict=True)
+
     def sample(self, users: int, records: int, generator: np.random.Generator) -> list[list[Record]]:
         """``records`` random records (fewer where a user has fewer) of each of ``users`` random users.
 

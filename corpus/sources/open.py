@@ -12,6 +12,7 @@ from heldin.corpus.made_up.markov import MarkovCorpus
 from heldin.corpus.made_up.markov import generate as generate_markov
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.iob import Iob, is_iob
 from heldin.corpus.sources.mail import Maildir, Mbox, is_maildir
 from heldin.corpus.sources.rows import BadRows, Columns, Source, batched
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
@@ -66,12 +67,17 @@ class Several:
             yield from source.batches(bad)
 
 
+def _iob(path: Path, _columns: Columns) -> Source:
+    return Iob(path)
+
+
 FORMATS: Mapping[str, Callable[[Path, Columns], Source]] = {
     **{f"{ending}{packed}": JsonLines for ending in (".jsonl", ".json", ".ndjson") for packed in ("", ".gz", ".zst")},
     **{f".csv{packed}": Csv for packed in ("", ".gz", ".zst")},
     ".parquet": Parquet,
     # Messages say themselves who wrote them and when.
     ".mbox": lambda path, _columns: Mbox(path),
+    **{f"{end}{packed}": _iob for end in (".conll", ".iob") for packed in ("", ".gz", ".zst")},
 }
 
 
@@ -92,6 +98,8 @@ def open_source(path: Path, columns: Columns) -> Source:
     for ending, source in FORMATS.items():
         if path.name.endswith(ending):
             return source(path, columns)
+    if path.is_file() and is_iob(path):  # CoNLL files have names such as eng.train
+        return Iob(path)
     raise InputError(f"'{path}': cannot tell the format by its name; known endings are {', '.join(FORMATS)}")
 
 

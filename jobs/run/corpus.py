@@ -51,7 +51,7 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
     aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
     reporter.say("corpus: reading")
     store = build_store(
-        config.corpus.source.source(),
+        config.corpus.opened(),
         cache_directory(),
         aliases=aliases,
         skip_bad_rows=config.corpus.skip_bad_lines,

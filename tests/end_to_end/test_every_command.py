@@ -41,6 +41,8 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
     """By command, how it is called here; run and demo find a finished run."""
     corpus = tmp_path / "m.jsonl"
     corpus.write_text('{"user": "a", "text": "b"}\n{"user": "a", "text": "b"}\n', encoding="utf-8")
+    names = tmp_path / "names.txt"
+    names.write_text("b\n", encoding="utf-8")
     scores = tmp_path / "s.csv"
     rows = [f"u{i},{(i * 7919) % 101 / 50 + i % 2},{i % 2}" for i in range(60)]
     scores.write_text("user,score,member\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -61,6 +63,7 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "power": ["--users", 100, "--auroc", 0.7],
         "corpus build": [corpus],
         "corpus stats": [corpus],
+        "corpus entities": [corpus, "--words", names],
         "corpus presets": [],
         "corpus example": ["--to", tmp_path / "example", "--users", 20],
         "account uls": [*PRIVATE, *UNIT],

@@ -1,0 +1,142 @@
+"""Who is exposed in how many records: counts over the mentions of a corpus, by queries and not in memory."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+from heldin.corpus.entities.mentions import Mentions
+from heldin.corpus.entities.spans import CATEGORIES, Category, canonical
+from heldin.corpus.statistics import records_histogram, records_percentiles
+
+MOST_EXPOSED = 10
+
+
+@dataclass(frozen=True)
+class CategoryCount:
+    """What was found of one category.
+
+    Attributes:
+        category: one of Table I of Lai et al. (2021).
+        mentions: how often.
+        entities: different canonical names.
+        records: with at least one mention.
+    """
+
+    category: Category
+    mentions: int
+    entities: int
+    records: int
+
+
+@dataclass(frozen=True)
+class ExposedEntity:
+    """One of the entities in the most records, without its name.
+
+    Attributes:
+        pseudonym: by rank.
+        category: that most of its mentions have.
+        records: that name it.
+        authors: users who wrote these.
+    """
+
+    pseudonym: str
+    category: Category
+    records: int
+    authors: int
+
+
+@dataclass(frozen=True)
+class EntityStatistics:
+    """Who and what is named in a corpus.
+
+    Attributes:
+        records: of the corpus.
+        users: of the corpus.
+        records_with_any: records that name any entity of the categories asked for.
+        categories: counts, by category, without those that were not found.
+        entities: different names, after aliases are joined.
+        records_per_entity: P0, P25, P50, P75 and P100 of the records that name an entity.
+        authors_per_entity: the same of the users who wrote them.
+        histogram: (lowest, highest, entities) for bins of records per entity that double.
+        users_named: users whom another user's record names, by their own name or by an alias.
+        most_exposed: the entities in the most records.
+    """
+
+    records: int
+    users: int
+    records_with_any: int
+    categories: tuple[CategoryCount, ...]
+    entities: int
+    records_per_entity: tuple[int, int, int, int, int]
+    authors_per_entity: tuple[int, int, int, int, int]
+    histogram: tuple[tuple[int, int, int], ...]
+    users_named: int
+    most_exposed: tuple[ExposedEntity, ...]
+
+
+def entity_statistics(
+    mentions: Mentions, *, categories: Sequence[Category] = CATEGORIES, aliases: Mapping[str, str] | None = None
+) -> EntityStatistics:
+    """Statistics of what was found.
+
+    Args:
+        mentions: of a corpus.
+        categories: those that count.
+        aliases: alias to person: names of one person are one entity, and a person's names and user name are one person.
+    """
+    store = mentions.store
+    with _people(mentions, categories, aliases or {}) as database:
+        found = database.execute(
+            "SELECT category, count(*), count(DISTINCT entity), count(DISTINCT row) FROM found GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+        (with_any,) = database.execute("SELECT count(DISTINCT row) FROM found").fetchall()[0]
+        per_entity = database.execute(
+            "SELECT count(DISTINCT row) AS records, count(DISTINCT author) AS authors, mode(category) AS category"
+            " FROM found GROUP BY person ORDER BY records DESC, authors DESC, category, min(row)"
+        ).fetchnumpy()
+        (named,) = database.execute(
+            "SELECT count(DISTINCT person) FROM found JOIN users ON person = users.name WHERE author <> users.number"
+        ).fetchall()[0]
+    records, authors, kinds = (per_entity[name].tolist() for name in ("records", "authors", "category"))
+    top = zip(records[:MOST_EXPOSED], authors, kinds, strict=False)
+    nothing = (0, 0, 0, 0, 0)
+    return EntityStatistics(
+        records=len(store),
+        users=len(store.users),
+        records_with_any=with_any,
+        categories=tuple(CategoryCount(CATEGORIES[place], *counts) for place, *counts in found),
+        entities=len(records),
+        records_per_entity=records_percentiles(records) if len(records) else nothing,
+        authors_per_entity=records_percentiles(authors) if len(records) else nothing,
+        histogram=records_histogram(records) if len(records) else (),
+        users_named=named,
+        most_exposed=tuple(
+            ExposedEntity(f"entity {rank}", CATEGORIES[place], count, writers)
+            for rank, (count, writers, place) in enumerate(top, start=1)
+        ),
+    )
+
+
+@contextmanager
+def _people(
+    mentions: Mentions, categories: Sequence[Category], aliases: Mapping[str, str]
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database with the view ``found`` (mentions with ``person``) and the table ``users`` (name, number)."""
+    store = mentions.store
+    # A user is named by the own name and by every alias; an alias that belongs to nobody who writes joins names alone.
+    person_of = {canonical(user): user for user in store.users}
+    person_of |= {canonical(person): person for person in aliases.values()}
+    person_of |= {canonical(alias): person for alias, person in aliases.items()}
+    with duckdb.connect() as database:
+        wanted = [CATEGORIES.index(category) for category in categories]
+        database.register("mentions", mentions.table())
+        database.register("names", pa.table({"name": list(person_of), "person": list(person_of.values())}))
+        database.register("users", pa.table({"name": store.users, "number": range(len(store.users))}))
+        database.execute(
+            "CREATE VIEW found AS SELECT mentions.*, coalesce(names.person, mentions.entity) AS person FROM mentions"
+            f" LEFT JOIN names ON mentions.entity = names.name WHERE category IN ({', '.join(map(str, wanted)) or -1})"
+        )
+        yield database

@@ -1,0 +1,61 @@
+"""Mentions as a CoNLL file annotates them: its last column."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256, text_sha256
+from heldin.corpus.entities.spans import Span, Text, category_named
+from heldin.corpus.sources.iob import Sentence, sentences
+from heldin.corpus.sources.rows import existing
+
+
+@dataclass(frozen=True)
+class Gold:
+    """The annotation of a CoNLL file, for the corpus that ``corpus.sources.iob`` made of it.
+
+    Attributes:
+        path: the file.
+    """
+
+    path: Path
+
+    def fingerprint(self) -> str:
+        """Hash of the file's bytes."""
+        return text_sha256("gold", file_sha256(existing(self.path)))
+
+    def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
+        """The annotated mentions. Raises InputError for a record that the file does not have."""
+        for text in texts:
+            sentence = self._sentences.get(text.id)
+            if sentence is None or sentence.text != text.text:
+                raise InputError(
+                    f"record {text.id} is no sentence of '{self.path}': gold columns are for a corpus read from that"
+                    " very file"
+                )
+            yield tagged_spans(sentence)
+
+    @cached_property
+    def _sentences(self) -> dict[str, Sentence]:
+        return {sentence.id: sentence for sentence in sentences(self.path)}
+
+
+def tagged_spans(sentence: Sentence) -> list[Span]:
+    """The mentions that the tags of a sentence mark, as characters of its text. Raises InputError for a new label."""
+    found: list[Span] = []
+    before, at = "O", 0
+    for token, tag in zip(sentence.tokens, sentence.tags, strict=True):
+        if tag != "O":
+            category = category_named(tag[2:])
+            if category is None:
+                raise InputError(f"line {sentence.line}: label '{tag[2:]}' is no category of Table I of Lai et al.")
+            # B, S and U begin a mention; so does a label that the token before did not have (IOB1 writes I for it).
+            begins = tag[0] in "BSU" or before == "O" or before[2:] != tag[2:] or before[0] in "ESL"
+            if begins:
+                found.append(Span(at, at + len(token), category))
+            else:
+                found[-1] = Span(found[-1].start, at + len(token), category)
+        before, at = tag, at + len(token) + 1
+    return found

@@ -1,0 +1,106 @@
+"""What was found in a corpus, on disk: one row for each mention, kept beside the store and found again.
+
+The table is keyed by the store's content and by what decides what a source finds; categories and aliases are applied
+when it is read. Nothing of it is held in memory as Python objects.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from heldin.base.files import private_directory, text_sha256, whole_file
+from heldin.base.progress import Advance, Reporter
+from heldin.corpus.entities.spans import CATEGORIES, EntitySource, Text, canonical, without_overlaps
+from heldin.corpus.store import CorpusStore
+
+FORMAT_VERSION = "1"
+SCHEMA = pa.schema(
+    [
+        ("row", pa.int64()),  # of the store
+        ("author", pa.int32()),  # number of the record's user in the store
+        ("start", pa.int32()),
+        ("end", pa.int32()),
+        ("category", pa.int8()),  # place in CATEGORIES
+        ("entity", pa.large_string()),  # canonical
+    ]
+)
+_BATCH = 65_536  # mentions
+
+
+@dataclass(frozen=True)
+class Mentions:
+    """The mentions of a store.
+
+    Attributes:
+        store: the corpus.
+        path: Arrow file of SCHEMA, by ascending row and start.
+        source: fingerprint of what found them.
+    """
+
+    store: CorpusStore
+    path: Path
+    source: str
+
+    def table(self) -> pa.Table:
+        """All mentions, mapped into memory."""
+        return pa.ipc.open_file(pa.memory_map(str(self.path))).read_all()
+
+
+def find_mentions(store: CorpusStore, source: EntitySource, reporter: Reporter) -> Mentions:
+    """Search every record of a store, or open what an earlier search of the same content with the same source found.
+
+    Of overlapping mentions the longest is kept.
+
+    Args:
+        store: the corpus.
+        source: what finds mentions.
+        reporter: where progress is shown.
+
+    Raises:
+        InputError: the source cannot be used.
+    """
+    known = source.fingerprint()
+    name = text_sha256(FORMAT_VERSION, store.fingerprint, known)[:24]
+    # In the store's folder, so that clearing corpora clears what was found in them too.
+    path = store.folder / "entities" / f"{name}.arrow"
+    if not path.is_file():
+        private_directory(path.parent)
+        with (
+            whole_file(path, private=True) as temporary,
+            pa.OSFile(str(temporary), "wb") as file,
+            pa.ipc.new_file(file, SCHEMA) as writer,
+            reporter.track("entities: searching", len(store), "records") as advance,
+        ):
+            for batch in _found(store, source, advance):
+                writer.write_batch(batch)
+    return Mentions(store, path, known)
+
+
+def _found(store: CorpusStore, source: EntitySource, advance: Advance) -> Iterator[pa.RecordBatch]:
+    texts = (Text(*pair) for pair in store.ids_and_texts())
+    authors = np.repeat(np.arange(len(store.users), dtype=np.int32), store.counts)
+    columns: list[list[Any]] = [[] for _ in SCHEMA.names]
+    # The texts again beside their spans: a source takes an iterable and need not keep what it has seen.
+    for row, (spans, text) in enumerate(zip(source.spans(texts), store.texts(), strict=True)):
+        for span in without_overlaps(spans):
+            entity = canonical(text[span.start : span.end])
+            if entity:  # a span of marks alone names nobody
+                place = CATEGORIES.index(span.category)
+                for column, value in zip(
+                    columns, (row, int(authors[row]), span.start, span.end, place, entity), strict=True
+                ):
+                    column.append(value)
+        advance(1)
+        if len(columns[0]) >= _BATCH:
+            yield _batch(columns)
+            columns = [[] for _ in SCHEMA.names]
+    yield _batch(columns)
+
+
+def _batch(columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, SCHEMA.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

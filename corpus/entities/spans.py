@@ -1,0 +1,107 @@
+"""Mentions of entities in a text: spans, categories, and one canonical string for one entity."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, get_args
+
+Category: TypeAlias = Literal[
+    "person",
+    "loc",
+    "org",
+    "misc",
+    "gpe",
+    "pii",
+    "date",
+    "norp",
+    "fac",
+    "product",
+    "event",
+    "law",
+    "language",
+    "work_of_art",
+    "time",
+    "percent",
+    "money",
+    "quantity",
+    "ordinal",
+    "cardinal",
+]
+"""The categories of Lai et al. (2021), Table I."""
+
+CATEGORIES: tuple[Category, ...] = get_args(Category)
+
+_MARKS = re.compile(r"[\s.,;:!?'’\"()\[\]<>\-]+")
+
+# What data sets and pipelines call them otherwise.
+_OTHER_NAMES: dict[str, Category] = {"per": "person", "organization": "org", "location": "loc", "miscellaneous": "misc"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """One mention: characters [start, end) of a text.
+
+    Attributes:
+        start: first character.
+        end: behind the last character.
+        category: one of CATEGORIES.
+    """
+
+    start: int
+    end: int
+    category: Category
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a source of mentions sees of a record: nothing of any other record.
+
+    Attributes:
+        id: record id, by which gold annotation is found.
+        text: the text.
+    """
+
+    id: str
+    text: str
+
+
+class EntitySource(Protocol):
+    """Anything that finds mentions. What it finds in a text depends on that text alone."""
+
+    def fingerprint(self) -> str:
+        """Hash of everything that decides what is found."""
+        ...
+
+    def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
+        """The mentions of each text, in order; they may overlap.
+
+        Raises InputError if the source cannot be used.
+        """
+        ...
+
+
+def category_named(label: str) -> Category | None:
+    """The category of a label such as "PER", "PERSON" or "Org"; None if Table I has none for it."""
+    name = label.strip().lower()
+    found = _OTHER_NAMES.get(name, name)
+    return next((category for category in CATEGORIES if category == found), None)
+
+
+def without_overlaps(spans: Iterable[Span]) -> list[Span]:
+    """Of spans that overlap the longest, by start; of equally long ones the first, then by category."""
+    kept: list[Span] = []
+    for span in sorted(spans, key=lambda s: (s.start - s.end, s.start, s.category)):
+        if all(span.end <= other.start or other.end <= span.start for other in kept):
+            kept.append(span)
+    return sorted(kept)
+
+
+def canonical(mention: str) -> str:
+    """One string for the ways to write an entity: compatibility form, no case, one blank for blanks and marks.
+
+    Names that differ in such marks alone are one entity: more texts then name it, which protects them as one.
+    """
+    # Twice, since folding may leave what the compatibility form changes again.
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", mention).casefold())
+    return _MARKS.sub(" ", folded).strip()

@@ -1,0 +1,114 @@
+"""CoNLL files as sources: one token a line in columns, blank lines between sentences, ``-DOCSTART-`` between documents.
+
+A document is a user and a sentence a record. Tags are IOB1, IOB2 or IOBES in the last column.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256, text_sha256
+from heldin.corpus.sources.rows import BadRows, Columns, batched, existing
+from heldin.corpus.sources.text_files import BROKEN, corrupt, open_binary
+
+DOCUMENT = "-DOCSTART-"
+
+
+@dataclass
+class Sentence:
+    """A sentence as the file gives it.
+
+    Attributes:
+        line: number of its first line.
+        document: number of its document, from 1.
+        number: of the sentence in its document, from 1.
+        tokens: in order.
+        tags: of each token, such as "B-PER" or "O".
+    """
+
+    line: int
+    document: int
+    number: int
+    tokens: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        """Record id: document and sentence."""
+        return f"{self.document}-{self.number}"
+
+    @property
+    def text(self) -> str:
+        """The tokens, separated by blanks."""
+        return " ".join(self.tokens)
+
+
+@dataclass(frozen=True)
+class Iob:
+    """A CoNLL file, plain or compressed (.gz, .zst)."""
+
+    path: Path
+
+    def fingerprint(self) -> str:
+        """Hash of the file's bytes."""
+        return text_sha256("iob", file_sha256(existing(self.path)))
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield a record for each sentence; its user is "document N"."""
+        rows = (
+            (sentence.line, {"user": f"document {sentence.document}", "text": sentence.text, "id": sentence.id})
+            for sentence in sentences(self.path)
+        )
+        return batched(rows, self.path.name, "line", Columns(id="id"), bad)
+
+
+def sentences(path: Path) -> Iterator[Sentence]:
+    """The sentences of a CoNLL file, in order.
+
+    Raises:
+        InputError: a line with another number of columns than those before it, a tag that is none, a file that cannot
+            be read (with file and line).
+    """
+    document, number, columns, line_number = 0, 0, 0, 0
+    current: Sentence | None = None
+    try:
+        with open_binary(path) as stream:
+            for line_number, line in enumerate(stream, start=1):
+                where = f"{path.name} line {line_number}"
+                try:
+                    parts = line.decode("utf-8").split()
+                except UnicodeDecodeError as error:
+                    raise InputError(f"{where}: invalid UTF-8 at byte {error.start}") from error
+                if not parts or parts[0] == DOCUMENT:
+                    if current is not None:
+                        yield current
+                    current = None
+                    if parts:
+                        document, number = document + 1, 0
+                    continue
+                columns = columns or len(parts)
+                if len(parts) != columns or columns < 2:
+                    raise InputError(
+                        f"{where}: {len(parts)} columns where {max(columns, 2)} were expected: a token first, its IOB"
+                        " tag last, blanks between them"
+                    )
+                if parts[-1] != "O" and not (parts[-1][1:2] == "-" and parts[-1][0] in "BIESLU" and parts[-1][2:]):
+                    raise InputError(f"{where}: '{parts[-1]}' is no IOB tag: write O, B-PER, I-PER or the like")
+                if current is None:
+                    number += 1
+                    current = Sentence(line_number, document, number)
+                current.tokens.append(parts[0])
+                current.tags.append(parts[-1])
+    except BROKEN as error:
+        raise corrupt(path, f"line {line_number}", error) from error
+    if current is not None:
+        yield current
+
+
+def is_iob(path: Path) -> bool:
+    """Whether a file begins with the line that begins a document in CoNLL files."""
+    with open_binary(path) as stream:
+        return stream.read(len(DOCUMENT)) == DOCUMENT.encode()

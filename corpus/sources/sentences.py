@@ -1,0 +1,62 @@
+"""Sentences as records: a wrapper around any source, so that nothing after it changes."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256
+from heldin.corpus.sources.rows import SCHEMA, BadRows, Source
+
+_PARAGRAPHS = re.compile(r"\n\s*\n")
+_LONGEST = 900_000  # characters that spaCy takes at once; a paragraph beyond it is cut
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """The sentences of another source's records, by spaCy's rules for English punctuation; no model is loaded.
+
+    Attributes:
+        source: of the records.
+    """
+
+    source: Source
+
+    def fingerprint(self) -> str:
+        """Hash of the source and of spaCy's version."""
+        from importlib.metadata import version
+
+        _splitter()  # says what is missing, before its version is asked for
+        return text_sha256("sentences", version("spacy"), self.source.fingerprint())
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield a record for each sentence; the id of a record that has one gets the sentence's number: ID#1, ID#2."""
+        split = _splitter()
+        for batch in self.source.batches(bad):
+            rows = []
+            for record in batch.to_pylist():
+                for number, sentence in enumerate(_sentences(split, record["text"]), start=1):
+                    id_ = None if record["id"] is None else f"{record['id']}#{number}"
+                    rows.append({**record, "text": sentence, "id": id_})
+            yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+def _sentences(split: Any, text: str) -> Iterator[str]:
+    for paragraph in _PARAGRAPHS.split(text):
+        for start in range(0, len(paragraph), _LONGEST):
+            for sentence in split(paragraph[start : start + _LONGEST]).sents:
+                if stripped := sentence.text.strip():
+                    yield stripped
+
+
+def _splitter() -> Any:
+    try:
+        import spacy
+    except ImportError as error:
+        raise InputError("sentences need spaCy, which is not installed: pip install 'heldin[entities]'") from error
+    pipeline = spacy.blank("en")
+    pipeline.add_pipe("sentencizer")
+    return pipeline

@@ -1,0 +1,89 @@
+"""CoNLL files and sentences as records."""
+
+import gzip
+import json
+
+import pytest
+
+from heldin.base.errors import InputError
+from heldin.corpus.build import build_store
+from heldin.corpus.config import CorpusConfig
+from heldin.corpus.sources.iob import Iob, sentences
+from heldin.corpus.sources.open import open_source
+from heldin.corpus.sources.rows import Columns
+from heldin.corpus.sources.sentences import Sentences
+from heldin.corpus.sources.text_files import JsonLines
+from tests.corpus.test_entities import CONLL
+
+
+def test_documents_are_users_and_sentences_records(tmp_path):
+    path = tmp_path / "eng.train.gz"
+    path.write_bytes(gzip.compress(CONLL.encode()))
+    source = open_source(path, Columns())
+    assert source == Iob(path), "a CoNLL file is known by its first line"
+    store = build_store(source, tmp_path)
+    assert [(r.user, r.id, r.text) for r in map(store.record, range(len(store)))] == [
+        ("document 1", "1-1", "EU rejects German call"),
+        ("document 1", "1-2", "Peter Blackburn"),
+        ("document 2", "2-1", "Peter Blackburn met EU"),
+    ]
+    named = tmp_path / "a.iob"
+    named.write_text("Ann B-PER\n\nBob B-PER\n")
+    assert [s.id for s in sentences(named)] == ["0-1", "0-2"], "a file may lack document lines"
+    assert isinstance(open_source(named, Columns()), Iob)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("Ann NNP B-PER\nLee B-PER\n", "a.conll line 2: 2 columns where 3 were expected"),
+        ("Ann\n", "a.conll line 1: 1 columns where 2 were expected"),
+        ("Ann NNP PER\n", "a.conll line 1: 'PER' is no IOB tag"),
+        ("Ann NNP X-PER\n", "'X-PER' is no IOB tag"),
+        ("Ann NNP B-\n", "'B-' is no IOB tag"),
+    ],
+)
+def test_lines_that_do_not_parse_name_file_and_line(tmp_path, content, said):
+    path = tmp_path / "a.conll"
+    path.write_text(content)
+    with pytest.raises(InputError, match=said):
+        list(sentences(path))
+
+
+def test_damaged_conll_files_are_one_line(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_bytes(b"Ann B-PER\n\xff B-PER\n")
+    with pytest.raises(InputError, match="a.conll line 2: invalid UTF-8"):
+        list(sentences(path))
+    packed = tmp_path / "b.conll.gz"
+    packed.write_bytes(gzip.compress(CONLL.encode() * 50)[:-40])
+    with pytest.raises(InputError, match="corrupt gzip data"):
+        list(sentences(packed))
+
+
+def test_sentences_become_records_with_ids_of_their_own(tmp_path):
+    pytest.importorskip("spacy", reason="the extra 'entities' is not installed")
+    path = tmp_path / "c.jsonl"
+    rows = [
+        {"user": "u", "text": "One here. Two there!\n\nThree without a stop", "id": "a", "date": "2001"},
+        {"user": "v", "text": "Four.", "id": "b", "date": "2002"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = JsonLines(path, Columns(id="id", date="date"))
+    store = build_store(Sentences(source), tmp_path)
+    assert [(r.user, r.id, r.text, r.date) for r in map(store.record, range(len(store)))] == [
+        ("u", "a#1", "One here.", "2001"),
+        ("u", "a#2", "Two there!", "2001"),
+        ("u", "a#3", "Three without a stop", "2001"),
+        ("v", "b#1", "Four.", "2002"),
+    ]
+    assert store.fingerprint != build_store(source, tmp_path).fingerprint
+    # Without ids of the source they are made from user and text; equal sentences of a user are numbered.
+    made = build_store(Sentences(JsonLines(path, Columns())), tmp_path)
+    assert len({made.id(row) for row in range(len(made))}) == 4
+
+
+def test_the_config_chooses_the_unit(tmp_path):
+    source = {"kind": "iob", "path": str(tmp_path / "a.conll")}
+    assert CorpusConfig(source=source).opened() == Iob(tmp_path / "a.conll")
+    assert CorpusConfig(source=source, text_unit="sentence").opened() == Sentences(Iob(tmp_path / "a.conll"))
