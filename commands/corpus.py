@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from heldin.corpus.store import CorpusStore
 
 ENTITIES = "What finds entities"
+CAPS = "Caps, as for heldin account user-entity"
 app = typer.Typer(help="Build a corpus, or show what is in it.", no_args_is_help=True)
 
 Paths = Annotated[
@@ -160,6 +161,12 @@ def entities(
         list[str] | None,
         typer.Option(help="Count only this category, such as person or org. Repeatable.", rich_help_panel=ENTITIES),
     ] = None,
+    group_size: Annotated[
+        int | None, typer.Option(help="Also try caps: at most so many records of a user.", rich_help_panel=CAPS)
+    ] = None,
+    entity_cap: Annotated[
+        int | None, typer.Option(help="At most so many records that name an entity.", rich_help_panel=CAPS)
+    ] = None,
     sentences: Annotated[
         bool, typer.Option("--sentences", help="Count sentences as records.", rich_help_panel=ENTITIES)
     ] = False,
@@ -178,23 +185,44 @@ def entities(
     Give one of --gold, --words, --pattern and --pipeline. For a CoNLL file recall and precision are printed too.
     """
     from heldin.base.progress import reporter_for_this_terminal
+    from heldin.corpus.aliases import load_aliases
     from heldin.corpus.entities.entity_table import entity_table
     from heldin.corpus.entities.sources import chosen_source, known_categories
     from heldin.corpus.entities.study import study_entities
     from heldin.corpus.sources.sentences import Sentences
+    from heldin.defenses.texts.caps import caps_outcome
 
+    if (group_size is None) != (entity_cap is None):
+        raise InputError("caps go together: give both --group-size and --entity-cap")
     records = _source(paths, None, None, _columns(user, text, id, date))
+    known = load_aliases(aliases) if aliases else None
+    counted_categories = known_categories(category or [])
     source = Sentences(records) if sentences else records
     found = study_entities(
         _store(source, aliases, skip_bad_lines),
         chosen_source(source, gold=gold, words=words, patterns=pattern or [], pipeline=pipeline),
         source,
-        categories=known_categories(category or []),
-        aliases=aliases,
+        categories=counted_categories,
+        aliases=known,
         reporter=reporter_for_this_terminal(),
     )
+    caps = None
+    if group_size is not None and entity_cap is not None:
+        caps = caps_outcome(
+            found.mentions,
+            group_size=group_size,
+            entity_cap=entity_cap,
+            categories=counted_categories,
+            aliases=known,
+        )
     rows = [asdict(count) for count in found.statistics.categories]
-    answer(entity_table(found.statistics, found.agreement), found.as_dict(), rows, json=json, csv=csv)
+    table = entity_table(found.statistics, found.agreement)
+    if caps is not None:
+        table += (
+            f"\n\ncaps G = {caps.group_size}, k = {caps.entity_cap} keep {caps.kept:,} of {len(found.mentions.store):,}"
+            f" records (G alone {caps.kept_by_group_size:,})"
+        )
+    answer(table, {**found.as_dict(), "caps": asdict(caps) if caps else None}, rows, json=json, csv=csv)
 
 
 @app.command()

@@ -88,7 +88,7 @@ def entity_statistics(
         aliases: alias to person: names of one person are one entity, and a person's names and user name are one person.
     """
     store = mentions.store
-    with _people(mentions, categories, aliases or {}) as database:
+    with people_of(mentions, categories, aliases or {}) as database:
         found = database.execute(
             "SELECT category, count(*), count(DISTINCT entity), count(DISTINCT row) FROM found GROUP BY 1 ORDER BY 1"
         ).fetchall()
@@ -121,10 +121,10 @@ def entity_statistics(
 
 
 @contextmanager
-def _people(
+def people_of(
     mentions: Mentions, categories: Sequence[Category], aliases: Mapping[str, str]
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database with the view ``found`` (mentions with ``person``) and the table ``users`` (name, number)."""
+    """Yield a database with the view ``found`` (mentions with ``person``) and the table ``users`` (name, number)."""
     store = mentions.store
     # A user is named by the own name and by every alias; an alias that belongs to nobody who writes joins names alone.
     person_of = {canonical(user): user for user in store.users}

@@ -1,16 +1,14 @@
 """What a source of mentions finds in a corpus: statistics, and recall where the corpus is annotated."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from heldin.base.progress import Reporter
-from heldin.corpus.aliases import load_aliases
 from heldin.corpus.entities.agreement import Agreement, agreement
 from heldin.corpus.entities.exposure import EntityStatistics, entity_statistics
 from heldin.corpus.entities.gold import Gold
-from heldin.corpus.entities.mentions import find_mentions
+from heldin.corpus.entities.mentions import Mentions, find_mentions
 from heldin.corpus.entities.sources import gold_of
 from heldin.corpus.entities.spans import CATEGORIES, Category, EntitySource
 from heldin.corpus.sources.rows import Source
@@ -22,15 +20,17 @@ class EntityStudy:
     """The answer of ``heldin corpus entities``.
 
     Attributes:
-        statistics: counts of what was found.
+        mentions: what was found.
+        statistics: counts of it.
         agreement: with gold columns, for all categories together first; empty without them.
     """
 
+    mentions: Mentions
     statistics: EntityStatistics
     agreement: tuple[Agreement, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """All counts by name."""
+        """All counts by name; the mentions themselves stay where they are."""
         rates = [{**asdict(row), "recall": row.recall, "precision": row.precision} for row in self.agreement]
         return {**asdict(self.statistics), "agreement": rates}
 
@@ -41,7 +41,7 @@ def study_entities(
     corpus: Source,
     *,
     categories: Sequence[Category] = CATEGORIES,
-    aliases: Path | None = None,
+    aliases: Mapping[str, str] | None = None,
     reporter: Reporter,
 ) -> EntityStudy:
     """Search a corpus, count, and compare with its annotation if it has one.
@@ -51,17 +51,15 @@ def study_entities(
         source: what finds mentions.
         corpus: what the store was built of; its sentences must be the store's records for a comparison.
         categories: those that count.
-        aliases: file that lists each person's aliases.
+        aliases: alias to person.
         reporter: where progress is shown.
 
     Raises:
-        InputError: a source that cannot be used, an alias file that cannot be read.
+        InputError: a source that cannot be used.
     """
     found = find_mentions(store, source, reporter)
-    statistics = entity_statistics(
-        found, categories=categories, aliases=load_aliases(aliases) if aliases is not None else None
-    )
+    statistics = entity_statistics(found, categories=categories, aliases=aliases)
     gold = gold_of(corpus)
     if gold is None or isinstance(source, Gold):
-        return EntityStudy(statistics, ())
-    return EntityStudy(statistics, agreement(found, find_mentions(store, gold, reporter)))
+        return EntityStudy(found, statistics, ())
+    return EntityStudy(found, statistics, agreement(found, find_mentions(store, gold, reporter)))

@@ -11,6 +11,7 @@ from heldin.corpus.build import build_store
 from heldin.corpus.entities.agreement import agreement
 from heldin.corpus.entities.exposure import entity_statistics
 from heldin.corpus.entities.gold import Gold, tagged_spans
+from heldin.corpus.entities.incidence import incidence
 from heldin.corpus.entities.mentions import find_mentions
 from heldin.corpus.entities.patterns import PATTERNS, Patterns
 from heldin.corpus.entities.pipelines import Function, SpacyPipeline
@@ -20,6 +21,7 @@ from heldin.corpus.entities.word_list import WordList
 from heldin.corpus.sources.iob import Iob, Sentence
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
+from heldin.defenses.texts.caps import caps_outcome
 
 CONLL = """-DOCSTART- -X- O O
 
@@ -351,3 +353,38 @@ def test_without_the_extra_one_line_says_which(monkeypatch, missing):
     source = SpacyPipeline("x") if missing == "spacy" else Patterns()
     with pytest.raises(InputError, match=r"pip install 'heldin\[entities\]'"):
         list(source.spans([Text("1", "Ann")]))
+
+
+def test_caps_are_tried_on_what_was_found(corpus, words):
+    store = corpus([("ann", "Bob"), ("cid", "Bob and Dee"), ("cid", "Dee"), ("cid", "nobody"), ("eve", "Bob")])
+    found = find_mentions(store, words("Bob", "Dee"), Quiet())
+    named = incidence(found)
+    assert [sorted(named.entities[named.starts[i] : named.starts[i + 1]].tolist()) for i in range(5)] == [
+        [0],
+        [0, 1],
+        [1],
+        [],
+        [0],
+    ]
+    assert (named.count, named.records_of().tolist()) == (2, [3, 2])
+    outcome = caps_outcome(found, group_size=2, entity_cap=1)
+    assert outcome.kept_by_group_size == 4
+    assert outcome.kept in (2, 3), "one text of Bob's, one of Dee's or one of both, and the one that names nobody"
+    assert caps_outcome(found, group_size=9, entity_cap=9).kept == 5
+    joined = incidence(found, aliases={"Dee": "Bob"})
+    assert (joined.count, joined.records_of().tolist()) == (1, [4])
+
+
+def test_published_counts_of_conll(data_dir, tmp_path):
+    """The counts of docs/user-entity-dp.md; the paper's own come out under no reading of the file."""
+    gold = data_dir / "conll2003" / "eng.train.gz"
+    store = build_store(Iob(gold), tmp_path)
+    found = find_mentions(store, Gold(gold), Quiet())
+    stats = entity_statistics(found)
+    counts = {c.category: c.records for c in stats.categories}
+    assert (stats.records, stats.users, stats.records_with_any) == (14_041, 946, 11_132)
+    assert counts == {"loc": 5_127, "org": 4_587, "person": 4_373, "misc": 2_698}
+    assert counts.items().isdisjoint({"loc": 5_433, "org": 5_187, "person": 4_406, "misc": 3_438}.items())
+    outcome = caps_outcome(found, group_size=16, entity_cap=4)
+    assert outcome.kept_by_group_size == 10_374
+    assert 7_000 < outcome.kept < 7_400

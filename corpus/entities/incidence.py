@@ -1,0 +1,55 @@
+"""Which records name which people and things, as arrays: the slots of docs/theory.md#caps-and-fixed-incidence."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from heldin.corpus.entities.exposure import people_of
+from heldin.corpus.entities.mentions import Mentions
+from heldin.corpus.entities.spans import CATEGORIES, Category
+
+
+@dataclass(frozen=True)
+class Incidence:
+    """The entities that each record names, each once, in compressed rows.
+
+    Attributes:
+        starts: shape (records + 1,): the entities of record i are ``entities[starts[i]:starts[i + 1]]``.
+        entities: numbers of entities, each below ``count``.
+        count: number of entities.
+    """
+
+    starts: npt.NDArray[np.int64]
+    entities: npt.NDArray[np.int64]
+    count: int
+
+    def records_of(self) -> npt.NDArray[np.int64]:
+        """Records that name each entity, shape (count,)."""
+        return np.bincount(self.entities, minlength=self.count)
+
+
+def incidence(
+    mentions: Mentions, *, categories: Sequence[Category] = CATEGORIES, aliases: Mapping[str, str] | None = None
+) -> Incidence:
+    """The incidence of what was found.
+
+    Args:
+        mentions: of a corpus.
+        categories: those that count.
+        aliases: alias to person: names of one person are one entity.
+    """
+    with people_of(mentions, categories, aliases or {}) as database:
+        # Numbered by name, so that equal findings have equal numbers.
+        database.execute(
+            "CREATE TABLE numbered AS SELECT person, row_number() OVER (ORDER BY person) - 1 AS number"
+            " FROM (SELECT DISTINCT person FROM found)"
+        )
+        pairs = database.execute(
+            "SELECT DISTINCT row, number FROM found JOIN numbered USING (person) ORDER BY row, number"
+        ).fetchnumpy()
+        (count,) = database.execute("SELECT count(*) FROM numbered").fetchall()[0]
+    rows = np.asarray(pairs["row"], dtype=np.int64)
+    starts = np.searchsorted(rows, np.arange(len(mentions.store) + 1))
+    return Incidence(starts.astype(np.int64), np.asarray(pairs["number"], dtype=np.int64), count)
