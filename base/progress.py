@@ -98,6 +98,17 @@ class LineReporter:
         self._write(f"{title}: {done}/{total} {unit} in {time.monotonic() - started:,.1f} s")
 
 
+class SilentReporter:
+    """Says nothing, for work that takes no time worth showing."""
+
+    def say(self, line: str) -> None:
+        """Drop the line."""
+
+    def track(self, title: str, total: int, unit: str) -> contextlib.AbstractContextManager[Advance]:
+        """Show nothing."""
+        return contextlib.nullcontext(lambda _done: None)
+
+
 def reporter_for_this_terminal() -> Reporter:
     """Bars if standard error is a terminal, lines otherwise; nothing under ``--quiet``."""
     if is_quiet():

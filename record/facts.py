@@ -190,19 +190,21 @@ class Ceiling(Facts):
 
 
 class RemovalFacts(Facts):
-    """What a data-side defense removed from training.
+    """What a data-side defense removed from training, or changed.
 
     Attributes:
         name: name of the defense.
         before: number of records before it.
         removed: number of records it removed.
-        users: number of users who lost records.
+        users: number of users who lost records, or whose texts it changed.
+        changed: number of records whose text it changed.
     """
 
     name: str
     before: int
     removed: int
     users: int
+    changed: int = 0
 
 
 class TrainingFacts(Facts):
@@ -224,7 +226,7 @@ class TrainingFacts(Facts):
         selection: how that checkpoint was chosen.
         curve: what was measured during training.
         gap_auroc_spearman: rank correlation of generalisation gap and AUROC over the curve; null with too few points.
-        removals: what each data-side defense removed.
+        removals: what each data-side defense removed or changed.
         seconds: duration of training.
     """
 

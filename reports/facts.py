@@ -51,10 +51,9 @@ def facts(record: Record) -> list[list[str]]:
         t = record.training
         rows.append(("fine-tuning", f"{t.steps:,} steps in {t.seconds:,.0f} s; defense: {t.defense}"))
         rows.append(("guarantee", t.guarantee))
-        rows += [
-            (r.name, f"left out {r.removed:,} of {r.before:,} training records of {r.users:,} users")
-            for r in t.removals
-        ]
+        for r in t.removals:
+            did = f"changed {r.changed:,}" if r.changed else f"left out {r.removed:,}"
+            rows.append((r.name, f"{did} of {r.before:,} training records of {r.users:,} users"))
         # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
         if t.defense != "none":
             rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))

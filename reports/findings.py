@@ -137,7 +137,9 @@ def _origin(record: Record) -> str:
         f" It was fine-tuned on {counted(t.records, 'text')} of {counted(t.users, 'user')} ({which}; defense:"
         f" {t.defense}; {promise})."
     )
-    said += "".join(f" The {r.name} had left out {r.removed:,} of {r.before:,} of them." for r in t.removals)
+    for r in t.removals:
+        did = f"changed {r.changed:,}" if r.changed else f"left out {r.removed:,}"
+        said += f" The {r.name} had {did} of {r.before:,} of them."
     if record.canaries:
         said += f" {record.canaries.held_in} of these users are canary users, planted by the auditor."
     return said

@@ -1,18 +1,23 @@
-"""Heuristic defenses on the data side: fewer copies of a text, fewer records of a user. None is a DP guarantee.
+"""Heuristic defenses on the data side: fewer copies, fewer records of a user, no names. None is a DP guarantee.
 
-They act on training records after the set-asides, in the order given, report what they removed, and declare what they
-look at (docs/theory.md#rules-of-the-data). Kandpal et al. (2024), section 4.2.
+They act on training records after the set-asides, in the order given, report what they removed or changed, and declare
+what they look at (docs/theory.md#rules-of-the-data). Kandpal et al. (2024), section 4.2.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias, assert_never
 
 from pydantic import ConfigDict, Field, PositiveInt
 
 from heldin.base.coins import seed_key
+from heldin.base.progress import Reporter, SilentReporter
+from heldin.base.wording import counted
+from heldin.corpus.entities.config import EntitySourceConfig
+from heldin.corpus.entities.spans import CATEGORIES, Category, Text
 from heldin.defenses.choices import Choice, DataStep
+from heldin.defenses.texts.deidentify import deidentified_texts
 from heldin.defenses.texts.near_duplicates import first_of_similar
 from heldin.defenses.texts.selection import select_records
 
@@ -47,7 +52,19 @@ class Cap(Choice):
     """Which records are kept; perplexity is that of the base model."""
 
 
-DataDefense: TypeAlias = Annotated[Deduplicate | Cap, Field(discriminator="kind")]
+class DeIdentify(Choice):
+    """Replace mentions of people and things by the names of their categories."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    kind: Literal["deidentify"] = "deidentify"
+    entities: EntitySourceConfig
+    """What finds mentions; a name that it misses stays."""
+    categories: Annotated[tuple[Category, ...], Field(min_length=1)] = CATEGORIES
+    """Categories of Lai et al. (2021), Table I, that are replaced."""
+
+
+DataDefense: TypeAlias = Annotated[Deduplicate | Cap | DeIdentify, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True)
@@ -69,33 +86,46 @@ class TrainingRecord:
 
 @dataclass(frozen=True)
 class Removal:
-    """What a step removed.
+    """What a step removed or changed.
 
     Attributes:
         name: of the step.
         before: records before the step.
         removed: records that it removed.
-        users: users who lost records.
+        users: users who lost records, or whose texts changed.
+        changed: records whose text it changed.
     """
 
     name: str
     before: int
     removed: int
     users: int
+    changed: int = 0
+
+    def line(self) -> str:
+        """What the step did, for the terminal."""
+        number, did = (self.changed, "changed") if self.changed else (self.removed, "left out")
+        records, users = counted(self.before, "training record"), counted(self.users, "user")
+        return f"{self.name}: {number:,} of {records} {did}, of {users}"
 
 
 Measure = Callable[[Sequence[str]], Sequence[float]]
 
+SILENT = SilentReporter()
+
 
 def declared(defense: DataDefense) -> DataStep:
     """The step as a plan lists it: what it looks at."""
-    # Neither is record-local: without a record its copy stays, or the cap keeps another of the user in its place.
     match defense:
+        # The first two are not record-local: without a record its copy stays, or another takes its place.
         case Deduplicate(scope=scope):
             # Across users the first of two copies stays: whether one user's does depends on who else is there.
             return DataStep(name=named(defense), user_local=scope == "user", record_local=False)
         case Cap():
             return DataStep(name=named(defense), user_local=True, record_local=False)
+        case DeIdentify():
+            # What is found in a text is a function of that text (corpus.entities.spans.EntitySource).
+            return DataStep(name=named(defense), user_local=True, record_local=True)
         case _:
             assert_never(defense)
 
@@ -109,6 +139,9 @@ def named(defense: DataDefense) -> str:
             return f"deduplication {within} ({alike})"
         case Cap(records=records, selection=selection):
             return f"cap of {records} records a user ({selection})"
+        case DeIdentify(entities=entities, categories=categories):
+            which = "" if set(categories) == set(CATEGORIES) else f": {', '.join(categories)}"
+            return f"de-identification ({entities.kind}{which})"
         case _:
             assert_never(defense)
 
@@ -120,8 +153,9 @@ def apply_defenses(
     lengths: Measure,
     losses: Measure,
     seed: int,
+    reporter: Reporter = SILENT,
 ) -> tuple[list[TrainingRecord], list[Removal]]:
-    """The remaining records, in order, and what each step removed.
+    """The remaining records, in order, with the texts that are trained on, and what each step did.
 
     Args:
         defenses: steps, in order.
@@ -129,6 +163,7 @@ def apply_defenses(
         lengths: texts to numbers of tokens, for caps that rank by length.
         losses: texts to mean token losses under the base model, for caps that rank by perplexity.
         seed: public seed of random caps.
+        reporter: where the progress of searching texts is shown.
     """
     left, removals = list(records), []
     for defense in defenses:
@@ -137,13 +172,26 @@ def apply_defenses(
                 kept = _without_copies(defense, left)
             case Cap():
                 kept = _capped(defense, left, lengths, losses, seed)
+            case DeIdentify():
+                kept = _deidentified(defense, left, reporter)
             case _:
                 assert_never(defense)
-        gone = {record.row for record in left} - {record.row for record in kept}
-        users = {record.user for record in left if record.row in gone}
-        removals.append(Removal(named(defense), len(left), len(gone), len(users)))
+        removals.append(_difference(named(defense), left, kept))
         left = kept
     return left, removals
+
+
+def _difference(name: str, before: Sequence[TrainingRecord], after: Sequence[TrainingRecord]) -> Removal:
+    texts = {record.row: record.text for record in after}
+    gone = [record for record in before if record.row not in texts]
+    changed = [record for record in before if texts.get(record.row, record.text) != record.text]
+    return Removal(name, len(before), len(gone), len({record.user for record in [*gone, *changed]}), len(changed))
+
+
+def _deidentified(defense: DeIdentify, records: Sequence[TrainingRecord], reporter: Reporter) -> list[TrainingRecord]:
+    texts = [Text(record.id, record.text) for record in records]
+    replaced = deidentified_texts(texts, defense.entities.source(), defense.categories, reporter)
+    return [replace(record, text=text) for record, text in zip(records, replaced, strict=True)]
 
 
 def shingles(text: str, ngram: int) -> list[str]:

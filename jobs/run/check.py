@@ -25,6 +25,7 @@ from heldin.corpus.config import (
 from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import check_pool
 from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.defenses.texts.data_side import DeIdentify
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.pipeline import require_folder
 from heldin.jobs.run.plan import mechanism_of
@@ -65,6 +66,8 @@ def check_run(config: RunConfig, out: Path) -> Checked:
         lambda: _require_users(config),
         lambda: _require_context(config),
         *_sources(config),
+        # The fingerprint asks for everything that a search would: the file, the pipeline, the extra.
+        *(_entities(defense) for defense in config.data_defenses if isinstance(defense, DeIdentify)),
         *(_model(name) for name in _references(config)),
     ]
     # Before the line below: the looks fill ``mechanisms``.
@@ -110,6 +113,10 @@ def _existing(path: Path, *, folder: bool = False) -> Callable[[], object]:
             raise InputError(f"corpus.source.path: '{path}' cannot be read by you: change its permissions")
 
     return look
+
+
+def _entities(defense: DeIdentify) -> Callable[[], object]:
+    return lambda: defense.entities.source().fingerprint()
 
 
 def _references(config: RunConfig) -> list[str]:

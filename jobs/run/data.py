@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from heldin.base.coins import keyed_order, seed_key
@@ -34,7 +34,8 @@ class RunData:
         canaries: how each canary user was made.
         ledger: roles and parts of the users.
         training_rows: rows that are trained on, after data-side defenses.
-        removals: what each data-side defense removed.
+        removals: what each data-side defense removed or changed.
+        changed_texts: by row the text that is trained on, where a data-side defense changed it.
     """
 
     corpus: CorpusData
@@ -43,6 +44,7 @@ class RunData:
     ledger: Ledger
     training_rows: tuple[int, ...]
     removals: tuple[Removal, ...] = ()
+    changed_texts: Mapping[int, str] = field(default_factory=dict)
 
     def public_texts(self) -> list[str]:
         """Texts that pre-training may see."""
@@ -50,7 +52,12 @@ class RunData:
 
     def training_texts(self) -> list[str]:
         """Texts that fine-tuning may see, and no others."""
-        return texts_of(self.store, self.training_rows)
+        return [self.training_text(row) for row in self.training_rows]
+
+    def training_text(self, row: int) -> str:
+        """The text that is trained on for a training row."""
+        changed = self.changed_texts.get(row)
+        return self.store.text(row) if changed is None else changed
 
     def attacker_texts(self, users: Sequence[str], limit: int | None = None) -> dict[str, list[str]]:
         """Fresh texts by user, at most ``limit`` of each."""
@@ -124,8 +131,7 @@ def prepare_data(
     # Drawn again under the kept key when a run resumes, and compared: a corpus or split that changed is found.
     ledger = ledger_of_run(out / "ledger", lambda key: draw(key=key))
     # After the coins, on the records of those held in: a defense works on what would be trained on.
-    rows, removals = defended(config, store, ledger, base)
-    data = RunData(corpus, store, canaries, ledger, rows, removals)
+    data = RunData(corpus, store, canaries, ledger, *defended(config, store, ledger, base, reporter))
     counts = data.ledger.count(data.canaries)
     reporter.say(
         f"split: {counted(counts[Role.HELD_IN], 'user')} held in, {counts[Role.HELD_OUT]} held out,"
@@ -134,11 +140,8 @@ def prepare_data(
     if canaries:
         included = sum(data.canary_membership().values())
         reporter.say(f"canaries: {counted(included, 'canary user')} held in, {len(canaries) - included} held out")
-    for removal in removals:
-        reporter.say(
-            f"{removal.name}: {removal.removed:,} of {counted(removal.before, 'training record')} left out, of"
-            f" {counted(removal.users, 'user')}"
-        )
+    for removal in data.removals:
+        reporter.say(removal.line())
     return data
 
 
@@ -149,20 +152,21 @@ def needs_base(config: RunConfig) -> bool:
 
 
 def defended(
-    config: RunConfig, store: Corpus, ledger: Ledger, base: LanguageModel | None
-) -> tuple[tuple[int, ...], tuple[Removal, ...]]:
-    """The rows that are trained on after the data-side defenses, and what these removed.
+    config: RunConfig, store: Corpus, ledger: Ledger, base: LanguageModel | None, reporter: Reporter
+) -> tuple[tuple[int, ...], tuple[Removal, ...], dict[int, str]]:
+    """What data-side defenses leave: the rows that are trained on, what each step did, and changed texts by row.
 
     Args:
         config: config of the run.
         store: the corpus, canary users included.
         ledger: roles and parts of the users.
         base: the model before fine-tuning; None unless records are ranked by it.
+        reporter: where the progress of searching texts is shown.
     """
     rows = ledger.training_rows()
     # The common case reads no record: with a large corpus that saves a pass over all texts.
     if not config.data_defenses:
-        return tuple(rows), ()
+        return tuple(rows), (), {}
 
     def of_base() -> LanguageModel:
         if base is None:
@@ -177,8 +181,12 @@ def defended(
         lengths=lambda texts: [len(ids) for ids in encode(of_base().tokenizer, texts, None)],
         losses=lambda texts: [-s.total / len(s.logprobs) for s in score_texts(of_base(), list(texts))],
         seed=config.seed,
+        reporter=reporter,
     )
-    return tuple(record.row for record in left), tuple(removals)
+    # Only those that differ: the others are read from the store when they are asked for.
+    given = {record.row: record.text for record in records} if any(r.changed for r in removals) else {}
+    changed = {record.row: record.text for record in left if given.get(record.row, record.text) != record.text}
+    return tuple(record.row for record in left), tuple(removals), changed
 
 
 def curve_texts(data: RunData, *, validation_texts: int, per_user: int, seed: int) -> CurveTexts:
@@ -239,8 +247,7 @@ def _overlaps(data: RunData) -> Overlaps:
     # A generator, and one for each look: all training texts at once may not fit into memory.
     def training() -> Iterator[tuple[str, str]]:
         for row in data.training_rows:
-            record = store.record(row)
-            yield record.user, record.text
+            yield store.record(row).user, data.training_text(row)
 
     held_in, held_out = (data.real(ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
     scored = data.attacker_texts(data.real(ledger.scored_users()))

@@ -18,7 +18,7 @@ from heldin.attacks.statistics import get_attack
 from heldin.attacks.table import Dial, TextStatistic, user_scores
 from heldin.base.coins import keyed_digest, keyed_order, seed_key
 from heldin.base.files import cache_directory, private_directory
-from heldin.base.progress import LineReporter, Reporter
+from heldin.base.progress import LineReporter, Reporter, SilentReporter
 from heldin.corpus.split import Role
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData, defended
@@ -89,8 +89,9 @@ def _shadow_run(
     ledger = replace(data.ledger, key=key, roles={**data.ledger.roles, **roles})
     base = load_language_model(base_name, revision=config.model.revision) if config.data_defenses else None
     # Defenses anew, as they depend on who is in: deduplication across users keeps other copies.
-    rows, removals = defended(config, data.store, ledger, base)
-    return replace(data, ledger=ledger, training_rows=rows, removals=removals)
+    # In silence: the bar of the shadow models is shown around it.
+    rows, removals, changed = defended(config, data.store, ledger, base, SilentReporter())
+    return replace(data, ledger=ledger, training_rows=rows, removals=removals, changed_texts=changed)
 
 
 def _trained_and_scored(its: Scoring, shadow: RunData, path: Path) -> list[TextStatistic]:

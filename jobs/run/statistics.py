@@ -77,10 +77,10 @@ def run_results(
 
 
 def _people(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Exposed]:
-    records = [data.store.record(row) for row in data.training_rows]
+    records = map(data.store.record, data.training_rows)
     return exposed_users(
         table,
-        [TrainingRecord(r.row, r.user, r.id, r.text) for r in records],
+        [TrainingRecord(r.row, r.user, r.id, data.training_text(r.row)) for r in records],
         attack=config.attack.primary,
         aggregation=config.attack.aggregations[0],
     )

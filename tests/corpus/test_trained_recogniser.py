@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from heldin.base.progress import SilentReporter
 from heldin.corpus.build import build_store
 from heldin.corpus.entities.gold import tagged_spans
 from heldin.corpus.entities.pipelines import SpacyPipeline
@@ -36,18 +37,8 @@ def trained(gold, folder, steps, texts, rate=0.001, seed=0):
     return SpacyPipeline(str(folder))
 
 
-class Silent:
-    def say(self, line):
-        raise AssertionError(line)
-
-    def track(self, title, total, unit):
-        import contextlib
-
-        return contextlib.nullcontext(lambda done: None)
-
-
 def measured(source, corpus, tmp_path):
-    return study_entities(build_store(corpus, tmp_path), source, corpus, reporter=Silent())
+    return study_entities(build_store(corpus, tmp_path), source, corpus, reporter=SilentReporter())
 
 
 def test_twenty_steps_learn_a_handful_of_sentences(data_dir, tmp_path):

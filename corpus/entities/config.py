@@ -1,0 +1,68 @@
+"""The sections of a config that name a source of mentions."""
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from heldin.base.section import ExpandedName, ExpandedPath, Section
+from heldin.corpus.entities.gold import Gold
+from heldin.corpus.entities.patterns import FAST, Pattern, Patterns
+from heldin.corpus.entities.pipelines import SpacyPipeline
+from heldin.corpus.entities.spans import Category
+from heldin.corpus.entities.word_list import WordList
+from heldin.corpus.sources.rows import existing
+
+
+class WordsConfig(Section):
+    """A list of names."""
+
+    kind: Literal["words"]
+    path: ExpandedPath
+    """File with a name on each line, optionally followed by a tab and a category."""
+    category: Category = "person"
+    """Category of names without one of their own."""
+
+    def source(self) -> WordList:
+        """The source. Raises InputError if there is no such file."""
+        return WordList(existing(self.path), self.category)
+
+
+class PatternsConfig(Section):
+    """Presidio's pattern recognisers, without a language model."""
+
+    kind: Literal["patterns"]
+    which: tuple[Pattern, ...] = Field(FAST, min_length=1)
+    """Which of them; phone is slow (50 texts a second)."""
+
+    def source(self) -> Patterns:
+        """The source."""
+        return Patterns(self.which)
+
+
+class SpacyConfig(Section):
+    """A spaCy pipeline."""
+
+    kind: Literal["spacy"]
+    pipeline: ExpandedName
+    """Name of an installed pipeline, or a folder."""
+
+    def source(self) -> SpacyPipeline:
+        """The source."""
+        return SpacyPipeline(self.pipeline)
+
+
+class GoldConfig(Section):
+    """The last column of the CoNLL file that the corpus is read from."""
+
+    kind: Literal["gold"]
+    path: ExpandedPath
+    """The file."""
+
+    def source(self) -> Gold:
+        """The source. Raises InputError if there is no such file."""
+        return Gold(existing(self.path))
+
+
+EntitySourceConfig: TypeAlias = Annotated[
+    WordsConfig | PatternsConfig | SpacyConfig | GoldConfig, Field(discriminator="kind")
+]

@@ -1,0 +1,86 @@
+"""De-identification: no detected mention is left, nothing else changes, and the plan says what it looks at."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heldin.base.errors import InputError
+from heldin.corpus.entities.config import WordsConfig
+from heldin.corpus.entities.spans import Span, Text
+from heldin.defenses.texts.data_side import Deduplicate, DeIdentify, TrainingRecord, apply_defenses, declared
+from heldin.defenses.texts.deidentify import deidentified
+
+SPANS = st.lists(
+    st.builds(
+        lambda start, length, kind: Span(start, start + length, kind),
+        st.integers(0, 30),
+        st.integers(1, 9),
+        st.sampled_from(["person", "org"]),
+    ),
+    max_size=6,
+)
+
+
+@pytest.fixture
+def names(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("Ann Lee\nLee\nBob\nEnron\torg\n")
+    return WordsConfig(kind="words", path=path)
+
+
+def applied(*defenses, texts):
+    records = [TrainingRecord(10 + i, f"u{i % 2}", f"r{i}", text) for i, text in enumerate(texts)]
+    left, did = apply_defenses(defenses, records, lengths=lambda _: [], losses=lambda _: [], seed=0)
+    return [record.text for record in left], did
+
+
+def test_mentions_become_the_names_of_their_categories(names):
+    texts, (did,) = applied(DeIdentify(entities=names), texts=["Ann Lee of Enron met BOB.", "nobody", "Lee"])
+    assert texts == ["[PERSON] of [ORG] met [PERSON].", "nobody", "[PERSON]"]
+    assert (did.name, did.before, did.removed, did.changed, did.users) == ("de-identification (words)", 3, 0, 2, 1)
+    assert did.line() == "de-identification (words): 2 of 3 training records changed, of 1 user"
+
+
+def test_only_the_categories_asked_for(names):
+    only = DeIdentify(entities=names, categories=("org",))
+    texts, (did,) = applied(only, texts=["Ann Lee of Enron"])
+    assert texts == ["Ann Lee of [ORG]"]
+    assert did.name == "de-identification (words: org)"
+
+
+def test_what_is_replaced_is_not_found_again(names):
+    source = names.source()
+    texts, _ = applied(DeIdentify(entities=names), texts=[f"Ann Lee and Lee {i}, Bob-Lee at Enron" for i in range(20)])
+    assert all(not spans for spans in source.spans(Text("", text) for text in texts))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.text(alphabet="abcdefgh ", min_size=40, max_size=40), SPANS)
+def test_nothing_of_a_mention_stays_and_everything_else_does(text, spans):
+    """Letter by letter: what no span covers stays in its order; each run of overlapping spans becomes one word."""
+    found = deidentified(text, spans)
+    covered = {i for span in spans for i in range(span.start, span.end)}
+    stays = "".join(c for i, c in enumerate(text) if i not in covered)
+    assert found.replace("[PERSON]", "").replace("[ORG]", "") == stays
+
+
+def test_overlapping_mentions_are_one_by_the_longest():
+    assert deidentified("Ann Lee Corp x", [Span(0, 7, "person"), Span(4, 12, "org")]) == "[ORG] x"
+    assert deidentified("Ann Lee", [Span(0, 3, "person"), Span(3, 7, "org")]) == "[PERSON][ORG]"
+
+
+def test_the_plan_lists_it_as_local_to_a_record(names):
+    step = declared(DeIdentify(entities=names))
+    assert (step.user_local, step.record_local) == (True, True)
+
+
+def test_later_steps_see_the_changed_texts(names):
+    texts, (_, copies) = applied(DeIdentify(entities=names), Deduplicate(), texts=["Ann Lee here", "x", "Bob here"])
+    assert texts == ["[PERSON] here", "x"]
+    assert copies.removed == 1
+
+
+def test_a_source_that_is_not_there_is_one_line(tmp_path):
+    missing = DeIdentify(entities=WordsConfig(kind="words", path=tmp_path / "none.txt"))
+    with pytest.raises(InputError, match="no such file"):
+        applied(missing, texts=["x"])
