@@ -86,10 +86,10 @@ class AuditResult(Tabular):
         ]
 
     def write_pdf(self, path: Source) -> Path:
-        """Write the PDF report of the folder's record and return its path. Raises OSError if it cannot be written."""
-        from heldin.reports.pdf import write_report
+        """Write the PDF report of the record and return its path. Raises OSError if it cannot be written."""
+        from heldin.reports.pdf import typeset
 
-        return write_report(self.folder, Path(path))
+        return typeset(self.record, Path(path))
 
 
 def run(

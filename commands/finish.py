@@ -19,7 +19,7 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
     """Write the report, print the findings (``json``: as one JSON object) and exit with the verdict's code."""
     from heldin.base.log_file import log_line
     from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
-    from heldin.reports.pdf import write_report
+    from heldin.reports.pdf import typeset
 
     said, answered, code = findings(record), answer_line(record.decision), record.judgement.exit_code
     paragraphs = dict(said.paragraphs)
@@ -27,7 +27,8 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
     log_line(folder, f"answer: {answered}")
     if json:
         words = {"answer": answered, "headline": said.headline, "notes": list(said.warnings), "next": paragraphs[NEXT]}
-        typer.echo(json_text({**words, **_facts(record), "folder": str(folder), "report": str(write_report(folder))}))
+        report = str(typeset(record, folder / "report.pdf"))
+        typer.echo(json_text({**words, **_facts(record), "folder": str(folder), "report": report}))
         raise typer.Exit(code)
     # The words come before the report is typeset, so that they are read even if that fails.
     typer.echo(said.headline)
@@ -35,7 +36,7 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
         typer.echo(f"note: {warning}")
     for title in (HOW_WELL, BOUNDS, NEXT):
         typer.echo(f"{title}: {paragraphs[title]}")
-    typer.echo(f"report: {write_report(folder)}")
+    typer.echo(f"report: {typeset(record, folder / 'report.pdf')}")
     # Last, where scripts and people look for it.
     typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))
     raise typer.Exit(code)

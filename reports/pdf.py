@@ -32,14 +32,17 @@ from heldin.reports.wording import breakable, percent
 TEMPLATE = Path(__file__).with_name("report.typ")
 
 
-def write_report(folder: Path, to: Path | None = None) -> Path:
-    """Make a PDF from ``folder``/record.json, at ``to`` or ``folder``/report.pdf. Returns its path.
+def write_report(folder: Path) -> Path:
+    """Make ``folder``/report.pdf from ``folder``/record.json, and return its path.
 
     Raises:
         InputError: no readable record in ``folder``.
     """
-    record = read_record(folder / "record.json")
-    path = to or folder / "report.pdf"
+    return typeset(read_record(folder / "record.json"), folder / "report.pdf")
+
+
+def typeset(record: Record, path: Path) -> Path:
+    """Write the PDF report of a record to ``path``, whole or not at all, and return the path."""
     # A folder of its own as root: typst reads no file outside of its root.
     with tempfile.TemporaryDirectory() as scratch:
         workplace = Path(scratch)

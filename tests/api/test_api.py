@@ -17,6 +17,7 @@ from heldin.jobs.config import load_config
 from heldin.jobs.run.data import prepare_data
 from heldin.reports.findings import findings
 from heldin.white_box import engine
+from tests.pdf_pages import text_of
 
 MEMBER = np.arange(400) % 2 == 0
 SCORES = np.random.default_rng(0).normal(2.0 * MEMBER)
@@ -146,8 +147,11 @@ def test_a_finished_run_is_loaded_and_written_as_a_pdf(finished, tmp_path):
         heldin.load_record(tmp_path)
 
 
-def test_a_run_of_a_file_or_of_its_content_goes_on_where_it_stands(finished, small_config):
-    assert heldin.run(small_config, out=finished, quiet=True).record == heldin.load_record(finished).record
+def test_a_run_of_a_file_or_of_its_content_goes_on_where_it_stands(finished, small_config, tmp_path):
+    held, read = heldin.run(small_config, out=finished, quiet=True), heldin.load_record(finished)
+    assert held.record == read.record
+    # A command typesets the record in hand, ``heldin report`` the one in the file.
+    assert text_of(held.write_pdf(tmp_path / "held.pdf")) == text_of(read.write_pdf(tmp_path / "read.pdf"))
     with pytest.raises(heldin.InputError, match=r"config: 1 error\n  finetune.epoch: unknown key; did you mean"):
         heldin.run({"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "m"}},
                    overrides=["finetune.epoch=3"], quiet=True)  # fmt: skip
@@ -175,6 +179,7 @@ def test_a_checkpoint_is_audited_as_the_command_does(finished, tmp_path):
     )
     assert found.auroc.value == pytest.approx(record.primary().auroc.value, abs=1e-9)
     assert found.verdict.standing == "indicative"
+    assert found.record == heldin.load_record(tmp_path / "a").record
     assert found.record.command.startswith("heldin.audit_model(...)")
     with pytest.raises(heldin.InputError, match=r"audit_model: 1 error\n  assignments: unknown key; did you mean"):
         heldin.audit_model(cache, **given, assignments="coin", out=tmp_path / "b")

@@ -267,6 +267,7 @@ def test_a_real_audit_is_the_same_after_a_kill_and_can_be_recomputed(tmp_path, f
     times = {"seconds_each"}
     assert resumed.trainings.model_dump(exclude=times) == whole.trainings.model_dump(exclude=times)
     stored, again = read_record(tmp_path / "a" / "record.json"), body_again(tmp_path / "a", QUIET)
+    assert stored == resumed
     assert again.model_dump() == stored.model_dump(include=set(Body.model_fields))
     (tmp_path / "a" / "trainings.json").rename(tmp_path / "a" / "trials.json")  # as an earlier heldin called it
     assert body_again(tmp_path / "a", QUIET) == again
