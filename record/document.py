@@ -32,6 +32,8 @@ INTERNAL_NOTICE = (
     " is what the command heldin export writes."
 )
 
+Kind = Literal["run", "audit", "trainings"]
+
 
 class Body(Results):
     """The part of a record that follows from its folder's files, so that ``heldin verify`` can recompute it.
@@ -82,7 +84,7 @@ class Record(Body):
 
     schema_version: int = SCHEMA_VERSION
     notice: str = INTERNAL_NOTICE
-    kind: Literal["run", "audit", "trainings"]
+    kind: Kind
     name: str
     created: str
     command: str
@@ -110,34 +112,43 @@ class Record(Body):
         return next(result for result in self.attacks if result.attack == self.primary_attack)
 
 
-def record_of(
+def write_new_record(
     body: Body,
     environment: Environment,
+    folder: Path,
     *,
-    kind: Literal["run", "audit", "trainings"],
     name: str,
     command: str,
     gradient_norms: GradientNorms | None = None,
 ) -> Record:
-    """The record of what was just found, created now.
+    """Write the record of what was just found, created now, to ``folder``/record.json, and return it.
 
     Args:
         body: what follows from the folder's files.
         environment: what it was computed with.
-        kind: a run, an audit of a checkpoint, or of many independent trainings.
+        folder: of the run or audit.
         name: name of the run or audit.
         command: the command line, without user names.
         gradient_norms: norms of single records' gradients; None if not measured.
     """
-    return Record(
+    record = Record(
         **dict(body),
-        kind=kind,
+        kind=_kind(body),
         name=name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
         gradient_norms=gradient_norms,
         environment=environment,
     )
+    write_record(record, folder / "record.json")
+    return record
+
+
+def _kind(body: Body) -> Kind:
+    if body.trainings is not None:
+        return "trainings"
+    # An audit's model was trained by somebody else.
+    return "audit" if body.training is None else "run"
 
 
 def write_record(record: Record, path: Path) -> None:

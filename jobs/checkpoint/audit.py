@@ -35,7 +35,7 @@ from heldin.jobs.run.pipeline import first_difference, take_new_folder
 from heldin.jobs.run.score_file import write_scores
 from heldin.jobs.run.scoring import score_users_texts, score_with_dial
 from heldin.models.loading import require_model, same_tokens
-from heldin.record.document import Record, read_record, record_of, write_record
+from heldin.record.document import Record, read_record, write_new_record
 from heldin.record.facts import ModelFacts
 from heldin.record.masking import without_names
 from heldin.record.overlaps import training_flaws
@@ -107,9 +107,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
         write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))
     per_text = not same_tokens(target.tokenizer, reference.tokenizer)
     body = audit_body(job, groups, (models[0], models[1]), results, per_text=per_text)
-    record = record_of(body, environment(seconds), kind="audit", name=job.name, command=command)
-    write_record(record, out / "record.json")
-    return record
+    return write_new_record(body, environment(seconds), out, name=job.name, command=command)
 
 
 def _check_models(job: CheckpointAudit) -> None:

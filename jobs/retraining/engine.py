@@ -35,7 +35,7 @@ from heldin.jobs.run.pipeline import take_new_folder
 from heldin.jobs.run.plan import claims_of
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.models.loading import LanguageModel
-from heldin.record.document import Body, Record, record_of, write_record
+from heldin.record.document import Body, Record, write_new_record
 from heldin.record.facts import ModelFacts, ScoredTexts
 from heldin.record.masking import masked, without_names
 
@@ -74,11 +74,9 @@ def audit_trainings(
         key = _take_folder(audit, out)
         with logged(reporter, out, command=without_names(command)) as kept:
             body, seconds = _stages(audit, key, out, kept, processes=workers, trainer=trainer)
-            record = record_of(
-                body, environment(seconds), kind="trainings", name=audit.config.name, command=without_names(command)
+            return write_new_record(
+                body, environment(seconds), out, name=audit.config.name, command=without_names(command)
             )
-            write_record(record, out / "record.json")
-            return record
 
 
 def _stages(

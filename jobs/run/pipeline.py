@@ -32,7 +32,7 @@ from heldin.jobs.run.statistics import run_results
 from heldin.jobs.run.texts import Scoring, texts_under_attack
 from heldin.jobs.run.training import finetune, measured_clip_norm
 from heldin.models.loading import load_language_model
-from heldin.record.document import Record, record_of, write_record
+from heldin.record.document import Record, write_new_record
 from heldin.record.masking import without_names
 
 
@@ -115,17 +115,15 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
     with _timed(seconds, "statistics"):
         found = run_results(config, data, texts.texts, statistics, claims, reporter)
         write_people(found.people, out / "people.parquet")
-    record = record_of(
+    # Last: a folder with a record has every other file.
+    return write_new_record(
         run_body(config, data, mechanism, result, models, found),
         environment(seconds),
-        kind="run",
+        out,
         name=config.name,
         command=without_names(command),
         gradient_norms=norms,
     )
-    # Last: a folder with a record has every other file.
-    write_record(record, out / "record.json")
-    return record
 
 
 def _take_folder(config: RunConfig, out: Path) -> None:
