@@ -62,15 +62,14 @@ class RunData:
     def attacker_texts(self, users: Sequence[str], limit: int | None = None) -> dict[str, list[str]]:
         """Fresh texts by user, at most ``limit`` of each."""
         # Of both sides alike: what is set aside was decided before the coins.
-        rows = self.ledger.rows(list(users), Part.ATTACKER)
-        return {user: texts_of(self.store, its[:limit]) for user, its in rows.items()}
+        return {user: texts_of(self.store, self.ledger.parts[user][Part.ATTACKER][:limit]) for user in users}
 
     def known_training_texts(self, users: Sequence[str], limit: int, seed: int) -> dict[str, list[str]]:
         """At most ``limit`` texts per user that training saw or would have seen, chosen independently of membership."""
-        key, rows = seed_key(seed), self.ledger.rows(list(users), Part.TRAIN)
+        key = seed_key(seed)
         # Ordered by id under a public seed, and taken from the training part of held-out users too: which texts are
         # scored must not depend on the coin (docs/theory.md#randomisation-test, c).
-        by_id = {user: {self.store.id(row): row for row in its} for user, its in rows.items()}
+        by_id = {user: {self.store.id(row): row for row in self.ledger.parts[user][Part.TRAIN]} for user in users}
         return {
             user: texts_of(self.store, [its[id_] for id_ in keyed_order(key, "known documents", list(its))[:limit]])
             for user, its in by_id.items()
@@ -233,8 +232,7 @@ def split_facts(data: RunData) -> SplitFacts:
 
 
 def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) -> list[str]:
-    rows = [row for its in data.ledger.rows(users, part).values() for row in its]
-    by_id = {data.store.id(row): row for row in rows}
+    by_id = {data.store.id(row): row for user in users for row in data.ledger.parts[user][part]}
     return texts_of(
         data.store, [by_id[i] for i in keyed_order(seed_key(seed), "validation sample", list(by_id))[:count]]
     )

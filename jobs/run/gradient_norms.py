@@ -41,8 +41,7 @@ def canary_gradient_norms(config: RunConfig, data: RunData, base: LanguageModel)
 
 
 def _sequences(config: RunConfig, data: RunData, base: LanguageModel, users: Sequence[str]) -> list[list[int]]:
-    rows = [row for its in data.ledger.rows(list(users), Part.TRAIN).values() for row in its]
-    by_id = {data.store.id(row): row for row in rows}
+    by_id = {data.store.id(row): row for user in users for row in data.ledger.parts[user][Part.TRAIN]}
     chosen = keyed_order(seed_key(config.seed), "gradient norms", list(by_id))[:RECORDS]
     texts = [data.store.record(by_id[id_]).text for id_ in chosen]
     return encode(base.tokenizer, texts, config.finetune.sequence_length)

@@ -56,10 +56,6 @@ class Ledger:
         trained = (user for user, role in self.roles.items() if role is not Role.HELD_OUT)
         return sorted(row for user in trained for row in self.parts[user][Part.TRAIN])
 
-    def rows(self, users: list[str], part: Part) -> dict[str, tuple[int, ...]]:
-        """Rows of one part by user."""
-        return {user: self.parts[user][part] for user in users}
-
     def key_commitment(self) -> str:
         """Hash of the key, for the record."""
         return text_sha256("key", self.key.hex())

@@ -60,7 +60,7 @@ def test_no_record_of_a_held_out_user_and_no_set_aside_record_is_ever_trained_on
     }
     assert not trained_ids & forbidden
     assert len(trained_ids | forbidden) == len(store)
-    attacked = {row for rows in ledger.rows(ledger.scored_users(), Part.ATTACKER).values() for row in rows}
+    attacked = {row for user in ledger.scored_users() for row in ledger.parts[user][Part.ATTACKER]}
     assert not attacked & set(trained)
     assert {store.record(row).user for row in trained} == {u for u, r in ledger.roles.items() if r is not Role.HELD_OUT}
 
