@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 from heldin.audit.scored_users import scored_users
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
-from heldin.corpus.split import Role
 from heldin.jobs.checkpoint.groups import read_groups
 from heldin.jobs.checkpoint.job import audit_job
 from heldin.jobs.run.ledger import load_ledger
@@ -77,8 +76,7 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
     if ledger is None:
         raise InputError(f"'{folder}' has no ledger, so it is not known who was held in")
     # Canary users are made to be found: among real users they would raise the bounds about those.
-    planted = _canaries(folder / "ledger" / "canaries" / "users.parquet")
-    return {user: ledger.roles[user] is Role.HELD_IN for user in ledger.scored_users() if user not in planted}
+    return ledger.membership(without=_canaries(folder / "ledger" / "canaries" / "users.parquet"))
 
 
 def _canaries(path: Path) -> set[str]:

@@ -79,10 +79,6 @@ class RunData:
         """Those of the users who are not canary users."""
         return [user for user in users if user not in self.canaries]
 
-    def membership(self) -> dict[str, bool]:
-        """Whether each scored real user is held in. Scores meet it in ``jobs.run.statistics`` only."""
-        return {user: self.ledger.roles[user] is Role.HELD_IN for user in self.real(self.ledger.scored_users())}
-
     def canary_membership(self) -> dict[str, bool]:
         """Whether each canary user is held in. Scores meet it in ``jobs.run.statistics`` only."""
         return {user: self.ledger.roles[user] is Role.HELD_IN for user in sorted(self.canaries)}

@@ -51,6 +51,10 @@ class Ledger:
         # By name, so that their order tells nothing about sides.
         return sorted(user for user, its in self.roles.items() if its is not Role.ALWAYS_IN)
 
+    def membership(self, without: Container[str] = ()) -> dict[str, bool]:
+        """Whether each scored user is held in, sorted by name, without those in ``without`` (canary users)."""
+        return {user: self.roles[user] is Role.HELD_IN for user in self.scored_users() if user not in without}
+
     def training_rows(self) -> list[int]:
         """Rows that are trained on: training parts of held-in and always-in users, sorted."""
         trained = (user for user, role in self.roles.items() if role is not Role.HELD_OUT)

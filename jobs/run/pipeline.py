@@ -90,7 +90,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
                 mechanism = settle_plan(config, data, out, clip_norm=clip_norm)
                 claims = claims_of(mechanism)
                 # What the audit could find at best, before training is paid for.
-                for line in forecast(len(data.membership()), config.audit.delta, claims):
+                for line in forecast(len(data.real(data.ledger.scored_users())), config.audit.delta, claims):
                     reporter.say(line)
             result = finetune(config, data, base, mechanism, out, reporter)
         # The rest is the first process's alone: no call that waits for the others follows.

@@ -55,7 +55,7 @@ def run_results(
         reporter: receives the progress.
     """
     # But for the curves of training this is the one place where scores meet roles.
-    table = scored_users(statistics, data.membership())
+    table = scored_users(statistics, data.ledger.membership(without=data.canaries))
     of_people = {user: texts[user] for user in table.users}
     # Real users and each kind of canary users are judged on the same claims: each at the level divided by their number.
     judged = 1 + len(kinds_of(data.canaries))
