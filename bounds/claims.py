@@ -32,13 +32,27 @@ def plan_claim(path: Path) -> Claim:
 
 def mechanism_claim(mechanism: Mechanism, name: str = "plan") -> Claim:
     """The accountant's curve of a mechanism. Raises InputError, naming ``name``, if it has no guarantee for users."""
+    found = _curve_or_reason(mechanism)
+    if isinstance(found, str):
+        raise InputError(f"{name}: {found}")
+    return found
+
+
+def claims_of(mechanism: Mechanism) -> list[Claim]:
+    """What a run's audit tests: the accountant's curve of its plan, if that is a guarantee for users; else nothing."""
+    found = _curve_or_reason(mechanism)
+    return [] if isinstance(found, str) else [found]
+
+
+def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
+    """The accountant's curve as a claim, or why the mechanism has none about users."""
     promise = mechanism.guarantee()
     if not isinstance(promise, Guarantee):
-        raise InputError(f"{name}: {promise.label}: there is nothing to test; state an epsilon with --claim instead")
+        return f"{promise.label}: there is nothing to test; state an epsilon with --claim instead"
     # Nothing caps a user's records here, and so nothing bounds the user's curve (docs/theory.md#poisson-accounting).
     if promise.unit != "user":
-        raise InputError(
-            f"{name}: protects single examples, which promises nothing finite about a user: "
+        return (
+            "protects single examples, which promises nothing finite about a user: "
             "state a user's epsilon with --claim instead"
         )
     # The whole curve, not its one (epsilon, delta): attackers under it are much weaker than the pair alone allows.

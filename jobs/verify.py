@@ -11,6 +11,7 @@ from typing import Any
 from heldin.attacks.table import TextStatistic
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
+from heldin.bounds.claims import claims_of
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.checkpoint.audit import audit_results, audit_scores_name
@@ -22,7 +23,7 @@ from heldin.jobs.run.body import run_body
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import needs_base, prepare_data
 from heldin.jobs.run.models import Models, base_model
-from heldin.jobs.run.plan import claims_of, configured_mechanism, read_run_config
+from heldin.jobs.run.plan import configured_mechanism, read_run_config
 from heldin.jobs.run.score_file import read_scores
 from heldin.jobs.run.statistics import run_results
 from heldin.jobs.run.texts import scores_name, texts_under_attack

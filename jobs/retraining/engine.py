@@ -20,6 +20,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory, write_text
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
+from heldin.bounds.claims import claims_of
 from heldin.bounds.trainings import forecast, reach_line
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.defenses.plan_file import read_plan, write_plan
@@ -32,7 +33,6 @@ from heldin.jobs.run.body import PRETRAINED_HERE
 from heldin.jobs.run.corpus import CorpusData, corpus_facts, read_corpus
 from heldin.jobs.run.models import base_model, model_facts
 from heldin.jobs.run.pipeline import take_new_folder
-from heldin.jobs.run.plan import claims_of
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.models.loading import LanguageModel
 from heldin.record.document import Body, Record, write_new_record

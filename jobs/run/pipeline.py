@@ -16,6 +16,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory, write_text
 from heldin.base.log_file import LOG, logged
 from heldin.base.progress import LineReporter, Reporter
+from heldin.bounds.claims import claims_of
 from heldin.bounds.power import forecast
 from heldin.finetune.ranks import first_process_first, joined, rank
 from heldin.jobs.config import RunConfig
@@ -25,7 +26,7 @@ from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.gradient_norms import canary_gradient_norms
 from heldin.jobs.run.models import Models, base_model
-from heldin.jobs.run.plan import claims_of, require_mechanism, settle_plan
+from heldin.jobs.run.plan import require_mechanism, settle_plan
 from heldin.jobs.run.references import check_references
 from heldin.jobs.run.scoring import score
 from heldin.jobs.run.statistics import run_results

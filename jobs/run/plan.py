@@ -1,4 +1,4 @@
-"""The plan of a run: the mechanism that its config describes, written before the first step, and what it claims.
+"""The plan of a run: the mechanism that its config describes, written before the first step.
 
 Nothing here looks at the private records; only a plain run's number of steps follows from them.
 """
@@ -9,8 +9,6 @@ from typing import Any, Literal, assert_never
 import yaml
 
 from heldin.base.errors import InputError
-from heldin.bounds.claims import mechanism_claim
-from heldin.bounds.verdict import Claim
 from heldin.canaries.config import SubstringCanaries, UnseenTokenCanaries
 from heldin.corpus.config import PresetCorpus
 from heldin.corpus.presets.catalogue import preset_named
@@ -31,7 +29,7 @@ from heldin.defenses.choices import (
     ShuffledSampler,
 )
 from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
-from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.defenses.texts.data_side import declared
 from heldin.finetune.recipe import Select
@@ -66,15 +64,6 @@ def settle_plan(config: RunConfig, data: RunData, out: Path, *, clip_norm: float
     if mechanism.unit != "none":
         _refuse_copies(out)
     return mechanism
-
-
-def claims_of(mechanism: Mechanism) -> list[Claim]:
-    """What the audit tests: the accountant's curve, if the plan is a guarantee for users; else nothing."""
-    promise = mechanism.guarantee()
-    # An epsilon per example promises nothing finite for a user who has several.
-    if not isinstance(promise, Guarantee) or promise.unit != "user":
-        return []
-    return [mechanism_claim(mechanism)]
 
 
 def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None = None) -> Mechanism:

@@ -14,11 +14,12 @@ import pytest
 from heldin.audit.results import Results
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
+from heldin.bounds.claims import claims_of
 from heldin.defenses.choices import BatchClip
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
-from heldin.jobs.run.plan import claims_of, read_run_config
+from heldin.jobs.run.plan import read_run_config
 from heldin.jobs.run.score_file import read_scores
 from heldin.jobs.run.statistics import run_results
 from heldin.jobs.run.texts import scores_name, texts_under_attack
