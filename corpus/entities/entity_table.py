@@ -18,6 +18,7 @@ def entity_table(stats: EntityStatistics, agreement: Sequence[Agreement] = ()) -
         "records per entity           P0 {} | P25 {} | P50 {} | P75 {} | P100 {}".format(*stats.records_per_entity),
         "authors per entity           P0 {} | P25 {} | P50 {} | P75 {} | P100 {}".format(*stats.authors_per_entity),
         f"users named by other users   {stats.users_named:,} of {stats.users:,}",
+        "records of or about a user   P0 {} | P25 {} | P50 {} | P75 {} | P100 {}".format(*stats.records_per_user),
         "",
         f"{'category':<14}{'mentions':>12}{'entities':>12}{'records':>12}",
     ]

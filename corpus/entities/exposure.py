@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from heldin.corpus.entities.mentions import Mentions
@@ -62,6 +63,8 @@ class EntityStatistics:
         authors_per_entity: the same of the users who wrote them.
         histogram: (lowest, highest, entities) for bins of records per entity that double.
         users_named: users whom another user's record names, by their own name or by an alias.
+        records_per_user: P0, P25, P50, P75 and P100 of the records that a user wrote or is named in, the number on
+            which text sampling's epsilon of a person depends (docs/theory.md#text-sampling).
         most_exposed: the entities in the most records.
     """
 
@@ -74,6 +77,7 @@ class EntityStatistics:
     authors_per_entity: tuple[int, int, int, int, int]
     histogram: tuple[tuple[int, int, int], ...]
     users_named: int
+    records_per_user: tuple[int, int, int, int, int]
     most_exposed: tuple[ExposedEntity, ...]
 
 
@@ -97,12 +101,15 @@ def entity_statistics(
             "SELECT count(DISTINCT row) AS records, count(DISTINCT author) AS authors, mode(category) AS category"
             " FROM found GROUP BY person ORDER BY records DESC, authors DESC, category, min(row)"
         ).fetchnumpy()
-        (named,) = database.execute(
-            "SELECT count(DISTINCT person) FROM found JOIN users ON person = users.name WHERE author <> users.number"
-        ).fetchall()[0]
+        named = database.execute(
+            "SELECT number, count(DISTINCT row) AS records FROM found JOIN users ON person = users.name"
+            " WHERE author <> number GROUP BY number"
+        ).fetchnumpy()
     records, authors, kinds = (per_entity[name].tolist() for name in ("records", "authors", "category"))
     top = zip(records[:MOST_EXPOSED], authors, kinds, strict=False)
     nothing = (0, 0, 0, 0, 0)
+    occurs = store.counts.astype(np.int64)
+    occurs[named["number"]] += named["records"]
     return EntityStatistics(
         records=len(store),
         users=len(store.users),
@@ -112,7 +119,8 @@ def entity_statistics(
         records_per_entity=records_percentiles(records) if len(records) else nothing,
         authors_per_entity=records_percentiles(authors) if len(records) else nothing,
         histogram=records_histogram(records) if len(records) else (),
-        users_named=named,
+        users_named=len(named["number"]),
+        records_per_user=records_percentiles(occurs.tolist()),
         most_exposed=tuple(
             ExposedEntity(f"entity {rank}", CATEGORIES[place], count, writers)
             for rank, (count, writers, place) in enumerate(top, start=1)

@@ -242,6 +242,8 @@ def test_aliases_join_names_to_each_other_and_to_users(corpus, words):
     joined = entity_statistics(mentions, aliases={"Bob Ray": "bob@x.com", "robert  ray": "bob@x.com"})
     assert (joined.entities, joined.users_named) == (2, 2)
     assert joined.records_per_entity[-1] == 3, "Bob Ray, Bob Ray and Robert Ray are one person"
+    assert apart.records_per_user == (1, 1, 1, 2, 2), "ann wrote one and is named in another"
+    assert joined.records_per_user == (1, 1, 2, 3, 3), "bob wrote one and is named in two others"
     nobody = entity_statistics(mentions, aliases={"Bob Ray": "Robert Ray"})
     assert (nobody.entities, nobody.users_named) == (2, 1)
 
