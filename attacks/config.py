@@ -91,7 +91,8 @@ class AttackConfig(Section):
     """Other reference models, reported beside the leading one."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
     """Which documents of a user the attacker has: fresh ones by the same user, or records of the training part, which
-    training saw or would have seen (but for a cap or deduplication): the stronger attacker. The first leads."""
+    training saw or would have seen (but for a cap, deduplication or de-identification): the stronger attacker. The
+    first leads."""
     training_documents: int = Field(32, ge=1)
     """Records of each user, at most, where ``documents`` has "training"."""
     shadow_models: int = Field(0, ge=0)

@@ -210,12 +210,6 @@ def uedp(
         float,
         typer.Option(help="Probability that a recognised entity is sampled in a step.", rich_help_panel=ALGORITHM),
     ] = 0.5,
-    extended_rate: Annotated[
-        float,
-        typer.Option(
-            help="Probability that a record without recognised entity is sampled in a step.", rich_help_panel=ALGORITHM
-        ),
-    ] = 1.0,
     sensitive_share: Annotated[
         float | None, typer.Option(help="Share of records with a recognised entity, for the claim of f_E+.")
     ] = None,
@@ -237,6 +231,8 @@ def uedp(
     from heldin.defenses.accounting import uedp_claims as engine
 
     if as_published:
+        if any(option is not None for option in (users, cohort, steps, sensitive_share, holders)):
+            raise InputError("--as-published recomputes the paper's own numbers: leave the other options out")
         claims = published.published_claims()
         answer(published.published_table(claims), claims.rows(), claims.rows(), json=json, csv=csv)
         return
@@ -251,7 +247,6 @@ def uedp(
         delta=delta,
         noise_multiplier=noise_multiplier,
         entity_rate=entity_rate,
-        extended_rate=extended_rate,
         sensitive_share=sensitive_share,
         holders=_counts("--holders", holders),
         noise_scale="cohort" if noise_scale == "cohort" else "clip-norm",

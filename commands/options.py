@@ -55,7 +55,7 @@ Examples = Annotated[int | None, typer.Option(help="Public number of examples.")
 Batch = Annotated[float | None, typer.Option(help="Expected number of examples per step.")]
 GroupSize = Annotated[int, typer.Option("--group-size", help="Maximum number of examples per user.")]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object; null means unknown or an infinite number.")
+    bool, typer.Option("--json", help="Print JSON, one object or list; null means unknown or an infinite number.")
 ]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print the table as CSV; an empty cell means unknown.")]
 Quiet = Annotated[

@@ -16,10 +16,10 @@ from heldin.base.errors import InputError
 from heldin.base.section import ExpandedName, Section
 from heldin.base.yaml_files import parse_yaml, read_yaml
 from heldin.canaries.config import CanarySpec, SubstringCanaries
-from heldin.corpus.config import CorpusConfig
+from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.split import SplitRule, UserFilter
 from heldin.defenses.config import Defense, FilterDefense, NoDefense
-from heldin.defenses.texts.data_side import DataDefense
+from heldin.defenses.texts.data_side import DataDefense, DeIdentify
 from heldin.finetune.recipe import Recipe, Select
 from heldin.models.shape import TinyModel
 
@@ -152,6 +152,23 @@ class RunConfig(Section):
         # is in them: those left would be a selection.
         if self.attack.shadow_models and isinstance(self.defense, FilterDefense):
             raise ValueError("attack.shadow_models: a filter may halt and leave no shadow model: set it to 0")
+        return self
+
+    @model_validator(mode="after")
+    def _gold_is_of_the_corpus(self) -> "RunConfig":
+        golds = [d.entities for d in self.data_defenses if isinstance(d, DeIdentify) and d.entities.kind == "gold"]
+        source = self.corpus.source
+        # A record that the file does not have would stop the run only when its texts are searched.
+        for gold in golds:
+            if not (isinstance(source, FileCorpus) and source.kind == "iob" and source.path == gold.path):
+                raise ValueError(
+                    "data_defenses: gold columns are for a corpus of kind 'iob' that is read from that file"
+                )
+            if self.corpus.text_unit == "sentence" or self.canaries:
+                raise ValueError(
+                    "data_defenses: gold columns know the records of their file alone: leave canaries and"
+                    " corpus.text_unit out"
+                )
         return self
 
     @model_validator(mode="after")

@@ -28,6 +28,7 @@ class CorpusFacts(Facts):
         dropped_by_sampling: users left out to stay within the maximum number of users.
         public_users: users whose records pre-trained the base model.
         public_records: number of records of these users.
+        text_unit: what a record is: one of the source, or a sentence of one.
     """
 
     fingerprint: str
@@ -41,6 +42,7 @@ class CorpusFacts(Facts):
     dropped_by_sampling: int
     public_users: int
     public_records: int
+    text_unit: str = "record"
 
 
 KnownBy = Literal["measured", "declared", "not known"]
@@ -197,14 +199,14 @@ class RemovalFacts(Facts):
         before: number of records before it.
         removed: number of records it removed.
         users: number of users who lost records, or whose texts it changed.
-        changed: number of records whose text it changed.
+        changed: number of records whose text it changed; null for one that removes records.
     """
 
     name: str
     before: int
     removed: int
     users: int
-    changed: int = 0
+    changed: int | None = None
 
 
 class TrainingFacts(Facts):

@@ -14,7 +14,10 @@ def facts(record: Record) -> list[list[str]]:
     if record.trainings:
         return _training_facts(record, record.trainings)
     rows = [
-        ("users in the corpus, records", f"{c.users:,}, {c.records:,} ({c.skipped_rows} unusable rows skipped)"),
+        (
+            f"users in the corpus, {'sentences as records' if c.text_unit == 'sentence' else 'records'}",
+            f"{c.users:,}, {c.records:,} ({c.skipped_rows} unusable rows skipped)",
+        ),
         _records(c.records_per_audited_user),
         (
             "users not audited",
@@ -52,7 +55,7 @@ def facts(record: Record) -> list[list[str]]:
         rows.append(("fine-tuning", f"{t.steps:,} steps in {t.seconds:,.0f} s; defense: {t.defense}"))
         rows.append(("guarantee", t.guarantee))
         for r in t.removals:
-            did = f"changed {r.changed:,}" if r.changed else f"left out {r.removed:,}"
+            did = f"left out {r.removed:,}" if r.changed is None else f"changed {r.changed:,}"
             rows.append((r.name, f"{did} of {r.before:,} training records of {r.users:,} users"))
         # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
         if t.defense != "none":

@@ -138,7 +138,7 @@ def _origin(record: Record) -> str:
         f" {t.defense}; {promise})."
     )
     for r in t.removals:
-        did = f"changed {r.changed:,}" if r.changed else f"left out {r.removed:,}"
+        did = f"left out {r.removed:,}" if r.changed is None else f"changed {r.changed:,}"
         said += f" The {r.name} had {did} of {r.before:,} of them."
     if record.canaries:
         said += f" {record.canaries.held_in} of these users are canary users, planted by the auditor."

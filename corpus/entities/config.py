@@ -56,7 +56,7 @@ class GoldConfig(Section):
 
     kind: Literal["gold"]
     path: ExpandedPath
-    """The file."""
+    """The CoNLL file of ``corpus.source``."""
 
     def source(self) -> Gold:
         """The source. Raises InputError if there is no such file."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
-from heldin.corpus.entities.spans import Span, Text, category_named
+from heldin.corpus.entities.spans import CATEGORIES, Span, Text, category_named
 from heldin.corpus.sources.iob import Sentence, sentences
 from heldin.corpus.sources.rows import existing
 
@@ -50,7 +50,11 @@ def tagged_spans(sentence: Sentence) -> list[Span]:
         if tag != "O":
             category = category_named(tag[2:])
             if category is None:
-                raise InputError(f"line {sentence.line}: label '{tag[2:]}' is no category of Table I of Lai et al.")
+                # Without the label: where columns are others than taken for, it may be a name.
+                raise InputError(
+                    f"{sentence.file}, sentence from line {sentence.line} on: a label is none of"
+                    f" {', '.join(CATEGORIES)}"
+                )
             # B, S and U begin a mention; so does a label that the token before did not have (IOB1 writes I for it).
             begins = tag[0] in "BSU" or before == "O" or before[2:] != tag[2:] or before[0] in "ESL"
             if begins:

@@ -35,9 +35,19 @@ class SpacyPipeline:
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
         """What the pipeline's entity recogniser finds in each text by itself."""
-        for document in self._pipeline.pipe((text.text for text in texts), batch_size=_BATCH):
+        for document in self._pipeline.pipe(self._short(texts), batch_size=_BATCH):
             named = ((ent.start_char, ent.end_char, category_named(ent.label_)) for ent in document.ents)
             yield [Span(start, end, category) for start, end, category in named if category is not None]
+
+    def _short(self, texts: Iterable[Text]) -> Iterator[str]:
+        most = self._pipeline.max_length
+        for text in texts:
+            if len(text.text) > most:
+                raise InputError(
+                    f"record {text.id} has {len(text.text):,} characters, and a spaCy pipeline takes {most:,}: leave it"
+                    " out, or make sentences the records (text_unit: sentence, --sentences)"
+                )
+            yield text.text
 
     @cached_property
     def _pipeline(self) -> Any:
@@ -47,10 +57,11 @@ class SpacyPipeline:
             raise InputError("spaCy is not installed: pip install 'heldin[entities]'") from error
         try:
             pipeline = spacy.load(self.name)
-        except OSError as error:
+        # A damaged folder ends in whatever its parts raise; what ends in a bug of ours shows in tests.
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"no spaCy pipeline '{self.name}': name a folder that spaCy wrote, or install it (python -m spacy"
-                f" download {self.name})"
+                f"no spaCy pipeline '{self.name}' that can be loaded: name a folder that spaCy wrote, or install it"
+                f" (python -m spacy download {self.name})"
             ) from error
         if not any(name in pipeline.pipe_names for name in ("ner", "entity_ruler", "span_ruler")):
             raise InputError(

@@ -1,5 +1,6 @@
 """Mentions of entities in a text: spans, categories, and one canonical string for one entity."""
 
+import bisect
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -92,9 +93,19 @@ def without_overlaps(spans: Iterable[Span]) -> list[Span]:
     """Of spans that overlap the longest, by start; of equally long ones the first, then by category."""
     kept: list[Span] = []
     for span in sorted(spans, key=lambda s: (s.start - s.end, s.start, s.category)):
-        if all(span.end <= other.start or other.end <= span.start for other in kept):
-            kept.append(span)
-    return sorted(kept)
+        # Those kept do not overlap each other, so that only the two neighbours can overlap another.
+        place = bisect.bisect_left(kept, span.start, key=lambda s: s.start)
+        after = kept[place : place + 1]
+        before = kept[place - 1 : place] if place else []
+        if all(other.end <= span.start for other in before) and all(span.end <= other.start for other in after):
+            kept.insert(place, span)
+    return kept
+
+
+def folded(text: str) -> str:
+    """The text without case, in compatibility form."""
+    # Twice, since folding may leave what the compatibility form changes again.
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
 def canonical(mention: str) -> str:
@@ -102,6 +113,4 @@ def canonical(mention: str) -> str:
 
     Names that differ in such marks alone are one entity: more texts then name it, which protects them as one.
     """
-    # Twice, since folding may leave what the compatibility form changes again.
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", mention).casefold())
-    return _MARKS.sub(" ", folded).strip()
+    return _MARKS.sub(" ", folded(mention)).strip()

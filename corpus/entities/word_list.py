@@ -1,19 +1,21 @@
 """Mentions by a list of names: whole words, in any case."""
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import regex
+
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
-from heldin.corpus.entities.spans import CATEGORIES, Category, Span, Text, canonical, category_named
+from heldin.corpus.entities.spans import CATEGORIES, Category, Span, Text, category_named, folded
 from heldin.corpus.sources.rows import existing
-from heldin.corpus.sources.text_files import open_binary
+from heldin.corpus.sources.text_files import BROKEN, corrupt, open_binary
 
-_WORD = re.compile(r"\w+")
-_BETWEEN = re.compile(r"[\s.,'’\-]{1,3}")  # what may stand between two words of a name: a blank, a hyphen, "J. Doe"
+# Letters with their combining marks, without which "é" written as two characters, or Hindi, would be cut within a word.
+_WORD = regex.compile(r"[\w\p{M}]+")
+_BETWEEN = regex.compile(r"[^\w\p{M}]{1,3}")  # between two words of a name: a blank, a hyphen, "J. Doe", "a@b"
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,10 @@ class WordList:
         return text_sha256("words", file_sha256(existing(self.path)), self.category)
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
-        """All occurrences of listed names as whole words; case and what stands between words do not matter."""
+        """All occurrences of listed names as whole words; case and up to three marks between words do not matter."""
         names = self._names
         for text in texts:
-            words = [(match.start(), match.end(), match.group().casefold()) for match in _WORD.finditer(text.text)]
+            words = [(match.start(), match.end(), folded(match.group())) for match in _WORD.finditer(text.text)]
             found = []
             for at, (start, _, word) in enumerate(words):
                 for rest, category in names.get(word, ()):
@@ -49,24 +51,29 @@ class WordList:
     def _names(self) -> dict[str, list[tuple[tuple[str, ...], Category]]]:
         """First word to the further words and the category of each name that begins with it."""
         names: dict[str, list[tuple[tuple[str, ...], Category]]] = {}
-        with open_binary(self.path) as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    name, _, label = line.decode("utf-8").rstrip("\r\n").partition("\t")
-                except UnicodeDecodeError as error:
-                    raise InputError(f"{self.path.name} line {number}: invalid UTF-8 at byte {error.start}") from error
-                category = category_named(label) if label else self.category
-                if category is None:
-                    raise InputError(
-                        f"{self.path.name} line {number}: category '{label}' is unknown: use one of"
-                        f" {', '.join(CATEGORIES)}"
-                    )
-                words = tuple(match.group() for match in _WORD.finditer(canonical(name)))
-                if words:
-                    names.setdefault(words[0], []).append((words[1:], category))
+        number = 0
+        try:
+            with open_binary(self.path) as lines:
+                for number, line in enumerate(lines, start=1):
+                    words, category = self._name(line, f"{self.path.name} line {number}")
+                    if words:
+                        names.setdefault(words[0], []).append((words[1:], category))
+        except BROKEN as error:
+            raise corrupt(self.path, f"line {number}", error) from error
         if not names:
             raise InputError(f"'{self.path}' holds no name: write one a line")
         return names
+
+    def _name(self, line: bytes, where: str) -> tuple[tuple[str, ...], Category]:
+        """The words of a listed name and its category. Errors quote nothing of the line: it names somebody."""
+        try:
+            name, _, label = line.decode("utf-8-sig").rstrip("\r\n").partition("\t")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{where}: invalid UTF-8 at byte {error.start}") from error
+        category = category_named(label) if label.strip() else self.category
+        if category is None:
+            raise InputError(f"{where}: what follows the tab is no category: use one of {', '.join(CATEGORIES)}")
+        return tuple(folded(match.group()) for match in _WORD.finditer(name)), category
 
 
 def _end(text: str, words: list[tuple[int, int, str]], at: int, rest: tuple[str, ...]) -> int | None:

@@ -15,6 +15,7 @@ from heldin.corpus.sources.rows import BadRows, Columns, batched, existing
 from heldin.corpus.sources.text_files import BROKEN, corrupt, open_binary
 
 DOCUMENT = "-DOCSTART-"
+BOM = b"\xef\xbb\xbf"
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Sentence:
     """A sentence as the file gives it.
 
     Attributes:
+        file: name of the file, without what tells its compression.
         line: number of its first line.
         document: number of its document, from 1.
         number: of the sentence in its document, from 1.
@@ -29,6 +31,7 @@ class Sentence:
         tags: of each token, such as "B-PER" or "O".
     """
 
+    file: str
     line: int
     document: int
     number: int
@@ -37,8 +40,13 @@ class Sentence:
 
     @property
     def id(self) -> str:
-        """Record id: document and sentence."""
-        return f"{self.document}-{self.number}"
+        """Record id: file, document and sentence, so that several files can be one corpus."""
+        return f"{self.file} {self.document}-{self.number}"
+
+    @property
+    def user(self) -> str:
+        """The document, as a user."""
+        return f"{self.file} document {self.document}"
 
     @property
     def text(self) -> str:
@@ -57,9 +65,9 @@ class Iob:
         return text_sha256("iob", file_sha256(existing(self.path)))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield a record for each sentence; its user is "document N"."""
+        """Yield a record for each sentence; its user is the document."""
         rows = (
-            (sentence.line, {"user": f"document {sentence.document}", "text": sentence.text, "id": sentence.id})
+            (sentence.line, {"user": sentence.user, "text": sentence.text, "id": sentence.id})
             for sentence in sentences(self.path)
         )
         return batched(rows, self.path.name, "line", Columns(id="id"), bad)
@@ -73,13 +81,14 @@ def sentences(path: Path) -> Iterator[Sentence]:
             be read (with file and line).
     """
     document, number, columns, line_number = 0, 0, 0, 0
+    name = path.name.removesuffix(".gz").removesuffix(".zst")
     current: Sentence | None = None
     try:
         with open_binary(path) as stream:
             for line_number, line in enumerate(stream, start=1):
                 where = f"{path.name} line {line_number}"
                 try:
-                    parts = line.decode("utf-8").split()
+                    parts = line.decode("utf-8-sig" if line_number == 1 else "utf-8").split()
                 except UnicodeDecodeError as error:
                     raise InputError(f"{where}: invalid UTF-8 at byte {error.start}") from error
                 if not parts or parts[0] == DOCUMENT:
@@ -96,10 +105,10 @@ def sentences(path: Path) -> Iterator[Sentence]:
                         " tag last, blanks between them"
                     )
                 if parts[-1] != "O" and not (parts[-1][1:2] == "-" and parts[-1][0] in "BIESLU" and parts[-1][2:]):
-                    raise InputError(f"{where}: '{parts[-1]}' is no IOB tag: write O, B-PER, I-PER or the like")
+                    raise InputError(f"{where}: the last column is no IOB tag: write O, B-PER, I-PER or the like")
                 if current is None:
                     number += 1
-                    current = Sentence(line_number, document, number)
+                    current = Sentence(name, line_number, document, number)
                 current.tokens.append(parts[0])
                 current.tags.append(parts[-1])
     except BROKEN as error:
@@ -110,5 +119,8 @@ def sentences(path: Path) -> Iterator[Sentence]:
 
 def is_iob(path: Path) -> bool:
     """Whether a file begins with the line that begins a document in CoNLL files."""
-    with open_binary(path) as stream:
-        return stream.read(len(DOCUMENT)) == DOCUMENT.encode()
+    try:
+        with open_binary(path) as stream:
+            return stream.read(len(DOCUMENT) + len(BOM)).removeprefix(BOM).startswith(DOCUMENT.encode())
+    except BROKEN:
+        return False  # whoever reads it by another name says what is wrong with it

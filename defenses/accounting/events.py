@@ -22,6 +22,8 @@ from heldin.defenses.accounting.mixture_pld import (
     two_level_mixtures,
 )
 
+MOST_NOISE, LEAST_RATE = 1e9, 1e-15  # beyond these, losses are below what a double resolves
+
 
 @dataclass(frozen=True)
 class PoissonGaussian:
@@ -291,15 +293,19 @@ def to_dp_event(event: Event, steps: int) -> dp_event.DpEvent:
 
 
 def check_noise(noise_multiplier: float) -> None:
-    """Raises InputError unless 0 <= noise_multiplier < inf."""
+    """Raises InputError unless 0 <= noise_multiplier <= MOST_NOISE."""
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0.0):
         raise InputError(f"noise multiplier {noise_multiplier} is not a number >= 0: it is noise std over clip norm")
+    if noise_multiplier > MOST_NOISE:
+        raise InputError(f"noise multiplier {noise_multiplier:g} is above {MOST_NOISE:g}: no model can be trained so")
 
 
 def check_rate(rate: float) -> None:
-    """Raises InputError unless 0 < rate <= 1."""
+    """Raises InputError unless LEAST_RATE <= rate <= 1."""
     if not 0.0 < rate <= 1.0:
         raise InputError(f"sampling rate {rate} is outside (0, 1]: it is expected cohort over public population")
+    if rate < LEAST_RATE:
+        raise InputError(f"sampling rate {rate:g} is below {LEAST_RATE:g}: nobody would ever be drawn")
 
 
 def check_count(name: str, value: int) -> None:

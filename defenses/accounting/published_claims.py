@@ -11,7 +11,7 @@ from heldin.defenses.accounting.comparison_accountants import moments_epsilon
 from heldin.defenses.accounting.events import PoissonGaussian, TwoLevelGaussian
 from heldin.defenses.accounting.uedp_claims import RULES, missed_epsilon, sensitive_epsilon
 
-NOISE, ENTITY_RATE, EXTENDED_RATE, DELTA = 2.0, 0.5, 1.0, 1e-5  # z, q_e, q_s of section VI, for every number
+NOISE, ENTITY_RATE, DELTA = 2.0, 0.5, 1e-5  # z and q_e of section VI, for every number
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _recomputed() -> Iterator[PublishedClaim]:
             share = data.sensitive[entities] / data.sentences if estimator == "f_E+" else 1.0
             # Any user may name the entity: nothing in the algorithm bounds how many do.
             event = TwoLevelGaussian(NOISE * (data.cohort + 1), rate, ENTITY_RATE, data.users)
-            missed = missed_epsilon(event, steps, DELTA, EXTENDED_RATE if estimator == "f_E+" else 0.0)
+            missed = missed_epsilon(event, steps, DELTA)
             strict = [max(missed, sensitive_epsilon(event, steps, DELTA, rule)) for rule in RULES]
             found = [moments_epsilon(NOISE, rate * ENTITY_RATE * share, steps, DELTA), *strict]
         yield PublishedClaim(data.name, estimator, entities, steps, printed, *found)

@@ -13,7 +13,7 @@ from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.comparison_accountants import moments_epsilon
-from heldin.defenses.accounting.events import PoissonGaussian, TwoLevelGaussian, check_count, check_rate
+from heldin.defenses.accounting.events import PoissonGaussian, TwoLevelGaussian, check_count, check_noise
 
 Rule: TypeAlias = Literal["all", "any"]
 """Which records a step may use: those of which all, or any, of the entities named are drawn."""
@@ -47,7 +47,6 @@ class UedpAccount(Tabular):
         users: public number of users.
         cohort: expected users in a step.
         entity_rate: of a recognised entity in a step.
-        extended_rate: of a record without recognised entity in a step.
         noise_multiplier: z.
         noise_on_sum: deviation of the noise on the sum of clipped updates, over the clip norm.
         steps: optimizer steps.
@@ -55,14 +54,13 @@ class UedpAccount(Tabular):
         claimed_sensitive: the paper's epsilon for f_E.
         claimed: the paper's epsilon for f_E+; None where the share of sensitive records is not given.
         user: epsilon of a user alone.
-        missed: epsilon of a user and a name that the recogniser missed in one record.
+        missed: epsilon of a user and a name that the recogniser missed, in one text of another user.
         strict: what holds, by the number of holders; ``missed`` is included.
     """
 
     users: int
     cohort: float
     entity_rate: float
-    extended_rate: float
     noise_multiplier: float
     noise_on_sum: float
     steps: int
@@ -86,7 +84,7 @@ class UedpAccount(Tabular):
         """What the numbers rest on."""
         return (
             "what holds assumes weights and divisors that are public constants: weights that count records void it",
-            f"a name that the recogniser missed in one record: {self.missed:.4g}, which is included",
+            f"a name that the recogniser missed, in one text of another user: {self.missed:.4g}, which is included",
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -110,18 +108,17 @@ def sensitive_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: R
     return accounting.epsilon(event if rule == "all" else replace(event, entity_rate=1.0), steps, delta)
 
 
-def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float, extended_rate: float) -> float:
-    """Epsilon of a user and a name that was recognised in none of the records and stands in one of them.
+def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float) -> float:
+    """Epsilon of a user and a name that stands in one other user's text and was not recognised there.
+
+    The text may name recognised entities too, whose coins others share: no coin of its own hides it.
 
     Args:
         event: one step; its entity rate and holders are ignored.
         steps: optimizer steps.
         delta: of the guarantee.
-        extended_rate: of a record without recognised entity, which counts as an entity of one holder; 0: never used.
     """
-    if extended_rate == 0.0:
-        return 0.0
-    return accounting.epsilon(replace(event, entity_rate=extended_rate, holders=1), steps, delta)
+    return accounting.epsilon(replace(event, entity_rate=1.0, holders=1), steps, delta)
 
 
 def account_uedp(
@@ -132,7 +129,6 @@ def account_uedp(
     steps: int,
     delta: float,
     entity_rate: float = 0.5,
-    extended_rate: float = 1.0,
     sensitive_share: float | None = None,
     holders: Sequence[int] = (),
     noise_scale: NoiseScale = "cohort",
@@ -146,7 +142,6 @@ def account_uedp(
         steps: optimizer steps.
         delta: of every epsilon.
         entity_rate: q_e.
-        extended_rate: q_s, of a record without recognised entity.
         sensitive_share: share of records with a recognised entity, for the claim of f_E+; None: f_E only.
         holders: numbers of other users who name the entity; none: powers of two up to 64 and all users.
         noise_scale: of what the noise is a multiple; "cohort" is Algorithm 1, line 14, with weights of 1.
@@ -157,9 +152,9 @@ def account_uedp(
     check_count("users", users)
     if not 0.0 < cohort <= users:
         raise InputError(f"cohort {cohort:g} is outside (0, {users}]: it is the expected number of users in a step")
-    check_rate(entity_rate)
-    if not 0.0 <= extended_rate <= 1.0:
-        raise InputError(f"rate {extended_rate} of records without entity is outside [0, 1]")
+    check_noise(noise_multiplier)
+    if not 0.0 < entity_rate <= 1.0:
+        raise InputError(f"entity rate {entity_rate} is outside (0, 1]")
     if sensitive_share is not None and not 0.0 < sensitive_share <= 1.0:
         raise InputError(f"share of sensitive records {sensitive_share} is outside (0, 1]")
     counts = sorted({*holders} if holders else {*(k for k in HOLDERS if k < users), users})
@@ -168,7 +163,7 @@ def account_uedp(
     rate = cohort / users
     noise = noise_multiplier * (cohort + 1.0) if noise_scale == "cohort" else noise_multiplier
     one = TwoLevelGaussian(noise, rate, entity_rate, 1)
-    missed = missed_epsilon(one, steps, delta, extended_rate)
+    missed = missed_epsilon(one, steps, delta)
     points = []
     for k in counts:
         spent = [sensitive_epsilon(replace(one, holders=k), steps, delta, rule) for rule in RULES]
@@ -178,7 +173,6 @@ def account_uedp(
         users=users,
         cohort=cohort,
         entity_rate=entity_rate,
-        extended_rate=extended_rate,
         noise_multiplier=noise_multiplier,
         noise_on_sum=noise,
         steps=steps,

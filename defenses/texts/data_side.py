@@ -93,18 +93,18 @@ class Removal:
         before: records before the step.
         removed: records that it removed.
         users: users who lost records, or whose texts changed.
-        changed: records whose text it changed.
+        changed: records whose text it changed; None for a step that removes records.
     """
 
     name: str
     before: int
     removed: int
     users: int
-    changed: int = 0
+    changed: int | None = None
 
     def line(self) -> str:
         """What the step did, for the terminal."""
-        number, did = (self.changed, "changed") if self.changed else (self.removed, "left out")
+        number, did = (self.removed, "left out") if self.changed is None else (self.changed, "changed")
         records, users = counted(self.before, "training record"), counted(self.users, "user")
         return f"{self.name}: {number:,} of {records} {did}, of {users}"
 
@@ -176,16 +176,28 @@ def apply_defenses(
                 kept = _deidentified(defense, left, reporter)
             case _:
                 assert_never(defense)
-        removals.append(_difference(named(defense), left, kept))
+        removals.append(_difference(named(defense), left, kept, rewrites=isinstance(defense, DeIdentify)))
         left = kept
     return left, removals
 
 
-def _difference(name: str, before: Sequence[TrainingRecord], after: Sequence[TrainingRecord]) -> Removal:
+def as_trained(defenses: Sequence[DataDefense], texts: Sequence[Text]) -> list[str]:
+    """The texts as they would be trained on: what a step that changes texts makes of them, and no record left out."""
+    for defense in defenses:
+        if isinstance(defense, DeIdentify):
+            changed = deidentified_texts(texts, defense.entities.source(), defense.categories, SILENT)
+            texts = [Text(text.id, new) for text, new in zip(texts, changed, strict=True)]
+    return [text.text for text in texts]
+
+
+def _difference(
+    name: str, before: Sequence[TrainingRecord], after: Sequence[TrainingRecord], *, rewrites: bool
+) -> Removal:
     texts = {record.row: record.text for record in after}
     gone = [record for record in before if record.row not in texts]
     changed = [record for record in before if texts.get(record.row, record.text) != record.text]
-    return Removal(name, len(before), len(gone), len({record.user for record in [*gone, *changed]}), len(changed))
+    users = len({record.user for record in [*gone, *changed]})
+    return Removal(name, len(before), len(gone), users, len(changed) if rewrites else None)
 
 
 def _deidentified(defense: DeIdentify, records: Sequence[TrainingRecord], reporter: Reporter) -> list[TrainingRecord]:

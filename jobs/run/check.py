@@ -22,6 +22,8 @@ from heldin.corpus.config import (
     PresetCorpus,
     SyntheticCorpusConfig,
 )
+from heldin.corpus.entities.gold import Gold
+from heldin.corpus.entities.spans import Text
 from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import check_pool
 from heldin.defenses.mechanism import Guarantee, Mechanism
@@ -66,7 +68,6 @@ def check_run(config: RunConfig, out: Path) -> Checked:
         lambda: _require_users(config),
         lambda: _require_context(config),
         *_sources(config),
-        # The fingerprint asks for everything that a search would: the file, the pipeline, the extra.
         *(_entities(defense) for defense in config.data_defenses if isinstance(defense, DeIdentify)),
         *(_model(name) for name in _references(config)),
     ]
@@ -116,7 +117,13 @@ def _existing(path: Path, *, folder: bool = False) -> Callable[[], object]:
 
 
 def _entities(defense: DeIdentify) -> Callable[[], object]:
-    return lambda: defense.entities.source().fingerprint()
+    # A search of one word loads everything that a search needs: the list, the pipeline, the extra.
+    def look() -> None:
+        source = defense.entities.source()
+        if not isinstance(source, Gold):  # which knows its file's own records only; RunConfig compares the file
+            list(source.spans([Text("", "x")]))
+
+    return look
 
 
 def _references(config: RunConfig) -> list[str]:
@@ -180,9 +187,10 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
     # A mechanism counts steps; a plain run's number of steps follows from a corpus that was not read.
     private = mechanism.unit != "none"
     steps = f"{mechanism.steps:,} steps" if private else f"{recipe.epochs:g} epochs of batches of {recipe.batch_size}"
+    unit = "a record is a sentence, " if config.corpus.text_unit == "sentence" else ""
     would = {
         "run": f"{config.name}, {'go on' if (out / 'config.yaml').is_file() else 'begin'} in '{out}'",
-        "corpus": f"{config.corpus.source.kind}, users with {config.corpus.users.min_records} records or more",
+        "corpus": f"{config.corpus.source.kind}, {unit}users with {config.corpus.users.min_records} records or more",
         "model": config.model.base or "a tiny GPT-Neo, pre-trained first on users who are not audited",
         "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g}, on the {_device()}",
         "defense": f"{defense.kind}: {promise.label}" if defense.kind != "none" else "none: not a DP guarantee",

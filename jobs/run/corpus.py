@@ -29,6 +29,7 @@ class CorpusData:
         public_rows: rows that pre-training may see.
         public_users: number of users with such rows.
         validation_rows: rows of public validation users.
+        text_unit: what a record is: one of the source, or a sentence of one.
     """
 
     store: CorpusStore
@@ -36,6 +37,7 @@ class CorpusData:
     public_rows: tuple[int, ...]
     public_users: int
     validation_rows: tuple[int, ...] = ()
+    text_unit: str = "record"
 
     def public_texts(self) -> list[str]:
         """Texts that pre-training may see."""
@@ -78,7 +80,7 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
     taken = frozenset((*audited.users, *validation))
     # At most so many of each, so that no one user's texts decide.
     rows = [row for user in validation for row in list(store.rows(user))[:VALIDATION_RECORDS]]
-    return CorpusData(store, audited, *_public_rows(config, store, taken), tuple(rows))
+    return CorpusData(store, audited, *_public_rows(config, store, taken), tuple(rows), config.corpus.text_unit)
 
 
 def corpus_facts(corpus: CorpusData) -> CorpusFacts:
@@ -96,6 +98,7 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
         dropped_by_sampling=audited.dropped_by_sampling,
         public_users=corpus.public_users,
         public_records=len(corpus.public_rows),
+        text_unit=corpus.text_unit,
     )
 
 

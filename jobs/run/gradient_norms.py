@@ -6,7 +6,9 @@ import numpy as np
 
 from heldin.audit.coarse import significant
 from heldin.base.coins import keyed_order, seed_key
+from heldin.corpus.entities.spans import Text
 from heldin.corpus.split import Part
+from heldin.defenses.texts.data_side import as_trained
 from heldin.finetune.batches import encode
 from heldin.finetune.gradient_norms import gradient_norms
 from heldin.jobs.config import RunConfig
@@ -43,5 +45,6 @@ def canary_gradient_norms(config: RunConfig, data: RunData, base: LanguageModel)
 def _sequences(config: RunConfig, data: RunData, base: LanguageModel, users: Sequence[str]) -> list[list[int]]:
     by_id = {data.store.id(row): row for user in users for row in data.ledger.parts[user][Part.TRAIN]}
     chosen = keyed_order(seed_key(config.seed), "gradient norms", list(by_id))[:RECORDS]
-    texts = [data.store.record(by_id[id_]).text for id_ in chosen]
+    # As training would see them, also those of users who are held out.
+    texts = as_trained(config.data_defenses, [Text(id_, data.store.text(by_id[id_])) for id_ in chosen])
     return encode(base.tokenizer, texts, config.finetune.sequence_length)

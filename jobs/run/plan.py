@@ -197,10 +197,11 @@ def _clip(defense: PrivateDefense) -> Clip:
 
 
 def _assumptions(config: RunConfig) -> tuple[str, ...]:
-    """What the guarantee assumes about the base model, as printed with epsilon."""
+    """What the guarantee assumes, as printed with epsilon: what the base model saw, and what a record is."""
+    unit = ("a record is a sentence",) if config.corpus.text_unit == "sentence" else ()
     if config.model.pretrain is not None:
-        return ("for audited users only: the users whose texts pre-trained the base model are taken as public",)
-    return ("taking it that the base model and its tokenizer saw no protected user",)
+        return ("for audited users only: the users whose texts pre-trained the base model are taken as public", *unit)
+    return ("taking it that the base model and its tokenizer saw no protected user", *unit)
 
 
 def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:

@@ -1,8 +1,10 @@
 """Sources of mentions, the table of what was found, and what `heldin corpus entities` counts."""
 
+import gzip
 import json
 import random
 import socket
+import unicodedata
 
 import pytest
 
@@ -157,11 +159,37 @@ def test_a_word_list_finds_whole_words_in_any_case(words):
     assert spans == [Span(0, 10, "org")]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jeff@enron.com",
+        "AT&T",
+        "Smith (Bob)",
+        "Anne\u2013Marie",
+        "O`Brien",
+        "\u092a\u094d\u0930\u093f\u092f\u093e",
+        "\u0130stanbul",
+        "Jose\u0301 Ortega",
+        "J. R. Ewing",
+        "3M",
+    ],
+)
+def test_every_listed_name_finds_itself(words, name):
+    source = words(name)
+    written = [name, name.upper(), unicodedata.normalize("NFC", name), unicodedata.normalize("NFD", name)]
+    assert all(len(found) == 1 for found in found_in(source, *(f"ask {form} today" for form in written)))
+    assert found_in(source, f"x{name}") == [[]], "whole words only"
+
+
 def test_wrong_word_lists_are_refused(words, tmp_path):
-    with pytest.raises(InputError, match="names.txt line 2: category 'people' is unknown"):
-        list(words("Ann", "Lee\tpeople").spans([Text("1", "Ann")]))
+    with pytest.raises(InputError, match="names.txt line 2: what follows the tab is no category") as error:
+        list(words("Ann", "person\tJohn Smith").spans([Text("1", "Ann")]))
+    assert "smith" not in str(error.value).lower(), "columns may be exchanged: no name is quoted"
     with pytest.raises(InputError, match="holds no name"):
         list(words("", " . ").spans([Text("1", "Ann")]))
+    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(b"Ann Lee\n" * 500)[:-20])
+    with pytest.raises(InputError, match="corrupt gzip data"):
+        list(WordList(tmp_path / "cut.txt.gz").spans([Text("1", "Ann")]))
     (tmp_path / "bytes.txt").write_bytes(b"Ann\n\xff\xfe\n")
     with pytest.raises(InputError, match=r"bytes.txt line 2: invalid UTF-8"):
         list(WordList(tmp_path / "bytes.txt").spans([Text("1", "Ann")]))
@@ -194,7 +222,7 @@ def test_patterns_have_fingerprints_of_their_own():
 
 def test_gold_spans_of_all_tagging_schemes():
     def tagged(text, tags):
-        sentence = Sentence(1, 1, 1, text.split(), tags.split())
+        sentence = Sentence("f", 7, 1, 1, text.split(), tags.split())
         return [(sentence.text[s.start : s.end], s.category) for s in tagged_spans(sentence)]
 
     assert tagged("A B C", "I-PER I-PER I-LOC") == [("A B", "person"), ("C", "loc")]
@@ -203,8 +231,9 @@ def test_gold_spans_of_all_tagging_schemes():
     assert tagged("A B C", "S-PER B-PER E-PER") == [("A", "person"), ("B C", "person")]
     assert tagged("A B C", "B-PER L-PER U-ORG") == [("A B", "person"), ("C", "org")]
     assert tagged("A B", "O O") == []
-    with pytest.raises(InputError, match="label 'XYZ'"):
+    with pytest.raises(InputError, match="f, sentence from line 7 on: a label is none of") as error:
         tagged("A", "B-XYZ")
+    assert "XYZ" not in str(error.value)
 
 
 def test_gold_belongs_to_its_own_file(tmp_path, corpus):
@@ -390,3 +419,31 @@ def test_published_counts_of_conll(data_dir, tmp_path):
     outcome = caps_outcome(found, group_size=16, entity_cap=4)
     assert outcome.kept_by_group_size == 10_374
     assert 7_000 < outcome.kept < 7_400
+
+
+def test_kept_mentions_are_those_of_a_slow_comparison_of_all_pairs():
+    dice = random.Random(5)
+    for _ in range(300):
+        spans = [
+            Span(start, start + dice.randint(1, 8), dice.choice(["person", "org"]))
+            for start in (dice.randint(0, 40) for _ in range(dice.randint(0, 20)))
+        ]
+        kept = []
+        for span in sorted(spans, key=lambda s: (s.start - s.end, s.start, s.category)):
+            if all(span.end <= other.start or other.end <= span.start for other in kept):
+                kept.append(span)
+        assert without_overlaps(spans) == sorted(kept)
+
+
+def test_a_text_that_is_too_long_for_spacy_is_one_line(tmp_path):
+    spacy = pytest.importorskip("spacy", reason="the extra 'entities' is not installed")
+    pipeline = spacy.blank("en")
+    pipeline.add_pipe("entity_ruler").add_patterns([{"label": "PERSON", "pattern": "Ann"}])
+    pipeline.to_disk(tmp_path / "ruler")
+    source = SpacyPipeline(str(tmp_path / "ruler"))
+    with pytest.raises(InputError, match="record 7 has 1,000,001 characters"):
+        list(source.spans([Text("7", "x" * 1_000_001)]))
+    (tmp_path / "ruler" / "meta.json").write_text("{}")
+    (tmp_path / "ruler" / "config.cfg").write_text("[nlp]\nbroken")
+    with pytest.raises(InputError, match="no spaCy pipeline"):
+        list(SpacyPipeline(str(tmp_path / "ruler")).spans([Text("1", "x")]))

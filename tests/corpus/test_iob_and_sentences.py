@@ -9,7 +9,7 @@ from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
 from heldin.corpus.config import CorpusConfig
 from heldin.corpus.sources.iob import Iob, sentences
-from heldin.corpus.sources.open import open_source
+from heldin.corpus.sources.open import open_source, open_sources
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.sentences import Sentences
 from heldin.corpus.sources.text_files import JsonLines
@@ -23,13 +23,13 @@ def test_documents_are_users_and_sentences_records(tmp_path):
     assert source == Iob(path), "a CoNLL file is known by its first line"
     store = build_store(source, tmp_path)
     assert [(r.user, r.id, r.text) for r in map(store.record, range(len(store)))] == [
-        ("document 1", "1-1", "EU rejects German call"),
-        ("document 1", "1-2", "Peter Blackburn"),
-        ("document 2", "2-1", "Peter Blackburn met EU"),
+        ("eng.train document 1", "eng.train 1-1", "EU rejects German call"),
+        ("eng.train document 1", "eng.train 1-2", "Peter Blackburn"),
+        ("eng.train document 2", "eng.train 2-1", "Peter Blackburn met EU"),
     ]
     named = tmp_path / "a.iob"
     named.write_text("Ann B-PER\n\nBob B-PER\n")
-    assert [s.id for s in sentences(named)] == ["0-1", "0-2"], "a file may lack document lines"
+    assert [s.id for s in sentences(named)] == ["a.iob 0-1", "a.iob 0-2"], "a file may lack document lines"
     assert isinstance(open_source(named, Columns()), Iob)
 
 
@@ -38,9 +38,10 @@ def test_documents_are_users_and_sentences_records(tmp_path):
     [
         ("Ann NNP B-PER\nLee B-PER\n", "a.conll line 2: 2 columns where 3 were expected"),
         ("Ann\n", "a.conll line 1: 1 columns where 2 were expected"),
-        ("Ann NNP PER\n", "a.conll line 1: 'PER' is no IOB tag"),
-        ("Ann NNP X-PER\n", "'X-PER' is no IOB tag"),
-        ("Ann NNP B-\n", "'B-' is no IOB tag"),
+        ("Ann NNP PER\n", "a.conll line 1: the last column is no IOB tag"),
+        ("Ann NNP X-PER\n", "the last column is no IOB tag"),
+        ("Ann NNP B-\n", "the last column is no IOB tag"),
+        ("B-PER NNP Smith\n", "^((?!Smith).)*$"),
     ],
 )
 def test_lines_that_do_not_parse_name_file_and_line(tmp_path, content, said):
@@ -87,3 +88,21 @@ def test_the_config_chooses_the_unit(tmp_path):
     source = {"kind": "iob", "path": str(tmp_path / "a.conll")}
     assert CorpusConfig(source=source).opened() == Iob(tmp_path / "a.conll")
     assert CorpusConfig(source=source, text_unit="sentence").opened() == Sentences(Iob(tmp_path / "a.conll"))
+
+
+def test_several_files_are_one_corpus_and_a_byte_order_mark_is_none(tmp_path):
+    one, two = tmp_path / "one.conll", tmp_path / "two.conll"
+    one.write_text(CONLL)
+    two.write_bytes(b"\xef\xbb\xbf" + CONLL.encode())
+    store = build_store(open_sources([one, two], Columns()), tmp_path)
+    assert (len(store), len(store.users)) == (6, 4)
+    bare = tmp_path / "eng.testa"
+    bare.write_bytes(two.read_bytes())
+    assert isinstance(open_source(bare, Columns()), Iob)
+
+
+def test_a_damaged_file_of_an_unknown_kind_is_one_line(tmp_path):
+    path = tmp_path / "foo.gz"
+    path.write_bytes(b"\x1f\x8b broken")
+    with pytest.raises(InputError, match="cannot tell the format"):
+        open_source(path, Columns())

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from heldin.base.errors import InputError
 from heldin.corpus.entities.config import WordsConfig
 from heldin.corpus.entities.spans import Span, Text
-from heldin.defenses.texts.data_side import Deduplicate, DeIdentify, TrainingRecord, apply_defenses, declared
+from heldin.defenses.texts.data_side import (
+    Deduplicate,
+    DeIdentify,
+    TrainingRecord,
+    apply_defenses,
+    as_trained,
+    declared,
+)
 from heldin.defenses.texts.deidentify import deidentified
 
 SPANS = st.lists(
@@ -84,3 +91,17 @@ def test_a_source_that_is_not_there_is_one_line(tmp_path):
     missing = DeIdentify(entities=WordsConfig(kind="words", path=tmp_path / "none.txt"))
     with pytest.raises(InputError, match="no such file"):
         applied(missing, texts=["x"])
+
+
+def test_a_step_that_changes_nothing_is_still_told_as_one_that_changes(names):
+    _, (did,) = applied(DeIdentify(entities=names), texts=["nobody", "here"])
+    assert did.line() == "de-identification (words): 0 of 2 training records changed, of 0 users"
+    _, (removed,) = applied(Deduplicate(), texts=["a", "b"])
+    assert removed.changed is None
+    assert removed.line().endswith("0 of 2 training records left out, of 0 users")
+
+
+def test_texts_as_training_would_see_them(names):
+    texts = [Text("1", "Ann Lee"), Text("2", "Ann Lee")]
+    assert as_trained([Deduplicate(), DeIdentify(entities=names)], texts) == ["[PERSON]", "[PERSON]"]
+    assert as_trained([], texts) == ["Ann Lee", "Ann Lee"]

@@ -83,8 +83,9 @@ def test_two_level_sampling_has_the_guarantees_that_it_contains():
     event = TwoLevelGaussian(102.0, RATE, 0.5, 29)
     spent = [sensitive_epsilon(event, 50, DELTA, rule) for rule in ("all", "any")]
     assert spent[0] < 0.519 < spent[1], "with rule all the paper's claim holds for 29 holders"
-    assert missed_epsilon(event, 50, DELTA, 1.0) == epsilon(TwoLevelGaussian(102.0, RATE, 1.0, 1), 50, DELTA)
-    assert missed_epsilon(event, 50, DELTA, 0.0) == 0.0
+    assert missed_epsilon(event, 50, DELTA) == epsilon(TwoLevelGaussian(102.0, RATE, 1.0, 1), 50, DELTA)
+    user = epsilon(PoissonGaussian(102.0, RATE), 50, DELTA)
+    assert user < missed_epsilon(event, 50, DELTA), "a user and a name are more than a user"
     # more of anything that tells costs more
     worse = [TwoLevelGaussian(102.0, RATE, 0.5, 30), TwoLevelGaussian(102.0, RATE, 0.6, 29)]
     assert all(epsilon(other, 50, DELTA) > spent[0] for other in worse)
@@ -154,6 +155,9 @@ PAPER = {"users": 946, "cohort": 50, "noise_multiplier": 2.0, "steps": 5, "delta
         ({**COUNTED, "noise_multiplier": 1.0, "exposed": [0]}, "exposed texts 0"),
         ({**COUNTED, "noise_multiplier": 1.0, "sampling_rate": 1.5}, "outside (0, 1]"),
         ({**COUNTED, "noise_multiplier": 1.0, "group_size": 0, "entity_cap": 1}, "group size 0"),
+        ({**COUNTED, "noise_multiplier": 1.0, "exposed": [10**12]}, "above 1,000,000"),
+        ({**COUNTED, "noise_multiplier": 1e150}, "above 1e+09"),
+        ({**COUNTED, "noise_multiplier": 1.0, "sampling_rate": 1e-300}, "below 1e-15"),
     ],
 )
 def test_wrong_settings_of_text_sampling(given, said):
@@ -166,11 +170,10 @@ def test_wrong_settings_of_text_sampling(given, said):
     ("given", "said"),
     [
         ({"cohort": 947}, "cohort 947 is outside (0, 946]"),
-        ({"entity_rate": 0.0}, "outside (0, 1]"),
-        ({"extended_rate": 1.5}, "outside [0, 1]"),
+        ({"entity_rate": 0.0}, "entity rate 0.0 is outside (0, 1]"),
         ({"sensitive_share": 2.0}, "outside (0, 1]"),
         ({"holders": [0]}, "holders 0"),
-        ({"noise_multiplier": -1.0}, "noise multiplier"),
+        ({"noise_multiplier": -1.0}, "noise multiplier -1.0"),
     ],
 )
 def test_wrong_settings_of_the_papers_algorithm(given, said):
@@ -210,6 +213,7 @@ def test_commands_answer():
     [
         ("user-entity --sampling-rate 0.1 --steps 3 --delta 1e-5 --noise-multiplier 1 --exposed 1;2", "whole numbers"),
         ("uedp --users 3", "give --users, --cohort and --steps"),
+        ("uedp --as-published --users 3", "leave the other options out"),
         ("uedp --users 9 --cohort 3 --steps 2 --noise-scale none", "use cohort or clip-norm"),
     ],
 )

@@ -78,17 +78,16 @@ def test_two_level_sampling_is_bounded_under_rule_any_at_entity_rate_one_alone()
 
 
 @pytest.mark.parametrize("rate", [0.4, 1.0])
-def test_a_missed_name_is_an_entity_of_one_holder(rate):
-    """A text without recognised entity goes, and nothing else: one holder, drawn at the rate of such texts."""
-    worst = 0.0
+def test_a_missed_name_is_an_entity_of_one_holder_that_is_always_drawn(rate):
+    """A user goes, and one text of another, whether or not it names recognised entities."""
+    worst, with_little = 0.0, 0.0
     for texts in corpora(3, 5):
-        plain = [t for t in texts if not t.entities]
-        if not plain:
-            continue
-        lacking = [t for t in texts if t is not plain[0]]
-        laws = [two_level(some, 0.4, 0.3, rate) for some in (texts, lacking)]
-        worst = max(worst, excess(*laws, TwoLevelGaussian(Z, 0.4, rate, 1)))
+        others = [t for t in texts if t.author != 0]
+        laws = [two_level(some, 0.4, 0.3, rate) for some in (texts, others[1:])]
+        worst = max(worst, excess(*laws, TwoLevelGaussian(Z, 0.4, 1.0, 1)))
+        with_little = max(with_little, excess(*laws, TwoLevelGaussian(Z, 0.4, 0.05, 1)))
     assert 0.2 < worst <= 1.0 + QUADRATURE
+    assert with_little > 1.02, "the small rate of texts without entity is no bound"
 
 
 def capped(texts, group_size, entity_cap):
