@@ -1,11 +1,13 @@
 """Data-side defenses and early stopping in a run: what is trained on, what the plan declares, what the report says."""
 
 import json
+import re
 
 import pytest
 import yaml
 
 from heldin.defenses.plan_file import read_plan
+from heldin.finetune.batches import encode
 from heldin.record.document import read_record
 from tests.conftest import SMALL
 
@@ -88,3 +90,48 @@ def test_training_stops_early_and_resumes_as_stopped(call, config, tmp_path):
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 0, err
     assert read_record(tmp_path / "run" / "record.json").training.curve == record.training.curve
+
+
+def test_a_de_identified_run_trains_on_no_listed_name(call, config, tmp_path, monkeypatch):
+    """Every common word is listed, so that what the trainer was given shows whether anything of it was left."""
+    names = tmp_path / "names.txt"
+    names.write_text("the\nto\tmisc\nand\n", encoding="utf-8")
+    given = []
+    monkeypatch.setattr(
+        "heldin.jobs.run.training.encode",
+        lambda tokenizer, texts, length: given.extend(texts) or encode(tokenizer, texts, length),
+    )
+    step = {"kind": "deidentify", "entities": {"kind": "words", "path": str(names)}}
+    path = config(data_defenses=[step])
+    code, out, err = call("run", path, "--out", tmp_path / "run", "--check")
+    assert code == 0, err
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    record = read_record(tmp_path / "run" / "record.json")
+    (removal,) = record.training.removals
+    assert removal.removed == 0
+    assert removal.changed > 0.3 * removal.before == 0.3 * record.training.records
+    assert given
+    assert not any(re.search(r"\b(the|to|and)\b", text, re.IGNORECASE) for text in given)
+    assert any("[PERSON]" in text for text in given)
+    assert any("[MISC]" in text for text in given)
+    code, out, _ = call("verify", tmp_path / "run")
+    assert code == 0, out
+    names.write_text("nobody at all\n", encoding="utf-8")
+    code, out, _ = call("verify", tmp_path / "run")
+    assert code != 0
+    assert "training.removals[0].changed" in out
+
+
+def test_a_check_asks_the_source_of_names_for_everything(call, config, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("\n", encoding="utf-8")
+    for entities, said in [
+        ({"kind": "words", "path": str(names)}, "holds no name"),
+        ({"kind": "words", "path": str(tmp_path / "none.txt")}, "no such file"),
+        ({"kind": "spacy", "pipeline": "nowhere"}, "no spaCy pipeline 'nowhere'"),
+        ({"kind": "gold", "path": str(names)}, "gold columns are for a corpus of kind 'iob'"),
+    ]:
+        path = config(data_defenses=[{"kind": "deidentify", "entities": entities}])
+        code, _, err = call("run", path, "--out", tmp_path / "run", "--check")
+        assert (code, said in err) == (2, True), (said, err)
