@@ -208,6 +208,11 @@ class RemovalFacts(Facts):
     users: int
     changed: int | None = None
 
+    @property
+    def did(self) -> str:
+        """What it did to how many records, for a sentence."""
+        return f"left out {self.removed:,}" if self.changed is None else f"changed {self.changed:,}"
+
 
 class TrainingFacts(Facts):
     """How the target was trained here, and what that promises.

@@ -54,9 +54,7 @@ def facts(record: Record) -> list[list[str]]:
         t = record.training
         rows.append(("fine-tuning", f"{t.steps:,} steps in {t.seconds:,.0f} s; defense: {t.defense}"))
         rows.append(("guarantee", t.guarantee))
-        for r in t.removals:
-            did = f"left out {r.removed:,}" if r.changed is None else f"changed {r.changed:,}"
-            rows.append((r.name, f"{did} of {r.before:,} training records of {r.users:,} users"))
+        rows += [(r.name, f"{r.did} of {r.before:,} training records of {r.users:,} users") for r in t.removals]
         # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
         if t.defense != "none":
             rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))

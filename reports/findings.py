@@ -137,9 +137,7 @@ def _origin(record: Record) -> str:
         f" It was fine-tuned on {counted(t.records, 'text')} of {counted(t.users, 'user')} ({which}; defense:"
         f" {t.defense}; {promise})."
     )
-    for r in t.removals:
-        did = f"left out {r.removed:,}" if r.changed is None else f"changed {r.changed:,}"
-        said += f" The {r.name} had {did} of {r.before:,} of them."
+    said += "".join(f" The {r.name} had {r.did} of {r.before:,} of them." for r in t.removals)
     if record.canaries:
         said += f" {record.canaries.held_in} of these users are canary users, planted by the auditor."
     return said

@@ -1,11 +1,12 @@
 """Mentions of entities in a text: spans, categories, and one canonical string for one entity."""
 
 import bisect
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, get_args
+
+import regex
 
 Category: TypeAlias = Literal[
     "person",
@@ -33,7 +34,8 @@ Category: TypeAlias = Literal[
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 
-_MARKS = re.compile(r"[\s.,;:!?'’\"()\[\]<>\-]+")
+# Letters with their combining marks, without which "é" written as two characters, or Hindi, would be cut within a word.
+_WORD = regex.compile(r"[\w\p{M}]+")
 
 # What data sets and pipelines call them otherwise.
 _OTHER_NAMES: dict[str, Category] = {"per": "person", "organization": "org", "location": "loc", "miscellaneous": "misc"}
@@ -102,15 +104,20 @@ def without_overlaps(spans: Iterable[Span]) -> list[Span]:
     return kept
 
 
-def folded(text: str) -> str:
-    """The text without case, in compatibility form."""
-    # Twice, since folding may leave what the compatibility form changes again.
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+def words_of(text: str) -> list[tuple[int, int, str]]:
+    """The words of a text: start, end, and the word without case in compatibility form."""
+    return [(match.start(), match.end(), _folded(match.group())) for match in _WORD.finditer(text)]
 
 
 def canonical(mention: str) -> str:
-    """One string for the ways to write an entity: compatibility form, no case, one blank for blanks and marks.
+    """One string for the ways to write an entity: its words, without case, in compatibility form, between blanks.
 
-    Names that differ in such marks alone are one entity: more texts then name it, which protects them as one.
+    Names that differ in case and in what stands between words are one entity: more texts then name it, which protects
+    them as one.
     """
-    return _MARKS.sub(" ", folded(mention)).strip()
+    return " ".join(word for _, _, word in words_of(mention))
+
+
+def _folded(word: str) -> str:
+    # Twice, since folding may leave what the compatibility form changes again.
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", word).casefold())

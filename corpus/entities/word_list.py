@@ -9,12 +9,10 @@ import regex
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
-from heldin.corpus.entities.spans import CATEGORIES, Category, Span, Text, category_named, folded
+from heldin.corpus.entities.spans import CATEGORIES, Category, Span, Text, category_named, words_of
 from heldin.corpus.sources.rows import existing
 from heldin.corpus.sources.text_files import BROKEN, corrupt, open_binary
 
-# Letters with their combining marks, without which "é" written as two characters, or Hindi, would be cut within a word.
-_WORD = regex.compile(r"[\w\p{M}]+")
 _BETWEEN = regex.compile(r"[^\w\p{M}]{1,3}")  # between two words of a name: a blank, a hyphen, "J. Doe", "a@b"
 
 
@@ -38,7 +36,7 @@ class WordList:
         """All occurrences of listed names as whole words; case and up to three marks between words do not matter."""
         names = self._names
         for text in texts:
-            words = [(match.start(), match.end(), folded(match.group())) for match in _WORD.finditer(text.text)]
+            words = words_of(text.text)
             found = []
             for at, (start, _, word) in enumerate(words):
                 for rest, category in names.get(word, ()):
@@ -73,7 +71,7 @@ class WordList:
         category = category_named(label) if label.strip() else self.category
         if category is None:
             raise InputError(f"{where}: what follows the tab is no category: use one of {', '.join(CATEGORIES)}")
-        return tuple(folded(match.group()) for match in _WORD.finditer(name)), category
+        return tuple(word for _, _, word in words_of(name)), category
 
 
 def _end(text: str, words: list[tuple[int, int, str]], at: int, rest: tuple[str, ...]) -> int | None:

@@ -21,6 +21,7 @@ NoiseScale: TypeAlias = Literal["cohort", "clip-norm"]
 """Of what the noise is a multiple: the largest norm of a whole cohort's sum and one (Algorithm 1), or one clip norm."""
 
 RULES: tuple[Rule, ...] = ("all", "any")
+ASSUMED = "what holds assumes weights and divisors that are public constants: weights that count records void it"
 HOLDERS = (1, 2, 4, 8, 16, 64)  # other users who name the entity, at which the bound is shown if nobody says where
 
 
@@ -83,7 +84,7 @@ class UedpAccount(Tabular):
     def notes(self) -> Sequence[str]:
         """What the numbers rest on."""
         return (
-            "what holds assumes weights and divisors that are public constants: weights that count records void it",
+            ASSUMED,
             f"a name that the recogniser missed, in one text of another user: {self.missed:.4g}, which is included",
         )
 

@@ -52,7 +52,7 @@ def _merged(spans: Iterable[Span]) -> list[tuple[int, int, Category]]:
             groups[-1].append(span)
         else:
             groups.append([span])
-        end = max(end, span.end) if span.start < end else span.end
+        end = max(end, span.end)
     return [
         (
             group[0].start,

@@ -31,7 +31,7 @@ from heldin.defenses.choices import (
 from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan, write_plan
-from heldin.defenses.texts.data_side import declared
+from heldin.defenses.texts.data_side import DeIdentify, declared
 from heldin.finetune.recipe import Select
 from heldin.jobs.config import RunConfig, parse_config
 from heldin.jobs.run.data import RunData
@@ -197,11 +197,17 @@ def _clip(defense: PrivateDefense) -> Clip:
 
 
 def _assumptions(config: RunConfig) -> tuple[str, ...]:
-    """What the guarantee assumes, as printed with epsilon: what the base model saw, and what a record is."""
-    unit = ("a record is a sentence",) if config.corpus.text_unit == "sentence" else ()
+    """What the guarantee assumes, as printed with epsilon: what the base model saw, what a record is, whose names."""
     if config.model.pretrain is not None:
-        return ("for audited users only: the users whose texts pre-trained the base model are taken as public", *unit)
-    return ("taking it that the base model and its tokenizer saw no protected user", *unit)
+        said = ["for audited users only: the users whose texts pre-trained the base model are taken as public"]
+    else:
+        said = ["taking it that the base model and its tokenizer saw no protected user"]
+    if config.corpus.text_unit == "sentence":
+        said.append("a record is a sentence")
+    # A list of the users' own names, or a model trained on their texts, would let one user change others' texts.
+    if {d.entities.kind for d in config.data_defenses if isinstance(d, DeIdentify)} & {"words", "spacy"}:
+        said.append("taking it that what de-identifies was not made from protected users' names or texts")
+    return tuple(said)
 
 
 def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:

@@ -1,98 +1,23 @@
-"""Sources of mentions, the table of what was found, and what `heldin corpus entities` counts."""
+"""Sources of mentions: what each finds in a text by itself, without a network, and what it refuses."""
 
 import gzip
-import json
 import random
-import socket
 import unicodedata
 
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.corpus.build import build_store
-from heldin.corpus.entities.agreement import agreement
-from heldin.corpus.entities.exposure import entity_statistics
 from heldin.corpus.entities.gold import Gold, tagged_spans
-from heldin.corpus.entities.incidence import incidence
-from heldin.corpus.entities.mentions import find_mentions
 from heldin.corpus.entities.patterns import PATTERNS, Patterns
 from heldin.corpus.entities.pipelines import Function, SpacyPipeline
 from heldin.corpus.entities.sources import chosen_source, known_categories
 from heldin.corpus.entities.spans import CATEGORIES, Span, Text, canonical, category_named, without_overlaps
 from heldin.corpus.entities.word_list import WordList
 from heldin.corpus.sources.iob import Iob, Sentence
-from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
-from heldin.defenses.texts.caps import caps_outcome
+from tests.corpus.conftest import CONLL
 
-CONLL = """-DOCSTART- -X- O O
-
-EU NNP I-NP I-ORG
-rejects VBZ I-VP O
-German JJ I-NP I-MISC
-call NN I-NP O
-
-Peter NNP I-NP I-PER
-Blackburn NNP I-NP I-PER
-
--DOCSTART- -X- O O
-
-Peter NNP I-NP I-PER
-Blackburn NNP I-NP I-PER
-met VBD I-VP O
-EU NNP I-NP I-ORG
-"""
-
-
-class Quiet:
-    """A reporter that counts what was searched."""
-
-    def __init__(self):
-        self.searched = 0
-
-    def say(self, line):
-        raise AssertionError(line)
-
-    def track(self, title, total, unit):
-        import contextlib
-
-        def advance(done):
-            self.searched += done
-
-        return contextlib.nullcontext(advance)
-
-
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch):
-    def refuse(*_args, **_kwargs):
-        raise AssertionError("a socket was asked for")
-
-    for name in ("connect", "connect_ex"):
-        monkeypatch.setattr(socket.socket, name, refuse)
-    for name in ("create_connection", "getaddrinfo", "gethostbyname"):
-        monkeypatch.setattr(socket, name, refuse)
-
-
-@pytest.fixture
-def corpus(tmp_path):
-    """Makes a store of (user, text) pairs."""
-
-    def make(pairs, name="c"):
-        path = tmp_path / f"{name}.jsonl"
-        path.write_text("".join(json.dumps({"user": u, "text": t}) + "\n" for u, t in pairs))
-        return build_store(JsonLines(path, Columns()), tmp_path)
-
-    return make
-
-
-@pytest.fixture
-def words(tmp_path):
-    def make(*lines):
-        path = tmp_path / "names.txt"
-        path.write_text("\n".join(lines), encoding="utf-8")
-        return WordList(path)
-
-    return make
+pytestmark = pytest.mark.usefixtures("no_network")
 
 
 def found_in(source, *texts):
@@ -207,15 +132,15 @@ STRINGS = {
 }
 
 
+@pytest.mark.usefixtures("presidio")
 @pytest.mark.parametrize("name", PATTERNS)
 def test_each_pattern_on_its_own_string_without_network(name):
-    pytest.importorskip("presidio_analyzer", reason="the extra 'entities' is not installed")
     text, wanted = STRINGS[name]
     assert found_in(Patterns((name,)), text, "nothing of the kind") == [[wanted], []]
 
 
+@pytest.mark.usefixtures("presidio")
 def test_patterns_have_fingerprints_of_their_own():
-    pytest.importorskip("presidio_analyzer", reason="the extra 'entities' is not installed")
     prints = {Patterns((name,)).fingerprint() for name in PATTERNS} | {Patterns().fingerprint()}
     assert len(prints) == len(PATTERNS) + 1
 
@@ -236,76 +161,6 @@ def test_gold_spans_of_all_tagging_schemes():
     assert "XYZ" not in str(error.value)
 
 
-def test_gold_belongs_to_its_own_file(tmp_path, corpus):
-    path = tmp_path / "a.conll"
-    path.write_text(CONLL)
-    assert found_in(Gold(path)) == []
-    with pytest.raises(InputError, match="no sentence of"):
-        list(Gold(path).spans([Text("1-1", "another text")]))
-    with pytest.raises(InputError, match="no sentence of"):
-        find_mentions(corpus([("u", "text")]), Gold(path), Quiet())
-
-
-def test_conll_file_to_statistics(tmp_path):
-    path = tmp_path / "a.conll"
-    path.write_text(CONLL)
-    store = build_store(Iob(path), tmp_path)
-    stats = entity_statistics(find_mentions(store, Gold(path), Quiet()))
-    assert (stats.records, stats.users, stats.records_with_any, stats.entities) == (3, 2, 3, 3)
-    counts = {c.category: (c.mentions, c.entities, c.records) for c in stats.categories}
-    assert counts == {"person": (2, 1, 2), "org": (2, 1, 2), "misc": (1, 1, 1)}
-    assert stats.records_per_entity == (1, 1, 2, 2, 2)
-    assert stats.authors_per_entity == (1, 1, 2, 2, 2)
-    assert stats.histogram == ((1, 1, 1), (2, 3, 2))
-    assert [(e.pseudonym, e.records, e.authors) for e in stats.most_exposed[:1]] == [("entity 1", 2, 2)]
-    assert "peter" not in str(stats).lower(), "no name"
-    people = entity_statistics(find_mentions(store, Gold(path), Quiet()), categories=("person",))
-    assert (people.entities, people.records_with_any) == (1, 2)
-
-
-def test_aliases_join_names_to_each_other_and_to_users(corpus, words):
-    store = corpus([("ann", "Bob Ray called"), ("bob@x.com", "Bob Ray here"), ("cid", "Robert Ray and Ann")])
-    mentions = find_mentions(store, words("Bob Ray", "Robert Ray", "Ann"), Quiet())
-    apart = entity_statistics(mentions)
-    assert (apart.entities, apart.users_named) == (3, 1), "ann is named by the very name she writes under"
-    joined = entity_statistics(mentions, aliases={"Bob Ray": "bob@x.com", "robert  ray": "bob@x.com"})
-    assert (joined.entities, joined.users_named) == (2, 2)
-    assert joined.records_per_entity[-1] == 3, "Bob Ray, Bob Ray and Robert Ray are one person"
-    assert apart.records_per_user == (1, 1, 1, 2, 2), "ann wrote one and is named in another"
-    assert joined.records_per_user == (1, 1, 2, 3, 3), "bob wrote one and is named in two others"
-    nobody = entity_statistics(mentions, aliases={"Bob Ray": "Robert Ray"})
-    assert (nobody.entities, nobody.users_named) == (2, 1)
-
-
-def test_what_was_found_is_kept_and_found_again(corpus, words, tmp_path):
-    store = corpus([("u", f"Ann {i}") for i in range(50)])
-    searched = Quiet()
-    first = find_mentions(store, words("Ann"), searched)
-    again = find_mentions(store, words("Ann"), searched)
-    assert (searched.searched, first.path) == (50, again.path)
-    other = find_mentions(store, words("Ann", "Bob"), searched)
-    assert (searched.searched, other.path == first.path) == (100, False), "another list is another search"
-    elsewhere = find_mentions(corpus([("u", "Ann")], "d"), words("Ann", "Bob"), searched)
-    assert elsewhere.path.parent != other.path.parent
-    assert first.path.stat().st_mode & 0o077 == 0, "names of people are for the owner alone"
-
-
-def test_nothing_half_searched_is_kept(corpus):
-    store = corpus([("u", "one"), ("u", "two")])
-    seen = []
-
-    def breaks(text):
-        seen.append(text)
-        if len(seen) == 2:
-            raise RuntimeError("stopped")
-        return [Span(0, 1, "person")]
-
-    with pytest.raises(RuntimeError):
-        find_mentions(store, Function(breaks, "breaks 1"), Quiet())
-    assert list(store.folder.glob("entities/*")) == []
-    assert find_mentions(store, Function(lambda _: [Span(0, 1, "person")], "breaks 1"), Quiet()).table().num_rows == 2
-
-
 def test_a_source_sees_one_record_at_a_time(corpus, words):
     """What is found in a text does not change with the texts around it."""
     texts = [f"Ann Lee {i} and Bob" for i in range(30)] + ["Ann", "Lee"]
@@ -318,21 +173,6 @@ def test_a_source_sees_one_record_at_a_time(corpus, words):
 def test_functions_must_stay_inside_the_text():
     with pytest.raises(InputError, match=r"mine: span 0..9 lies outside record 7, which has 3 characters"):
         list(Function(lambda _: [Span(0, 9, "person")], "mine").spans([Text("7", "abc")]))
-
-
-def test_agreement_counts_matches_and_touches(corpus):
-    store = corpus([("u", "Ann Lee met Bob")])
-
-    def mentions(name, *spans):
-        return find_mentions(store, Function(lambda _: list(spans), name), Quiet())
-
-    gold = mentions("gold", Span(0, 7, "person"), Span(12, 15, "person"))
-    found = mentions("found", Span(0, 3, "person"), Span(12, 15, "person"), Span(8, 11, "org"))
-    whole, people, orgs = agreement(found, gold)
-    assert (whole.category, whole.annotated, whole.found, whole.matched, whole.covered) == ("all", 2, 3, 1, 2)
-    assert (people.recall, people.precision) == (0.5, 0.5)
-    assert (orgs.recall, orgs.precision) == (None, 0.0)
-    assert all(row.recall == row.precision == 1.0 for row in agreement(gold, gold))
 
 
 def test_exactly_one_source_is_asked_for(tmp_path):
@@ -353,8 +193,7 @@ def test_exactly_one_source_is_asked_for(tmp_path):
         chosen_source(JsonLines(tmp_path / "x.jsonl"), gold=True)
 
 
-def test_a_missing_pipeline_and_one_without_entities_are_one_line(tmp_path):
-    spacy = pytest.importorskip("spacy", reason="the extra 'entities' is not installed")
+def test_a_missing_pipeline_and_one_without_entities_are_one_line(spacy, tmp_path):
     with pytest.raises(InputError, match="no spaCy pipeline 'nowhere'"):
         SpacyPipeline("nowhere").fingerprint()
     spacy.blank("en").to_disk(tmp_path / "blank")
@@ -362,8 +201,7 @@ def test_a_missing_pipeline_and_one_without_entities_are_one_line(tmp_path):
         list(SpacyPipeline(str(tmp_path / "blank")).spans([Text("1", "Ann")]))
 
 
-def test_a_pipeline_from_a_folder_is_known_by_its_files(tmp_path):
-    spacy = pytest.importorskip("spacy", reason="the extra 'entities' is not installed")
+def test_a_pipeline_from_a_folder_is_known_by_its_files(spacy, tmp_path):
     prints = []
     for name in ("Ann", "Bob"):
         pipeline = spacy.blank("en")
@@ -386,41 +224,6 @@ def test_without_the_extra_one_line_says_which(monkeypatch, missing):
         list(source.spans([Text("1", "Ann")]))
 
 
-def test_caps_are_tried_on_what_was_found(corpus, words):
-    store = corpus([("ann", "Bob"), ("cid", "Bob and Dee"), ("cid", "Dee"), ("cid", "nobody"), ("eve", "Bob")])
-    found = find_mentions(store, words("Bob", "Dee"), Quiet())
-    named = incidence(found)
-    assert [sorted(named.entities[named.starts[i] : named.starts[i + 1]].tolist()) for i in range(5)] == [
-        [0],
-        [0, 1],
-        [1],
-        [],
-        [0],
-    ]
-    assert (named.count, named.records_of().tolist()) == (2, [3, 2])
-    outcome = caps_outcome(found, group_size=2, entity_cap=1)
-    assert outcome.kept_by_group_size == 4
-    assert outcome.kept in (2, 3), "one text of Bob's, one of Dee's or one of both, and the one that names nobody"
-    assert caps_outcome(found, group_size=9, entity_cap=9).kept == 5
-    joined = incidence(found, aliases={"Dee": "Bob"})
-    assert (joined.count, joined.records_of().tolist()) == (1, [4])
-
-
-def test_published_counts_of_conll(data_dir, tmp_path):
-    """The counts of docs/user-entity-dp.md; the paper's own come out under no reading of the file."""
-    gold = data_dir / "conll2003" / "eng.train.gz"
-    store = build_store(Iob(gold), tmp_path)
-    found = find_mentions(store, Gold(gold), Quiet())
-    stats = entity_statistics(found)
-    counts = {c.category: c.records for c in stats.categories}
-    assert (stats.records, stats.users, stats.records_with_any) == (14_041, 946, 11_132)
-    assert counts == {"loc": 5_127, "org": 4_587, "person": 4_373, "misc": 2_698}
-    assert counts.items().isdisjoint({"loc": 5_433, "org": 5_187, "person": 4_406, "misc": 3_438}.items())
-    outcome = caps_outcome(found, group_size=16, entity_cap=4)
-    assert outcome.kept_by_group_size == 10_374
-    assert 7_000 < outcome.kept < 7_400
-
-
 def test_kept_mentions_are_those_of_a_slow_comparison_of_all_pairs():
     dice = random.Random(5)
     for _ in range(300):
@@ -435,8 +238,7 @@ def test_kept_mentions_are_those_of_a_slow_comparison_of_all_pairs():
         assert without_overlaps(spans) == sorted(kept)
 
 
-def test_a_text_that_is_too_long_for_spacy_is_one_line(tmp_path):
-    spacy = pytest.importorskip("spacy", reason="the extra 'entities' is not installed")
+def test_a_text_that_is_too_long_for_spacy_is_one_line(spacy, tmp_path):
     pipeline = spacy.blank("en")
     pipeline.add_pipe("entity_ruler").add_patterns([{"label": "PERSON", "pattern": "Ann"}])
     pipeline.to_disk(tmp_path / "ruler")

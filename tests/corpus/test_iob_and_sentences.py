@@ -13,7 +13,7 @@ from heldin.corpus.sources.open import open_source, open_sources
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.sentences import Sentences
 from heldin.corpus.sources.text_files import JsonLines
-from tests.corpus.test_entities import CONLL
+from tests.corpus.conftest import CONLL
 
 
 def test_documents_are_users_and_sentences_records(tmp_path):
@@ -62,8 +62,8 @@ def test_damaged_conll_files_are_one_line(tmp_path):
         list(sentences(packed))
 
 
+@pytest.mark.usefixtures("spacy")
 def test_sentences_become_records_with_ids_of_their_own(tmp_path):
-    pytest.importorskip("spacy", reason="the extra 'entities' is not installed")
     path = tmp_path / "c.jsonl"
     rows = [
         {"user": "u", "text": "One here. Two there!\n\nThree without a stop", "id": "a", "date": "2001"},

@@ -12,13 +12,14 @@ from heldin.corpus.entities.pipelines import SpacyPipeline
 from heldin.corpus.entities.study import study_entities
 from heldin.corpus.sources.iob import Iob, sentences
 
-spacy = pytest.importorskip("spacy", reason="the extra 'entities' is not installed")
+pytestmark = pytest.mark.usefixtures("spacy")
 
 LABELS = {"person": "PERSON", "loc": "LOC", "org": "ORG", "misc": "MISC"}
 
 
 def trained(gold, folder, steps, texts, rate=0.001, seed=0):
     """A spaCy pipeline with an entity recogniser of its own, trained on a CoNLL file and written to a folder."""
+    import spacy
     from spacy.training import Example
 
     spacy.util.fix_random_seed(seed)

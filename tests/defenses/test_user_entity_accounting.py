@@ -197,6 +197,7 @@ def test_commands_answer():
     assert "epsilon" in said(*words).output
     assert said(*words, "--csv").output.startswith("exposed,epsilon")
     rows = json.loads(said("uedp", "--as-published", "--json").output)
+    assert "note: what holds assumes weights and divisors that are public" in said("uedp", "--as-published").output
     assert {"dataset", "steps", "published", "claimed", "strict"} <= set(rows[0])
     assert len(rows) == 15
     paper = shlex.split("uedp --users 946 --cohort 50 --steps 50 --holders 4,946 --sensitive-share 0.796")

@@ -6,8 +6,11 @@ import re
 import pytest
 import yaml
 
+from heldin.defenses.mechanism import Guarantee
 from heldin.defenses.plan_file import read_plan
 from heldin.finetune.batches import encode
+from heldin.jobs.config import load_config
+from heldin.jobs.run.plan import mechanism_of
 from heldin.record.document import read_record
 from tests.conftest import SMALL
 
@@ -135,3 +138,16 @@ def test_a_check_asks_the_source_of_names_for_everything(call, config, tmp_path)
         path = config(data_defenses=[{"kind": "deidentify", "entities": entities}])
         code, _, err = call("run", path, "--out", tmp_path / "run", "--check")
         assert (code, said in err) == (2, True), (said, err)
+
+
+@pytest.mark.parametrize(
+    ("entities", "assumes"), [({"kind": "words", "path": "names.txt"}, True), ({"kind": "patterns"}, False)]
+)
+def test_a_guarantee_says_that_it_takes_the_list_of_names_for_public(config, entities, assumes):
+    """A list made of the users' own names lets one user change the texts of others; a pattern knows nobody."""
+    defense = {"kind": "uls", "population": 20, "cohort": 5, "steps": 4, "delta": 1e-3, "noise_multiplier": 2.0}
+    step = {"kind": "deidentify", "entities": entities}
+    path = config(data_defenses=[step], defense=defense, finetune={"select": "last"})
+    promise = mechanism_of(load_config(path), plain_steps=1).guarantee()
+    assert isinstance(promise, Guarantee)
+    assert ("not made from protected users' names" in promise.label) == assumes
