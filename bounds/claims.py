@@ -7,7 +7,8 @@ from heldin.bounds import verdict
 from heldin.bounds.noise_family import noise_family
 from heldin.bounds.verdict import Claim
 from heldin.defenses.accounting.ceiling import ceiling_of
-from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 
 
@@ -50,12 +51,15 @@ def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
     if not isinstance(promise, Guarantee):
         return f"{promise.label}: there is nothing to test; state an epsilon with --claim instead"
     # Nothing caps a user's records here, and so nothing bounds the user's curve (docs/theory.md#poisson-accounting).
-    if promise.unit != "user":
+    event = mechanism.user_event
+    if event is None:
+        what = "single examples" if promise.unit == "example" else "records without a cap on a user's"
         return (
-            "protects single examples, which promises nothing finite about a user: "
-            "state a user's epsilon with --claim instead"
+            f"protects {what}, which promises nothing finite about a user: state a user's epsilon with --claim instead"
         )
     # The whole curve, not its one (epsilon, delta): attackers under it are much weaker than the pair alone allows.
-    ceiling = ceiling_of(mechanism.assumed_event, mechanism.steps, promise.delta)
-    family = noise_family(mechanism, promise.delta)
-    return verdict.curve_claim(ceiling, promise.epsilon, promise.delta, family)
+    ceiling = ceiling_of(event, mechanism.steps, promise.delta)
+    family = noise_family(event, mechanism.steps, promise.delta)
+    # Of a user alone: the epsilon of text sampling under caps is for a user and an entity together.
+    spent = promise.exposure.epsilon_at(mechanism.group_size) if promise.exposure else promise.epsilon
+    return verdict.curve_claim(ceiling, spent, promise.delta, family)

@@ -14,8 +14,7 @@ from heldin.bounds.one_run import Guesses, InverseRoc, OneRunBound, curve_invers
 from heldin.bounds.scores import LabelledScores
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.ceiling import ceiling_of
-from heldin.defenses.accounting.events import PoissonGaussian
-from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.accounting.events import Event, PoissonGaussian
 
 _EXCESS = 1.002  # an accountant's epsilon is at most this above the exact one
 _LOWEST, _HIGHEST = -5.0, 10.0  # powers of two of the stated noise
@@ -37,9 +36,14 @@ class NoiseFamily:
     epsilon: Callable[[float, float], float]
 
 
-def noise_family(mechanism: Mechanism, delta: float) -> NoiseFamily | None:
-    """The mechanism at any noise multiplier, or None for a hard cap or a filter; delta as for ``ceiling_of``."""
-    event, steps = mechanism.assumed_event, mechanism.steps
+def noise_family(event: Event, steps: int, delta: float) -> NoiseFamily | None:
+    """The run at any noise multiplier, or None for a hard cap or a filter; delta as for ``ceiling_of``.
+
+    Args:
+        event: one step, for a user.
+        steps: T.
+        delta: as for ``ceiling_of``.
+    """
     # A hard cap's curves would take long, one per noise multiplier; the filter has only an (epsilon, delta).
     if not isinstance(event, PoissonGaussian) or event.noise_multiplier == 0.0:
         return None

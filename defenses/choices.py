@@ -4,6 +4,7 @@ Each class holds the parameters of its choice. All are public constants from the
 """
 
 import difflib
+import operator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -13,7 +14,7 @@ from heldin.base.errors import InputError
 
 Positive: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]  # gt=0 alone lets infinity pass
 Rate: TypeAlias = Annotated[float, Field(gt=0.0, le=1.0)]
-Unit: TypeAlias = Literal["example", "user"]
+Unit: TypeAlias = Literal["example", "user", "user_entity"]
 Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace"]
 
 
@@ -182,11 +183,14 @@ class DataStep(Choice):
         name: what the step does.
         user_local: what is kept of a user depends on that user's records only.
         record_local: whether a record is kept depends on that record only.
+        slots_only: what is kept depends on slots only: ids, authors and named entities, and no text. Asked by text
+            sampling alone, and left out of other mechanisms' plans.
     """
 
     name: str
     user_local: bool
     record_local: bool
+    slots_only: Annotated[bool, Field(exclude_if=operator.not_)] = False
 
     @model_validator(mode="after")
     def _consistent(self) -> "DataStep":

@@ -6,8 +6,7 @@ from the accounted mechanism is labelled "not a DP guarantee", with the reason; 
 """
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, TypeAlias, assert_never
+from typing import Annotated, ClassVar, Literal, assert_never
 
 from dp_accounting import dp_event
 from pydantic import Field, PositiveInt, model_validator
@@ -24,6 +23,7 @@ from heldin.defenses.accounting.events import (
     participations,
     to_dp_event,
 )
+from heldin.defenses.accounting.exposure_curve import EXPOSED
 from heldin.defenses.choices import (
     Adjacency,
     BatchClip,
@@ -43,75 +43,28 @@ from heldin.defenses.choices import (
     RecordSelection,
     Sampler,
     ShuffledSampler,
+    Unit,
 )
-
-Unit: TypeAlias = Literal["example", "user"]
+from heldin.defenses.guarantee import EpsilonAt, Exposure, Guarantee, NoGuarantee
 
 _PERPLEXITY = ("highest_perplexity", "lowest_perplexity")
-
-
-@dataclass(frozen=True)
-class Guarantee:
-    """(epsilon, delta)-DP of the model after the last step.
-
-    Attributes:
-        epsilon: of the guarantee.
-        delta: of the guarantee.
-        unit: what is protected.
-        adjacency: which data sets count as neighbours.
-        conditions: what the guarantee depends on, printed with it.
-        warnings: printed with it.
-    """
-
-    epsilon: float
-    delta: float
-    unit: Unit
-    adjacency: Adjacency
-    conditions: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """One line for record, report and terminal."""
-        text = f"epsilon {self.epsilon:.4g}, delta {self.delta:g} per {self.unit} ({self.adjacency.replace('_', '/')})"
-        return "; ".join([text, *self.conditions])
-
-
-@dataclass(frozen=True)
-class NoGuarantee:
-    """Why the mechanism has no guarantee.
-
-    Attributes:
-        reasons: why, at least one.
-        assumed_epsilon: what accounting would give if the reasons did not hold; None for a plain run.
-        fallback: what still holds if shuffling is the only reason (docs/theory.md#shuffled-cohorts).
-    """
-
-    reasons: tuple[str, ...]
-    assumed_epsilon: float | None = None
-    fallback: Guarantee | None = None
-
-    @property
-    def label(self) -> str:
-        """One line for record, report and terminal, beginning with "not a DP guarantee: "."""
-        text = "not a DP guarantee: " + "; ".join(self.reasons)
-        if self.fallback is None:
-            return text
-        assumed = "none" if self.assumed_epsilon is None else f"{self.assumed_epsilon:.4g}"
-        return f"{text} (assumed epsilon {assumed}; what holds without the assumption: {self.fallback.label})"
+_IF_GIVEN = Field(exclude_if=lambda value: value is None)
 
 
 class Mechanism(Choice):
     """A training run's privacy mechanism. Immutable; equal mechanisms have equal epsilon.
 
     Attributes:
-        unit: what is protected; "none" for a plain run.
+        unit: what is protected; "none" for a plain run. "user_entity" is text sampling: whoever wrote a record or is
+            named in one.
         adjacency: which data sets count as neighbours.
         sampled: what the sampler draws. "user" with unit "user" is ULS; "example" with unit "user" is ELS or group
-            privacy; "example" with unit "example" is example-level DP.
+            privacy; "example" with unit "example" is example-level DP, and with "user_entity" text sampling.
         sampler: which units take part in a step.
-        group_size: for ULS the records that a user contributes per step (no effect on epsilon); for ELS the cap on a
-            user's records.
+        group_size: for ULS the records that a user contributes per step (no effect on epsilon); for ELS, and for text
+            sampling under caps, the cap on a user's records.
+        entity_cap: for text sampling under caps, the cap on records that name an entity.
+        exposed: for text sampling without caps, the number of records that a stated epsilon is of.
         clip: how gradients are clipped.
         noise_multiplier: noise standard deviation over sensitivity.
         steps: optimizer steps.
@@ -134,11 +87,14 @@ class Mechanism(Choice):
 
     VERSION: ClassVar[int] = 1  # of the plan file
 
-    unit: Literal["example", "user", "none"]
+    unit: Unit | Literal["none"]
     adjacency: Adjacency = "add_remove"
     sampled: Literal["example", "user"]
     sampler: Sampler
     group_size: PositiveInt = 1
+    # Left out of the plans of all others, which so stay what they were before text sampling.
+    entity_cap: Annotated[PositiveInt | None, _IF_GIVEN] = None
+    exposed: Annotated[PositiveInt | None, _IF_GIVEN] = None
     clip: Clip
     noise_multiplier: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     steps: PositiveInt
@@ -169,6 +125,7 @@ class Mechanism(Choice):
         accounting.check_delta(self.delta, self.steps)
         if self.unit == "example" and self.sampled == "user":
             raise InputError("user sampling has no example-level accountant: set unit to user or sample examples")
+        self._check_entities()
         if self.unit == "example" and self.group_size != 1:
             raise InputError(
                 f"group size {self.group_size} with unit example: a group is a user's records, use unit user"
@@ -196,11 +153,42 @@ class Mechanism(Choice):
             )
         _ = self.assumed_event  # the event's own checks: cap below the expected cohort, cohort above the population
 
+    def _check_entities(self) -> None:
+        """Raises InputError for text sampling that no theorem covers, and for its fields elsewhere."""
+        if self.unit != "user_entity":
+            if (self.entity_cap, self.exposed) != (None, None):
+                raise InputError(f"entity cap and exposed records belong to unit user_entity, not to {self.unit}")
+            return
+        if self.sampled != "example" or not isinstance(self.sampler, PoissonSampler):
+            raise InputError("unit user_entity is text sampling: sample examples, by Poisson coins")
+        if self.record_selection != "all":
+            raise InputError(
+                "unit user_entity trains on all records that the caps leave: a choice by text would let others in"
+            )
+        capped = self.entity_cap is not None
+        if capped == (self.exposed is not None) or (not capped and self.group_size != 1):
+            raise InputError("unit user_entity has either both caps, or a number of exposed records")
+        # A cap that looks at other people's slots is no function of one's own: only with the same slots on both sides.
+        if self.adjacency != ("zero_out" if capped else "add_remove"):
+            raise InputError("caps on entities go with zero_out adjacency, text sampling without caps with add_remove")
+
     @property
     def members(self) -> int:
-        """How many sampled members the protected unit has: group_size for ELS, 1 otherwise."""
+        """How many sampled members the protected unit has.
+
+        group_size for ELS; group_size + entity_cap, or ``exposed``, for text sampling; 1 otherwise.
+        """
+        if self.unit == "user_entity":
+            return self.exposed or self.group_size + (self.entity_cap or 0)
         # Under ULS a user is one member, however many records: their mean gradient is clipped as one.
         return self.group_size if self.unit == "user" and self.sampled == "example" else 1
+
+    @property
+    def user_event(self) -> Event | None:
+        """One step's event for all of a user's records; None where nothing bounds how many there are."""
+        if self.unit == "user":
+            return self.assumed_event
+        return self._exposed_event(self.group_size) if self.entity_cap is not None else None
 
     @property
     def assumed_event(self) -> Event:
@@ -215,6 +203,10 @@ class Mechanism(Choice):
                 return FilteredGaussian(self.noise_multiplier, population, self.clip.above_epsilon)
             case _:
                 assert_never(self.sampler)
+
+    def _exposed_event(self, exposed: int) -> PoissonGaussian:
+        """One step of text sampling for whoever is exposed in so many records."""
+        return PoissonGaussian(self.noise_multiplier, self.sampler.rate, exposed)
 
     @property
     def fallback_event(self) -> UnamplifiedGaussian:
@@ -266,6 +258,7 @@ class Mechanism(Choice):
         """Every reason why this is not a DP guarantee (docs/theory.md#rules-of-a-private-step); empty if it is one."""
         user_level = self.unit == "user"
         leaky = [step.name for step in self.data_steps if not step.user_local]
+        comparing = [step.name for step in self.data_steps if not (step.record_local or step.slots_only)]
         checks = [
             (self.unit == "none", "no privacy unit is protected"),
             (
@@ -292,6 +285,11 @@ class Mechanism(Choice):
                 # At the example level it is no reason: epsilon is then about the data after the step (``_conditions``).
                 user_level and bool(leaky),
                 f"preprocessing is not user-local ({', '.join(leaky)})",
+            ),
+            (
+                # Without one text, others' texts are kept or changed differently, whose number nothing bounds.
+                self.unit == "user_entity" and bool(comparing),
+                f"preprocessing compares texts ({', '.join(comparing)})",
             ),
             (
                 # Such a model's ranking of one user's records depends on other users' texts.
@@ -347,7 +345,21 @@ class Mechanism(Choice):
             adjacency=self.adjacency,
             conditions=self._conditions(),
             warnings=() if warning is None else (warning,),
+            exposure=self._exposure() if self.unit == "user_entity" else None,
         )
+
+    def exposure_marks(self) -> list[int]:
+        """Numbers of records at which text sampling states its curve, ascending."""
+        return sorted({*EXPOSED, self.members, *((self.group_size, self.entity_cap) if self.entity_cap else ())})
+
+    def epsilon_at(self, exposed: int) -> float:
+        """epsilon(m) of text sampling, for whoever wrote or is named in so many records; ``reasons`` void it."""
+        assert self.delta is not None
+        return accounting.epsilon(self._exposed_event(exposed), self.steps, self.delta)
+
+    def _exposure(self) -> Exposure:
+        curve = tuple(EpsilonAt(m, self.epsilon_at(m)) for m in self.exposure_marks())
+        return Exposure(self.members, curve, self.group_size if self.entity_cap else None, self.entity_cap)
 
     def _conditions(self) -> tuple[str, ...]:
         refilling = [step.name for step in self.data_steps if not step.record_local]
@@ -355,9 +367,19 @@ class Mechanism(Choice):
         if self.record_selection in ("longest", "shortest", *_PERPLEXITY):
             refilling.append(f"record selection: {self.record_selection}")
         example = self.unit == "example"
+        # Under caps a choice that looks at slots is the same for both neighbours, who have the same slots.
+        texts = example or (self.unit == "user_entity" and self.entity_cap is None)
         checks = [
-            (example and bool(refilling), f"adjacency after preprocessing ({', '.join(refilling)})"),
+            (texts and bool(refilling), f"adjacency after preprocessing ({', '.join(refilling)})"),
             (example, "says nothing finite about a user without a cap on records per user"),
+            (
+                self.unit == "user_entity" and self.entity_cap is not None,
+                "neighbours have the same slots: that a record exists, and whom it names, is not hidden",
+            ),
+            (
+                self.unit == "user_entity" and self.entity_cap is not None,
+                "a name that was not recognised has the epsilon of the number of records that hold it",
+            ),
             (isinstance(self.divisor, RealisedCohortDivisor), "the divisor counts absent units' null contributions"),
             (
                 self.checkpoint == "public_validation",

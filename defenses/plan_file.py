@@ -14,7 +14,8 @@ from dp_accounting import dp_event
 
 from heldin.base.errors import InputError
 from heldin.base.strict_json import finite
-from heldin.defenses.mechanism import Guarantee, Mechanism, NoGuarantee
+from heldin.defenses.guarantee import EpsilonAt, Guarantee, NoGuarantee
+from heldin.defenses.mechanism import Mechanism
 
 _RELEASED = {
     "last_step": "the model after the last step",
@@ -74,7 +75,7 @@ def read_plan(path: Path) -> Mechanism:
     or an invalid mechanism, or if its guarantee, label, event or coverage is not the mechanism's.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(reworded(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}): give the plan.json of a run folder") from None
     except ValueError:
@@ -100,7 +101,22 @@ def read_plan(path: Path) -> Mechanism:
 
 def promise_fields(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
     """The guarantee as JSON values, with its label and whether it holds; infinite numbers are null."""
-    return {"holds": isinstance(promise, Guarantee), "label": promise.label, **finite(dataclasses.asdict(promise))}
+    fields = {"holds": isinstance(promise, Guarantee), "label": promise.label, **finite(dataclasses.asdict(promise))}
+    return _without_exposure(fields)
+
+
+def reworded(text: str) -> str:
+    """A plan or a label as it is worded today: earlier ones wrote "zero/out"."""
+    return text.replace("(zero/out)", "(zero-out)")
+
+
+def _without_exposure(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields without those of text sampling where there are none, so that other plans are what they were."""
+    return {
+        name: _without_exposure(value) if name == "fallback" and value else value
+        for name, value in fields.items()
+        if name != "exposure" or value is not None
+    }
 
 
 def _with_epsilons(promise: Guarantee | NoGuarantee, stated: Any) -> Guarantee | NoGuarantee:
@@ -119,8 +135,16 @@ def _with_epsilons(promise: Guarantee | NoGuarantee, stated: Any) -> Guarantee |
 
 
 def _guarantee_with_epsilon(promise: Guarantee, stated: dict[str, Any]) -> Guarantee:
-    same = _close(stated.get("epsilon"), promise.epsilon, _SAME)
-    return dataclasses.replace(promise, epsilon=stated["epsilon"]) if same else promise
+    if _close(stated.get("epsilon"), promise.epsilon, _SAME):
+        promise = dataclasses.replace(promise, epsilon=stated["epsilon"])
+    exposure, kept = promise.exposure, stated.get("exposure")
+    if exposure is None or not isinstance(kept, dict):
+        return promise
+    # By number of records; what is missing or strange stays as computed, and is then found to differ.
+    said = {p.get("exposed"): p.get("epsilon") for p in kept.get("curve") or () if isinstance(p, dict)}
+    near = [(point, said.get(point.exposed)) for point in exposure.curve]
+    curve = tuple(EpsilonAt(p.exposed, float(e)) if e and _close(e, p.epsilon, _SAME) else p for p, e in near)
+    return dataclasses.replace(promise, exposure=dataclasses.replace(exposure, curve=curve))
 
 
 def _require_same(path: Path, name: str, stated: Any, computed: Any) -> None:

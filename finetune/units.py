@@ -145,7 +145,8 @@ def plan_private_training(
     if mechanism.sampled == "user":
         # All of a user's rows: which G of them a step takes is decided when the user is drawn.
         units = [SampledUnit(user, tuple(rows)) for user, rows in sorted(by_user.items())]
-    elif mechanism.unit == "example":
+    elif mechanism.unit != "user":
+        # Every record alone: at the example level, and under text sampling.
         units = [SampledUnit(name, (row,)) for row, name in enumerate(records.ids)]
     else:
         units = []

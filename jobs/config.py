@@ -18,8 +18,8 @@ from heldin.base.yaml_files import parse_yaml, read_yaml
 from heldin.canaries.config import CanarySpec, SubstringCanaries
 from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.split import SplitRule, UserFilter
-from heldin.defenses.config import Defense, FilterDefense, NoDefense
-from heldin.defenses.texts.data_side import DataDefense, DeIdentify
+from heldin.defenses.config import Defense, FilterDefense, NoDefense, UserEntityDefense
+from heldin.defenses.texts.data_side import DataDefense, DeIdentify, declared
 from heldin.finetune.recipe import Recipe, Select
 from heldin.models.shape import TinyModel
 
@@ -156,18 +156,33 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _gold_is_of_the_corpus(self) -> "RunConfig":
-        golds = [d.entities for d in self.data_defenses if isinstance(d, DeIdentify) and d.entities.kind == "gold"]
-        source = self.corpus.source
+        sources = [("data_defenses", d.entities) for d in self.data_defenses if isinstance(d, DeIdentify)]
+        if isinstance(self.defense, UserEntityDefense) and self.defense.entities is not None:
+            sources.append(("defense.entities", self.defense.entities))
+        corpus = self.corpus.source
         # A record that the file does not have would stop the run only when its texts are searched.
-        for gold in golds:
-            if not (isinstance(source, FileCorpus) and source.kind == "iob" and source.path == gold.path):
-                raise ValueError(
-                    "data_defenses: gold columns are for a corpus of kind 'iob' that is read from that file"
-                )
+        for where, source in sources:
+            if source.kind != "gold":
+                continue
+            if not (isinstance(corpus, FileCorpus) and corpus.kind == "iob" and corpus.path == source.path):
+                raise ValueError(f"{where}: gold columns are for a corpus of kind 'iob' that is read from that file")
             if self.corpus.text_unit == "sentence" or self.canaries:
                 raise ValueError(
-                    "data_defenses: gold columns know the records of their file alone: leave canaries and"
-                    " corpus.text_unit out"
+                    f"{where}: gold columns know the records of their file alone: leave canaries and corpus.text_unit"
+                    " out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_compares_texts(self) -> "RunConfig":
+        if not isinstance(self.defense, UserEntityDefense):
+            return self
+        # The table of docs/theory.md#caps-and-fixed-incidence: no epsilon holds with these, under either adjacency.
+        for step in map(declared, self.data_defenses):
+            if not (step.record_local or step.slots_only):
+                raise ValueError(
+                    f"data_defenses: {step.name} compares texts, so that one record decides about others: it goes with"
+                    " no defense 'user_entity'; take it out, or choose random records"
                 )
         return self
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, private_directory, whole_directory
 from heldin.base.wording import counted
+from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import EXPORTED, covers, plan_document, read_plan
 from heldin.jobs.run.models import model_facts
@@ -138,6 +139,15 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
         raise InputError(f"{wrong[0].line()}: nothing was exported; see `heldin verify {run}`")
 
 
+def _curve(plan: Mechanism) -> str:
+    """The curve of text sampling as a table: a function of the plan, and of nothing measured; "" for any other."""
+    promise = plan.guarantee()
+    if not isinstance(promise, Guarantee) or promise.exposure is None:
+        return ""
+    rows = [f"| {point.exposed} | {point.epsilon:.4g} |" for point in promise.exposure.curve]
+    return "\n".join(["", "| records written by a person or naming the person | epsilon |", "|---:|---:|", *rows, ""])
+
+
 def _card(record: Record, plan: Mechanism) -> str:
     """A model card without any number measured on private users."""
     return f"""---
@@ -152,7 +162,7 @@ A {record.target.architecture} with {record.target.parameters:,} parameters, fin
 ## Privacy
 
 {plan.guarantee().label}.
-
+{_curve(plan)}
 This speaks of {covers(plan)}. The mechanism that trained this model is described in `plan.json`, with the SHA-256 of
 every file here; `heldin verify --exported FOLDER` compares them. What an audit measured about the users whose texts it
 was trained on is kept by its makers: such measurements are themselves facts about private users.

@@ -36,6 +36,20 @@ _KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "An epsilon per record, which promises nothing finite about a user.",
         {"defense": {"kind": "example", "population": 3000, "cohort": 64, **_PRIVATE, "delta": 1e-5}},
     ),
+    "user_entity": (
+        "Records are sampled, at most 16 of a user and 4 that name an entity: an epsilon for both of them.",
+        {
+            "defense": {
+                "kind": "user_entity",
+                "population": 1500,
+                "cohort": 64,
+                "group_size": 16,
+                "entity_cap": 4,
+                "entities": {"kind": "patterns"},
+                **_PRIVATE,
+            }
+        },
+    ),
     "filter": (
         "Asi & Liu's filter: full batches; it may halt and release no model, which is a result.",
         {"defense": {"kind": "filter", "population": 100, "group_size": 4, "tau": 1.0, **_PRIVATE}},

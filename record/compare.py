@@ -146,7 +146,7 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
         name=folder.name,
         value=None if over is None else _value(folder, record, over),
         defense=_defense(training),
-        unit=training.unit if training else "none",
+        unit=training.protected if training else "none",
         epsilon=training.epsilon if training else None,
         delta=training.delta if training else None,
         noise_multiplier=training.noise_multiplier if training else math.nan,  # null in JSON: unknown, and not 0

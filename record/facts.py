@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from heldin.base.facts import Facts
+from heldin.base.wording import counted
 from heldin.defenses.accounting.ceiling import RocCeiling
 
 # Log-spaced, like the axis of the figure; 0 closes the curve, where delta alone allows a TPR above 0.
@@ -214,13 +215,57 @@ class RemovalFacts(Facts):
         return f"left out {self.removed:,}" if self.changed is None else f"changed {self.changed:,}"
 
 
+class EpsilonAt(Facts):
+    """What text sampling promises to whoever wrote, or is named in, so many records.
+
+    Attributes:
+        exposed: the number of these records.
+        epsilon: of such a person; null if it is infinite.
+    """
+
+    exposed: int
+    epsilon: float | None
+
+
+class TextSampling(Facts):
+    """The promise of text sampling: a function of the plan alone.
+
+    Attributes:
+        exposed: number of records that the run's epsilon is for.
+        curve: by ascending number of records.
+        group_size: most records of a user; null without caps.
+        entity_cap: most records that name an entity; null without caps.
+    """
+
+    exposed: int
+    curve: list[EpsilonAt]
+    group_size: int | None
+    entity_cap: int | None
+
+
+class ExposedShare(Facts):
+    """How many are exposed in at most so many training records, and what is promised to these.
+
+    Attributes:
+        exposed: the number of records.
+        epsilon: of whoever is exposed in that many; null if it is infinite.
+        users: share of users who wrote, or are named in, at most that many.
+        entities: share of recognised entities that at most that many name; null without a source of entities.
+    """
+
+    exposed: int
+    epsilon: float | None
+    users: float
+    entities: float | None
+
+
 class TrainingFacts(Facts):
     """How the target was trained here, and what that promises.
 
     Attributes:
         defense: its kind in the config.
         guarantee: the guarantee in words.
-        unit: whom it protects: user, example or none.
+        unit: whom it protects: user, example, user_entity or none.
         epsilon: epsilon of the guarantee; null without one.
         delta: the plan's delta, also where it gives no guarantee; null without noise.
         noise_multiplier: standard deviation of the noise / clip norm.
@@ -235,6 +280,8 @@ class TrainingFacts(Facts):
         gap_auroc_spearman: rank correlation of generalisation gap and AUROC over the curve; null with too few points.
         removals: what each data-side defense removed or changed.
         seconds: duration of training.
+        text_sampling: what text sampling promises by the number of records; null for other mechanisms.
+        exposed: how exposed users and entities were; empty for other mechanisms. Measured on private people.
     """
 
     defense: str
@@ -254,6 +301,16 @@ class TrainingFacts(Facts):
     gap_auroc_spearman: float | None
     removals: list[RemovalFacts] = Field(default_factory=list)
     seconds: float
+    text_sampling: TextSampling | None = None
+    exposed: list[ExposedShare] = Field(default_factory=list)
+
+    @property
+    def protected(self) -> str:
+        """Of whom epsilon is, in a word or two."""
+        its = self.text_sampling
+        if its is None:
+            return self.unit
+        return "user and entity" if its.entity_cap else f"person of {counted(its.exposed, 'record')}"
 
 
 class GradientNorms(Facts):

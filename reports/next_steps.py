@@ -87,7 +87,7 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
             bound = (
                 "The guarantee bounds the others."
                 # An epsilon per example bounds no attack on a user who has several.
-                if record.training and record.training.epsilon is not None and record.training.unit == "user"
+                if record.training and record.training.epsilon is not None and record.training.ceiling is not None
                 else "Only a user-level DP guarantee would bound those that were not tried."
             )
             return (

@@ -81,6 +81,29 @@ def correlation_rows(record: Record) -> list[list[str]]:
     ]
 
 
+def promise_rows(record: Record) -> list[list[str]]:
+    """(records, epsilon, share of users, share of entities) rows of text sampling; empty for other mechanisms."""
+    training = record.training
+    if training is None or training.text_sampling is None:
+        return []
+    # Independent trainings and exported facts state the curve alone: nobody's exposure was counted.
+    if not training.exposed:
+        return [[str(p.exposed), _epsilon(p.epsilon), "", ""] for p in training.text_sampling.curve]
+    return [
+        [
+            f"{p.exposed:,}",
+            _epsilon(p.epsilon),
+            f"{100 * p.users:.1f} %",
+            "" if p.entities is None else f"{100 * p.entities:.1f} %",
+        ]
+        for p in training.exposed
+    ]
+
+
+def _epsilon(value: float | None) -> str:
+    return "infinite" if value is None else f"{value:.4g}"
+
+
 def canary_rows(record: Record) -> list[list[str]]:
     """(group, held in, held out, AUROC, interval) rows, the real users first; empty without canary users."""
     if record.canaries is None:

@@ -14,7 +14,8 @@ from heldin.bounds.verdict import Assignment, Claim, Design, curve_claim, max_ce
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.accounting.events import PoissonGaussian, with_noise
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
-from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.white_box import laws
 from heldin.white_box.check import LEVEL

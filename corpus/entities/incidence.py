@@ -1,7 +1,7 @@
 """Which records name which people and things, as arrays: the slots of docs/theory.md#caps-and-fixed-incidence."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,13 @@ class Incidence:
         starts: shape (records + 1,): the entities of record i are ``entities[starts[i]:starts[i + 1]]``.
         entities: numbers of entities, each below ``count``.
         count: number of entities.
+        users: the number of each user of the store whom a record names, by user name.
     """
 
     starts: npt.NDArray[np.int64]
     entities: npt.NDArray[np.int64]
     count: int
+    users: Mapping[str, int] = field(default_factory=dict)
 
     def records_of(self) -> npt.NDArray[np.int64]:
         """Records that name each entity, shape (count,)."""
@@ -50,6 +52,7 @@ def incidence(
             "SELECT DISTINCT row, number FROM found JOIN numbered USING (person) ORDER BY row, number"
         ).fetchnumpy()
         (count,) = database.execute("SELECT count(*) FROM numbered").fetchall()[0]
+        users = database.execute("SELECT name, numbered.number FROM users JOIN numbered ON name = person").fetchall()
     rows = np.asarray(pairs["row"], dtype=np.int64)
-    starts = np.searchsorted(rows, np.arange(len(mentions.store) + 1))
-    return Incidence(starts.astype(np.int64), np.asarray(pairs["number"], dtype=np.int64), count)
+    starts = np.searchsorted(rows, np.arange(mentions.rows + 1))
+    return Incidence(starts.astype(np.int64), np.asarray(pairs["number"], dtype=np.int64), count, dict(users))

@@ -4,12 +4,13 @@ The table is keyed by the store's content and by what decides what a source find
 when it is read. Nothing of it is held in memory as Python objects.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from heldin.base.files import private_directory, text_sha256, whole_file
@@ -29,6 +30,7 @@ SCHEMA = pa.schema(
     ]
 )
 _BATCH = 65_536  # mentions
+_NOBODY = -1  # author of a record beyond the store
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,28 @@ class Mentions:
         store: the corpus.
         path: Arrow file of SCHEMA, by ascending row and start.
         source: fingerprint of what found them.
+        beyond: table of SCHEMA for rows after the store's, such as canary users' records; None: there are none.
+        rows: row numbers that mentions may have, from 0.
     """
 
     store: CorpusStore
     path: Path
     source: str
+    rows: int
+    beyond: pa.Table | None = None
 
     def table(self) -> pa.Table:
-        """All mentions, mapped into memory."""
-        return pa.ipc.open_file(pa.memory_map(str(self.path))).read_all()
+        """All mentions; those of the store are mapped into memory."""
+        kept = pa.ipc.open_file(pa.memory_map(str(self.path))).read_all()
+        return kept if self.beyond is None else pa.concat_tables([kept, self.beyond])
+
+
+def with_rows_beyond(mentions: Mentions, records: Mapping[int, Text], source: EntitySource) -> Mentions:
+    """The same mentions, and those that the source finds in further records, by row number after the store's."""
+    rows = sorted(records)
+    texts = [records[row] for row in rows]
+    found = _found(texts, [text.text for text in texts], rows, [_NOBODY] * len(rows), source, lambda _: None)
+    return replace(mentions, rows=rows[-1] + 1, beyond=pa.Table.from_batches(found, SCHEMA))
 
 
 def find_mentions(store: CorpusStore, source: EntitySource, reporter: Reporter) -> Mentions:
@@ -75,24 +90,30 @@ def find_mentions(store: CorpusStore, source: EntitySource, reporter: Reporter) 
             pa.ipc.new_file(file, SCHEMA) as writer,
             reporter.track("entities: searching", len(store), "records") as advance,
         ):
-            for batch in _found(store, source, advance):
+            texts = (Text(*pair) for pair in store.ids_and_texts())
+            authors = np.repeat(np.arange(len(store.users), dtype=np.int32), store.counts)
+            # The texts again beside their spans: a source takes an iterable and need not keep what it has seen.
+            for batch in _found(texts, store.texts(), range(len(store)), authors, source, advance):
                 writer.write_batch(batch)
-    return Mentions(store, path, known)
+    return Mentions(store, path, known, len(store))
 
 
-def _found(store: CorpusStore, source: EntitySource, advance: Advance) -> Iterator[pa.RecordBatch]:
-    texts = (Text(*pair) for pair in store.ids_and_texts())
-    authors = np.repeat(np.arange(len(store.users), dtype=np.int32), store.counts)
+def _found(
+    texts: Iterable[Text],
+    again: Iterable[str],
+    rows: Sequence[int],
+    authors: Sequence[int] | npt.NDArray[np.int32],
+    source: EntitySource,
+    advance: Advance,
+) -> Iterator[pa.RecordBatch]:
     columns: list[list[Any]] = [[] for _ in SCHEMA.names]
-    # The texts again beside their spans: a source takes an iterable and need not keep what it has seen.
-    for row, (spans, text) in enumerate(zip(source.spans(texts), store.texts(), strict=True)):
+    for at, (spans, text) in enumerate(zip(source.spans(texts), again, strict=True)):
         for span in without_overlaps(spans):
             entity = canonical(text[span.start : span.end])
             if entity:  # a span of marks alone names nobody
                 place = CATEGORIES.index(span.category)
-                for column, value in zip(
-                    columns, (row, int(authors[row]), span.start, span.end, place, entity), strict=True
-                ):
+                values = (rows[at], int(authors[at]), span.start, span.end, place, entity)
+                for column, value in zip(columns, values, strict=True):
                     column.append(value)
         advance(1)
         if len(columns[0]) >= _BATCH:

@@ -20,7 +20,8 @@ from heldin.defenses.accounting.events import (
     UnamplifiedGaussian,
     check_count,
 )
-from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.mechanism import Mechanism
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class AccountRow(Tabular):
     """One mechanism's numbers.
 
     Attributes:
-        method: "uls", "els", "group", "example", "filter" or "none".
+        method: "uls", "els", "group", "example", "user_entity", "filter" or "none".
         unit: what is protected.
         noise_multiplier: noise standard deviation over clip norm.
         epsilon: of the unit; inf without a guarantee.
@@ -201,14 +202,14 @@ def account_plan(mechanism: Mechanism) -> AccountRow:
     """
     promise = mechanism.guarantee()
     event = mechanism.assumed_event
-    method = "none" if mechanism.unit == "none" else "example" if mechanism.unit == "example" else "uls"
+    method: str = "uls" if mechanism.unit == "user" else mechanism.unit
     method = "els" if mechanism.unit == "user" and mechanism.sampled == "example" else method
     method = "filter" if isinstance(event, FilteredGaussian) else method
     delta = mechanism.delta
     if isinstance(promise, Guarantee):
         assert delta is not None
-        user = event if mechanism.unit == "user" else None
-        row = _row(method, promise.unit, event, user, mechanism.steps, delta, None)  # its own warning about delta
+        # None for units: the promise has its own warning about delta.
+        row = _row(method, promise.unit, event, mechanism.user_event, mechanism.steps, delta, None)
         return dataclasses.replace(row, label=promise.label, warnings=promise.warnings)
     bounds: tuple[float | None, float | None] = (1.0, 1.0)  # without a promise an attacker may be perfect
     if promise.fallback is not None and mechanism.unit == "user" and delta is not None:
@@ -221,8 +222,8 @@ def account_plan(mechanism: Mechanism) -> AccountRow:
         delta=delta,
         epsilon_black_box=math.inf,
         epsilon_rdp=None,
-        auroc_bound=bounds[0] if mechanism.unit != "example" else None,
-        tpr_at_1pct_fpr_bound=bounds[1] if mechanism.unit != "example" else None,
+        auroc_bound=bounds[0] if mechanism.unit in ("user", "none") else None,
+        tpr_at_1pct_fpr_bound=bounds[1] if mechanism.unit in ("user", "none") else None,
         sampling_rate=mechanism.sampler.rate,
         group_size=mechanism.members,
         steps=mechanism.steps,
@@ -248,7 +249,9 @@ def _row(
             # The single record's event and the user's group: under ELS as at the example level, black-box group privacy
             # starts from the curve of one record.
             group = user.group_size if isinstance(user, PoissonGaussian) else event.group_size
-            black_box: float | None = black_box_epsilon(PoissonGaussian(s, rate), group, steps, delta)
+            # The larger of both: text sampling's epsilon is of a user and an entity, and so of more than a user's.
+            largest = max(group, event.group_size)
+            black_box: float | None = black_box_epsilon(PoissonGaussian(s, rate), largest, steps, delta)
             renyi: float | None = rdp_epsilon(event, steps, delta)
         case CappedPoissonGaussian(noise_multiplier=s, rate=rate):
             group, renyi = 1, None

@@ -71,7 +71,7 @@ class ExposureCurve(Tabular):
             )
         return (
             f"epsilon {self.epsilon_pair:.4g} for every user and entity together, {self.epsilon_user:.4g} for every"
-            f" user, {self.epsilon_entity:.4g} for every recognised entity, delta {self.delta:g} (zero/out)"
+            f" user, {self.epsilon_entity:.4g} for every recognised entity, delta {self.delta:g} (fixed incidence)"
         )
 
     def notes(self) -> Sequence[str]:

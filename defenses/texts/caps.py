@@ -62,6 +62,11 @@ def caps_outcome(
     return CapsOutcome(group_size, entity_cap, int(kept.sum()), int(np.minimum(store.counts, group_size).sum()))
 
 
+def caps_named(group_size: int, entity_cap: int) -> str:
+    """The step in words."""
+    return f"caps of {group_size} records a user and {entity_cap} an entity"
+
+
 def slot_order(key: bytes, ids: Iterable[str], records: int) -> npt.NDArray[np.int64]:
     """The places of records in a keyed order, which does not depend on the order in which they are given.
 

@@ -121,8 +121,9 @@ def declared(defense: DataDefense) -> DataStep:
         case Deduplicate(scope=scope):
             # Across users the first of two copies stays: whether one user's does depends on who else is there.
             return DataStep(name=named(defense), user_local=scope == "user", record_local=False)
-        case Cap():
-            return DataStep(name=named(defense), user_local=True, record_local=False)
+        case Cap(selection=selection):
+            by_slots = selection == "random"  # by id; every other rule ranks a user's texts
+            return DataStep(name=named(defense), user_local=True, record_local=False, slots_only=by_slots)
         case DeIdentify():
             # What is found in a text is a function of that text (corpus.entities.spans.EntitySource).
             return DataStep(name=named(defense), user_local=True, record_local=True)

@@ -159,7 +159,7 @@ def _prepare(audit: TrainingsAudit, key: bytes, reporter: Reporter) -> _Ready:
     stated = [stated_claim(epsilon, delta) for epsilon, delta in audit.claims]
     corpus = read_corpus(config, reporter)
     name, base = base_model(config, corpus, reporter)
-    job = training_job(audit, corpus, name, base, key)
+    job = training_job(audit, corpus, name, base, key, reporter)
     # The plan's own curve first: its delta is that of the bounds.
     claims = [*claims_of(job.mechanism), *stated]
     return _Ready(corpus, base, job, claims, claims[0].delta if claims else config.audit.delta)

@@ -7,11 +7,19 @@ from typing import Any, Literal
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
+from heldin.base.progress import Reporter
 from heldin.bounds.trainings import WORST_CASE_USER
 from heldin.canaries.config import UnseenTokenCanaries
 from heldin.canaries.craft import rare_tokens, token_counts, unseen_token_users
 from heldin.corpus.store import texts_of
-from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
+from heldin.defenses.config import (
+    ClippingDefense,
+    FilterDefense,
+    NoDefense,
+    PrivateDefense,
+    SampledDefense,
+    UserEntityDefense,
+)
 from heldin.finetune.batches import encode
 from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.units import PrivateRecords
@@ -19,6 +27,7 @@ from heldin.jobs.config import RunConfig
 from heldin.jobs.retraining.runs import TrainingJob
 from heldin.jobs.run.corpus import CorpusData
 from heldin.jobs.run.plan import mechanism_of
+from heldin.jobs.run.slots import find_slots
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 
@@ -76,6 +85,11 @@ class TrainingsAudit:
                 "defense 'filter' promises for a user who is replaced, and may halt; independent trainings add or leave"
                 " out a user: choose another defense"
             )
+        if isinstance(defense, UserEntityDefense) and defense.caps and (self.documents or 0) > defense.caps[0]:
+            raise InputError(
+                f"--documents {self.documents} is above defense.group_size = {defense.caps[0]}, the most records that"
+                " caps leave to a user: lower it"
+            )
         if isinstance(defense, ClippingDefense) and defense.clip_norm is None:
             raise InputError("give defense.clip_norm: a norm measured in each training would differ between them")
         return config
@@ -85,7 +99,13 @@ class TrainingsAudit:
         if self.documents is not None:
             return self.documents
         defense = self.trained().defense
-        return defense.group_size if isinstance(defense, PrivateDefense) else PLAIN_DOCUMENTS
+        match defense:
+            case PrivateDefense():
+                return defense.group_size
+            case UserEntityDefense():
+                return defense.group_size or defense.exposed or 1
+            case _:
+                return PLAIN_DOCUMENTS
 
     def options(self) -> dict[str, Any]:
         """What the folder remembers besides the config."""
@@ -109,7 +129,9 @@ def target_of(name: str) -> Target:
     raise InputError(f"--target {name}: choose defense (the config's) or none (a control without any)")
 
 
-def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: LanguageModel, key: bytes) -> TrainingJob:
+def training_job(
+    audit: TrainingsAudit, corpus: CorpusData, name: str, base: LanguageModel, key: bytes, reporter: Reporter
+) -> TrainingJob:
     """What all trainings share: all records of the config's users, and those of the worst-case user.
 
     Args:
@@ -118,6 +140,7 @@ def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: Lan
         name: name to load ``base`` by.
         base: the model that all trainings start from.
         key: secret key of the audit.
+        reporter: where the progress of searching texts for entities is shown.
 
     Raises:
         InputError: a user with the worst-case user's name, too few tokens for its signature, or sequences longer than
@@ -130,7 +153,10 @@ def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: Lan
     if WORST_CASE_USER in store.users:
         raise InputError(f"the corpus has a user named '{WORST_CASE_USER}': rename that user")
     # All records of everybody else, with no set-asides: there is no held-out side that would need fresh texts.
-    rows = [row for user in corpus.audited.users for row in store.rows(user)]
+    by_user = {user: list(store.rows(user)) for user in corpus.audited.users}
+    # The worst-case user's texts are made of tokens that nobody writes: they name nobody, and take nobody's place.
+    slots = find_slots(config, store, store, by_user, reporter)
+    rows = [row for its in by_user.values() for row in its if slots is None or slots.kept[row]]
     others = texts_of(store, rows)
     # The public texts too: a base model that was pre-trained here has seen their tokens.
     worst = _worst_case_user(audit, base, [*others, *corpus.public_texts()])
@@ -150,7 +176,7 @@ def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: Lan
         lengths=[len(s) for s in sequences],
         losses=losses,
     )
-    noise = defense.noise() if isinstance(defense, PrivateDefense) else None
+    noise = defense.noise() if isinstance(defense, SampledDefense) else None
     # Everything that affects a training but its number and key: results of another job do not pass for this one's.
     shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *own)
     return TrainingJob(
@@ -164,7 +190,7 @@ def training_job(audit: TrainingsAudit, corpus: CorpusData, name: str, base: Lan
         # Once for all trainings: the base model and the user's texts are the same in each.
         base_scores=tuple(score.total for score in score_texts(base, own)),
         noise=noise,
-        micro_records=defense.micro_records if isinstance(defense, PrivateDefense) else 1,
+        micro_records=defense.micro_records if isinstance(defense, SampledDefense) else 1,
         chunk=recipe.sequence_length + 1,
         exactly=defense.kind == "group",
         clipping=PlainClipping(defense.unit, defense.clip_norm or 0.0)

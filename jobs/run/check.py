@@ -22,11 +22,14 @@ from heldin.corpus.config import (
     PresetCorpus,
     SyntheticCorpusConfig,
 )
+from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text
 from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import check_pool
-from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.defenses.config import UserEntityDefense
+from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import DeIdentify
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.pipeline import require_folder
@@ -68,7 +71,7 @@ def check_run(config: RunConfig, out: Path) -> Checked:
         lambda: _require_users(config),
         lambda: _require_context(config),
         *_sources(config),
-        *(_entities(defense) for defense in config.data_defenses if isinstance(defense, DeIdentify)),
+        *(_entities(where, named) for where, named in _entity_sources(config)),
         *(_model(name) for name in _references(config)),
     ]
     # Before the line below: the looks fill ``mechanisms``.
@@ -116,12 +119,23 @@ def _existing(path: Path, *, folder: bool = False) -> Callable[[], object]:
     return look
 
 
-def _entities(defense: DeIdentify) -> Callable[[], object]:
+def _entity_sources(config: RunConfig) -> Iterator[tuple[str, EntitySourceConfig]]:
+    yield from (
+        ("data_defenses", defense.entities) for defense in config.data_defenses if isinstance(defense, DeIdentify)
+    )
+    if isinstance(config.defense, UserEntityDefense) and config.defense.entities is not None:
+        yield "defense.entities", config.defense.entities
+
+
+def _entities(where: str, named: EntitySourceConfig) -> Callable[[], object]:
     # A search of one word loads everything that a search needs: the list, the pipeline, the extra.
     def look() -> None:
-        source = defense.entities.source()
-        if not isinstance(source, Gold):  # which knows its file's own records only; RunConfig compares the file
-            list(source.spans([Text("", "x")]))
+        try:
+            source = named.source()
+            if not isinstance(source, Gold):  # which knows its file's own records only; RunConfig compares the file
+                list(source.spans([Text("", "x")]))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
 
     return look
 

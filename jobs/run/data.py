@@ -17,6 +17,7 @@ from heldin.jobs.config import RunConfig
 from heldin.jobs.run.corpus import CorpusData, read_corpus
 from heldin.jobs.run.ledger import Ledger, draw_ledger, ledger_of_run
 from heldin.jobs.run.planting import plant
+from heldin.jobs.run.slots import Slots, find_slots
 from heldin.jobs.run.validation import CurveTexts
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
@@ -36,6 +37,7 @@ class RunData:
         training_rows: rows that are trained on, after data-side defenses.
         removals: what each data-side defense removed or changed.
         changed_texts: by row the text that is trained on, where a data-side defense changed it.
+        slots: who wrote and who is named, for text sampling; None for other mechanisms.
     """
 
     corpus: CorpusData
@@ -45,6 +47,7 @@ class RunData:
     training_rows: tuple[int, ...]
     removals: tuple[Removal, ...] = ()
     changed_texts: Mapping[int, str] = field(default_factory=dict)
+    slots: Slots | None = None
 
     def public_texts(self) -> list[str]:
         """Texts that pre-training may see."""
@@ -69,11 +72,17 @@ class RunData:
         key = seed_key(seed)
         # Ordered by id under a public seed, and taken from the training part of held-out users too: which texts are
         # scored must not depend on the coin (docs/theory.md#randomisation-test, c).
-        by_id = {user: {self.store.id(row): row for row in self.ledger.parts[user][Part.TRAIN]} for user in users}
+        # Caps left records out before any coin fell, of both sides alike.
+        by_id = {user: {self.store.id(row): row for row in self._for_training(user)} for user in users}
         return {
             user: texts_of(self.store, [its[id_] for id_ in keyed_order(key, "known documents", list(its))[:limit]])
             for user, its in by_id.items()
         }
+
+    def _for_training(self, user: str) -> list[int]:
+        """The user's rows that training sees, or would have seen."""
+        rows = self.ledger.parts[user][Part.TRAIN]
+        return [row for row in rows if self.slots is None or self.slots.kept[row]]
 
     def real(self, users: Iterable[str]) -> list[str]:
         """Those of the users who are not canary users."""
@@ -125,8 +134,11 @@ def prepare_data(
     )
     # Drawn again under the kept key when a run resumes, and compared: a corpus or split that changed is found.
     ledger = ledger_of_run(out / "ledger", lambda key: draw(key=key))
+    # Over everybody's records, also of those whom their coin leaves out.
+    training = {user: its[Part.TRAIN] for user, its in ledger.parts.items()}
+    slots = find_slots(config, corpus.store, store, training, reporter)
     # After the coins, on the records of those held in: a defense works on what would be trained on.
-    data = RunData(corpus, store, canaries, ledger, *defended(config, store, ledger, base, reporter))
+    data = RunData(corpus, store, canaries, ledger, *defended(config, store, ledger, base, reporter, slots), slots)
     counts = data.ledger.count(data.canaries)
     reporter.say(
         f"split: {counted(counts[Role.HELD_IN], 'user')} held in, {counts[Role.HELD_OUT]} held out,"
@@ -147,7 +159,12 @@ def needs_base(config: RunConfig) -> bool:
 
 
 def defended(
-    config: RunConfig, store: Corpus, ledger: Ledger, base: LanguageModel | None, reporter: Reporter
+    config: RunConfig,
+    store: Corpus,
+    ledger: Ledger,
+    base: LanguageModel | None,
+    reporter: Reporter,
+    slots: Slots | None = None,
 ) -> tuple[tuple[int, ...], tuple[Removal, ...], dict[int, str]]:
     """What data-side defenses leave: the rows that are trained on, what each step did, and changed texts by row.
 
@@ -157,11 +174,16 @@ def defended(
         ledger: roles and parts of the users.
         base: the model before fine-tuning; None unless records are ranked by it.
         reporter: where the progress of searching texts is shown.
+        slots: those of text sampling, whose caps come first.
     """
     rows = ledger.training_rows()
+    capped = slots.removal(rows) if slots else None
+    if slots:
+        rows = [row for row in rows if slots.kept[row]]
+    first = (capped,) if capped else ()
     # The common case reads no record: with a large corpus that saves a pass over all texts.
     if not config.data_defenses:
-        return tuple(rows), (), {}
+        return tuple(rows), first, {}
 
     def of_base() -> LanguageModel:
         if base is None:
@@ -181,7 +203,7 @@ def defended(
     # Only those that differ: the others are read from the store when they are asked for.
     given = {record.row: record.text for record in records} if any(r.changed for r in removals) else {}
     changed = {record.row: record.text for record in left if given.get(record.row, record.text) != record.text}
-    return tuple(record.row for record in left), tuple(removals), changed
+    return tuple(record.row for record in left), (*first, *removals), changed
 
 
 def curve_texts(data: RunData, *, validation_texts: int, per_user: int, seed: int) -> CurveTexts:

@@ -28,9 +28,10 @@ from heldin.defenses.choices import (
     Sampler,
     ShuffledSampler,
 )
-from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
+from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, PrivateDefense, UserEntityDefense
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.defenses.texts.caps import caps_named
 from heldin.defenses.texts.data_side import DeIdentify, declared
 from heldin.finetune.recipe import Select
 from heldin.jobs.config import RunConfig, parse_config
@@ -85,6 +86,9 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
         case PrivateDefense():
             mechanism = Mechanism(
                 **_common(config, defense),
+                **_sampled(defense),
+                group_size=defense.group_size,
+                record_selection=defense.record_selection,
                 # ELS and group privacy sample examples and protect users: their guarantee is that of up to G sampled
                 # members (docs/theory.md#poisson-accounting).
                 unit="example" if defense.kind == "example" else "user",
@@ -92,20 +96,29 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
                 adjacency="zero_out" if defense.sampler == "shuffled" else "add_remove",
                 sampled="user" if defense.kind == "uls" else "example",
                 sampler=_sampler(defense),
-                clip=_clip(defense),
-                # A stand-in until ``calibrated`` below finds the noise.
-                noise_multiplier=1.0 if defense.noise_multiplier is None else defense.noise_multiplier,
-                # Public, and never the cohort that was drawn: neighbours would scale their noise differently
-                # (docs/theory.md#public-constants).
-                divisor=ConstantDivisor(value=defense.cohort),
-                protected_units=defense.protected_users,
             )
-            if defense.target_epsilon is None:
-                return mechanism
-            return mechanism.calibrated(defense.target_epsilon)
+            return _calibrated(mechanism, defense)
+        case UserEntityDefense():
+            mechanism = Mechanism(
+                **_common(config, defense),
+                **_sampled(defense),
+                unit="user_entity",
+                # Caps look at everybody's slots: only neighbours with the same slots keep the same records
+                # (docs/theory.md#caps-and-fixed-incidence).
+                adjacency="zero_out" if defense.caps else "add_remove",
+                sampled="example",
+                sampler=PoissonSampler.of(defense.population, defense.cohort),
+                group_size=defense.group_size or 1,
+                entity_cap=defense.entity_cap,
+                exposed=None if defense.caps else defense.exposed or 1,
+                record_selection="all",
+            )
+            return _calibrated(mechanism, defense)
         case FilterDefense():
             return Mechanism(
                 **_common(config, defense),
+                group_size=defense.group_size,
+                record_selection=defense.record_selection,
                 unit="user",
                 adjacency="replace",
                 sampled="user",
@@ -144,13 +157,11 @@ def read_run_config(folder: Path) -> RunConfig:
     return parse_config(content, str(path))
 
 
-def _common(config: RunConfig, defense: PrivateDefense | FilterDefense) -> dict[str, Any]:
+def _common(config: RunConfig, defense: PrivateDefense | UserEntityDefense | FilterDefense) -> dict[str, Any]:
     """Fields of every mechanism with noise."""
     return {
-        "group_size": defense.group_size,
         "steps": defense.steps,
         "delta": defense.delta,
-        "record_selection": defense.record_selection,
         "noise_generator": defense.noise().value,
         "checkpoint": _checkpoint(config),
         "data_steps": _data_steps(config),
@@ -159,6 +170,23 @@ def _common(config: RunConfig, defense: PrivateDefense | FilterDefense) -> dict[
         "tokenizer_saw_protected": defense.base_model_saw_protected,
         "assumptions": _assumptions(config),
     }
+
+
+def _sampled(defense: PrivateDefense | UserEntityDefense) -> dict[str, Any]:
+    """Fields of every mechanism that samples, clips and adds noise in each step."""
+    return {
+        "clip": _clip(defense),
+        # A stand-in until ``_calibrated`` finds the noise.
+        "noise_multiplier": 1.0 if defense.noise_multiplier is None else defense.noise_multiplier,
+        # Public, and never the cohort that was drawn: neighbours would scale their noise differently
+        # (docs/theory.md#public-constants).
+        "divisor": ConstantDivisor(value=defense.cohort),
+        "protected_units": defense.protected_users,
+    }
+
+
+def _calibrated(mechanism: Mechanism, defense: PrivateDefense | UserEntityDefense) -> Mechanism:
+    return mechanism if defense.target_epsilon is None else mechanism.calibrated(defense.target_epsilon)
 
 
 def _checkpoint(config: RunConfig) -> Literal["last_step", "public_validation", "protected_validation"]:
@@ -192,21 +220,28 @@ def _sampler(defense: PrivateDefense) -> Sampler:
     return PoissonSampler.of(defense.population, defense.cohort)
 
 
-def _clip(defense: PrivateDefense) -> Clip:
+def _clip(defense: PrivateDefense | UserEntityDefense) -> Clip:
     return FlatClip(norm=defense.clip_norm) if defense.clip_kind == "flat" else NormalisedClip(norm=defense.clip_norm)
 
 
 def _assumptions(config: RunConfig) -> tuple[str, ...]:
     """What the guarantee assumes, as printed with epsilon: what the base model saw, what a record is, whose names."""
+    named = isinstance(config.defense, UserEntityDefense)
     if config.model.pretrain is not None:
-        said = ["for audited users only: the users whose texts pre-trained the base model are taken as public"]
+        others = ", and what they say of others with them" if named else ""
+        said = [f"for audited users only: the users whose texts pre-trained the base model are taken as public{others}"]
     else:
         said = ["taking it that the base model and its tokenizer saw no protected user"]
     if config.corpus.text_unit == "sentence":
         said.append("a record is a sentence")
     # A list of the users' own names, or a model trained on their texts, would let one user change others' texts.
-    if {d.entities.kind for d in config.data_defenses if isinstance(d, DeIdentify)} & {"words", "spacy"}:
+    made_of_texts = {"words", "spacy"}
+    if {d.entities.kind for d in config.data_defenses if isinstance(d, DeIdentify)} & made_of_texts:
         said.append("taking it that what de-identifies was not made from protected users' names or texts")
+    # It decides what the caps keep.
+    source = config.defense.entities if isinstance(config.defense, UserEntityDefense) and config.defense.caps else None
+    if source is not None and source.kind in made_of_texts:
+        said.append("taking it that what finds entities was not made from protected users' texts")
     return tuple(said)
 
 
@@ -217,22 +252,33 @@ def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:
     steps = _preset_steps(config)
     steps += [
         # Both look at all of a user's records, and at nobody else's.
-        DataStep(name="minimum number of records", user_local=True, record_local=False),
-        DataStep(name="set-asides", user_local=True, record_local=False),
+        _of_slots("minimum number of records"),
+        _of_slots("set-asides"),
     ]
     if users.max_records is not None:
-        steps.append(DataStep(name="maximum number of records", user_local=True, record_local=False))
+        steps.append(_of_slots("maximum number of records"))
     if config.split.audit_pool is not None:
         # One more user pushes another out of the pool, who is then always in.
-        steps.append(DataStep(name="audit pool of fixed size", user_local=False, record_local=False))
+        steps.append(_of_slots("audit pool of fixed size", user_local=False))
     if config.split.assignment is SplitRule.EXACT_HALF:
         # One user's side depends on the others': removing a user moves somebody else's.
-        steps.append(DataStep(name="an exact half held in", user_local=False, record_local=False))
+        steps.append(_of_slots("an exact half held in", user_local=False))
     steps += _canary_steps(config)
+    if isinstance(config.defense, UserEntityDefense) and config.defense.caps:
+        group_size, entity_cap = config.defense.caps
+        steps.append(_of_slots(caps_named(group_size, entity_cap), user_local=False))
     steps += [declared(defense) for defense in config.data_defenses]
     if users.max_users is not None:
-        steps.append(DataStep(name="sample of max_users users", user_local=False, record_local=False))
-    return tuple(steps)
+        steps.append(_of_slots("sample of max_users users", user_local=False))
+    if isinstance(config.defense, UserEntityDefense):
+        return tuple(steps)
+    # No other mechanism asks, and their plans stay what they were.
+    return tuple(step.model_copy(update={"slots_only": False}) for step in steps)
+
+
+def _of_slots(name: str, *, user_local: bool = True) -> DataStep:
+    """A step that counts and chooses records by user, id and place, and reads no text."""
+    return DataStep(name=name, user_local=user_local, record_local=False, slots_only=True)
 
 
 def _preset_steps(config: RunConfig) -> list[DataStep]:

@@ -90,7 +90,7 @@ def _shadow_run(
     base = load_language_model(base_name, revision=config.model.revision) if config.data_defenses else None
     # Defenses anew, as they depend on who is in: deduplication across users keeps other copies.
     # In silence: the bar of the shadow models is shown around it.
-    rows, removals, changed = defended(config, data.store, ledger, base, SilentReporter())
+    rows, removals, changed = defended(config, data.store, ledger, base, SilentReporter(), data.slots)
     return replace(data, ledger=ledger, training_rows=rows, removals=removals, changed_texts=changed)
 
 

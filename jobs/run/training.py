@@ -11,10 +11,12 @@ from heldin.audit.coarse import brief
 from heldin.base.errors import InputError
 from heldin.base.files import write_text
 from heldin.base.progress import Reporter
+from heldin.base.strict_json import finite
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.choices import BatchClip, FlatClip
-from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, PrivateDefense
-from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, SampledDefense
+from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import encode
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.clipping import PlainClipping
@@ -23,11 +25,12 @@ from heldin.finetune.recipe import Select
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData, curve_texts
+from heldin.jobs.run.exposed import exposed_shares
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation, gap_auroc_correlation
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
-from heldin.record.facts import Ceiling, CurvePoint, RemovalFacts, TrainingFacts
+from heldin.record.facts import Ceiling, CurvePoint, RemovalFacts, TextSampling, TrainingFacts
 
 
 def finetune(
@@ -205,6 +208,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         ],
         gap_auroc_spearman=gap_auroc_correlation(result.history),
         seconds=round(result.seconds, 2),
+        exposed=exposed_shares(mechanism, data.slots, rows) if data.slots and not mechanism.reasons() else [],
     )
 
 
@@ -214,8 +218,8 @@ def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
     holds = promise if isinstance(promise, Guarantee) else None
     ceiling = None
     # A ceiling is about attacks on users; that of an example bounds attacks on single records.
-    if holds and mechanism.unit == "user":
-        ceiling = Ceiling.of(ceiling_of(mechanism.assumed_event, mechanism.steps, holds.delta))
+    if holds and mechanism.user_event is not None:
+        ceiling = Ceiling.of(ceiling_of(mechanism.user_event, mechanism.steps, holds.delta))
     return {
         "guarantee": promise.label,
         "unit": mechanism.unit,
@@ -224,6 +228,7 @@ def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
         "noise_multiplier": mechanism.noise_multiplier,
         "warnings": list(holds.warnings) if holds else [],
         "ceiling": ceiling,
+        "text_sampling": TextSampling(**finite(asdict(holds.exposure))) if holds and holds.exposure else None,
     }
 
 
@@ -245,10 +250,10 @@ def _private(
     match config.defense:
         case NoDefense() | ClippingDefense():
             return None
-        case PrivateDefense() | FilterDefense() as defense:
+        case SampledDefense() | FilterDefense() as defense:
             rows = [data.store.record(row) for row in data.training_rows]
             losses = None
-            if defense.record_selection in ("highest_perplexity", "lowest_perplexity"):
+            if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
                 # Per token, or the longest records would have the highest perplexity.
                 losses = [-s.total / len(s.logprobs) for s in score_texts(base, texts)]
             records = PrivateRecords(
@@ -262,7 +267,7 @@ def _private(
                 data.ledger.key,
                 records,
                 defense.noise(),
-                micro_records=defense.micro_records if isinstance(defense, PrivateDefense) else 1,
+                micro_records=defense.micro_records if isinstance(defense, SampledDefense) else 1,
                 # L predictions take L + 1 tokens: the first is only an input.
                 chunk=config.finetune.sequence_length + 1,
                 # Group privacy is accounted for exactly k records of each user: with fewer they are repeated.

@@ -97,7 +97,7 @@ def family_of(sigma: float, rate: float, steps: int) -> NoiseFamily:
         delta=DELTA,
         divisor=ConstantDivisor(value=1.0),
     )
-    found = noise_family(mechanism, DELTA)
+    found = noise_family(mechanism.assumed_event, mechanism.steps, DELTA)
     assert found is not None
     return found
 

@@ -20,7 +20,8 @@ from heldin.defenses.choices import (
     RealisedCohortDivisor,
     ShuffledSampler,
 )
-from heldin.defenses.mechanism import Guarantee, Mechanism, NoGuarantee
+from heldin.defenses.guarantee import Guarantee, NoGuarantee
+from heldin.defenses.mechanism import Mechanism
 from tests.made_mechanisms import els, example, shuffled, uls
 
 

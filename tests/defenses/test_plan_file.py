@@ -11,7 +11,7 @@ from heldin.defenses.choices import (
     CappedPoissonSampler,
     NoClip,
 )
-from heldin.defenses.mechanism import Guarantee
+from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.plan_file import promise_fields, read_plan, write_plan
 from tests.made_mechanisms import els, example, shuffled, uls
 

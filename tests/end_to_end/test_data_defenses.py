@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from heldin.defenses.mechanism import Guarantee
+from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.plan_file import read_plan
 from heldin.finetune.batches import encode
 from heldin.jobs.config import load_config

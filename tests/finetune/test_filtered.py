@@ -13,7 +13,8 @@ from heldin.defenses.accounting.events import FilteredGaussian
 from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon
 from heldin.defenses.asi_liu import SCORE_SENSITIVITY, above_threshold, filter_noise, keep_probability
 from heldin.defenses.choices import ConcentrationFilter, ConstantDivisor, FlatClip, FullBatchSampler, NoiseGenerator
-from heldin.defenses.mechanism import Guarantee, Mechanism
+from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import gaussian
 from heldin.finetune.filtered import Halted, filtered_gradient, kept_users, neighbours
 from heldin.finetune.loop import train

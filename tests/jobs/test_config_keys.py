@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from heldin.base.errors import InputError
-from heldin.defenses.mechanism import Guarantee
+from heldin.defenses.guarantee import Guarantee
 from heldin.jobs.checkpoint.config import CheckpointConfig
 from heldin.jobs.config import RunConfig, load_config, parse_config
 from heldin.jobs.config_keys import blocks, blocks_at

@@ -1,0 +1,111 @@
+"""What a mechanism promises, or why it promises nothing, in words and numbers."""
+
+from dataclasses import dataclass
+
+from heldin.base.wording import counted
+from heldin.defenses.choices import Adjacency, Unit
+
+_ADJACENCY: dict[Adjacency, str] = {"add_remove": "add/remove", "zero_out": "zero-out", "replace": "replace"}
+
+
+@dataclass(frozen=True)
+class EpsilonAt:
+    """What holds for whoever wrote, or is named in, so many records.
+
+    Attributes:
+        exposed: m, the number of these records.
+        epsilon: epsilon(m).
+    """
+
+    exposed: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What text sampling promises, by how exposed somebody is (docs/theory.md#text-sampling).
+
+    Attributes:
+        exposed: m for which the guarantee's epsilon holds; G + k under caps.
+        curve: by ascending m; it holds for whoever was named and not recognised too.
+        group_size: G, most records of a user; None without caps.
+        entity_cap: k, most records that name an entity; None without caps.
+    """
+
+    exposed: int
+    curve: tuple[EpsilonAt, ...]
+    group_size: int | None = None
+    entity_cap: int | None = None
+
+    def epsilon_at(self, exposed: int) -> float:
+        """epsilon(m) of a point of the curve."""
+        return next(point.epsilon for point in self.curve if point.exposed == exposed)
+
+    def words(self, delta: float) -> str:
+        """Who is promised what."""
+        if self.group_size is None or self.entity_cap is None:
+            first, *others = self.curve
+            said = ", ".join(f"{point.epsilon:.4g} of {point.exposed}" for point in others)
+            return (
+                f"epsilon {first.epsilon:.4g}, delta {delta:g} for a person of {counted(first.exposed, 'record')},"
+                f" {said} (written by the person or naming the person; add/remove)"
+            )
+        pair, user, entity = (self.epsilon_at(m) for m in (self.exposed, self.group_size, self.entity_cap))
+        return (
+            f"epsilon {pair:.4g}, delta {delta:g} for a user and a recognised entity together, {user:.4g} for a user of"
+            f" at most {counted(self.group_size, 'record')}, {entity:.4g} for an entity in at most {self.entity_cap}"
+            " (fixed incidence)"
+        )
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """(epsilon, delta)-DP of the model after the last step.
+
+    Attributes:
+        epsilon: of the guarantee.
+        delta: of the guarantee.
+        unit: what is protected.
+        adjacency: which data sets count as neighbours.
+        conditions: what the guarantee depends on, printed with it.
+        warnings: printed with it.
+        exposure: of text sampling, the only mechanism whose epsilon depends on how exposed somebody is.
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    adjacency: Adjacency
+    conditions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    exposure: Exposure | None = None
+
+    @property
+    def label(self) -> str:
+        """One line for record, report and terminal."""
+        text = f"epsilon {self.epsilon:.4g}, delta {self.delta:g} per {self.unit} ({_ADJACENCY[self.adjacency]})"
+        return "; ".join([self.exposure.words(self.delta) if self.exposure else text, *self.conditions])
+
+
+@dataclass(frozen=True)
+class NoGuarantee:
+    """Why the mechanism has no guarantee.
+
+    Attributes:
+        reasons: why, at least one.
+        assumed_epsilon: what accounting would give if the reasons did not hold; None for a plain run.
+        fallback: what still holds if shuffling is the only reason (docs/theory.md#shuffled-cohorts).
+    """
+
+    reasons: tuple[str, ...]
+    assumed_epsilon: float | None = None
+    fallback: Guarantee | None = None
+
+    @property
+    def label(self) -> str:
+        """One line for record, report and terminal, beginning with "not a DP guarantee: "."""
+        text = "not a DP guarantee: " + "; ".join(self.reasons)
+        if self.fallback is None:
+            return text
+        assumed = "none" if self.assumed_epsilon is None else f"{self.assumed_epsilon:.4g}"
+        return f"{text} (assumed epsilon {assumed}; what holds without the assumption: {self.fallback.label})"

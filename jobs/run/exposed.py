@@ -1,0 +1,37 @@
+"""How exposed the people of a run were under text sampling: for its record, which stays internal."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heldin.audit.coarse import brief
+from heldin.base.strict_json import finite
+from heldin.defenses.mechanism import Mechanism
+from heldin.jobs.run.slots import Slots
+from heldin.record.facts import ExposedShare
+
+
+def exposed_shares(mechanism: Mechanism, slots: Slots, rows: Sequence[int]) -> list[ExposedShare]:
+    """Shares of users and entities by the number of training records, at the points of the plan's curve and beyond.
+
+    Args:
+        mechanism: the plan, by text sampling.
+        slots: those of the run.
+        rows: what is trained on.
+    """
+    assert mechanism.delta is not None
+    users, entities = slots.exposed(rows)
+    most = max(int(counts.max(initial=1)) for counts in (users, entities) if counts is not None)
+    marks = mechanism.exposure_marks()
+    # Powers of two, until everybody is below: somebody named in every record is told that person's epsilon too.
+    while marks[-1] < most:
+        marks.append(2 ** marks[-1].bit_length())
+    return [
+        ExposedShare(
+            exposed=mark,
+            epsilon=finite(mechanism.epsilon_at(mark)),
+            users=brief(float(np.mean(users <= mark))) if users.size else 1.0,
+            entities=None if entities is None else brief(float(np.mean(entities <= mark))) if entities.size else 1.0,
+        )
+        for mark in marks
+    ]

@@ -1,0 +1,135 @@
+"""Text sampling's view of a corpus: who wrote each training record and whom it names, what caps keep, who is exposed.
+
+Caps are laid out over the training records of all users before any coin is asked: a record of somebody who is held out
+is an empty slot, which lets nobody in (docs/theory.md#caps-and-fixed-incidence).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from heldin.base.coins import seed_key
+from heldin.base.progress import Reporter
+from heldin.corpus.aliases import load_aliases
+from heldin.corpus.entities.incidence import Incidence, incidence
+from heldin.corpus.entities.mentions import find_mentions, with_rows_beyond
+from heldin.corpus.entities.spans import Text
+from heldin.corpus.store import Corpus, CorpusStore
+from heldin.defenses.config import UserEntityDefense
+from heldin.defenses.texts.caps import caps_named, kept_under_caps, slot_order
+from heldin.defenses.texts.data_side import Removal
+from heldin.jobs.config import RunConfig
+
+_NOBODY = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """Who wrote the training records of a run, and whom they name; numbered like the corpus's rows.
+
+    Attributes:
+        users: all users with training records, held in or not.
+        authors: shape (rows,): the number in ``users`` of each training record's author; -1 for other rows.
+        named: whom each row names; None without a source of entities.
+        kept: shape (rows,): the training records that caps keep; all of them without caps.
+        caps: (G, k); None without caps.
+    """
+
+    users: tuple[str, ...]
+    authors: npt.NDArray[np.int32]
+    named: Incidence | None
+    kept: npt.NDArray[np.bool_]
+    caps: tuple[int, int] | None
+
+    def removal(self, rows: Sequence[int]) -> Removal | None:
+        """What caps leave out of these rows; None without caps."""
+        if self.caps is None:
+            return None
+        given = np.asarray(rows, dtype=np.int64)
+        out = given[~self.kept[given]]
+        return Removal(caps_named(*self.caps), given.size, out.size, np.unique(self.authors[out]).size)
+
+    def exposed(self, rows: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+        """How many of these rows each user wrote or is named in, and how many name each entity.
+
+        Args:
+            rows: what is trained on.
+
+        Returns:
+            Counts of the users and of the entities with any; None for the latter without a source of entities.
+        """
+        given = np.asarray(rows, dtype=np.int64)
+        of_users = np.bincount(self.authors[given], minlength=len(self.users))
+        if self.named is None:
+            return of_users[of_users > 0], None
+        sizes = np.diff(self.named.starts)
+        author = np.repeat(self.authors, sizes[: self.authors.size])
+        chosen = np.zeros(self.authors.size, dtype=np.bool_)
+        chosen[given] = True
+        among = np.repeat(chosen, sizes[: self.authors.size])
+        entity = self.named.entities[: among.size]
+        # An entity that is a user's name: that user's own records were counted above.
+        number = {user: i for i, user in enumerate(self.users)}
+        user_of = np.full(self.named.count, _NOBODY, dtype=np.int32)
+        for user, its in self.named.users.items():
+            user_of[its] = number.get(user, _NOBODY)
+        others = among & (user_of[entity] != _NOBODY) & (user_of[entity] != author)
+        of_users = of_users + np.bincount(user_of[entity[others]], minlength=len(self.users))
+        of_entities = np.bincount(entity[among], minlength=self.named.count)
+        return of_users[of_users > 0], of_entities[of_entities > 0]
+
+
+def find_slots(
+    config: RunConfig, base: CorpusStore, store: Corpus, training: Mapping[str, Sequence[int]], reporter: Reporter
+) -> Slots | None:
+    """The slots of a run by text sampling; None for any other.
+
+    Args:
+        config: config of the run.
+        base: the corpus before anything was planted, beside which what is found is kept.
+        store: the corpus with canary users in it, if there are any.
+        training: rows for training of every user, held in or not.
+        reporter: where progress is shown.
+
+    Raises:
+        InputError: the source of entities cannot be used.
+    """
+    defense = config.defense
+    if not isinstance(defense, UserEntityDefense):
+        return None
+    users = tuple(sorted(training))
+    rows = np.array(sorted(row for user in users for row in training[user]), dtype=np.int64)
+    authors = np.full(max(len(base), int(rows.max(initial=-1)) + 1), _NOBODY, dtype=np.int32)
+    for number, user in enumerate(users):
+        authors[list(training[user])] = number
+    named = _named(config, defense, base, store, rows, reporter)
+    kept = authors != _NOBODY
+    if defense.caps and named is not None:
+        group_size, entity_cap = defense.caps
+        # A public seed: which records are kept is told to nobody, and needs no secret.
+        order = rows[slot_order(seed_key(config.seed), (store.id(row) for row in rows.tolist()), rows.size)]
+        kept = kept_under_caps(
+            order, authors, named.starts, named.entities, group_size=group_size, entity_cap=entity_cap
+        )
+    return Slots(users, authors, named, kept, defense.caps)
+
+
+def _named(
+    config: RunConfig,
+    defense: UserEntityDefense,
+    base: CorpusStore,
+    store: Corpus,
+    rows: npt.NDArray[np.int64],
+    reporter: Reporter,
+) -> Incidence | None:
+    if defense.entities is None:
+        return None
+    source = defense.entities.source()
+    mentions = find_mentions(base, source, reporter)
+    planted = {row: Text(store.id(row), store.text(row)) for row in rows[rows >= len(base)].tolist()}
+    if planted:
+        mentions = with_rows_beyond(mentions, planted, source)
+    aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
+    return incidence(mentions, categories=defense.categories, aliases=aliases)
