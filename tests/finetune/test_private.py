@@ -40,10 +40,12 @@ def _records(sequences):
 
 def _mechanism(kind="uls", **changes):
     fields = {
-        "unit": "example" if kind == "example" else "user",
+        "unit": kind if kind in ("example", "user_entity") else "user",
         "sampled": "user" if kind == "uls" else "example",
         "sampler": PoissonSampler(rate=0.4),
-        "group_size": 1 if kind == "example" else 3,
+        "group_size": 1 if kind in ("example", "user_entity") else 3,
+        "exposed": 1 if kind == "user_entity" else None,
+        "record_selection": "all" if kind == "user_entity" else "random",
         "clip": FlatClip(norm=0.5),
         "noise_multiplier": 0.8,
         "steps": 12,
@@ -73,7 +75,7 @@ def _assert_same(found, expected):
         torch.testing.assert_close(found[name], tensor, atol=2e-6, rtol=2e-4)
 
 
-@pytest.mark.parametrize("kind", ["uls", "els", "example"])
+@pytest.mark.parametrize("kind", ["uls", "els", "example", "user_entity"])
 @pytest.mark.parametrize("clip", [FlatClip(norm=0.5), FlatClip(norm=1e4), NormalisedClip(norm=0.5)])
 def test_a_private_step_equals_the_oracle(make_lm, sequences, kind, clip):
     training = _training(sequences, kind, clip=clip)
@@ -125,7 +127,7 @@ def test_noise_is_added_once_a_step_and_is_new_every_step(make_lm, sequences):
     assert stats.pearsonr(*noises).pvalue > 1e-6
 
 
-@pytest.mark.parametrize("kind", ["uls", "els", "example"])
+@pytest.mark.parametrize("kind", ["uls", "els", "example", "user_entity"])
 def test_one_unit_moves_the_noised_sum_by_at_most_the_sensitivity(make_lm, sequences, kind):
     training = _training(sequences, kind, noise_multiplier=0.0, sampler=PoissonSampler(rate=1.0))
     whole = make_lm()
@@ -152,6 +154,49 @@ def test_neither_units_nor_divisor_depend_on_who_else_there_is(sequences):
         others = [ids for ids in a if not any(records.users[int(i[6:])] == "user6" for i in ids)]
         assert sorted(map(sorted, others)) == sorted(map(sorted, b))
     assert whole.mechanism == rest.mechanism
+
+
+def test_without_an_entity_a_text_sampled_step_lacks_exactly_its_records_contributions(make_lm, sequences):
+    """Slots that name it are empty; every other record keeps its coin, its clip and the noise."""
+    training = _training(sequences, "user_entity")
+    named = [1, 4, 5, 11, 17]
+    ids = [training.records.ids[row] for row in named]
+    assert [len(unit.rows) for unit in training.units] == [1] * len(sequences)
+    assert len({unit.name for unit in training.units}) == len(sequences)
+    rest = replace(training, units=tuple(u for u in training.units if u.name not in ids))
+    drawn_any = 0
+    for step in range(4):
+        drawn = {unit.name for unit in training.drawn(step)}
+        assert {unit.name for unit in rest.drawn(step)} == drawn - set(ids)
+        whole, without = make_lm(), make_lm()
+        private_gradient(whole.model, training, step, sequences)
+        private_gradient(without.model, rest, step, sequences)
+        alone = make_lm()
+        only = replace(training, units=tuple(u for u in training.units if u.name in ids))
+        noiseless = Mechanism(**{**dict(training.mechanism), "noise_multiplier": 0.0})
+        private_gradient(alone.model, replace(only, mechanism=noiseless), step, sequences)
+        a, b, c = map(_gradients, (whole.model, without.model, alone.model))
+        _assert_same({n: a[n] - b[n] for n in a}, c)
+        moved = 4 * float(sum(g.double().square().sum() for g in c.values())) ** 0.5
+        assert moved <= 0.5 * len(drawn & set(ids)) * (1 + 1e-4)
+        drawn_any += len(drawn & set(ids))
+    assert drawn_any > 4
+
+
+def test_two_records_never_share_a_coin(sequences):
+    """Over 400 steps, records of one user and of several: the draws of no two are the same or dependent."""
+    training = _training(sequences, "user_entity", steps=400)
+    names = [unit.name for unit in training.units]
+    drawn = np.zeros((400, len(names)))
+    for step in range(400):
+        drawn[step, [names.index(unit.name) for unit in training.drawn(step)]] = 1
+    assert abs(drawn.mean() - 0.4) < 0.02
+    correlation = np.corrcoef(drawn.T) - np.eye(len(names))
+    # 5.5 standard errors: by chance once in 2e7 pairs, of which there are under a thousand
+    assert np.abs(correlation).max() < 5.5 / 20
+    shared = drawn.copy()
+    shared[:, 1] = shared[:, 0]
+    assert np.abs(np.corrcoef(shared.T) - np.eye(len(names))).max() > 0.99
 
 
 def test_els_pools_hold_at_most_the_cap_and_group_privacy_exactly_it(sequences):

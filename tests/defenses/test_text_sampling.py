@@ -1,0 +1,186 @@
+"""Text sampling as a mechanism: whom its epsilon is of, what data steps keep, condition or void it, what it refuses."""
+
+import json
+
+import pytest
+
+from heldin.base.errors import InputError
+from heldin.bounds.claims import claims_of, mechanism_claim
+from heldin.defenses.accounting.account import account_plan
+from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.events import PoissonGaussian
+from heldin.defenses.accounting.guarantees import epsilon
+from heldin.defenses.choices import DataStep, PoissonSampler, ShuffledSampler
+from heldin.defenses.guarantee import Guarantee, NoGuarantee
+from heldin.defenses.plan_file import plan_document, read_plan, write_plan
+from tests.made_mechanisms import els, shuffled, uls
+from tests.theory_tables import numbers
+
+RATE = 50 / 946
+
+
+def text_sampling(**changes):
+    fields = {
+        "unit": "user_entity",
+        "sampled": "example",
+        "adjacency": "zero_out",
+        "sampler": PoissonSampler(rate=RATE),
+        "group_size": 16,
+        "entity_cap": 4,
+        "noise_multiplier": 32.0,
+        "steps": 50,
+        "delta": 1e-5,
+        "record_selection": "all",
+    }
+    return uls(**{**fields, **changes})
+
+
+def uncapped(**changes):
+    return text_sampling(**{"adjacency": "add_remove", "group_size": 1, "entity_cap": None, "exposed": 4} | changes)
+
+
+def step(name, **looks):
+    return DataStep(name=name, user_local=looks.pop("user_local", True), **{"record_local": False, **looks})
+
+
+OF_SLOTS = step("minimum", slots_only=True)
+OF_EVERYBODYS_SLOTS = step("pool", user_local=False, slots_only=True)
+OF_ONE_TEXT = step("truncation", record_local=True)
+COMPARES = step("copies out")
+
+
+def test_epsilon_under_caps_is_of_a_user_and_an_entity_and_stands_beside_each_alone():
+    promise = text_sampling().guarantee()
+    assert isinstance(promise, Guarantee)
+    table = {int(m): e for z, t, m, e in numbers("table-of-exposed-texts") if (z, t) == (32, 50)}
+    for exposed in (1, 4, 16, 32):
+        assert table[exposed] * (1 - 1e-9) <= promise.exposure.epsilon_at(exposed) <= table[exposed] * 1.002
+    assert table[20] <= promise.epsilon <= table[20] * 1.002
+    assert promise.epsilon == promise.exposure.epsilon_at(20)
+    assert promise.label.startswith(
+        "epsilon 0.8672, delta 1e-05 for a user and a recognised entity together, 0.6792 for a user of at most 16"
+        " records, 0.1497 for an entity in at most 4 (fixed incidence); "
+    )
+    assert "whom it names, is not hidden" in promise.label
+
+
+def test_without_caps_the_promise_is_the_curve():
+    promise = uncapped().guarantee()
+    assert promise.epsilon == promise.exposure.epsilon_at(4)
+    assert promise.label.startswith("epsilon 0.03256, delta 1e-05 for a person of 1 record, ")
+    assert "0.1497 of 4" in promise.label
+    assert "(written by the person or naming the person; add/remove)" in promise.label
+    assert "fixed incidence" not in promise.label
+
+
+def test_calibration_under_caps_is_for_both_together_and_without_for_those_exposed():
+    for mechanism, exposed in ((text_sampling(), 20), (uncapped(exposed=7), 7)):
+        fitted = mechanism.calibrated(2.0)
+        event = PoissonGaussian(fitted.noise_multiplier, RATE, exposed)
+        assert 1.99 < epsilon(event, 50, 1e-5) <= 2.0
+        assert fitted.guarantee().epsilon == pytest.approx(2.0, rel=1e-3)
+
+
+def test_a_user_is_claimed_at_the_users_cap_and_not_at_that_of_the_pair():
+    mechanism = text_sampling(noise_multiplier=8.0)
+    (claim,) = claims_of(mechanism)
+    user = PoissonGaussian(8.0, RATE, 16)
+    assert claim.epsilon == epsilon(user, 50, 1e-5) < mechanism.guarantee().epsilon
+    assert claim.ceiling.auroc == ceiling_of(user, 50, 1e-5).auroc
+    assert claim.family.epsilon(8.0, 1e-5) == claim.epsilon
+    row = account_plan(mechanism)
+    assert (row.epsilon, row.group_size) == (mechanism.guarantee().epsilon, 16)
+    assert row.auroc_bound == claim.ceiling.auroc
+    assert row.epsilon_black_box > row.epsilon
+
+
+def test_without_caps_nothing_finite_is_claimed_about_a_user():
+    assert claims_of(uncapped()) == []
+    with pytest.raises(InputError, match="records without a cap on a user's, which promises nothing finite"):
+        mechanism_claim(uncapped())
+    assert account_plan(uncapped()).auroc_bound is None
+
+
+@pytest.mark.parametrize("made", [text_sampling, uncapped])
+def test_what_compares_texts_voids_it(made):
+    promise = made(data_steps=(OF_SLOTS, COMPARES)).guarantee()
+    assert isinstance(promise, NoGuarantee)
+    assert promise.reasons == ("preprocessing compares texts (copies out)",)
+    assert promise.assumed_epsilon == made().epsilon()
+
+
+def test_what_looks_at_one_text_keeps_it_and_what_looks_at_slots_needs_the_same_slots():
+    for steps in ((OF_ONE_TEXT,), (OF_ONE_TEXT, OF_SLOTS, OF_EVERYBODYS_SLOTS)):
+        assert text_sampling(data_steps=steps).guarantee() == text_sampling().guarantee()
+    assert uncapped(data_steps=(OF_ONE_TEXT,)).guarantee() == uncapped().guarantee()
+    assert (
+        "adjacency after preprocessing (minimum, pool)"
+        in uncapped(data_steps=(OF_ONE_TEXT, OF_SLOTS, OF_EVERYBODYS_SLOTS)).guarantee().label
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: uls(entity_cap=4), "belong to unit user_entity"),
+        (lambda: els(exposed=4), "belong to unit user_entity"),
+        (lambda: text_sampling(sampled="user"), "sample examples, by Poisson coins"),
+        (
+            lambda: text_sampling(sampler=ShuffledSampler(population=946, cohort=50)),
+            "sample examples, by Poisson coins",
+        ),
+        (lambda: text_sampling(record_selection="longest"), "would let others in"),
+        (lambda: text_sampling(adjacency="add_remove"), "caps on entities go with zero_out"),
+        (lambda: uncapped(adjacency="zero_out"), "text sampling without caps with add_remove"),
+        (lambda: text_sampling(exposed=4), "either both caps, or a number of exposed"),
+        (lambda: text_sampling(entity_cap=None), "either both caps, or a number of exposed"),
+        (lambda: uncapped(group_size=16), "either both caps, or a number of exposed"),
+    ],
+)
+def test_what_no_theorem_covers_is_refused(wrong, said):
+    with pytest.raises(InputError, match=said):
+        wrong()
+
+
+@pytest.mark.parametrize("made", [text_sampling, uncapped])
+def test_a_plan_holds_the_curve_and_reads_back(made, tmp_path):
+    path = tmp_path / "plan.json"
+    write_plan(made(), path)
+    assert read_plan(path) == made()
+    document = json.loads(path.read_text())
+    assert [p["exposed"] for p in document["guarantee"]["exposure"]["curve"]] == made().exposure_marks()
+
+    def changed(change):
+        edited = json.loads(json.dumps(document))
+        change(edited["guarantee"]["exposure"])
+        path.write_text(json.dumps(edited))
+
+    # Another accountant's last digits are accepted; another promise is not.
+    changed(lambda its: its["curve"][0].update(epsilon=its["curve"][0]["epsilon"] * 1.000001))
+    assert read_plan(path) == made()
+    for change in (
+        lambda its: its["curve"][0].update(epsilon=its["curve"][0]["epsilon"] / 2),
+        lambda its: its["curve"][0].update(epsilon="0"),
+        lambda its: its["curve"].pop(),
+        lambda its: its.update(exposed=1),
+        lambda its: its.update(curve=None),
+    ):
+        changed(change)
+        with pytest.raises(InputError, match=r"guarantee\.exposure"):
+            read_plan(path)
+
+
+def test_no_other_mechanisms_plan_changed_by_it():
+    for mechanism in (uls(data_steps=(COMPARES,)), shuffled()):
+        text = json.dumps(plan_document(mechanism))
+        for word in ("exposure", "entity_cap", "exposed", "slots_only"):
+            assert word not in text
+
+
+def test_a_plan_in_the_earlier_words_for_zero_out_is_read(tmp_path):
+    path = tmp_path / "plan.json"
+    write_plan(shuffled(), path)
+    text = path.read_text()
+    assert "(zero-out)" in text
+    path.write_text(text.replace("(zero-out)", "(zero/out)"))
+    assert read_plan(path) == shuffled()
