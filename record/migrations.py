@@ -6,12 +6,17 @@ Records of schemas 1 and 2 hold no randomisation test, which needs the scores: t
 from collections.abc import Callable
 from typing import Any
 
+from heldin.defenses.plan_file import reworded
+
 
 def migrated(content: dict[str, Any]) -> dict[str, Any]:
     """The record's JSON in the current schema; ``content`` is not changed."""
     # One version at a time: a new schema needs one step, from the version before it.
     while (step := _STEPS.get(content["schema_version"])) is not None:
         content = step(content)
+    training = content.get("training")
+    if isinstance(training, dict) and isinstance(training.get("guarantee"), str):
+        content = {**content, "training": {**training, "guarantee": reworded(training["guarantee"])}}
     return content
 
 

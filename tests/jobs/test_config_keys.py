@@ -114,7 +114,7 @@ def test_the_page_of_an_audits_keys_is_that_of_its_config():
 
 def test_a_section_or_a_key_is_narrowed_to_and_a_mistyped_one_is_told_the_nearest():
     assert {block.name for block in blocks_at("finetune")} == {"finetune", "finetune.lora"}
-    assert [key.name for block in blocks_at("defense.clip_norm") for key in block.keys] == ["defense.clip_norm"] * 2
+    assert [key.name for block in blocks_at("defense.clip_norm") for key in block.keys] == ["defense.clip_norm"] * 3
     assert next(block.kinds for block in blocks_at("canaries")) == ("unseen_token",)
     for wrong, hint in (
         ("finetune.learning_rte", "did you mean finetune.learning_rate?"),
@@ -166,6 +166,7 @@ def test_every_starting_file_loads_and_explains_each_of_its_keys(kind, tmp_path)
     mechanism = mechanism_of(config, plain_steps=1, clip_norm=1.0)
     promise = mechanism.guarantee()
     promised = {"uls": "user", "els": "user", "group": "user", "filter": "user", "example": "example"}
+    promised |= {"user_entity": "user_entity"}
     assert (promise.unit if isinstance(promise, Guarantee) else None) == promised.get(kind)
     jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), file_schema())
     text = path.read_text(encoding="utf-8").splitlines()
