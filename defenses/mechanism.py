@@ -39,15 +39,14 @@ from heldin.defenses.choices import (
     NormalisedClip,
     PoissonSampler,
     Positive,
-    RealisedCohortDivisor,
     RecordSelection,
     Sampler,
     ShuffledSampler,
     Unit,
 )
 from heldin.defenses.guarantee import EpsilonAt, Exposure, Guarantee, NoGuarantee
+from heldin.defenses.validity import conditions_of, reasons_of
 
-_PERPLEXITY = ("highest_perplexity", "lowest_perplexity")
 _IF_GIVEN = Field(exclude_if=lambda value: value is None)
 
 
@@ -256,50 +255,7 @@ class Mechanism(Choice):
 
     def reasons(self) -> tuple[str, ...]:
         """Every reason why this is not a DP guarantee (docs/theory.md#rules-of-a-private-step); empty if it is one."""
-        user_level = self.unit == "user"
-        leaky = [step.name for step in self.data_steps if not step.user_local]
-        comparing = [step.name for step in self.data_steps if not (step.record_local or step.slots_only)]
-        checks = [
-            (self.unit == "none", "no privacy unit is protected"),
-            (
-                isinstance(self.sampler, ShuffledSampler),
-                "cohorts are shuffled while accounting assumes Poisson sampling",
-            ),
-            (self.noise_multiplier == 0.0, "no noise is added (noise multiplier 0)"),
-            (isinstance(self.clip, NoClip), "gradients are not clipped"),
-            (
-                isinstance(self.clip, BatchClip),
-                "the batch is clipped as one, so a unit may change a step by twice the clip norm",
-            ),
-            (
-                # Neighbours would scale the same noise differently; under zero-out the absent unit is counted by both
-                # (docs/theory.md#public-constants).
-                isinstance(self.divisor, RealisedCohortDivisor) and self.adjacency == "add_remove",
-                "the divisor is the realised cohort, which depends on private data",
-            ),
-            (
-                self.unit != "none" and self.checkpoint == "protected_validation",
-                "the checkpoint is chosen by validation on protected users",
-            ),
-            (
-                # At the example level it is no reason: epsilon is then about the data after the step (``_conditions``).
-                user_level and bool(leaky),
-                f"preprocessing is not user-local ({', '.join(leaky)})",
-            ),
-            (
-                # Without one text, others' texts are kept or changed differently, whose number nothing bounds.
-                self.unit == "user_entity" and bool(comparing),
-                f"preprocessing compares texts ({', '.join(comparing)})",
-            ),
-            (
-                # Such a model's ranking of one user's records depends on other users' texts.
-                self.record_selection in _PERPLEXITY and self.base_model_saw_protected,
-                "records are selected by the perplexity of a base model that saw protected users",
-            ),
-            (self.base_model_saw_protected, "the base model was trained on protected users"),
-            (self.tokenizer_saw_protected, "the tokenizer was trained on protected users"),
-        ]
-        return tuple(reason for holds, reason in checks if holds)
+        return reasons_of(self)
 
     def guarantee(self) -> Guarantee | NoGuarantee:
         """What this mechanism promises; record, report and terminal print its label and no other."""
@@ -343,7 +299,7 @@ class Mechanism(Choice):
             delta=self.delta,
             unit=self.unit,
             adjacency=self.adjacency,
-            conditions=self._conditions(),
+            conditions=conditions_of(self),
             warnings=() if warning is None else (warning,),
             exposure=self._exposure() if self.unit == "user_entity" else None,
         )
@@ -360,36 +316,3 @@ class Mechanism(Choice):
     def _exposure(self) -> Exposure:
         curve = tuple(EpsilonAt(m, self.epsilon_at(m)) for m in self.exposure_marks())
         return Exposure(self.members, curve, self.group_size if self.entity_cap else None, self.entity_cap)
-
-    def _conditions(self) -> tuple[str, ...]:
-        refilling = [step.name for step in self.data_steps if not step.record_local]
-        # A ranking refills: without one record another of the user takes its place, so it is not record-local.
-        if self.record_selection in ("longest", "shortest", *_PERPLEXITY):
-            refilling.append(f"record selection: {self.record_selection}")
-        example = self.unit == "example"
-        # Under caps a choice that looks at slots is the same for both neighbours, who have the same slots.
-        texts = example or (self.unit == "user_entity" and self.entity_cap is None)
-        checks = [
-            (texts and bool(refilling), f"adjacency after preprocessing ({', '.join(refilling)})"),
-            (example, "says nothing finite about a user without a cap on records per user"),
-            (
-                self.unit == "user_entity" and self.entity_cap is not None,
-                "neighbours have the same slots: that a record exists, and whom it names, is not hidden",
-            ),
-            (
-                self.unit == "user_entity" and self.entity_cap is not None,
-                "a name that was not recognised has the epsilon of the number of records that hold it",
-            ),
-            (isinstance(self.divisor, RealisedCohortDivisor), "the divisor counts absent units' null contributions"),
-            (
-                self.checkpoint == "public_validation",
-                "validation users are public, not protected; epsilon is at the last step, whichever is chosen",
-            ),
-            (self.record_selection in _PERPLEXITY, "the base model that ranks records saw no protected user"),
-            (
-                isinstance(self.clip, ConcentrationFilter),
-                "by the theorem of Asi & Liu (2024) as Chua et al. state it, not proved again; halting is an output",
-            ),
-            (True, f"noise by {self.noise_generator}"),
-        ]
-        return (*self.assumptions, *(text for holds, text in checks if holds))
