@@ -60,6 +60,6 @@ def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
     # The whole curve, not its one (epsilon, delta): attackers under it are much weaker than the pair alone allows.
     ceiling = ceiling_of(event, mechanism.steps, promise.delta)
     family = noise_family(event, mechanism.steps, promise.delta)
-    # Of a user alone: the epsilon of text sampling under caps is for a user and an entity together.
-    spent = promise.exposure.epsilon_at(mechanism.group_size) if promise.exposure else promise.epsilon
-    return verdict.curve_claim(ceiling, spent, promise.delta, family)
+    # Of a user alone, not of a user and an entity together.
+    alone = promise.exposure.user_epsilon if promise.exposure else None
+    return verdict.curve_claim(ceiling, promise.epsilon if alone is None else alone, promise.delta, family)

@@ -212,6 +212,58 @@ RecordSelection: TypeAlias = Literal[
 ]
 
 
+class LocalUpdates(Choice):
+    """Several steps of SGD on a drawn user's records; what is clipped and released is how far the model moved."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    learning_rate: Positive
+    """Learning rate of the user's own steps; finetune.learning_rate is that of the released sum."""
+    batch_size: PositiveInt = 8
+    """Records in each of these steps; a sum over records is divided by it."""
+    epochs: PositiveInt = 1
+    """Passes over the user's records."""
+
+
+class WeightCaps(Choice):
+    """Weights of Lai et al. (2021), Algorithm 1, lines 3 to 5: min(records / cap, 1) of a user and of an entity."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    user: PositiveInt
+    """Records of a user from which on the user's weight is 1."""
+    entity: PositiveInt
+    """Records naming an entity from which on its weight is 1."""
+
+
+class TwoLevel(Choice):
+    """Entities are sampled beside users (Lai et al. 2021, Algorithm 1; docs/theory.md#two-level-sampling).
+
+    Attributes:
+        entity_rate: probability of each recognised entity in a step, q_e.
+        extended_rate: probability of each record without one, q_s; 0: such records are not used (estimator f_E).
+        rule: whether a record needs all of its entities drawn, or any.
+        holders: K, the most other users whose records name an entity, for which epsilon is stated.
+        weight_caps: weights that count records, which void what would hold; None: constants.
+        claimed_noise: z, if epsilon is to be claimed as the paper's accountant does; None: what holds is claimed.
+        sensitive_share: share of records with a recognised entity, to which that claim refers for f_E+.
+    """
+
+    entity_rate: Rate
+    extended_rate: Annotated[float, Field(ge=0.0, le=1.0)]
+    rule: Literal["all", "any"]
+    holders: PositiveInt
+    weight_caps: WeightCaps | None = None
+    claimed_noise: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None
+    sensitive_share: Rate | None = None
+
+    @model_validator(mode="after")
+    def _claim_is_whole(self) -> "TwoLevel":
+        if self.claimed_noise is not None and self.extended_rate > 0 and self.sensitive_share is None:
+            raise ValueError("the paper's claim for records without an entity needs sensitive_share")
+        return self
+
+
 class NoiseGenerator(StrEnum):
     """Where the noise comes from; the value is the name that plan and report print."""
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
-from heldin.defenses.choices import NoiseGenerator, RecordSelection
+from heldin.defenses.choices import LocalUpdates, NoiseGenerator, RecordSelection, WeightCaps
 
 
 class NoDefense(BaseModel):
@@ -97,6 +97,9 @@ class PrivateDefense(SampledDefense, _PerUser):
     trainers do, which is not a DP guarantee here."""
     cap: int | None = Field(None, ge=1)
     """Hard cap on the users in a step, only with "uls" and Poisson sampling; null: no cap."""
+    local: LocalUpdates | None = None
+    """A drawn user's own steps, whose model difference is clipped in place of a gradient (DP-FedAvg); only with "uls"
+    and Poisson sampling without a cap."""
 
     @model_validator(mode="after")
     def _possible(self) -> "PrivateDefense":
@@ -106,10 +109,28 @@ class PrivateDefense(SampledDefense, _PerUser):
             raise ValueError("record_selection 'random_chunk' goes with kind 'uls' only: it cuts a sampled user's text")
         if self.cap is not None and (self.sampler == "shuffled" or self.kind != "uls"):
             raise ValueError("a cap goes with kind 'uls' and Poisson sampling only: no other accountant exists")
+        if self.local is not None and (self.kind != "uls" or self.sampler == "shuffled" or self.cap is not None):
+            raise ValueError("local goes with kind 'uls' and Poisson sampling without a cap only")
+        if self.local is not None and self.record_selection == "random_chunk":
+            raise ValueError("local trains on records: choose another record_selection than 'random_chunk'")
         return self
 
 
-class UserEntityDefense(SampledDefense):
+class EntityDefense(SampledDefense):
+    """The settings of defenses that know whom a record names."""
+
+    entities: EntitySourceConfig | None = None
+    """What finds whom a record names."""
+    categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
+    """Categories of Lai et al. (2021), Table I, that count as entities."""
+
+    @property
+    def caps(self) -> tuple[int, int] | None:
+        """(G, k) of text sampling; None without caps."""
+        return None
+
+
+class UserEntityDefense(EntityDefense):
     """Text sampling: each record has a coin of its own and is clipped alone, whoever wrote it and is named in it."""
 
     kind: Literal["user_entity"]
@@ -118,10 +139,6 @@ class UserEntityDefense(SampledDefense):
     no caps, and an epsilon for each number of records."""
     entity_cap: int | None = Field(None, ge=1)
     """Most records that name an entity; with ``group_size`` and ``entities``."""
-    entities: EntitySourceConfig | None = None
-    """What finds whom a record names; the record of a run then says how many are exposed how far."""
-    categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
-    """Categories of Lai et al. (2021), Table I, that count as entities."""
     exposed: int | None = Field(None, ge=1)
     """Without caps, the number of records for which ``target_epsilon`` holds, written by a person or naming the person;
     null: 1."""
@@ -144,6 +161,49 @@ class UserEntityDefense(SampledDefense):
         return self
 
 
+class UedpDefense(EntityDefense):
+    """UeDP-Alg of Lai et al. (2021): users and entities are sampled, a drawn user's model difference is clipped."""
+
+    kind: Literal["uedp"]
+    entities: EntitySourceConfig
+    """What finds whom a record names."""
+    entity_rate: float = Field(0.5, gt=0, le=1)
+    """Probability of each recognised entity in a step, q_e."""
+    extended_rate: float = Field(1.0, ge=0, le=1)
+    """Probability of each record that names no recognised entity, q_s; 0: such records are not used (estimator f_E)."""
+    rule: Literal["any", "all"] = "any"
+    """Which of a drawn user's records are used: those of which any entity is drawn (the paper), or all."""
+    noise_scale: Literal["cohort", "clip_norm"] = "cohort"
+    """Of what the noise is a multiple: of (cohort + 1) clip norms (Algorithm 1, line 14), or of one."""
+    weight_caps: WeightCaps | None = None
+    """Weights of Algorithm 1, lines 3 to 5, which count private records; null: 1."""
+    local: LocalUpdates | None = None
+    """A drawn user's own steps (Algorithm 1, lines 20 to 28, each step going on from the last); null: one gradient."""
+    group_size: int | None = Field(None, ge=1)
+    """Most usable records of a drawn user in a step, by chance; null: all of them."""
+    account: Literal["paper", "strict"] = "paper"
+    """Whose epsilon the run claims: the paper's, which is no guarantee, or what holds of the same algorithm."""
+    sensitive_share: float | None = Field(None, gt=0, le=1)
+    """Share of records with a recognised entity, a public constant of the paper's claim unless extended_rate is 0."""
+    holders: int | None = Field(None, ge=1)
+    """Other users who may name an entity, for whom epsilon is stated; null: all others."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> "UedpDefense":
+        if self.noise_multiplier is None:
+            raise ValueError("kind 'uedp' takes noise_multiplier: heldin account uedp says what it gives")
+        if self.account == "paper" and self.extended_rate > 0 and self.sensitive_share is None:
+            raise ValueError(
+                "the paper's claim needs sensitive_share, the share of records with a recognised entity (heldin corpus"
+                " entities counts them); or set account: strict"
+            )
+        if self.weight_caps is not None and self.local is None:
+            raise ValueError("weight_caps needs local: a single gradient is a mean over records")
+        if self.population < 2:
+            raise ValueError("population must be at least 2: an entity is named by others")
+        return self
+
+
 class FilterDefense(_PerUser):
     """Asi & Liu's filtered descent (Chua et al., Algorithm 3): full batches; it may halt and release no model."""
 
@@ -155,5 +215,6 @@ class FilterDefense(_PerUser):
 
 
 Defense = Annotated[
-    NoDefense | ClippingDefense | PrivateDefense | UserEntityDefense | FilterDefense, Field(discriminator="kind")
+    NoDefense | ClippingDefense | PrivateDefense | UserEntityDefense | UedpDefense | FilterDefense,
+    Field(discriminator="kind"),
 ]

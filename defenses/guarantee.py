@@ -1,6 +1,7 @@
 """What a mechanism promises, or why it promises nothing, in words and numbers."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from heldin.base.wording import counted
 from heldin.defenses.choices import Adjacency, Unit
@@ -10,11 +11,11 @@ _ADJACENCY: dict[Adjacency, str] = {"add_remove": "add/remove", "zero_out": "zer
 
 @dataclass(frozen=True)
 class EpsilonAt:
-    """What holds for whoever wrote, or is named in, so many records.
+    """What holds for whoever is exposed so far.
 
     Attributes:
-        exposed: m, the number of these records.
-        epsilon: epsilon(m).
+        exposed: number of records, or of holders (``Exposure.counted``).
+        epsilon: of such a person.
     """
 
     exposed: int
@@ -23,15 +24,21 @@ class EpsilonAt:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What text sampling promises, by how exposed somebody is (docs/theory.md#text-sampling).
+    """What is promised by how exposed somebody is.
+
+    Under text sampling by the number of records that a person wrote or is named in (docs/theory.md#text-sampling);
+    under two-level sampling, for a user and an entity, by the number of other users who name the entity, its holders
+    (docs/theory.md#two-level-sampling).
 
     Attributes:
-        exposed: m for which the guarantee's epsilon holds; G + k under caps.
-        curve: by ascending m; it holds for whoever was named and not recognised too.
+        counted: what ``exposed`` counts.
+        exposed: for which the guarantee's epsilon holds; G + k under caps.
+        curve: by ascending exposure; of records it holds for whoever was named and not recognised too.
         group_size: G, most records of a user; None without caps.
         entity_cap: k, most records that name an entity; None without caps.
     """
 
+    counted: Literal["records", "holders"]
     exposed: int
     curve: tuple[EpsilonAt, ...]
     group_size: int | None = None
@@ -41,8 +48,23 @@ class Exposure:
         """epsilon(m) of a point of the curve."""
         return next(point.epsilon for point in self.curve if point.exposed == exposed)
 
+    @property
+    def user_epsilon(self) -> float | None:
+        """epsilon of a user alone; None where nothing bounds how many records a user has."""
+        if self.counted == "holders":
+            return self.epsilon_at(0)
+        return None if self.group_size is None else self.epsilon_at(self.group_size)
+
     def words(self, delta: float) -> str:
         """Who is promised what."""
+        if self.counted == "holders":
+            alone, *others = self.curve
+            said = ", ".join(f"{point.epsilon:.4g} by {point.exposed}" for point in others[:-1])
+            return (
+                f"epsilon {others[-1].epsilon:.4g}, delta {delta:g} for a user and an entity that"
+                f" {counted(others[-1].exposed, 'other user')} may name{', ' if said else ''}{said},"
+                f" {alone.epsilon:.4g} for a user alone (add/remove)"
+            )
         if self.group_size is None or self.entity_cap is None:
             first, *others = self.curve
             said = ", ".join(f"{point.epsilon:.4g} of {point.exposed}" for point in others)

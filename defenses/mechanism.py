@@ -13,17 +13,20 @@ from pydantic import Field, PositiveInt, model_validator
 
 from heldin.base.errors import InputError
 from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.comparison_accountants import moments_epsilon
 from heldin.defenses.accounting.composition import check_rounding
 from heldin.defenses.accounting.events import (
     CappedPoissonGaussian,
     Event,
     FilteredGaussian,
     PoissonGaussian,
+    TwoLevelGaussian,
     UnamplifiedGaussian,
     participations,
     to_dp_event,
 )
 from heldin.defenses.accounting.exposure_curve import EXPOSED
+from heldin.defenses.accounting.uedp_claims import HOLDERS, two_level_epsilon
 from heldin.defenses.choices import (
     Adjacency,
     BatchClip,
@@ -35,6 +38,7 @@ from heldin.defenses.choices import (
     Divisor,
     FlatClip,
     FullBatchSampler,
+    LocalUpdates,
     NoClip,
     NormalisedClip,
     PoissonSampler,
@@ -42,6 +46,7 @@ from heldin.defenses.choices import (
     RecordSelection,
     Sampler,
     ShuffledSampler,
+    TwoLevel,
     Unit,
 )
 from heldin.defenses.guarantee import EpsilonAt, Exposure, Guarantee, NoGuarantee
@@ -54,8 +59,8 @@ class Mechanism(Choice):
     """A training run's privacy mechanism. Immutable; equal mechanisms have equal epsilon.
 
     Attributes:
-        unit: what is protected; "none" for a plain run. "user_entity" is text sampling: whoever wrote a record or is
-            named in one.
+        unit: what is protected; "none" for a plain run. "user_entity" with sampled "example" is text sampling (whoever
+            wrote a record or is named in one), and with "user" two-level sampling (a user and an entity).
         adjacency: which data sets count as neighbours.
         sampled: what the sampler draws. "user" with unit "user" is ULS; "example" with unit "user" is ELS or group
             privacy; "example" with unit "example" is example-level DP, and with "user_entity" text sampling.
@@ -64,6 +69,8 @@ class Mechanism(Choice):
             sampling under caps, the cap on a user's records.
         entity_cap: for text sampling under caps, the cap on records that name an entity.
         exposed: for text sampling without caps, the number of records that a stated epsilon is of.
+        two_level: how entities are sampled beside users; the noise multiplier is then that on the sum.
+        local: how a drawn user's records are trained on, if what is clipped is a model difference and no gradient.
         clip: how gradients are clipped.
         noise_multiplier: noise standard deviation over sensitivity.
         steps: optimizer steps.
@@ -94,6 +101,8 @@ class Mechanism(Choice):
     # Left out of the plans of all others, which so stay what they were before text sampling.
     entity_cap: Annotated[PositiveInt | None, _IF_GIVEN] = None
     exposed: Annotated[PositiveInt | None, _IF_GIVEN] = None
+    two_level: Annotated[TwoLevel | None, _IF_GIVEN] = None
+    local: Annotated[LocalUpdates | None, _IF_GIVEN] = None
     clip: Clip
     noise_multiplier: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     steps: PositiveInt
@@ -153,10 +162,15 @@ class Mechanism(Choice):
         _ = self.assumed_event  # the event's own checks: cap below the expected cohort, cohort above the population
 
     def _check_entities(self) -> None:
-        """Raises InputError for text sampling that no theorem covers, and for its fields elsewhere."""
+        """Raises InputError for user-entity sampling that no theorem covers, and for its fields elsewhere."""
+        if self.local is not None and (self.sampled != "user" or not isinstance(self.sampler, PoissonSampler)):
+            raise InputError("local updates are a sampled user's: sample users, by Poisson coins")
         if self.unit != "user_entity":
-            if (self.entity_cap, self.exposed) != (None, None):
+            if (self.entity_cap, self.exposed, self.two_level) != (None, None, None):
                 raise InputError(f"entity cap and exposed records belong to unit user_entity, not to {self.unit}")
+            return
+        if self.two_level is not None:
+            self._check_two_level()
             return
         if self.sampled != "example" or not isinstance(self.sampler, PoissonSampler):
             raise InputError("unit user_entity is text sampling: sample examples, by Poisson coins")
@@ -171,13 +185,23 @@ class Mechanism(Choice):
         if self.adjacency != ("zero_out" if capped else "add_remove"):
             raise InputError("caps on entities go with zero_out adjacency, text sampling without caps with add_remove")
 
+    def _check_two_level(self) -> None:
+        """Raises InputError for two-level sampling that nothing here trains or accounts for."""
+        assert self.two_level is not None
+        if self.sampled != "user" or not isinstance(self.sampler, PoissonSampler) or self.adjacency != "add_remove":
+            raise InputError("two-level sampling draws users by Poisson coins, under add_remove adjacency")
+        if (self.entity_cap, self.exposed) != (None, None) or self.record_selection not in ("all", "random"):
+            raise InputError("two-level sampling has no caps and chooses among usable records by chance alone")
+        if self.two_level.weight_caps is not None and self.local is None:
+            raise InputError("weights of records are for local updates: a single gradient is a mean")
+
     @property
     def members(self) -> int:
         """How many sampled members the protected unit has.
 
         group_size for ELS; group_size + entity_cap, or ``exposed``, for text sampling; 1 otherwise.
         """
-        if self.unit == "user_entity":
+        if self.unit == "user_entity" and self.two_level is None:
             return self.exposed or self.group_size + (self.entity_cap or 0)
         # Under ULS a user is one member, however many records: their mean gradient is clipped as one.
         return self.group_size if self.unit == "user" and self.sampled == "example" else 1
@@ -187,11 +211,15 @@ class Mechanism(Choice):
         """One step's event for all of a user's records; None where nothing bounds how many there are."""
         if self.unit == "user":
             return self.assumed_event
+        if self.two_level is not None:
+            return PoissonGaussian(self.noise_multiplier, self.sampler.rate)
         return self._exposed_event(self.group_size) if self.entity_cap is not None else None
 
     @property
     def assumed_event(self) -> Event:
         """One step's event as accounting assumes it: for shuffled cohorts that is Poisson sampling."""
+        if self.two_level is not None:
+            return self._two_level_event(self.two_level.holders)
         match self.sampler:
             case PoissonSampler() | ShuffledSampler():
                 return PoissonGaussian(self.noise_multiplier, self.sampler.rate, self.members)
@@ -206,6 +234,11 @@ class Mechanism(Choice):
     def _exposed_event(self, exposed: int) -> PoissonGaussian:
         """One step of text sampling for whoever is exposed in so many records."""
         return PoissonGaussian(self.noise_multiplier, self.sampler.rate, exposed)
+
+    def _two_level_event(self, holders: int) -> TwoLevelGaussian:
+        """One step for a user and an entity that so many other users name."""
+        assert self.two_level is not None
+        return TwoLevelGaussian(self.noise_multiplier, self.sampler.rate, self.two_level.entity_rate, holders)
 
     @property
     def fallback_event(self) -> UnamplifiedGaussian:
@@ -269,6 +302,10 @@ class Mechanism(Choice):
             return NoGuarantee(reasons)
         assumed = accounting.epsilon(self.assumed_event, self.steps, self.delta)
         fallback = None
+        if self.two_level is not None and self.two_level.claimed_noise is not None:
+            assumed = self._claimed(self.two_level, self.two_level.claimed_noise)
+            if len(reasons) == 1:
+                fallback = self._promise(self.assumed_event)
         # The fallback accounts for shuffling alone: any second reason voids it too.
         if isinstance(self.sampler, ShuffledSampler) and len(reasons) == 1:
             fallback = self._promise(self.fallback_event)
@@ -283,6 +320,8 @@ class Mechanism(Choice):
         """This mechanism with the least noise whose (assumed) epsilon at delta is at most target_epsilon."""
         if self.delta is None:
             raise InputError("delta is missing, so that there is nothing to calibrate to")
+        if self.two_level is not None:
+            raise InputError("two-level sampling takes a noise multiplier: heldin account uedp says what it gives")
         noise = accounting.calibrate(self.assumed_event, self.steps, self.delta, target_epsilon)
         # Built anew, since pydantic's ``model_copy`` skips validation.
         return Mechanism(**{**dict(self), "noise_multiplier": noise, "target_epsilon": target_epsilon})
@@ -294,25 +333,41 @@ class Mechanism(Choice):
         if units is None and population is not None:
             units = -(-population // self.members)  # the fewest users who can hold the population's examples
         warning = accounting.delta_warning(self.delta, units) if units is not None else None
+        exposure = self._exposure() if self.unit == "user_entity" else None
         return Guarantee(
-            epsilon=accounting.epsilon(event, self.steps, self.delta),
+            # Of exposure, so that a name that was missed counts too.
+            epsilon=exposure.epsilon_at(exposure.exposed)
+            if exposure
+            else accounting.epsilon(event, self.steps, self.delta),
             delta=self.delta,
             unit=self.unit,
             adjacency=self.adjacency,
             conditions=conditions_of(self),
             warnings=() if warning is None else (warning,),
-            exposure=self._exposure() if self.unit == "user_entity" else None,
+            exposure=exposure,
         )
 
+    def _claimed(self, two_level: TwoLevel, noise: float) -> float:
+        """The paper's claim: that of a random record's rate (docs/theory.md#claims-of-user-entity-dp)."""
+        assert self.delta is not None
+        share = 1.0 if two_level.extended_rate == 0.0 else two_level.sensitive_share or 1.0
+        return moments_epsilon(noise, self.sampler.rate * two_level.entity_rate * share, self.steps, self.delta)
+
     def exposure_marks(self) -> list[int]:
-        """Numbers of records at which text sampling states its curve, ascending."""
+        """Numbers of records, or of holders, at which the curve is stated, ascending."""
+        if self.two_level is not None:
+            return [0, *(k for k in HOLDERS if k < self.two_level.holders), self.two_level.holders]
         return sorted({*EXPOSED, self.members, *((self.group_size, self.entity_cap) if self.entity_cap else ())})
 
     def epsilon_at(self, exposed: int) -> float:
-        """epsilon(m) of text sampling, for whoever wrote or is named in so many records; ``reasons`` void it."""
+        """epsilon of whoever is exposed in so many records, or has so many holders; ``reasons`` void it."""
         assert self.delta is not None
+        if self.two_level is not None:
+            return two_level_epsilon(self._two_level_event(exposed), self.steps, self.delta, self.two_level.rule)
         return accounting.epsilon(self._exposed_event(exposed), self.steps, self.delta)
 
     def _exposure(self) -> Exposure:
         curve = tuple(EpsilonAt(m, self.epsilon_at(m)) for m in self.exposure_marks())
-        return Exposure(self.members, curve, self.group_size if self.entity_cap else None, self.entity_cap)
+        if self.two_level is not None:
+            return Exposure("holders", self.two_level.holders, curve)
+        return Exposure("records", self.members, curve, self.group_size if self.entity_cap else None, self.entity_cap)

@@ -58,6 +58,14 @@ def reasons_of(mechanism: "Mechanism") -> tuple[str, ...]:
             mechanism.record_selection in _PERPLEXITY and mechanism.base_model_saw_protected,
             "records are selected by the perplexity of a base model that saw protected users",
         ),
+        (
+            mechanism.two_level is not None and mechanism.two_level.claimed_noise is not None,
+            "Lai et al. account for the rate at which a random record is used, which hides no user and entity",
+        ),
+        (
+            mechanism.two_level is not None and mechanism.two_level.weight_caps is not None,
+            "weights count the records of users and entities",
+        ),
         (mechanism.base_model_saw_protected, "the base model was trained on protected users"),
         (mechanism.tokenizer_saw_protected, "the tokenizer was trained on protected users"),
     ]

@@ -307,7 +307,12 @@ def job_name(
         units = [(unit.name, unit.rows) for unit in private.units]
         plan = private.mechanism.model_dump_json()
         # With the key: a checkpoint that was made under another one belongs to another run.
-        mechanism = text_sha256(plan, private.key.hex(), private.noise, repr(units), repr(private.chunk))
+        parts = [plan, private.key.hex(), private.noise, repr(units), repr(private.chunk)]
+        if private.records.named is not None:
+            # Whom a record names decides in which steps it is used.
+            its = private.records.named
+            parts += [its.starts.tobytes().hex(), its.entities.tobytes().hex(), *its.names]
+        mechanism = text_sha256(*parts)
     return text_sha256(base.fingerprint, repr(shaping), mechanism, *(repr(list(s)) for s in sequences))
 
 

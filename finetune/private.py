@@ -14,6 +14,7 @@ from heldin.defenses.gradients.one_pass import release_workspace
 from heldin.defenses.gradients.per_unit_gradients import Units, clip_factors, clipped_gradient_sum
 from heldin.defenses.noise import gaussian
 from heldin.finetune.batches import collate
+from heldin.finetune.local_updates import clipped_difference_sum
 from heldin.finetune.passes import Passes, cut
 from heldin.finetune.ranks import own_share, sum_over_ranks
 from heldin.finetune.units import PrivateTraining, SampledUnit
@@ -48,20 +49,13 @@ def private_gradient(
     share = own_share(training.drawn(step))
     # Nobody drawn, or nobody for this process, gives a sum of zeros, and the step goes on: to skip it would tell that
     # nobody was there (docs/theory.md#rules-of-a-private-step).
-    people = [training.contribution(unit, step, sequences) for unit in share if unit.canary is None]
-    sizes = [len(records) for records in people]
-
-    def compute(most: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        return _clipped_sum(model, [[people[i] for i in run] for run in cut(sizes, most)], clip.norm)
-
-    def largest(most: int) -> int:
-        # Asked only after a failure: the kept gradients of the failed pass are given back before the next try.
-        release_workspace(model)
-        return max((sum(sizes[i] for i in run) for run in cut(sizes, most)), default=0)
-
-    # A step that runs out of memory is retried in smaller passes. Its units, their records and its noise are functions
-    # of the key and the step, so they stay the same.
-    total, tally = passes.fitted(compute, largest)
+    people = [unit for unit in share if unit.canary is None]
+    if mechanism.local is not None:
+        work = [training.local_work(unit, step, sequences) for unit in people]
+        total, tally = clipped_difference_sum(model, work, mechanism.local, clip.norm)
+    else:
+        given = [training.contribution(unit, step, sequences) for unit in people]
+        total, tally = _fitted_sum(model, given, clip.norm, passes)
     _add_canaries(total, training, [unit for unit in share if unit.canary is not None], clip.norm)
     # Before the noise, which every process then adds to the same sum: the other way round it would be added once each.
     sum_over_ranks([*total.values(), tally])
@@ -80,6 +74,25 @@ def private_gradient(
         training.watch(step, {name: p.grad for name, p in _trainable(model).items() if p.grad is not None})
     loss, units = tally.tolist()
     return loss / units if units else None
+
+
+def _fitted_sum(
+    model: PreTrainedModel, people: Sequence[Contribution], clip_norm: float, passes: Passes
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """The sum of the clipped gradients of these units, in passes that fit into memory."""
+    sizes = [len(records) for records in people]
+
+    def compute(most: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        return _clipped_sum(model, [[people[i] for i in run] for run in cut(sizes, most)], clip_norm)
+
+    def largest(most: int) -> int:
+        # Asked only after a failure: the kept gradients of the failed pass are given back before the next try.
+        release_workspace(model)
+        return max((sum(sizes[i] for i in run) for run in cut(sizes, most)), default=0)
+
+    # A step that runs out of memory is retried in smaller passes. Its units, their records and its noise are functions
+    # of the key and the step, so they stay the same.
+    return passes.fitted(compute, largest)
 
 
 def _clipped_sum(

@@ -1,5 +1,6 @@
 """What a private run samples: its units, which of them each step draws, and which token sequences they contribute."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,10 +9,13 @@ import torch
 
 from heldin.base.coins import keyed_uniform
 from heldin.base.errors import InputError
+from heldin.corpus.entities.incidence import Incidence
 from heldin.defenses.choices import BatchClip, ConstantDivisor, NoClip, NoiseGenerator, RecordSelection
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.sampling import draw
 from heldin.defenses.texts.selection import select_records
+from heldin.finetune.local_updates import LocalWork
+from heldin.finetune.usable import Weights, entity_weights, record_weights, usable
 
 Gradients = Mapping[str, torch.Tensor]
 
@@ -25,12 +29,14 @@ class PrivateRecords:
         users: who wrote each.
         lengths: tokens of each.
         losses: mean token loss of each under the base model; None if no selection needs it.
+        named: whom each names, for two-level sampling; None for all other mechanisms.
     """
 
     ids: Sequence[str]
     users: Sequence[str]
     lengths: Sequence[int]
     losses: Sequence[float] | None = None
+    named: Incidence | None = None
 
 
 @dataclass(frozen=True)
@@ -88,12 +94,37 @@ class PrivateTraining:
 
     def rows(self, unit: SampledUnit, step: int) -> list[int]:
         """Rows that a drawn unit contributes to ``step``."""
-        rule = self.mechanism.record_selection
-        if self.mechanism.sampled == "example" or rule == "random_chunk" or not unit.rows:
-            return list(unit.rows)
+        rule, rows = self.mechanism.record_selection, unit.rows
+        if self.mechanism.two_level is not None:
+            # Before the choice: chosen first, an unusable record would keep another from being used.
+            rows = tuple(self.usable(unit, step))
+        if self.mechanism.sampled == "example" or rule == "random_chunk" or not rows:
+            return list(rows)
         # Anew in each step, which costs nothing: at most G of one user, by that user and the key alone
         # (docs/theory.md#rules-of-a-private-step).
-        return choose_records(rule, self.mechanism.group_size, unit.rows, self.records, self.key, f"records {step}")
+        return choose_records(rule, self.mechanism.group_size, rows, self.records, self.key, f"records {step}")
+
+    def usable(self, unit: SampledUnit, step: int) -> dict[int, list[int]]:
+        """The rows of a drawn unit that two-level sampling may use in ``step``, with the drawn entities of each."""
+        assert self.mechanism.two_level is not None
+        assert self.records.named is not None
+        return usable(self.mechanism.two_level, self.records.named, unit.rows, self.records.ids, self.key, step)
+
+    def local_work(self, unit: SampledUnit, step: int, sequences: Sequence[Sequence[int]]) -> LocalWork:
+        """What a drawn unit trains on in ``step``, if the mechanism clips model differences."""
+        rows, two_level = self.rows(unit, step), self.mechanism.two_level
+        chosen = [sequences[row] for row in rows]
+        if two_level is None:
+            return LocalWork(chosen, [1.0] * len(chosen))
+        drawn, caps = self.usable(unit, step), two_level.weight_caps
+        weight = 1.0 if caps is None else min(1.0, len(unit.rows) / caps.user)
+        return LocalWork(chosen, record_weights([drawn[row] for row in rows], self._entity_weights), weight)
+
+    @functools.cached_property
+    def _entity_weights(self) -> Weights | None:
+        assert self.mechanism.two_level is not None
+        assert self.records.named is not None
+        return entity_weights(self.mechanism.two_level, self.records.named)
 
     def contribution(self, unit: SampledUnit, step: int, sequences: Sequence[Sequence[int]]) -> list[Sequence[int]]:
         """Token sequences that a drawn unit contributes to ``step``: records, or chunks of its whole text."""
@@ -136,6 +167,8 @@ def plan_private_training(
         raise InputError("a private run clips each unit and divides by a public constant; this plan does not")
     if mechanism.record_selection == "random_chunk" and (mechanism.sampled != "user" or chunk is None):
         raise InputError("record selection 'random_chunk' cuts a sampled user's text: it goes with user sampling only")
+    if mechanism.two_level is not None and records.named is None:
+        raise InputError("two-level sampling needs to know whom each record names")
     # Coins are keyed by name: two records of one name would be sampled together.
     if len(set(records.ids)) != len(records.ids):
         raise InputError("a record id occurs twice among the training records")

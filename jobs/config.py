@@ -18,7 +18,7 @@ from heldin.base.yaml_files import parse_yaml, read_yaml
 from heldin.canaries.config import CanarySpec, SubstringCanaries
 from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.split import SplitRule, UserFilter
-from heldin.defenses.config import Defense, FilterDefense, NoDefense, UserEntityDefense
+from heldin.defenses.config import Defense, EntityDefense, FilterDefense, NoDefense
 from heldin.defenses.texts.data_side import DataDefense, DeIdentify, declared
 from heldin.finetune.recipe import Recipe, Select
 from heldin.models.shape import TinyModel
@@ -157,7 +157,7 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _gold_is_of_the_corpus(self) -> "RunConfig":
         sources = [("data_defenses", d.entities) for d in self.data_defenses if isinstance(d, DeIdentify)]
-        if isinstance(self.defense, UserEntityDefense) and self.defense.entities is not None:
+        if isinstance(self.defense, EntityDefense) and self.defense.entities is not None:
             sources.append(("defense.entities", self.defense.entities))
         corpus = self.corpus.source
         # A record that the file does not have would stop the run only when its texts are searched.
@@ -175,14 +175,14 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _nothing_compares_texts(self) -> "RunConfig":
-        if not isinstance(self.defense, UserEntityDefense):
+        if not isinstance(self.defense, EntityDefense):
             return self
         # The table of docs/theory.md#caps-and-fixed-incidence: no epsilon holds with these, under either adjacency.
         for step in map(declared, self.data_defenses):
             if not (step.record_local or step.slots_only):
                 raise ValueError(
                     f"data_defenses: {step.name} compares texts, so that one record decides about others: it goes with"
-                    " no defense 'user_entity'; take it out, or choose random records"
+                    f" no defense '{self.defense.kind}'; take it out, or choose random records"
                 )
         return self
 

@@ -216,10 +216,10 @@ class RemovalFacts(Facts):
 
 
 class EpsilonAt(Facts):
-    """What text sampling promises to whoever wrote, or is named in, so many records.
+    """What is promised to whoever is exposed so far.
 
     Attributes:
-        exposed: the number of these records.
+        exposed: number of records, or of holders (``ByExposure.counted``).
         epsilon: of such a person; null if it is infinite.
     """
 
@@ -227,20 +227,24 @@ class EpsilonAt(Facts):
     epsilon: float | None
 
 
-class TextSampling(Facts):
-    """The promise of text sampling: a function of the plan alone.
+class ByExposure(Facts):
+    """What is promised by how exposed somebody is: a function of the plan alone.
 
     Attributes:
-        exposed: number of records that the run's epsilon is for.
-        curve: by ascending number of records.
+        counted: what ``exposed`` counts: records that a person wrote or is named in, or other users who name an entity.
+        exposed: exposure that the run's epsilon is for.
+        curve: by ascending exposure.
         group_size: most records of a user; null without caps.
         entity_cap: most records that name an entity; null without caps.
+        claimed: epsilon that the method's paper claims, where that is no guarantee; null for others.
     """
 
+    counted: Literal["records", "holders"]
     exposed: int
     curve: list[EpsilonAt]
     group_size: int | None
     entity_cap: int | None
+    claimed: float | None = None
 
 
 class ExposedShare(Facts):
@@ -280,8 +284,8 @@ class TrainingFacts(Facts):
         gap_auroc_spearman: rank correlation of generalisation gap and AUROC over the curve; null with too few points.
         removals: what each data-side defense removed or changed.
         seconds: duration of training.
-        text_sampling: what text sampling promises by the number of records; null for other mechanisms.
-        exposed: how exposed users and entities were; empty for other mechanisms. Measured on private people.
+        by_exposure: what is promised by how exposed somebody is; null for mechanisms that ask for no entities.
+        exposed: how exposed users and entities were under text sampling. Measured on private people.
     """
 
     defense: str
@@ -301,16 +305,20 @@ class TrainingFacts(Facts):
     gap_auroc_spearman: float | None
     removals: list[RemovalFacts] = Field(default_factory=list)
     seconds: float
-    text_sampling: TextSampling | None = None
+    by_exposure: ByExposure | None = None
     exposed: list[ExposedShare] = Field(default_factory=list)
 
     @property
     def protected(self) -> str:
         """Of whom epsilon is, in a word or two."""
-        its = self.text_sampling
+        its = self.by_exposure
         if its is None:
             return self.unit
-        return "user and entity" if its.entity_cap else f"person of {counted(its.exposed, 'record')}"
+        return (
+            "user and entity"
+            if its.entity_cap or its.counted == "holders"
+            else f"person of {counted(its.exposed, 'record')}"
+        )
 
 
 class GradientNorms(Facts):

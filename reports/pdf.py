@@ -24,7 +24,7 @@ from heldin.reports.tables import (
     correlation_rows,
     dial_rows,
     exposure_rows,
-    promise_rows,
+    promise_table,
     refused_rows,
     tpr_rows,
 )
@@ -78,8 +78,7 @@ def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "ceiling": bool(record.training and record.training.ceiling),
         "bounds": bound_rows(record),
         "refused": refused_rows(record),
-        "promised": promise_rows(record),
-        "promised_delta": f"{record.training.delta:g}" if record.training and record.training.delta else "",
+        "promised": promise_table(record),
         "canaries": canary_rows(record),
         "canary_caption": canary_caption(record),
         "dials": dial_rows(record),

@@ -1,5 +1,7 @@
 """Rows of a report's tables, as text."""
 
+from typing import Any
+
 from heldin.audit.attack_results import AttackResult
 from heldin.record.document import Record
 from heldin.reports.wording import group_name, percent
@@ -81,23 +83,40 @@ def correlation_rows(record: Record) -> list[list[str]]:
     ]
 
 
-def promise_rows(record: Record) -> list[list[str]]:
-    """(records, epsilon, share of users, share of entities) rows of text sampling; empty for other mechanisms."""
+def promise_table(record: Record) -> dict[str, Any]:
+    """Title, head, rows and note of a table of what is promised by how exposed somebody is; empty without one."""
     training = record.training
-    if training is None or training.text_sampling is None:
-        return []
-    # Independent trainings and exported facts state the curve alone: nobody's exposure was counted.
-    if not training.exposed:
-        return [[str(p.exposed), _epsilon(p.epsilon), "", ""] for p in training.text_sampling.curve]
-    return [
-        [
-            f"{p.exposed:,}",
-            _epsilon(p.epsilon),
-            f"{100 * p.users:.1f} %",
-            "" if p.entities is None else f"{100 * p.entities:.1f} %",
-        ]
-        for p in training.exposed
-    ]
+    if training is None or training.by_exposure is None:
+        return {}
+    promise = training.by_exposure
+    if promise.counted == "holders":
+        claim = f" Claimed for this run: epsilon {promise.claimed:.4g}." if promise.claimed is not None else ""
+        return {
+            "title": f"What holds for a user and an entity, at delta {training.delta:g}",
+            "head": ["other users who may name the entity", "epsilon"],
+            "rows": [[f"{p.exposed:,}" if p.exposed else "a user alone", _epsilon(p.epsilon)] for p in promise.curve],
+            "note": f"By the theorem of two-level sampling; a name that was not recognised is counted in.{claim}",
+        }
+    table: dict[str, Any] = {
+        "title": f"What is promised to whom, at delta {training.delta:g}",
+        "head": ["records, written or named in", "epsilon"],
+        "rows": [[f"{p.exposed:,}", _epsilon(p.epsilon)] for p in training.exposed or promise.curve],
+        "note": "epsilon of a person who wrote, or is named in, so many of the records trained on, whether the"
+        " name was recognised or not.",
+    }
+    # Independent trainings state the curve alone: nobody's exposure was counted.
+    if training.exposed:
+        table["note"] += (
+            " The shares were counted in these records: they are facts about private people and stay with this report."
+        )
+        shares = {"users with at most that many": [its.users for its in training.exposed]}
+        if all(its.entities is not None for its in training.exposed):
+            shares["entities in at most that many"] = [its.entities or 0.0 for its in training.exposed]
+        for name, column in shares.items():
+            table["head"].append(name)
+            for row, share in zip(table["rows"], column, strict=True):
+                row.append(f"{100 * share:.1f} %")
+    return table
 
 
 def _epsilon(value: float | None) -> str:

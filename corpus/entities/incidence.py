@@ -1,7 +1,7 @@
 """Which records name which people and things, as arrays: the slots of docs/theory.md#caps-and-fixed-incidence."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,31 @@ class Incidence:
         starts: shape (records + 1,): the entities of record i are ``entities[starts[i]:starts[i + 1]]``.
         entities: numbers of entities, each below ``count``.
         count: number of entities.
+        names: canonical name of each, shape (count,).
         users: the number of each user of the store whom a record names, by user name.
     """
 
     starts: npt.NDArray[np.int64]
     entities: npt.NDArray[np.int64]
     count: int
+    names: Sequence[str] = ()
     users: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, record: int) -> list[int]:
+        """Numbers of the entities that a record names."""
+        its: list[int] = self.entities[self.starts[record] : self.starts[record + 1]].tolist()
+        return its
+
+    def of_records(self, records: Sequence[int]) -> "Incidence":
+        """The incidence of these records alone, numbered in the order given; entities keep their numbers."""
+        sizes = np.diff(self.starts)[list(records)]
+        entities = [self.entities[self.starts[record] : self.starts[record + 1]] for record in records]
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return replace(self, starts=starts, entities=np.concatenate([*entities, self.entities[:0]]))
+
+    def with_records_that_name_nobody(self, number: int) -> "Incidence":
+        """The same with so many further records at the end, which name no entity."""
+        return replace(self, starts=np.concatenate([self.starts, np.full(number, self.starts[-1])]))
 
     def records_of(self) -> npt.NDArray[np.int64]:
         """Records that name each entity, shape (count,)."""
@@ -51,8 +69,10 @@ def incidence(
         pairs = database.execute(
             "SELECT DISTINCT row, number FROM found JOIN numbered USING (person) ORDER BY row, number"
         ).fetchnumpy()
-        (count,) = database.execute("SELECT count(*) FROM numbered").fetchall()[0]
+        names = [name for (name,) in database.execute("SELECT person FROM numbered ORDER BY number").fetchall()]
         users = database.execute("SELECT name, numbered.number FROM users JOIN numbered ON name = person").fetchall()
     rows = np.asarray(pairs["row"], dtype=np.int64)
     starts = np.searchsorted(rows, np.arange(mentions.rows + 1))
-    return Incidence(starts.astype(np.int64), np.asarray(pairs["number"], dtype=np.int64), count, dict(users))
+    return Incidence(
+        starts.astype(np.int64), np.asarray(pairs["number"], dtype=np.int64), len(names), names, dict(users)
+    )

@@ -122,6 +122,16 @@ def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float) -> float:
     return accounting.epsilon(replace(event, entity_rate=1.0, holders=1), steps, delta)
 
 
+def two_level_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: Rule) -> float:
+    """Epsilon of a user and an entity that up to ``event.holders`` other users name, recognised or missed in one text.
+
+    Without holders it is that of the user alone (docs/theory.md#two-level-sampling).
+    """
+    if event.holders == 0:
+        return accounting.epsilon(PoissonGaussian(event.noise_multiplier, event.user_rate), steps, delta)
+    return max(missed_epsilon(event, steps, delta), sensitive_epsilon(event, steps, delta, rule))
+
+
 def account_uedp(
     *,
     users: int,
@@ -167,8 +177,7 @@ def account_uedp(
     missed = missed_epsilon(one, steps, delta)
     points = []
     for k in counts:
-        spent = [sensitive_epsilon(replace(one, holders=k), steps, delta, rule) for rule in RULES]
-        points.append(HolderPoint(k, *(max(missed, epsilon) for epsilon in spent)))
+        points.append(HolderPoint(k, *(two_level_epsilon(replace(one, holders=k), steps, delta, r) for r in RULES)))
     share = sensitive_share
     return UedpAccount(
         users=users,
@@ -180,7 +189,7 @@ def account_uedp(
         delta=delta,
         claimed_sensitive=moments_epsilon(noise_multiplier, rate * entity_rate, steps, delta),
         claimed=None if share is None else moments_epsilon(noise_multiplier, rate * entity_rate * share, steps, delta),
-        user=accounting.epsilon(PoissonGaussian(noise, rate), steps, delta),
+        user=two_level_epsilon(replace(one, holders=0), steps, delta, "all"),
         missed=missed,
         strict=tuple(points),
     )

@@ -1,5 +1,6 @@
 """The job of independent trainings: the config's, on the config's users, plus one worst-case user by coin."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from heldin.base.progress import Reporter
 from heldin.bounds.trainings import WORST_CASE_USER
 from heldin.canaries.config import UnseenTokenCanaries
 from heldin.canaries.craft import rare_tokens, token_counts, unseen_token_users
+from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.store import texts_of
 from heldin.defenses.config import (
     ClippingDefense,
+    Defense,
     FilterDefense,
     NoDefense,
     PrivateDefense,
@@ -27,7 +30,7 @@ from heldin.jobs.config import RunConfig
 from heldin.jobs.retraining.runs import TrainingJob
 from heldin.jobs.run.corpus import CorpusData
 from heldin.jobs.run.plan import mechanism_of
-from heldin.jobs.run.slots import find_slots
+from heldin.jobs.run.slots import Slots, find_slots
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 
@@ -175,10 +178,11 @@ def training_job(
         users=[*(store.record(row).user for row in rows), *([WORST_CASE_USER] * len(worst))],
         lengths=[len(s) for s in sequences],
         losses=losses,
+        named=_named(slots, rows, len(worst)) if mechanism.two_level is not None else None,
     )
     noise = defense.noise() if isinstance(defense, SampledDefense) else None
     # Everything that affects a training but its number and key: results of another job do not pass for this one's.
-    shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *own)
+    shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), _settings(defense), *own)
     return TrainingJob(
         base=name,
         revision=config.model.revision,
@@ -199,6 +203,18 @@ def training_job(
         identity=text_sha256(*shared, repr(records), repr(sequences)),
         key=key,
     )
+
+
+def _settings(defense: Defense) -> str:
+    """The defense's settings, whatever the order of its keys; a later version's key that is null changes nothing."""
+    return json.dumps(defense.model_dump(mode="json", exclude_none=True), sort_keys=True)
+
+
+def _named(slots: Slots | None, rows: Sequence[int], documents: int) -> Incidence:
+    """Whom each record names; the worst-case user's documents name nobody."""
+    assert slots is not None
+    assert slots.named is not None
+    return slots.named.of_records(rows).with_records_that_name_nobody(documents)
 
 
 def _worst_case_user(audit: TrainingsAudit, base: LanguageModel, seen: Sequence[str]) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text
 from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import check_pool
-from heldin.defenses.config import UserEntityDefense
+from heldin.defenses.config import EntityDefense
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import DeIdentify
@@ -123,7 +123,7 @@ def _entity_sources(config: RunConfig) -> Iterator[tuple[str, EntitySourceConfig
     yield from (
         ("data_defenses", defense.entities) for defense in config.data_defenses if isinstance(defense, DeIdentify)
     )
-    if isinstance(config.defense, UserEntityDefense) and config.defense.entities is not None:
+    if isinstance(config.defense, EntityDefense) and config.defense.entities is not None:
         yield "defense.entities", config.defense.entities
 
 

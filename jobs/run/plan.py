@@ -27,8 +27,18 @@ from heldin.defenses.choices import (
     PoissonSampler,
     Sampler,
     ShuffledSampler,
+    TwoLevel,
 )
-from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, PrivateDefense, UserEntityDefense
+from heldin.defenses.config import (
+    ClippingDefense,
+    EntityDefense,
+    FilterDefense,
+    NoDefense,
+    PrivateDefense,
+    SampledDefense,
+    UedpDefense,
+    UserEntityDefense,
+)
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.defenses.texts.caps import caps_named
@@ -96,6 +106,7 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
                 adjacency="zero_out" if defense.sampler == "shuffled" else "add_remove",
                 sampled="user" if defense.kind == "uls" else "example",
                 sampler=_sampler(defense),
+                local=defense.local,
             )
             return _calibrated(mechanism, defense)
         case UserEntityDefense():
@@ -114,6 +125,18 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
                 record_selection="all",
             )
             return _calibrated(mechanism, defense)
+        case UedpDefense():
+            return Mechanism(
+                **_common(config, defense),
+                **{**_sampled(defense), "noise_multiplier": _noise_on_sum(defense)},
+                unit="user_entity",
+                sampled="user",
+                sampler=PoissonSampler.of(defense.population, defense.cohort),
+                group_size=defense.group_size or 1,
+                record_selection="random" if defense.group_size else "all",
+                two_level=_two_level(defense),
+                local=defense.local,
+            )
         case FilterDefense():
             return Mechanism(
                 **_common(config, defense),
@@ -157,7 +180,7 @@ def read_run_config(folder: Path) -> RunConfig:
     return parse_config(content, str(path))
 
 
-def _common(config: RunConfig, defense: PrivateDefense | UserEntityDefense | FilterDefense) -> dict[str, Any]:
+def _common(config: RunConfig, defense: SampledDefense | FilterDefense) -> dict[str, Any]:
     """Fields of every mechanism with noise."""
     return {
         "steps": defense.steps,
@@ -172,7 +195,7 @@ def _common(config: RunConfig, defense: PrivateDefense | UserEntityDefense | Fil
     }
 
 
-def _sampled(defense: PrivateDefense | UserEntityDefense) -> dict[str, Any]:
+def _sampled(defense: SampledDefense) -> dict[str, Any]:
     """Fields of every mechanism that samples, clips and adds noise in each step."""
     return {
         "clip": _clip(defense),
@@ -185,7 +208,26 @@ def _sampled(defense: PrivateDefense | UserEntityDefense) -> dict[str, Any]:
     }
 
 
-def _calibrated(mechanism: Mechanism, defense: PrivateDefense | UserEntityDefense) -> Mechanism:
+def _noise_on_sum(defense: UedpDefense) -> float:
+    """Standard deviation of the noise on the sum of clipped updates, over the clip norm."""
+    assert defense.noise_multiplier is not None
+    # Algorithm 1, line 14, with weights of at most 1: z (q_u |U| + 1) beta on the sum.
+    return defense.noise_multiplier * (defense.cohort + 1 if defense.noise_scale == "cohort" else 1)
+
+
+def _two_level(defense: UedpDefense) -> TwoLevel:
+    return TwoLevel(
+        entity_rate=defense.entity_rate,
+        extended_rate=defense.extended_rate,
+        rule=defense.rule,
+        holders=defense.holders or defense.population - 1,
+        weight_caps=defense.weight_caps,
+        claimed_noise=defense.noise_multiplier if defense.account == "paper" else None,
+        sensitive_share=defense.sensitive_share if defense.account == "paper" else None,
+    )
+
+
+def _calibrated(mechanism: Mechanism, defense: SampledDefense) -> Mechanism:
     return mechanism if defense.target_epsilon is None else mechanism.calibrated(defense.target_epsilon)
 
 
@@ -220,13 +262,13 @@ def _sampler(defense: PrivateDefense) -> Sampler:
     return PoissonSampler.of(defense.population, defense.cohort)
 
 
-def _clip(defense: PrivateDefense | UserEntityDefense) -> Clip:
+def _clip(defense: SampledDefense) -> Clip:
     return FlatClip(norm=defense.clip_norm) if defense.clip_kind == "flat" else NormalisedClip(norm=defense.clip_norm)
 
 
 def _assumptions(config: RunConfig) -> tuple[str, ...]:
     """What the guarantee assumes, as printed with epsilon: what the base model saw, what a record is, whose names."""
-    named = isinstance(config.defense, UserEntityDefense)
+    named = isinstance(config.defense, EntityDefense)
     if config.model.pretrain is not None:
         others = ", and what they say of others with them" if named else ""
         said = [f"for audited users only: the users whose texts pre-trained the base model are taken as public{others}"]
@@ -238,9 +280,12 @@ def _assumptions(config: RunConfig) -> tuple[str, ...]:
     made_of_texts = {"words", "spacy"}
     if {d.entities.kind for d in config.data_defenses if isinstance(d, DeIdentify)} & made_of_texts:
         said.append("taking it that what de-identifies was not made from protected users' names or texts")
-    # It decides what the caps keep.
-    source = config.defense.entities if isinstance(config.defense, UserEntityDefense) and config.defense.caps else None
-    if source is not None and source.kind in made_of_texts:
+    # It decides what caps keep, and what two-level sampling may use.
+    source = config.defense.entities if isinstance(config.defense, EntityDefense) else None
+    decides = isinstance(config.defense, UedpDefense) or (
+        isinstance(config.defense, EntityDefense) and config.defense.caps
+    )
+    if source is not None and decides and source.kind in made_of_texts:
         said.append("taking it that what finds entities was not made from protected users' texts")
     return tuple(said)
 
@@ -270,7 +315,7 @@ def _data_steps(config: RunConfig) -> tuple[DataStep, ...]:
     steps += [declared(defense) for defense in config.data_defenses]
     if users.max_users is not None:
         steps.append(_of_slots("sample of max_users users", user_local=False))
-    if isinstance(config.defense, UserEntityDefense):
+    if isinstance(config.defense, EntityDefense):
         return tuple(steps)
     # No other mechanism asks, and their plans stay what they were.
     return tuple(step.model_copy(update={"slots_only": False}) for step in steps)

@@ -17,7 +17,7 @@ from heldin.corpus.entities.incidence import Incidence, incidence
 from heldin.corpus.entities.mentions import find_mentions, with_rows_beyond
 from heldin.corpus.entities.spans import Text
 from heldin.corpus.store import Corpus, CorpusStore
-from heldin.defenses.config import UserEntityDefense
+from heldin.defenses.config import EntityDefense
 from heldin.defenses.texts.caps import caps_named, kept_under_caps, slot_order
 from heldin.defenses.texts.data_side import Removal
 from heldin.jobs.config import RunConfig
@@ -84,7 +84,7 @@ class Slots:
 def find_slots(
     config: RunConfig, base: CorpusStore, store: Corpus, training: Mapping[str, Sequence[int]], reporter: Reporter
 ) -> Slots | None:
-    """The slots of a run by text sampling; None for any other.
+    """The slots of a run that protects users and entities; None for any other.
 
     Args:
         config: config of the run.
@@ -97,7 +97,7 @@ def find_slots(
         InputError: the source of entities cannot be used.
     """
     defense = config.defense
-    if not isinstance(defense, UserEntityDefense):
+    if not isinstance(defense, EntityDefense):
         return None
     users = tuple(sorted(training))
     rows = np.array(sorted(row for user in users for row in training[user]), dtype=np.int64)
@@ -118,7 +118,7 @@ def find_slots(
 
 def _named(
     config: RunConfig,
-    defense: UserEntityDefense,
+    defense: EntityDefense,
     base: CorpusStore,
     store: Corpus,
     rows: npt.NDArray[np.int64],

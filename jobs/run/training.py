@@ -12,10 +12,11 @@ from heldin.base.errors import InputError
 from heldin.base.files import write_text
 from heldin.base.progress import Reporter
 from heldin.base.strict_json import finite
+from heldin.corpus.entities.incidence import Incidence
 from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.choices import BatchClip, FlatClip
 from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, SampledDefense
-from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import encode
 from heldin.finetune.checkpoints import finished_state
@@ -30,7 +31,7 @@ from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation, gap_auroc_correlation
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
-from heldin.record.facts import Ceiling, CurvePoint, RemovalFacts, TextSampling, TrainingFacts
+from heldin.record.facts import ByExposure, Ceiling, CurvePoint, ExposedShare, RemovalFacts, TrainingFacts
 
 
 def finetune(
@@ -208,8 +209,22 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         ],
         gap_auroc_spearman=gap_auroc_correlation(result.history),
         seconds=round(result.seconds, 2),
-        exposed=exposed_shares(mechanism, data.slots, rows) if data.slots and not mechanism.reasons() else [],
+        exposed=_exposed(mechanism, data),
     )
+
+
+def _exposed(mechanism: Mechanism, data: RunData) -> list[ExposedShare]:
+    # Counts of records say something about text sampling alone, and only where it promises anything.
+    if data.slots is None or mechanism.two_level is not None or mechanism.reasons():
+        return []
+    return exposed_shares(mechanism, data.slots, data.training_rows)
+
+
+def _named(data: RunData) -> Incidence:
+    """Whom each training record names, in the order of ``data.training_rows``."""
+    assert data.slots is not None
+    assert data.slots.named is not None
+    return data.slots.named.of_records(data.training_rows)
 
 
 def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
@@ -228,8 +243,17 @@ def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
         "noise_multiplier": mechanism.noise_multiplier,
         "warnings": list(holds.warnings) if holds else [],
         "ceiling": ceiling,
-        "text_sampling": TextSampling(**finite(asdict(holds.exposure))) if holds and holds.exposure else None,
+        "by_exposure": _by_exposure(promise),
     }
+
+
+def _by_exposure(promise: Guarantee | NoGuarantee) -> ByExposure | None:
+    """What holds, by exposure: of the guarantee, or of what is left of it without the paper's claim."""
+    held = promise if isinstance(promise, Guarantee) else promise.fallback
+    if held is None or held.exposure is None:
+        return None
+    claimed = None if isinstance(promise, Guarantee) else promise.assumed_epsilon
+    return ByExposure(**finite(asdict(held.exposure)), claimed=claimed)
 
 
 def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
@@ -261,6 +285,7 @@ def _private(
                 users=[record.user for record in rows],
                 lengths=[len(s) for s in sequences],
                 losses=losses,
+                named=_named(data) if mechanism.two_level is not None else None,
             )
             return plan_private_training(
                 mechanism,

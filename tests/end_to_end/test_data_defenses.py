@@ -151,7 +151,7 @@ def test_a_text_sampled_run_states_the_curve_and_who_is_exposed(call, config, tm
     assert training.removals[0].name == "caps of 4 records a user and 6 an entity"
     assert training.removals[0].removed > 0
     assert "was not made from protected users' texts" in training.guarantee
-    assert (training.text_sampling.group_size, training.text_sampling.entity_cap) == (4, 6)
+    assert (training.by_exposure.group_size, training.by_exposure.entity_cap) == (4, 6)
     reached = {its.exposed: its for its in training.exposed}
     assert reached[4].users <= reached[10].users == reached[10].entities == reached[6].entities == 1.0
     assert training.epsilon == reached[10].epsilon
@@ -195,7 +195,7 @@ def test_an_entity_in_every_record_is_told_its_epsilon(call, config, tmp_path):
     assert last.exposed >= 0.5 * training.records > 64
     assert last.entities == last.users == 1.0
     assert training.exposed[-2].entities < 1.0
-    assert last.epsilon > training.text_sampling.curve[-1].epsilon
+    assert last.epsilon > training.by_exposure.curve[-1].epsilon
     assert training.guarantee.startswith("epsilon ")
     assert "adjacency after preprocessing (minimum number of records, set-asides)" in training.guarantee
     assert training.ceiling is None
@@ -228,7 +228,7 @@ def test_an_entity_in_every_record_is_told_its_epsilon(call, config, tmp_path):
         ),
     ],
 )
-def test_text_sampling_refuses_what_has_no_epsilon(call, config, tmp_path, defense, steps, said):
+def test_by_exposure_refuses_what_has_no_epsilon(call, config, tmp_path, defense, steps, said):
     path = config(defense={**TEXT_SAMPLING, **defense}, data_defenses=steps, finetune={"select": "last"})
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert (code, said in err) == (2, True), err

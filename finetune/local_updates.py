@@ -1,0 +1,92 @@
+"""A drawn user's own steps of SGD: what is clipped and summed is how far the model moved (McMahan et al. 2018).
+
+Minus the difference takes the place of a gradient, so that noise, divisor and optimizer are those of every private
+step; an optimizer that subtracts it moves the model where its users' models went.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from heldin.defenses.choices import LocalUpdates
+from heldin.finetune.batches import collate, record_losses
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What one drawn user trains on.
+
+    Attributes:
+        sequences: token sequences of the records, in the order in which they are trained on.
+        weights: what each record counts.
+        weight: at most 1, by which the clipped difference is multiplied.
+    """
+
+    sequences: Sequence[Sequence[int]]
+    weights: Sequence[float]
+    weight: float = 1.0
+
+
+def clipped_difference_sum(
+    model: PreTrainedModel, people: Sequence[LocalWork], local: LocalUpdates, clip_norm: float
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """The sum of minus the clipped model differences, and a tensor (2,): sum of the users' losses, and their number.
+
+    A user whose difference is not finite contributes zero. The model is left as it was.
+
+    Args:
+        model: where every user starts.
+        people: the drawn users.
+        local: how each trains.
+        clip_norm: L2 norm to which a difference is clipped.
+    """
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    start = {name: p.detach().clone() for name, p in parameters.items()}
+    total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
+    tally = torch.zeros(2, dtype=torch.float64, device=model.device)
+    training = model.training
+    # Without dropout, like every private pass: its random numbers are no function of the run's key.
+    model.eval()
+    try:
+        for work in people:
+            if not work.sequences:
+                continue
+            loss = _train(model, list(parameters.values()), work, local)
+            moved = {name: (start[name] - p.detach()).float() for name, p in parameters.items()}
+            norm = torch.stack([m.double().square().sum() for m in moved.values()]).sum().sqrt()
+            if torch.isfinite(norm):
+                factor = work.weight * min(1.0, clip_norm / max(float(norm), torch.finfo(torch.float64).tiny))
+                for name, difference in moved.items():
+                    total[name] += difference * factor
+                tally += torch.tensor([loss, 1.0], dtype=torch.float64, device=model.device)
+            _restore(parameters, start)
+    finally:
+        _restore(parameters, start)
+        model.train(training)
+    return total, tally
+
+
+def _train(model: PreTrainedModel, parameters: list[torch.nn.Parameter], work: LocalWork, local: LocalUpdates) -> float:
+    """Take the user's steps; return the mean loss of the first batch."""
+    first, size = None, local.batch_size
+    for _ in range(local.epochs):
+        for at in range(0, len(work.sequences), size):
+            losses = record_losses(model, *collate(work.sequences[at : at + size], model.device))
+            weights = torch.tensor(work.weights[at : at + size], device=losses.device)
+            # By a constant: the paper sums, and its learning rate is for sums.
+            gradients = torch.autograd.grad((losses * weights).sum() / size, parameters, allow_unused=True)
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    if gradient is not None:
+                        parameter.sub_(gradient, alpha=local.learning_rate)
+            first = float(losses.detach().mean()) if first is None else first
+    assert first is not None
+    return first
+
+
+def _restore(parameters: dict[str, torch.nn.Parameter], start: dict[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(start[name])
