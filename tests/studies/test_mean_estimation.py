@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,28 +23,11 @@ from heldin.finetune.units import PrivateRecords, plan_private_training
 from heldin.studies import mean_estimation as sim
 from heldin.studies import mean_estimation_sweeps as study
 from heldin.studies.mean_estimation import Arm, Data, Pairs, Point, Setting, Task, TunedArm
+from tests.mean_model import MeanModel
 from tests.oracles.mean_estimation import naive_step
 
 KEY = seed_key(7)
 SMALL = Task(users=32, examples=4, dimension=4, rounds=24, delta=1e-5)
-
-
-class MeanModel(torch.nn.Module):
-    """A "language model" whose loss on the sequence (i, 0) is ||theta - x_i||^2 / 2 + 1: logits (0, ln(e^loss - 1))."""
-
-    def __init__(self, examples):
-        super().__init__()
-        self.theta = torch.nn.Parameter(torch.zeros(examples.shape[1]))
-        self.register_buffer("examples", torch.tensor(examples, dtype=torch.float32))
-
-    @property
-    def device(self):
-        return self.theta.device
-
-    def forward(self, input_ids, use_cache=False):
-        loss = (self.theta - self.examples[input_ids]).square().sum(-1) / 2 + 1  # (B, 1)
-        other = loss + torch.log(-torch.expm1(-loss))
-        return SimpleNamespace(logits=torch.stack([torch.zeros_like(other), other], -1))
 
 
 def _trainer_and_simulation(kind, *, noise_factor=1.0, rounds=12):
