@@ -7,6 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
 from heldin.defenses.choices import LocalUpdates, NoiseGenerator, RecordSelection, WeightCaps
+from heldin.defenses.texts.data_side import entities_named
+
+MOST = 10_000  # records of a user, or naming an entity, beyond which no epsilon is of use, and accounting slow
 
 
 class NoDefense(BaseModel):
@@ -129,17 +132,22 @@ class EntityDefense(SampledDefense):
         """(G, k) of text sampling; None without caps."""
         return None
 
+    @property
+    def counts_as_entity(self) -> str:
+        """What counts as an entity, in words; "" without a source."""
+        return entities_named(self.entities.kind, self.categories) if self.entities else ""
+
 
 class UserEntityDefense(EntityDefense):
     """Text sampling: each record has a coin of its own and is clipped alone, whoever wrote it and is named in it."""
 
     kind: Literal["user_entity"]
-    group_size: int | None = Field(None, ge=1)
+    group_size: int | None = Field(None, ge=1, le=MOST)
     """Most records of a user; with ``entity_cap``, which gives one epsilon for every user and recognised entity. null:
     no caps, and an epsilon for each number of records."""
-    entity_cap: int | None = Field(None, ge=1)
+    entity_cap: int | None = Field(None, ge=1, le=MOST)
     """Most records that name an entity; with ``group_size`` and ``entities``."""
-    exposed: int | None = Field(None, ge=1)
+    exposed: int | None = Field(None, ge=1, le=MOST)
     """Without caps, the number of records for which ``target_epsilon`` holds, written by a person or naming the person;
     null: 1."""
 

@@ -70,13 +70,13 @@ class Exposure:
             said = ", ".join(f"{point.epsilon:.4g} of {point.exposed}" for point in others)
             return (
                 f"epsilon {first.epsilon:.4g}, delta {delta:g} for a person of {counted(first.exposed, 'record')},"
-                f" {said} (written by the person or naming the person; add/remove)"
+                f" {said} (written by the person or naming the person, add/remove)"
             )
         pair, user, entity = (self.epsilon_at(m) for m in (self.exposed, self.group_size, self.entity_cap))
         return (
-            f"epsilon {pair:.4g}, delta {delta:g} for a user and a recognised entity together, {user:.4g} for a user of"
-            f" at most {counted(self.group_size, 'record')}, {entity:.4g} for an entity in at most {self.entity_cap}"
-            " (fixed incidence)"
+            f"epsilon {pair:.4g}, delta {delta:g} for every user and recognised entity together, {user:.4g} for every"
+            f" user ({counted(self.group_size, 'record')} used at most), {entity:.4g} for every recognised entity"
+            f" ({self.entity_cap} at most), fixed incidence"
         )
 
 

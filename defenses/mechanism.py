@@ -331,7 +331,9 @@ class Mechanism(Choice):
         assert self.unit != "none"
         units, population = self.protected_units, self.sampler.population
         if units is None and population is not None:
-            units = -(-population // self.members)  # the fewest users who can hold the population's examples
+            # The fewest users who can hold the population's records: at most G each, or all of them.
+            held = self.group_size if self.unit == "user_entity" else self.members
+            units = -(-population // held) if self.two_level is None else population
         warning = accounting.delta_warning(self.delta, units) if units is not None else None
         exposure = self._exposure() if self.unit == "user_entity" else None
         return Guarantee(

@@ -141,7 +141,9 @@ def _guarantee_with_epsilon(promise: Guarantee, stated: dict[str, Any]) -> Guara
     if exposure is None or not isinstance(kept, dict):
         return promise
     # By number of records; what is missing or strange stays as computed, and is then found to differ.
-    said = {p.get("exposed"): p.get("epsilon") for p in kept.get("curve") or () if isinstance(p, dict)}
+    points: Any = kept.get("curve")
+    listed = [p for p in points if isinstance(p, dict)] if isinstance(points, list) else []
+    said = {p["exposed"]: p.get("epsilon") for p in listed if isinstance(p.get("exposed"), int)}
     near = [(point, said.get(point.exposed)) for point in exposure.curve]
     curve = tuple(EpsilonAt(p.exposed, float(e)) if e and _close(e, p.epsilon, _SAME) else p for p, e in near)
     return dataclasses.replace(promise, exposure=dataclasses.replace(exposure, curve=curve))

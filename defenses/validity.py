@@ -51,7 +51,7 @@ def reasons_of(mechanism: "Mechanism") -> tuple[str, ...]:
         (
             # Without one text, others' texts are kept or changed differently, whose number nothing bounds.
             mechanism.unit == "user_entity" and bool(comparing),
-            f"preprocessing compares texts ({', '.join(comparing)})",
+            f"preprocessing compares texts, or is not known to look at slots alone ({', '.join(comparing)})",
         ),
         (
             # Such a model's ranking of one user's records depends on other users' texts.

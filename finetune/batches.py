@@ -24,6 +24,8 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_le
 
     Returns one list of 2 to ``sequence_length`` + 1 ids per text. Raises InputError for a text without tokens.
     """
+    if not texts:
+        return []
     start = start_token(tokenizer, "the model")
     end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
     ids = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]

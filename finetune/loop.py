@@ -310,8 +310,7 @@ def job_name(
         parts = [plan, private.key.hex(), private.noise, repr(units), repr(private.chunk)]
         if private.records.named is not None:
             # Whom a record names decides in which steps it is used.
-            its = private.records.named
-            parts += [its.starts.tobytes().hex(), its.entities.tobytes().hex(), *its.names]
+            parts += private.records.named.parts()
         mechanism = text_sha256(*parts)
     return text_sha256(base.fingerprint, repr(shaping), mechanism, *(repr(list(s)) for s in sequences))
 

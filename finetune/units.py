@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -36,7 +36,7 @@ class PrivateRecords:
     users: Sequence[str]
     lengths: Sequence[int]
     losses: Sequence[float] | None = None
-    named: Incidence | None = None
+    named: Incidence | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,7 @@ class ExposedShare(Facts):
 
     Attributes:
         exposed: the number of records.
-        epsilon: of whoever is exposed in that many; null if it is infinite.
+        epsilon: of whoever is exposed in that many; null where it is above 1,000 and was not computed.
         users: share of users who wrote, or are named in, at most that many.
         entities: share of recognised entities that at most that many name; null without a source of entities.
     """

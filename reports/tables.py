@@ -120,7 +120,7 @@ def promise_table(record: Record) -> dict[str, Any]:
 
 
 def _epsilon(value: float | None) -> str:
-    return "infinite" if value is None else f"{value:.4g}"
+    return "above 1,000" if value is None else f"{value:.4g}"
 
 
 def canary_rows(record: Record) -> list[list[str]]:

@@ -40,8 +40,9 @@ class Agreement:
 def agreement(found: Mentions, gold: Mentions) -> tuple[Agreement, ...]:
     """For all categories together, then for each that either has. Both tables are of one store."""
     with duckdb.connect() as database:
-        database.register("found", found.table())
-        database.register("gold", gold.table())
+        for name, mentions in (("found", found), ("gold", gold)):
+            database.register(f"all_{name}", mentions.table())
+            database.execute(f"CREATE VIEW {name} AS SELECT * FROM all_{name} WHERE longest")
         database.execute(
             'CREATE TABLE exact AS SELECT gold.category FROM gold JOIN found USING (row, start, "end", category)'
         )

@@ -96,13 +96,13 @@ def entity_statistics(
         found = database.execute(
             "SELECT category, count(*), count(DISTINCT entity), count(DISTINCT row) FROM found GROUP BY 1 ORDER BY 1"
         ).fetchall()
-        (with_any,) = database.execute("SELECT count(DISTINCT row) FROM found").fetchall()[0]
+        (with_any,) = database.execute("SELECT count(DISTINCT row) FROM named").fetchall()[0]
         per_entity = database.execute(
             "SELECT count(DISTINCT row) AS records, count(DISTINCT author) AS authors, mode(category) AS category"
-            " FROM found GROUP BY person ORDER BY records DESC, authors DESC, category, min(row)"
+            " FROM named GROUP BY person ORDER BY records DESC, authors DESC, category, min(row)"
         ).fetchnumpy()
         named = database.execute(
-            "SELECT number, count(DISTINCT row) AS records FROM found JOIN users ON person = users.name"
+            "SELECT number, count(DISTINCT row) AS records FROM named JOIN users ON person = users.name"
             " WHERE author <> number GROUP BY number"
         ).fetchnumpy()
     records, authors, kinds = (per_entity[name].tolist() for name in ("records", "authors", "category"))
@@ -132,7 +132,10 @@ def entity_statistics(
 def people_of(
     mentions: Mentions, categories: Sequence[Category], aliases: Mapping[str, str]
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a database with the view ``found`` (mentions with ``person``) and the table ``users`` (name, number)."""
+    """Yield a database: views ``named`` (all mentions, with ``person``) and ``found`` (the longest), table ``users``.
+
+    Who is named by part of a longer mention is named, whatever the category of the longer one.
+    """
     store = mentions.store
     # A user is named by the own name and by every alias; an alias that belongs to nobody who writes joins names alone.
     person_of = {canonical(user): user for user in store.users}
@@ -144,7 +147,8 @@ def people_of(
         database.register("names", pa.table({"name": list(person_of), "person": list(person_of.values())}))
         database.register("users", pa.table({"name": store.users, "number": range(len(store.users))}))
         database.execute(
-            "CREATE VIEW found AS SELECT mentions.*, coalesce(names.person, mentions.entity) AS person FROM mentions"
+            "CREATE VIEW named AS SELECT mentions.*, coalesce(names.person, mentions.entity) AS person FROM mentions"
             f" LEFT JOIN names ON mentions.entity = names.name WHERE category IN ({', '.join(map(str, wanted)) or -1})"
         )
+        database.execute("CREATE VIEW found AS SELECT * FROM named WHERE longest")
         yield database

@@ -1,6 +1,6 @@
 """Which records name which people and things, as arrays: the slots of docs/theory.md#caps-and-fixed-incidence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,6 +28,10 @@ class Incidence:
     count: int
     names: Sequence[str] = ()
     users: Mapping[str, int] = field(default_factory=dict)
+
+    def parts(self) -> Iterator[str]:
+        """All of it as text, to be hashed."""
+        yield from (self.starts.tobytes().hex(), self.entities.tobytes().hex(), *self.names)
 
     def of(self, record: int) -> list[int]:
         """Numbers of the entities that a record names."""
@@ -64,10 +68,10 @@ def incidence(
         # Numbered by name, so that equal findings have equal numbers.
         database.execute(
             "CREATE TABLE numbered AS SELECT person, row_number() OVER (ORDER BY person) - 1 AS number"
-            " FROM (SELECT DISTINCT person FROM found)"
+            " FROM (SELECT DISTINCT person FROM named)"
         )
         pairs = database.execute(
-            "SELECT DISTINCT row, number FROM found JOIN numbered USING (person) ORDER BY row, number"
+            "SELECT DISTINCT row, number FROM named JOIN numbered USING (person) ORDER BY row, number"
         ).fetchnumpy()
         names = [name for (name,) in database.execute("SELECT person FROM numbered ORDER BY number").fetchall()]
         users = database.execute("SELECT name, numbered.number FROM users JOIN numbered ON name = person").fetchall()

@@ -18,7 +18,7 @@ from heldin.base.progress import Advance, Reporter
 from heldin.corpus.entities.spans import CATEGORIES, EntitySource, Text, canonical, without_overlaps
 from heldin.corpus.store import CorpusStore
 
-FORMAT_VERSION = "1"
+FORMAT_VERSION = "2"
 SCHEMA = pa.schema(
     [
         ("row", pa.int64()),  # of the store
@@ -27,6 +27,7 @@ SCHEMA = pa.schema(
         ("end", pa.int32()),
         ("category", pa.int8()),  # place in CATEGORIES
         ("entity", pa.large_string()),  # canonical
+        ("longest", pa.bool_()),  # whether it is kept where mentions overlap
     ]
 )
 _BATCH = 65_536  # mentions
@@ -68,7 +69,7 @@ def with_rows_beyond(mentions: Mentions, records: Mapping[int, Text], source: En
 def find_mentions(store: CorpusStore, source: EntitySource, reporter: Reporter) -> Mentions:
     """Search every record of a store, or open what an earlier search of the same content with the same source found.
 
-    Of overlapping mentions the longest is kept.
+    All mentions are kept: of those that overlap, the longest is marked.
 
     Args:
         store: the corpus.
@@ -108,11 +109,12 @@ def _found(
 ) -> Iterator[pa.RecordBatch]:
     columns: list[list[Any]] = [[] for _ in SCHEMA.names]
     for at, (spans, text) in enumerate(zip(source.spans(texts), again, strict=True)):
-        for span in without_overlaps(spans):
+        kept = set(without_overlaps(spans))
+        for span in sorted(set(spans)):
             entity = canonical(text[span.start : span.end])
             if entity:  # a span of marks alone names nobody
                 place = CATEGORIES.index(span.category)
-                values = (rows[at], int(authors[at]), span.start, span.end, place, entity)
+                values = (rows[at], int(authors[at]), span.start, span.end, place, entity, span in kept)
                 for column, value in zip(columns, values, strict=True):
                     column.append(value)
         advance(1)

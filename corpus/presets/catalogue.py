@@ -38,11 +38,13 @@ class PresetStep:
         name: what the step does.
         user_local: what is kept of a user depends on that user's records only.
         record_local: whether a record is kept depends on that record only.
+        slots_only: what is kept depends on users, ids and counts, and on no text.
     """
 
     name: str
     user_local: bool = True
     record_local: bool = True
+    slots_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Preset:
 REDDIT_STEPS = (
     PresetStep('users with "bot" or "mod" in the name, and deleted accounts, out'),
     # A record stays or goes by how many others its user has.
-    PresetStep("users with over 2,000 comments in the period out", record_local=False),
+    PresetStep("users with over 2,000 comments in the period out", record_local=False, slots_only=True),
     PresetStep("comments under 250 tokens out"),
 )
 PRESETS: Mapping[str, Preset] = {

@@ -29,7 +29,7 @@ class AccountRow(Tabular):
     """One mechanism's numbers.
 
     Attributes:
-        method: "uls", "els", "group", "example", "user_entity", "filter" or "none".
+        method: "uls", "els", "group", "example", "user_entity", "uedp", "filter" or "none".
         unit: what is protected.
         noise_multiplier: noise standard deviation over clip norm.
         epsilon: of the unit; inf without a guarantee.
@@ -44,6 +44,7 @@ class AccountRow(Tabular):
         steps: optimizer steps.
         label: the guarantee in words, for plans.
         assumed_epsilon: what accounting would give if its assumptions held, for plans without a guarantee.
+        entity_cap: records naming an entity that are accounted for; None if entities are not.
         warnings: printed with the numbers.
     """
 
@@ -61,6 +62,7 @@ class AccountRow(Tabular):
     steps: int
     label: str | None = None
     assumed_epsilon: float | None = None
+    entity_cap: int | None = None
     warnings: tuple[str, ...] = ()
 
     def heading(self) -> str:
@@ -204,13 +206,19 @@ def account_plan(mechanism: Mechanism) -> AccountRow:
     event = mechanism.assumed_event
     method: str = "uls" if mechanism.unit == "user" else mechanism.unit
     method = "els" if mechanism.unit == "user" and mechanism.sampled == "example" else method
-    method = "filter" if isinstance(event, FilteredGaussian) else method
+    method = "filter" if isinstance(event, FilteredGaussian) else "uedp" if mechanism.two_level else method
     delta = mechanism.delta
     if isinstance(promise, Guarantee):
         assert delta is not None
         # None for units: the promise has its own warning about delta.
         row = _row(method, promise.unit, event, mechanism.user_event, mechanism.steps, delta, None)
-        return dataclasses.replace(row, label=promise.label, warnings=promise.warnings)
+        return dataclasses.replace(
+            row,
+            epsilon=promise.epsilon,  # under two-level sampling above the event's: names that were missed count too
+            label=promise.label,
+            warnings=promise.warnings,
+            entity_cap=mechanism.entity_cap,
+        )
     bounds: tuple[float | None, float | None] = (1.0, 1.0)  # without a promise an attacker may be perfect
     if promise.fallback is not None and mechanism.unit == "user" and delta is not None:
         bounds = _bounds(mechanism.fallback_event, 1, delta)  # one step: the event is of the whole run

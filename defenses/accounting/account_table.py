@@ -13,6 +13,7 @@ def account_table(row: AccountRow) -> str:
         ("noise multiplier", f"{row.noise_multiplier:.5g}"),
         ("sampling rate", f"{row.sampling_rate:.5g}"),
         ("group size", _number(row.group_size)),
+        ("entity cap", _number(row.entity_cap)),
         ("steps", str(row.steps)),
         ("delta", _number(row.delta)),
         ("epsilon", _number(row.epsilon)),

@@ -126,6 +126,12 @@ def two_level_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: R
     """Epsilon of a user and an entity that up to ``event.holders`` other users name, recognised or missed in one text.
 
     Without holders it is that of the user alone (docs/theory.md#two-level-sampling).
+
+    Args:
+        event: one step; its entity rate is that of the coins.
+        steps: optimizer steps.
+        delta: of the guarantee.
+        rule: which records a step may use.
     """
     if event.holders == 0:
         return accounting.epsilon(PoissonGaussian(event.noise_multiplier, event.user_rate), steps, delta)

@@ -62,9 +62,15 @@ def caps_outcome(
     return CapsOutcome(group_size, entity_cap, int(kept.sum()), int(np.minimum(store.counts, group_size).sum()))
 
 
-def caps_named(group_size: int, entity_cap: int) -> str:
-    """The step in words."""
-    return f"caps of {group_size} records a user and {entity_cap} an entity"
+def caps_named(group_size: int, entity_cap: int, entities: str) -> str:
+    """The step in words.
+
+    Args:
+        group_size: G.
+        entity_cap: k.
+        entities: what counts as an entity, in words.
+    """
+    return f"caps of {group_size} records a user and {entity_cap} an entity ({entities})"
 
 
 def slot_order(key: bytes, ids: Iterable[str], records: int) -> npt.NDArray[np.int64]:

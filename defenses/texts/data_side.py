@@ -141,10 +141,14 @@ def named(defense: DataDefense) -> str:
         case Cap(records=records, selection=selection):
             return f"cap of {records} records a user ({selection})"
         case DeIdentify(entities=entities, categories=categories):
-            which = "" if set(categories) == set(CATEGORIES) else f": {', '.join(categories)}"
-            return f"de-identification ({entities.kind}{which})"
+            return f"de-identification ({entities_named(entities.kind, categories)})"
         case _:
             assert_never(defense)
+
+
+def entities_named(kind: str, categories: Sequence[Category]) -> str:
+    """What counts as an entity: the source's kind, and categories unless all count."""
+    return kind if set(categories) == set(CATEGORIES) else f"{kind}: {', '.join(categories)}"
 
 
 def apply_defenses(

@@ -1,6 +1,5 @@
 """The job of independent trainings: the config's, on the config's users, plus one worst-case user by coin."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +35,25 @@ from heldin.models.logprobs import score_texts
 
 Target = Literal["defense", "none"]
 PLAIN_DOCUMENTS = 8
+_SETTINGS = (
+    "population",
+    "steps",
+    "delta",
+    "group_size",
+    "record_selection",
+    "secure_noise",
+    "base_model_saw_protected",
+    "kind",
+    "cohort",
+    "target_epsilon",
+    "noise_multiplier",
+    "clip_norm",
+    "clip_kind",
+    "sampler",
+    "cap",
+    "protected_users",
+    "micro_records",
+)
 _LEAST_TRAINED = 4  # tokens of a worst-case user's document
 
 
@@ -200,14 +218,22 @@ def training_job(
         clipping=PlainClipping(defense.unit, defense.clip_norm or 0.0)
         if isinstance(defense, ClippingDefense)
         else None,
-        identity=text_sha256(*shared, repr(records), repr(sequences)),
+        identity=text_sha256(*shared, repr(records), repr(sequences), *_named_parts(records)),
         key=key,
     )
 
 
+def _named_parts(records: PrivateRecords) -> list[str]:
+    return [] if records.named is None else list(records.named.parts())
+
+
 def _settings(defense: Defense) -> str:
-    """The defense's settings, whatever the order of its keys; a later version's key that is null changes nothing."""
-    return json.dumps(defense.model_dump(mode="json", exclude_none=True), sort_keys=True)
+    """The defense's settings, as text that another version of heldin writes too."""
+    if not isinstance(defense, PrivateDefense):
+        return repr(defense)
+    # In this order and with these alone unless others are given: folders that were begun so can be gone on with.
+    names = [*_SETTINGS, *(["local"] if defense.local is not None else [])]
+    return f"PrivateDefense({', '.join(f'{name}={getattr(defense, name)!r}' for name in names)})"
 
 
 def _named(slots: Slots | None, rows: Sequence[int], documents: int) -> Incidence:

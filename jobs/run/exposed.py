@@ -1,5 +1,6 @@
 """How exposed the people of a run were under text sampling: for its record, which stays internal."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,8 @@ from heldin.base.strict_json import finite
 from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.run.slots import Slots
 from heldin.record.facts import ExposedShare
+
+OF_NO_USE = 1000.0  # epsilon beyond which it is not computed any more
 
 
 def exposed_shares(mechanism: Mechanism, slots: Slots, rows: Sequence[int]) -> list[ExposedShare]:
@@ -26,10 +29,16 @@ def exposed_shares(mechanism: Mechanism, slots: Slots, rows: Sequence[int]) -> l
     # Powers of two, until everybody is below: somebody named in every record is told that person's epsilon too.
     while marks[-1] < most:
         marks.append(2 ** marks[-1].bit_length())
+    spent: dict[int, float | None] = {}
+    last = 0.0
+    for mark in marks:
+        # It grows with the number of records, and so does the time that it takes.
+        last = mechanism.epsilon_at(mark) if last <= OF_NO_USE else math.inf
+        spent[mark] = finite(last)
     return [
         ExposedShare(
             exposed=mark,
-            epsilon=finite(mechanism.epsilon_at(mark)),
+            epsilon=spent[mark],
             users=brief(float(np.mean(users <= mark))) if users.size else 1.0,
             entities=None if entities is None else brief(float(np.mean(entities <= mark))) if entities.size else 1.0,
         )

@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from heldin.base.coins import seed_key
+from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
+from heldin.base.wording import counted
 from heldin.corpus.aliases import load_aliases
 from heldin.corpus.entities.incidence import Incidence, incidence
 from heldin.corpus.entities.mentions import find_mentions, with_rows_beyond
@@ -34,14 +36,14 @@ class Slots:
         authors: shape (rows,): the number in ``users`` of each training record's author; -1 for other rows.
         named: whom each row names; None without a source of entities.
         kept: shape (rows,): the training records that caps keep; all of them without caps.
-        caps: (G, k); None without caps.
+        caps: the caps in words; None without any.
     """
 
     users: tuple[str, ...]
     authors: npt.NDArray[np.int32]
     named: Incidence | None
     kept: npt.NDArray[np.bool_]
-    caps: tuple[int, int] | None
+    caps: str | None
 
     def removal(self, rows: Sequence[int]) -> Removal | None:
         """What caps leave out of these rows; None without caps."""
@@ -49,7 +51,7 @@ class Slots:
             return None
         given = np.asarray(rows, dtype=np.int64)
         out = given[~self.kept[given]]
-        return Removal(caps_named(*self.caps), given.size, out.size, np.unique(self.authors[out]).size)
+        return Removal(self.caps, given.size, out.size, np.unique(self.authors[out]).size)
 
     def exposed(self, rows: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
         """How many of these rows each user wrote or is named in, and how many name each entity.
@@ -113,7 +115,35 @@ def find_slots(
         kept = kept_under_caps(
             order, authors, named.starts, named.entities, group_size=group_size, entity_cap=entity_cap
         )
-    return Slots(users, authors, named, kept, defense.caps)
+        _require_some(config, users, authors, kept, reporter)
+    return Slots(
+        users, authors, named, kept, caps_named(*defense.caps, defense.counts_as_entity) if defense.caps else None
+    )
+
+
+def _require_some(
+    config: RunConfig,
+    users: Sequence[str],
+    authors: npt.NDArray[np.int32],
+    kept: npt.NDArray[np.bool_],
+    reporter: Reporter,
+) -> None:
+    """Say how many users caps leave without a record. Raises InputError if nothing is left, or these must be scored."""
+    # Of everybody, so that nothing here depends on a coin.
+    empty = len(users) - np.unique(authors[kept]).size
+    remedy = "raise defense.group_size or defense.entity_cap, or name fewer categories"
+    if not kept.any():
+        raise InputError(f"the caps leave no training record of {counted(len(users), 'user')}: {remedy}")
+    if empty and "training" in config.attack.documents:
+        raise InputError(
+            f"attack.documents has 'training', but the caps leave {empty:,} of {counted(len(users), 'user')} no"
+            f" training record to score: {remedy}, or score fresh texts"
+        )
+    if empty:
+        reporter.say(
+            f"caps leave {empty:,} of {counted(len(users), 'user')} without a training record: whether these are held"
+            " in changes nothing"
+        )
 
 
 def _named(

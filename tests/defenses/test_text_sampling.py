@@ -58,8 +58,8 @@ def test_epsilon_under_caps_is_of_a_user_and_an_entity_and_stands_beside_each_al
     assert table[20] <= promise.epsilon <= table[20] * 1.002
     assert promise.epsilon == promise.exposure.epsilon_at(20)
     assert promise.label.startswith(
-        "epsilon 0.8672, delta 1e-05 for a user and a recognised entity together, 0.6792 for a user of at most 16"
-        " records, 0.1497 for an entity in at most 4 (fixed incidence); "
+        "epsilon 0.8672, delta 1e-05 for every user and recognised entity together, 0.6792 for every user (16 records"
+        " used at most), 0.1497 for every recognised entity (4 at most), fixed incidence; "
     )
     assert "whom it names, is not hidden" in promise.label
 
@@ -69,7 +69,7 @@ def test_without_caps_the_promise_is_the_curve():
     assert promise.epsilon == promise.exposure.epsilon_at(4)
     assert promise.label.startswith("epsilon 0.03256, delta 1e-05 for a person of 1 record, ")
     assert "0.1497 of 4" in promise.label
-    assert "(written by the person or naming the person; add/remove)" in promise.label
+    assert "(written by the person or naming the person, add/remove)" in promise.label
     assert "fixed incidence" not in promise.label
 
 
@@ -94,6 +94,14 @@ def test_a_user_is_claimed_at_the_users_cap_and_not_at_that_of_the_pair():
     assert row.epsilon_black_box > row.epsilon
 
 
+def test_the_warning_about_delta_knows_how_many_records_a_user_has_at_most():
+    population = PoissonSampler.of(300, 30)
+    for made, units in ((text_sampling, 19), (uncapped, 300)):
+        warnings = made(sampler=population, delta=0.06).guarantee().warnings
+        assert warnings[0].startswith(f"delta 0.06 is above 1/{units}: ")
+        assert not made(sampler=population, delta=0.9 / units).guarantee().warnings
+
+
 def test_without_caps_nothing_finite_is_claimed_about_a_user():
     assert claims_of(uncapped()) == []
     with pytest.raises(InputError, match="records without a cap on a user's, which promises nothing finite"):
@@ -105,7 +113,7 @@ def test_without_caps_nothing_finite_is_claimed_about_a_user():
 def test_what_compares_texts_voids_it(made):
     promise = made(data_steps=(OF_SLOTS, COMPARES)).guarantee()
     assert isinstance(promise, NoGuarantee)
-    assert promise.reasons == ("preprocessing compares texts (copies out)",)
+    assert promise.reasons == ("preprocessing compares texts, or is not known to look at slots alone (copies out)",)
     assert promise.assumed_epsilon == made().epsilon()
 
 
@@ -164,6 +172,8 @@ def test_a_plan_holds_the_curve_and_reads_back(made, tmp_path):
         lambda its: its["curve"].pop(),
         lambda its: its.update(exposed=1),
         lambda its: its.update(curve=None),
+        lambda its: its.update(curve=5),
+        lambda its: its["curve"][0].update(exposed=[1]),
     ):
         changed(change)
         with pytest.raises(InputError, match=r"guarantee\.exposure"):

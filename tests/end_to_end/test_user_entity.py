@@ -43,11 +43,11 @@ def test_a_text_sampled_run_states_the_curve_and_who_is_exposed(call, config, tm
     path = config(defense={**TEXT_SAMPLING, **caps}, finetune={"select": "last"})
     code, out, err = call("run", path, "--out", tmp_path / "run", "--check")
     assert code == 0, err
-    assert "epsilon 6, delta 0.001 for a user and a recognised entity together" in out
+    assert "epsilon 6, delta 0.001 for every user and recognised entity together" in out
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 0, err
     training = read_record(tmp_path / "run" / "record.json").training
-    assert training.removals[0].name == "caps of 4 records a user and 6 an entity"
+    assert training.removals[0].name == "caps of 4 records a user and 6 an entity (words)"
     assert training.removals[0].removed > 0
     assert "was not made from protected users' texts" in training.guarantee
     assert (training.by_exposure.group_size, training.by_exposure.entity_cap) == (4, 6)
@@ -72,7 +72,7 @@ def test_a_text_sampled_run_states_the_curve_and_who_is_exposed(call, config, tm
     assert "6 per user and entity" in out
     code, out, _ = call("account", "plan", tmp_path / "run" / "plan.json")
     assert code == 0
-    assert "0.001 for a user and a recognised entity together" in out
+    assert "0.001 for every user and recognised entity together" in out
     # Who is named decides what is trained on: another list gives another run.
     names.write_text("nobody at all\n", encoding="utf-8")
     code, out, err = call("verify", tmp_path / "run")

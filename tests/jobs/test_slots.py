@@ -8,12 +8,16 @@ import pytest
 import yaml
 
 from heldin.base.coins import seed_key
+from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.entities.spans import canonical
 from heldin.corpus.split import Part, Role
+from heldin.finetune.batches import encode
 from heldin.jobs.config import load_config
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import defended, prepare_data
+from heldin.jobs.run.exposed import exposed_shares
+from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.run.slots import find_slots
 from tests.conftest import SMALL
 
@@ -95,7 +99,7 @@ def test_caps_are_laid_out_before_the_coins(data):
         assert set(rows) == {
             row for row in np.flatnonzero(data.slots.kept).tolist() if data.store.record(row).user in held_in
         }
-        assert removals[0].name == "caps of 4 records a user and 6 an entity"
+        assert removals[0].name == "caps of 4 records a user and 6 an entity (words)"
         assert removals[0].before - removals[0].removed == len(rows)
 
 
@@ -172,3 +176,51 @@ def test_another_seed_keeps_other_records(corpus_file, data, tmp_path):
     other = prepare_data(config, tmp_path / "other", SILENT)
     assert other.slots.kept.tolist() != data.slots.kept.tolist()
     assert seed_key(5) != seed_key(0)
+
+
+def test_who_is_named_in_part_of_a_longer_name_is_capped_whatever_categories_count(corpus_file):
+    """The longest of overlapping mentions is counted by category; a slot names everybody in it."""
+    (corpus_file.parent / "names.txt").write_text("Ann Bell\nMail 3 of\torg\nwe met Ann Bell\torg\n", encoding="utf-8")
+    for categories in (["person"], ["person", "org"]):
+        config = config_of(corpus_file, group_size=15, entity_cap=2, categories=categories)
+        corpus = read_corpus(config, SILENT)
+        training = {user: tuple(corpus.store.rows(user)) for user in corpus.audited.users}
+        slots = find_slots(config, corpus.store, corpus.store, training, SILENT)
+        kept = [corpus.store.text(row) for row in np.flatnonzero(slots.kept).tolist()]
+        assert sum("Ann Bell" in text for text in kept) == 2
+
+
+def test_caps_that_leave_nothing_are_refused_before_any_training(corpus_file, tmp_path):
+    """Decided by everybody's slots: whether a run stops tells no coin."""
+    lines = corpus_file.read_text(encoding="utf-8").replace("Mail ", "Everybody Knows ")
+    corpus_file.write_text(lines, encoding="utf-8")
+    names = corpus_file.parent / "names.txt"
+    names.write_text("Everybody Knows\n", encoding="utf-8")
+    config = config_of(corpus_file, entity_cap=1)
+    said = []
+    prepare_data(config, tmp_path / "one", LineReporter(said.append))
+    assert "caps leave 11 of 12 users without a training record: whether these are held in changes nothing" in said
+    asked = config.model_copy(update={"attack": config.attack.model_copy(update={"documents": ("training",)})})
+    with pytest.raises(InputError, match="the caps leave 11 of 12 users no training record to score") as refused:
+        prepare_data(asked, tmp_path / "two", SILENT)
+    assert "writer" not in str(refused.value)
+
+
+def test_a_run_whose_kept_records_are_all_held_out_has_nothing_to_train_on_and_goes_on(make_lm):
+    assert encode(make_lm().tokenizer, [], 32) == []
+
+
+def test_numbers_beyond_use_are_refused_and_not_computed(corpus_file, data):
+    with pytest.raises(InputError, match="entity_cap"):
+        config_of(corpus_file, entity_cap=1_000_000)
+    mechanism = mechanism_of(config_of(corpus_file, group_size=None, entity_cap=None), plain_steps=1)
+    slots = replace(data.slots, kept=np.ones_like(data.slots.kept))
+    rows = [row for its in data.ledger.parts.values() for row in its[Part.TRAIN]]
+    many = type("Many", (), {"exposed": lambda self, rows: (np.array([5000, 3]), None)})()
+    shares = exposed_shares(mechanism, many, rows)
+    assert shares[-1].exposed == 8192
+    assert shares[-1].epsilon is None
+    assert [its.epsilon for its in shares if its.exposed <= 4] == [
+        pytest.approx(mechanism.epsilon_at(m)) for m in (1, 2, 4)
+    ]
+    assert exposed_shares(mechanism, slots, rows)[-1].users == 1.0

@@ -1,0 +1,106 @@
+"""What happens to a run's records before training, and what its guarantee assumes: as its plan states both."""
+
+from heldin.canaries.config import SubstringCanaries, UnseenTokenCanaries
+from heldin.corpus.config import PresetCorpus
+from heldin.corpus.presets.catalogue import preset_named
+from heldin.corpus.split import SplitRule
+from heldin.defenses.choices import DataStep
+from heldin.defenses.config import EntityDefense, UedpDefense, UserEntityDefense
+from heldin.defenses.texts.caps import caps_named
+from heldin.defenses.texts.data_side import DeIdentify, declared
+from heldin.jobs.config import RunConfig
+
+_MADE_OF_TEXTS = {"words", "spacy"}
+
+
+def assumptions(config: RunConfig) -> tuple[str, ...]:
+    """What the guarantee assumes, as printed with epsilon: what the base model saw, what a record is, whose names."""
+    defense = config.defense
+    source = defense.entities if isinstance(defense, EntityDefense) else None
+    public = ", and what it saw of named entities is public" if isinstance(defense, EntityDefense) else ""
+    if config.model.pretrain is None:
+        said = [f"taking it that the base model and its tokenizer saw no protected user{public}"]
+    else:
+        public = public and ", and what they say of others with them"
+        said = [f"for audited users only: the users whose texts pre-trained the base model are taken as public{public}"]
+    if config.corpus.text_unit == "sentence":
+        said.append("a record is a sentence")
+    # A list of the users' own names, or a model trained on their texts, would let one user change others' texts.
+    if {d.entities.kind for d in config.data_defenses if isinstance(d, DeIdentify)} & _MADE_OF_TEXTS:
+        said.append("taking it that what de-identifies was not made from protected users' names or texts")
+    # It decides what caps keep, and what two-level sampling may use.
+    if isinstance(defense, EntityDefense) and source and (defense.caps or isinstance(defense, UedpDefense)):
+        said.append(f"an entity is what the source finds ({defense.counts_as_entity})")
+        if source.kind in _MADE_OF_TEXTS:
+            said.append("taking it that what finds entities was not made from protected users' texts")
+    return tuple(said)
+
+
+def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
+    """What happens to the records before training, and what each step looks at (docs/theory.md#rules-of-the-data)."""
+    # a step that is not user-local lets one user's data change another's, which voids a user-level epsilon
+    users = config.corpus.users
+    steps = _preset_steps(config)
+    steps += [
+        # Both look at all of a user's records, and at nobody else's.
+        _of_slots("minimum number of records"),
+        _of_slots("set-asides"),
+    ]
+    if users.max_records is not None:
+        steps.append(_of_slots("maximum number of records"))
+    if config.split.audit_pool is not None:
+        # One more user pushes another out of the pool, who is then always in.
+        steps.append(_of_slots("audit pool of fixed size", user_local=False))
+    if config.split.assignment is SplitRule.EXACT_HALF:
+        # One user's side depends on the others': removing a user moves somebody else's.
+        steps.append(_of_slots("an exact half held in", user_local=False))
+    steps += _canary_steps(config)
+    if isinstance(config.defense, UserEntityDefense) and config.defense.caps:
+        named = caps_named(*config.defense.caps, config.defense.counts_as_entity)
+        steps.append(_of_slots(named, user_local=False))
+    steps += [declared(defense) for defense in config.data_defenses]
+    if users.max_users is not None:
+        steps.append(_of_slots("sample of max_users users", user_local=False))
+    if isinstance(config.defense, EntityDefense):
+        return tuple(steps)
+    # No other mechanism asks, and their plans stay what they were.
+    return tuple(step.model_copy(update={"slots_only": False}) for step in steps)
+
+
+def _of_slots(name: str, *, user_local: bool = True) -> DataStep:
+    """A step that counts and chooses records by user, id and place, and reads no text."""
+    return DataStep(name=name, user_local=user_local, record_local=False, slots_only=True)
+
+
+def _preset_steps(config: RunConfig) -> list[DataStep]:
+    """What a corpus preset did to the rows before they became records."""
+    source = config.corpus.source
+    if not isinstance(source, PresetCorpus):
+        return []
+    return [
+        DataStep(
+            name=f"{source.name}: {step.name}",
+            user_local=step.user_local,
+            record_local=step.record_local,
+            slots_only=step.slots_only,
+        )
+        for step in preset_named(source.name).steps
+    ]
+
+
+def _canary_steps(config: RunConfig) -> list[DataStep]:
+    """What canary users do to real users' records; made-up canary users change nobody's."""
+    steps = []
+    for spec in config.canaries:
+        if isinstance(spec, SubstringCanaries):
+            # Algorithm 1 changes a user's records by those records and a public seed alone
+            steps.append(DataStep(name="canary substring inserted", user_local=True, record_local=False))
+            if spec.users is not None:  # one more user could push another out; a public coin per user could not
+                steps.append(
+                    DataStep(name="fixed number of users made canary users", user_local=False, record_local=False)
+                )
+        elif isinstance(spec, UnseenTokenCanaries) and spec.rarity == "corpus":
+            # The tokens are those that the corpus lacks: a user's removal may change every canary user's texts.
+            steps.append(DataStep(name="canary tokens unseen in the corpus", user_local=False, record_local=False))
+    # Sections of one kind declare the same step: it is told once.
+    return list(dict.fromkeys(steps))
