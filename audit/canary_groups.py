@@ -41,7 +41,7 @@ class CanaryGroup(Facts):
         auroc: AUROC of the leading attack; null where the coins left fewer than two users on a side.
     """
 
-    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "substring"]
+    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "name", "substring"]
     length: int | None
     documents: int | None
     held_in: int
@@ -120,12 +120,13 @@ def canary_results(
     judgements = []
     # by kind, as fixed before looking: picking the group that leaks most would need a correction
     for kind in kinds_of(canaries):
+        claims = fixed.canary_claims.get(kind, fixed.claims)
         users = [user for user, canary in canaries.items() if canary.kind is kind]
         judgements.append(
             judge(
                 {user: centred[user] for user in users},
                 {user: member[user] for user in users},
-                fixed,
+                replace(fixed, claims=claims),
                 blind=blind,
                 subjects=f"{kind.replace('_', '-')} canary users",
             )

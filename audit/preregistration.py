@@ -1,7 +1,7 @@
 """What an audit fixes before it sees a score, so that no result has to be corrected for the choice."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from heldin.attacks.config import AttackConfig
 from heldin.audit.config import AuditConfig
@@ -21,6 +21,7 @@ class Preregistration:
         sides: how membership is decided.
         claims: the claims to test.
         seed: seed of bootstrap, redraws and halves; public.
+        canary_claims: the claims to test on canary users of a kind, where they are not those on real users.
         judged: number of groups of people on whom the claims are tested side by side (Bonferroni correction).
     """
 
@@ -31,6 +32,7 @@ class Preregistration:
     claims: Sequence[Claim] = ()
     seed: int = 0
     judged: int = 1
+    canary_claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
 
     @property
     def delta(self) -> float:

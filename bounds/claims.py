@@ -7,6 +7,7 @@ from heldin.bounds import verdict
 from heldin.bounds.noise_family import noise_family
 from heldin.bounds.verdict import Claim
 from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.events import Event
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
@@ -45,6 +46,21 @@ def claims_of(mechanism: Mechanism) -> list[Claim]:
     return [] if isinstance(found, str) else [found]
 
 
+def exposed_claims(mechanism: Mechanism, exposed: int) -> list[Claim]:
+    """What an audit tests of people who wrote, or are named in, at most so many records; nothing without a promise."""
+    promise = mechanism.guarantee()
+    event = mechanism.exposed_event(exposed)
+    if not isinstance(promise, Guarantee) or event is None:
+        return []
+    return [_claim(event, mechanism.epsilon_at(exposed), mechanism.steps, promise.delta)]
+
+
+def _claim(event: Event, epsilon: float, steps: int, delta: float) -> Claim:
+    # The whole curve, not its one (epsilon, delta): attackers under it are much weaker than the pair alone allows.
+    ceiling = ceiling_of(event, steps, delta)
+    return verdict.curve_claim(ceiling, epsilon, delta, noise_family(event, steps, delta))
+
+
 def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
     """The accountant's curve as a claim, or why the mechanism has none about users."""
     promise = mechanism.guarantee()
@@ -57,9 +73,6 @@ def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
         return (
             f"protects {what}, which promises nothing finite about a user: state a user's epsilon with --claim instead"
         )
-    # The whole curve, not its one (epsilon, delta): attackers under it are much weaker than the pair alone allows.
-    ceiling = ceiling_of(event, mechanism.steps, promise.delta)
-    family = noise_family(event, mechanism.steps, promise.delta)
     # Of a user alone, not of a user and an entity together.
     alone = promise.exposure.user_epsilon if promise.exposure else None
-    return verdict.curve_claim(ceiling, promise.epsilon if alone is None else alone, promise.delta, family)
+    return _claim(event, promise.epsilon if alone is None else alone, mechanism.steps, promise.delta)

@@ -65,6 +65,16 @@ class RarePhraseCanaries(_Canaries):
     """Length of the phrase in words."""
 
 
+class NameCanaries(_Canaries):
+    """Made-up people, each named in so many ordinary made-up mails: for audits of what is promised to the named."""
+
+    kind: Literal["name"]
+    users: int = Field(ge=1)
+    """Number of names for each entry of ``documents``."""
+    documents: Documents = (4,)
+    """Records naming a person that training may see; those set aside come on top."""
+
+
 class SubstringCanaries(_Canaries):
     """Algorithm 1 of Kandpal et al. (2024): copies of real users with one substring in all documents replace them."""
 
@@ -101,7 +111,7 @@ class SubstringCanaries(_Canaries):
 
 
 CanarySpec = Annotated[
-    UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | SubstringCanaries,
+    UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NameCanaries | SubstringCanaries,
     Field(discriminator="kind"),
 ]
 

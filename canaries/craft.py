@@ -89,7 +89,7 @@ def unseen_token_users(
     for name in names:
         # By name: one user more in the config changes no other user's texts, unless their signatures collide.
         dice = public_dice(seed, "unseen-token canary", name)
-        signature = _first_new(functools.partial(_signature, tokenizer, candidates, signature_tokens, dice), taken)
+        signature = first_new(functools.partial(_signature, tokenizer, candidates, signature_tokens, dice), taken)
         if signature is None:
             raise InputError(
                 f"{len(names)} unseen-token canary users, but {len(candidates)} tokens give fewer signatures of"
@@ -97,7 +97,7 @@ def unseen_token_users(
             )
         write = functools.partial(_unseen_token_text, tokenizer, signature, tokens, dice)
         texts = _different(write, records, f"unseen-token texts of {tokens} tokens")
-        users.append(_user(name, Kind.UNSEEN_TOKEN, documents, _decode(tokenizer, signature), texts))
+        users.append(made_user(name, Kind.UNSEEN_TOKEN, documents, _decode(tokenizer, signature), texts))
     return users
 
 
@@ -135,12 +135,12 @@ def high_temperature_users(
     users = []
     for name in names:
         dice = public_dice(seed, "high-temperature canary", name)
-        prefix = _first_new(functools.partial(_prefix, lm, prefix_tokens, temperature, dice), taken)
+        prefix = first_new(functools.partial(_prefix, lm, prefix_tokens, temperature, dice), taken)
         if prefix is None:
             raise InputError(f"the base model gives no new prefix at temperature {temperature}: raise prefix_tokens")
         write = functools.partial(_sampled, lm, records, tokens, temperature, dice, prefix)
         texts = _different(write, records, f"texts of {tokens} tokens from the base model")
-        users.append(_user(name, Kind.HIGH_TEMPERATURE, documents, prefix, texts))
+        users.append(made_user(name, Kind.HIGH_TEMPERATURE, documents, prefix, texts))
         if advance:
             advance(1)
     return users
@@ -168,26 +168,43 @@ def rare_phrase_users(
     users = []
     for name in names:
         dice = public_dice(seed, "rare-phrase canary", name)
-        phrase = _first_new(functools.partial(_phrase, phrase_words, dice), taken)
+        phrase = first_new(functools.partial(_phrase, phrase_words, dice), taken)
         if phrase is None:
             raise InputError(
                 f"{len(names)} rare-phrase canary users, but few phrases of {phrase_words} words: raise phrase_words"
             )
-        # Text to position of the phrase; a dict, because two mails may turn out equal and must not both count.
-        found: dict[str, int] = {}
-        while len(found) < records:
-            # With mean and minimum equal a user has exactly this number of mails; the loop goes on where some were
-            # equal.
-            spec = SyntheticCorpus(1, float(records), records, distinctiveness=0.0, seed=dice.getrandbits(31))
-            found |= dict(_with_sentence(mail.text, phrase, dice) for mail in generate_user(spec, 0))
-        marked = list(found.items())[:records]
+        marked = mail_with(functools.partial(_always, phrase), records, dice)
         users.append(
-            _user(name, Kind.RARE_PHRASE, documents, phrase, [text for text, _ in marked], [at for _, at in marked])
+            made_user(name, Kind.RARE_PHRASE, documents, phrase, [text for text, _ in marked], [at for _, at in marked])
         )
     return users
 
 
-def _user(
+def _always(sentence: str, _dice: random.Random) -> str:
+    return sentence
+
+
+def mail_with(
+    sentence: Callable[[random.Random], str], records: int, dice: random.Random, *, places: int | None = None
+) -> list[tuple[str, int]]:
+    """Different mails of the synthetic corpus at distinctiveness 0, each with a sentence, and where it was inserted.
+
+    Args:
+        sentence: makes the sentence of a mail.
+        records: number of mails.
+        dice: source of randomness.
+        places: number of sentences, from the first, before which it may stand; None: all.
+    """
+    # Text to position; a dict, because two mails may turn out equal and must not both count.
+    found: dict[str, int] = {}
+    while len(found) < records:
+        # With mean and minimum equal a user has exactly this number of mails; the loop goes on where some were equal.
+        spec = SyntheticCorpus(1, float(records), records, distinctiveness=0.0, seed=dice.getrandbits(31))
+        found |= dict(_with_sentence(mail.text, sentence(dice), dice, places) for mail in generate_user(spec, 0))
+    return list(found.items())[:records]
+
+
+def made_user(
     name: str,
     kind: Kind,
     documents: int | None,
@@ -195,6 +212,7 @@ def _user(
     texts: Iterable[str],
     positions: Sequence[int] | None = None,
 ) -> CanaryUser:
+    """A canary user who writes these texts, which share the mark."""
     records = tuple(
         CanaryRecord(f"{name}/{i:05d}", text, position=positions[i] if positions else None)
         for i, text in enumerate(texts)
@@ -244,7 +262,7 @@ def _prefix(lm: LanguageModel, tokens: int, temperature: float, dice: random.Ran
     return "".join(_sampled(lm, 1, tokens, temperature, dice, ""))
 
 
-def _first_new(draw: Callable[[], _T], taken: set[_T]) -> _T | None:
+def first_new(draw: Callable[[], _T], taken: set[_T]) -> _T | None:
     """The first draw that is neither empty nor taken, added to ``taken``; None after ``TRIES`` draws."""
     for _ in range(TRIES):
         drawn = draw()
@@ -267,11 +285,11 @@ def _phrase(words: int, dice: random.Random) -> str:
     return " ".join(dice.choice(_WORDS) for _ in range(words)).capitalize() + "."
 
 
-def _with_sentence(text: str, sentence: str, dice: random.Random) -> tuple[str, int]:
+def _with_sentence(text: str, sentence: str, dice: random.Random, most: int | None) -> tuple[str, int]:
     """The text with the sentence inserted before a random other sentence, and the position of the insertion."""
     # Positions are of the first character of a sentence; 0 is before the first one.
     places = [0, *(i + 2 for i in range(len(text) - 2) if text[i : i + 2] == ". ")]
-    at = dice.choice(places)
+    at = dice.choice(places[:most])
     return f"{text[:at]}{sentence} {text[at:]}", at
 
 

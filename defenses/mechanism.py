@@ -213,7 +213,7 @@ class Mechanism(Choice):
             return self.assumed_event
         if self.two_level is not None:
             return PoissonGaussian(self.noise_multiplier, self.sampler.rate)
-        return self._exposed_event(self.group_size) if self.entity_cap is not None else None
+        return self.exposed_event(self.group_size) if self.entity_cap is not None else None
 
     @property
     def assumed_event(self) -> Event:
@@ -231,8 +231,10 @@ class Mechanism(Choice):
             case _:
                 assert_never(self.sampler)
 
-    def _exposed_event(self, exposed: int) -> PoissonGaussian:
-        """One step of text sampling for whoever is exposed in so many records."""
+    def exposed_event(self, exposed: int) -> PoissonGaussian | None:
+        """One step of text sampling for whoever is exposed in so many records; None for any other mechanism."""
+        if self.unit != "user_entity" or self.two_level is not None:
+            return None
         return PoissonGaussian(self.noise_multiplier, self.sampler.rate, exposed)
 
     def _two_level_event(self, holders: int) -> TwoLevelGaussian:
@@ -366,7 +368,9 @@ class Mechanism(Choice):
         assert self.delta is not None
         if self.two_level is not None:
             return two_level_epsilon(self._two_level_event(exposed), self.steps, self.delta, self.two_level.rule)
-        return accounting.epsilon(self._exposed_event(exposed), self.steps, self.delta)
+        event = self.exposed_event(exposed)
+        assert event is not None
+        return accounting.epsilon(event, self.steps, self.delta)
 
     def _exposure(self) -> Exposure:
         curve = tuple(EpsilonAt(m, self.epsilon_at(m)) for m in self.exposure_marks())

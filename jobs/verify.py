@@ -11,7 +11,6 @@ from typing import Any
 from heldin.attacks.table import TextStatistic
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
-from heldin.bounds.claims import claims_of
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.checkpoint.audit import audit_results, audit_scores_name
@@ -114,7 +113,7 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     # By the record's fingerprints: scores of any other models or texts have another name, and are not read.
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     require_trained_under(folder, plan)
-    found = run_results(config, data, texts.texts, _scores(folder, of), claims_of(plan), reporter)
+    found = run_results(config, data, texts.texts, _scores(folder, of), plan, reporter)
     # Loaded for its fingerprint and size, and never run.
     target = load_language_model(str(folder / "checkpoints" / "final"))
     name, reference = named or base_model(config, corpus, reporter)

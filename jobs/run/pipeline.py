@@ -89,9 +89,9 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
             with first_process_first():
                 # The plan is on disk before the first step: nothing that training shows can change what is claimed.
                 mechanism = settle_plan(config, data, out, clip_norm=clip_norm)
-                claims = claims_of(mechanism)
                 # What the audit could find at best, before training is paid for.
-                for line in forecast(len(data.real(data.ledger.scored_users())), config.audit.delta, claims):
+                real = len(data.real(data.ledger.scored_users()))
+                for line in forecast(real, config.audit.delta, claims_of(mechanism)):
                     reporter.say(line)
             result = finetune(config, data, base, mechanism, out, reporter)
         # The rest is the first process's alone: no call that waits for the others follows.
@@ -114,7 +114,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         texts = texts_under_attack(config, data)
         statistics = score(Scoring(config, data, models, mechanism, texts), out, reporter)
     with _timed(seconds, "statistics"):
-        found = run_results(config, data, texts.texts, statistics, claims, reporter)
+        found = run_results(config, data, texts.texts, statistics, mechanism, reporter)
         write_people(found.people, out / "people.parquet")
     # Last: a folder with a record has every other file.
     return write_new_record(

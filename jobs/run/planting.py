@@ -15,6 +15,7 @@ from heldin.base.progress import Reporter
 from heldin.canaries.config import (
     CanarySpec,
     HighTemperatureCanaries,
+    NameCanaries,
     RarePhraseCanaries,
     SubstringCanaries,
     UnseenTokenCanaries,
@@ -29,6 +30,7 @@ from heldin.canaries.craft import (
 )
 from heldin.canaries.inject import canary_of_user, has_document_of
 from heldin.canaries.kinds import CanaryUser
+from heldin.canaries.people import named_people
 from heldin.canaries.planted import PlantedStore, load_canaries, save_canaries
 from heldin.corpus.split import records_to_train_on, set_aside_sizes
 from heldin.corpus.store import CorpusStore, texts_of
@@ -172,11 +174,22 @@ class _Maker:
                         seed=self.config.seed,
                     )
                 ]
+            case NameCanaries():
+                return [
+                    user
+                    for documents, names in self._names(spec)
+                    for user in named_people(
+                        names,
+                        documents=documents,
+                        records=records_to_train_on(documents, **self._fractions),
+                        seed=self.config.seed,
+                    )
+                ]
             case _:
                 assert_never(spec)
 
     def _names(
-        self, spec: UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries
+        self, spec: UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NameCanaries
     ) -> Iterator[tuple[int, list[str]]]:
         """Names by number of documents; they are public constants."""
         # By config alone: the pool of canary users is fixed whatever the corpus holds.

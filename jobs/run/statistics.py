@@ -13,9 +13,12 @@ from heldin.audit.results import Results
 from heldin.audit.scored_users import ScoredUsers, scored_users
 from heldin.audit.sides import sides_of_run
 from heldin.base.progress import Reporter
+from heldin.bounds.claims import claims_of, exposed_claims
 from heldin.bounds.judgement import Judgement, joined
 from heldin.bounds.verdict import Claim
+from heldin.canaries.kinds import Canary, Kind
 from heldin.corpus.split import Part
+from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
@@ -41,7 +44,7 @@ def run_results(
     data: RunData,
     texts: Mapping[str, Sequence[str]],
     statistics: Sequence[TextStatistic],
-    claims: Sequence[Claim],
+    plan: Mechanism,
     reporter: Reporter,
 ) -> RunResults:
     """Join scores with membership and judge.
@@ -51,7 +54,7 @@ def run_results(
         data: corpus and ledger of the run.
         texts: the scored texts, by user.
         statistics: statistics of every scored user's texts.
-        claims: the claims to test.
+        plan: what was run, whose claims are tested.
         reporter: receives the progress.
     """
     # But for the curves of training this is the one place where scores meet roles.
@@ -60,7 +63,16 @@ def run_results(
     # Real users and each kind of canary users are judged on the same claims: each at the level divided by their number.
     judged = 1 + len(kinds_of(data.canaries))
     sides = sides_of_run(data.ledger.assignment)
-    fixed = Preregistration(config.attack, config.audit, config.decision, sides, claims, config.seed, judged)
+    fixed = Preregistration(
+        config.attack,
+        config.audit,
+        config.decision,
+        sides,
+        claims_of(plan),
+        config.seed,
+        judged,
+        _canary_claims(plan, data.canaries),
+    )
     parts = parts_of(len(variants_of(table.attacks, config.attack))) + 1 + bool(data.canaries)
     with reporter.track("statistics", parts, "parts") as advance:
         # Canary users first: a claim that they violate is violated for the training, and the answer must say so.
@@ -74,6 +86,17 @@ def run_results(
     judgement = joined([real.judgement, *judgements]) if judgements else real.judgement
     whole = real.model_copy(update={"judgement": judgement, "canaries": canaries, "exposure": exposure})
     return RunResults(whole, sum(map(len, of_people.values())), people)
+
+
+def _canary_claims(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[str, list[Claim]]:
+    """By kind, what text sampling promises to people of as many records as its canary users have."""
+    most: dict[Kind, int] = {}
+    for canary in canaries.values():
+        if canary.documents is None:  # all that a real user has
+            return {}
+        most[canary.kind] = max(canary.documents, most.get(canary.kind, 0))
+    found = {kind: exposed_claims(plan, documents) for kind, documents in most.items()}
+    return {kind.value: claims for kind, claims in found.items() if claims}
 
 
 def _people(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Exposed]:

@@ -14,7 +14,6 @@ import pytest
 from heldin.audit.results import Results
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
-from heldin.bounds.claims import claims_of
 from heldin.defenses.choices import BatchClip
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.run.corpus import read_corpus
@@ -44,7 +43,7 @@ def recomputed(tmp_path_factory):
     texts = texts_under_attack(config, data)
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     statistics = read_scores(folder / "scores.parquet", of=of)
-    return run_results(config, data, texts.texts, statistics, claims_of(read_plan(folder / "plan.json")), QUIET).results
+    return run_results(config, data, texts.texts, statistics, read_plan(folder / "plan.json"), QUIET).results
 
 
 def test_the_statistics_of_a_golden_run_are_those_that_it_was_published_with(recomputed):
