@@ -35,10 +35,12 @@ KINDS = [
     {"kind": "unseen_token", "users": 20, "documents": [12]},
     {"kind": "high_temperature", "users": 6, "documents": [3], "tokens": 10, "temperature": 2.0},
     {"kind": "rare_phrase", "users": 8, "documents": [2, 5]},
+    {"kind": "name", "users": 5, "documents": [3]},
     {"kind": "substring", "users": 3, "lengths": [2, 8], "documents": [None, 3]},
 ]
 GROUPS = [
     ("high_temperature", None, 3, 6),
+    ("name", None, 3, 5),
     ("rare_phrase", None, 2, 8),
     ("rare_phrase", None, 5, 8),
     ("substring", 2, None, 3),
@@ -181,7 +183,7 @@ def test_the_record_keeps_real_and_canary_users_apart(planted):
     names = {c["user"] for c in _table(folder, "users")}
     found = record.canaries
     assert [(g.kind, g.length, g.documents, g.held_in + g.held_out) for g in found.groups] == GROUPS
-    assert (found.users, found.held_in + found.held_out, found.replaced) == (54, 54, 12)
+    assert (found.users, found.held_in + found.held_out, found.replaced) == (59, 59, 12)
     assert record.split.held_in + record.split.held_out == 30 - 12
     assert record.split.held_in == len([u for u in ledger.users(Role.HELD_IN) if u not in names])
     assert sum(record.curve().histogram.held_in) == record.split.held_in
@@ -247,7 +249,7 @@ def test_report_and_findings_show_the_groups_and_leave_no_hole_without_them(plan
     assert "one-run, unseen-token canary users" in text
     said = dict(findings(record).paragraphs)
     assert said["Canary users"].startswith(record.canaries.decision.headline)
-    assert "54 canary users, planted for this audit, took part like any user: " in said["Canary users"]
+    assert "59 canary users, planted for this audit, took part like any user: " in said["Canary users"]
     assert "12 of them took the place of real users" in said["Canary users"]
     without = read_record(finished / "record.json")
     assert without.canaries is None
