@@ -41,8 +41,11 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
     """One line for one pydantic error, with the nearest valid key where a key is unknown."""
     schema = model.model_json_schema()
     kinds = _kinds(schema)
-    # Pydantic puts the tag of a discriminated union into the location; the user never wrote it there.
-    location = ".".join(str(part) for part in error["loc"] if part not in kinds)
+    # Pydantic puts the tag of a discriminated union into the location; the user never wrote it there. A key that is
+    # called like a tag elsewhere stays.
+    place = error["loc"]
+    tags = {i for i, part in enumerate(place) if part in kinds and part not in _keys_at(place[:i], schema, kinds)}
+    location = ".".join(str(part) for i, part in enumerate(place) if i not in tags)
     location = options.get(location, location)
     if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
         key = str(error["loc"][-1])

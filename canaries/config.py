@@ -65,10 +65,10 @@ class RarePhraseCanaries(_Canaries):
     """Length of the phrase in words."""
 
 
-class NameCanaries(_Canaries):
+class NamedPersonCanaries(_Canaries):
     """Made-up people, each named in so many ordinary made-up mails: for audits of what is promised to the named."""
 
-    kind: Literal["name"]
+    kind: Literal["named_person"]
     users: int = Field(ge=1)
     """Number of names for each entry of ``documents``."""
     documents: Documents = (4,)
@@ -111,7 +111,7 @@ class SubstringCanaries(_Canaries):
 
 
 CanarySpec = Annotated[
-    UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NameCanaries | SubstringCanaries,
+    UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NamedPersonCanaries | SubstringCanaries,
     Field(discriminator="kind"),
 ]
 

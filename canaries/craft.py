@@ -212,7 +212,16 @@ def made_user(
     texts: Iterable[str],
     positions: Sequence[int] | None = None,
 ) -> CanaryUser:
-    """A canary user who writes these texts, which share the mark."""
+    """A canary user who writes these texts.
+
+    Args:
+        name: of the canary user.
+        kind: see ``Canary``.
+        documents: see ``Canary``.
+        mark: what the texts share.
+        texts: in order.
+        positions: of the mark in each text, in characters; None if it was not inserted.
+    """
     records = tuple(
         CanaryRecord(f"{name}/{i:05d}", text, position=positions[i] if positions else None)
         for i, text in enumerate(texts)

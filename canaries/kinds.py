@@ -17,7 +17,7 @@ class Kind(StrEnum):
     UNSEEN_TOKEN = "unseen_token"
     HIGH_TEMPERATURE = "high_temperature"
     RARE_PHRASE = "rare_phrase"
-    NAME = "name"
+    NAMED_PERSON = "named_person"
     SUBSTRING = "substring"
 
 

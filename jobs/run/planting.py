@@ -15,7 +15,7 @@ from heldin.base.progress import Reporter
 from heldin.canaries.config import (
     CanarySpec,
     HighTemperatureCanaries,
-    NameCanaries,
+    NamedPersonCanaries,
     RarePhraseCanaries,
     SubstringCanaries,
     UnseenTokenCanaries,
@@ -174,7 +174,7 @@ class _Maker:
                         seed=self.config.seed,
                     )
                 ]
-            case NameCanaries():
+            case NamedPersonCanaries():
                 return [
                     user
                     for documents, names in self._names(spec)
@@ -189,7 +189,7 @@ class _Maker:
                 assert_never(spec)
 
     def _names(
-        self, spec: UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NameCanaries
+        self, spec: UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NamedPersonCanaries
     ) -> Iterator[tuple[int, list[str]]]:
         """Names by number of documents; they are public constants."""
         # By config alone: the pool of canary users is fixed whatever the corpus holds.

@@ -13,7 +13,7 @@ from heldin.jobs.run.statistics import _canary_claims
 from tests.defenses.test_text_sampling import text_sampling, uncapped
 from tests.made_mechanisms import els, uls
 
-NAMES = [f"canary/name/0/4/{i:05d}" for i in range(40)]
+NAMES = [f"canary/named_person/0/4/{i:05d}" for i in range(40)]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def test_every_record_names_its_person_near_the_beginning_and_no_other(people):
     marks = [user.canary.mark for user in people]
     assert len(set(map(canonical, marks))) == len(NAMES)
     for user in people:
-        assert (user.canary.kind, user.canary.documents, user.canary.source) == (Kind.NAME, 4, None)
+        assert (user.canary.kind, user.canary.documents, user.canary.source) == (Kind.NAMED_PERSON, 4, None)
         assert len({record.text for record in user.records}) == 7
         for record in user.records:
             named = [mark for mark in marks if canonical(mark) in canonical(record.text)]
@@ -53,7 +53,7 @@ def test_a_person_is_a_function_of_the_name_and_the_seed(people):
 
 def test_names_that_run_out_are_told(monkeypatch):
     monkeypatch.setattr("heldin.canaries.people.made_up_name", lambda dice: "Tavo Brunelk")
-    with pytest.raises(InputError, match="2 name canaries, more than there are made-up names"):
+    with pytest.raises(InputError, match="2 named-person canaries, more than there are made-up names"):
         named_people(NAMES[:2], documents=1, records=2, seed=0)
 
 

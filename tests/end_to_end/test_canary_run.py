@@ -35,12 +35,12 @@ KINDS = [
     {"kind": "unseen_token", "users": 20, "documents": [12]},
     {"kind": "high_temperature", "users": 6, "documents": [3], "tokens": 10, "temperature": 2.0},
     {"kind": "rare_phrase", "users": 8, "documents": [2, 5]},
-    {"kind": "name", "users": 5, "documents": [3]},
+    {"kind": "named_person", "users": 5, "documents": [3]},
     {"kind": "substring", "users": 3, "lengths": [2, 8], "documents": [None, 3]},
 ]
 GROUPS = [
     ("high_temperature", None, 3, 6),
-    ("name", None, 3, 5),
+    ("named_person", None, 3, 5),
     ("rare_phrase", None, 2, 8),
     ("rare_phrase", None, 5, 8),
     ("substring", 2, None, 3),
@@ -192,7 +192,8 @@ def test_the_record_keeps_real_and_canary_users_apart(planted):
     assert found.trained_on < record.training.records
     subjects = {b.subjects for b in record.judgement.bounds} | {r.subjects for r in record.judgement.refused}
     assert subjects == {"real users"} | {
-        f"{kind} canary users" for kind in ("unseen-token", "high-temperature", "rare-phrase", "substring")
+        f"{kind} canary users"
+        for kind in ("unseen-token", "high-temperature", "rare-phrase", "named-person", "substring")
     }
     assert {v.standing for v in record.judgement.verdicts} == {"certified"}
     scored = set(pq.read_table(folder / "scores.parquet")["user"].to_pylist())

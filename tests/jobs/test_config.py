@@ -28,6 +28,15 @@ def test_every_shipped_config_loads(path, monkeypatch):
     assert load_config(path).name == path.stem
 
 
+def test_a_key_that_is_called_like_a_kind_elsewhere_is_named():
+    """A cap is a data-side defense, and a key of ULS."""
+    defense = {"kind": "uls", "population": 9, "cohort": 3, "steps": 2, "delta": 1e-3, "noise_multiplier": 1.0}
+    with pytest.raises(InputError, match=r"\n  defense\.cap: Input should be greater than or equal to 1"):
+        parse_config({**MINIMAL, "defense": {**defense, "cap": 0}}, "test")
+    with pytest.raises(InputError, match=r"\n  data_defenses\.0\.records: Input should be greater than 0"):
+        parse_config({**MINIMAL, "data_defenses": [{"kind": "cap", "records": 0}]}, "test")
+
+
 def test_every_figure_and_table_of_the_paper_has_its_configs_or_is_declined():
     folder = ROOT / "configs" / "paper"
     said = (folder / "README.md").read_text(encoding="utf-8")

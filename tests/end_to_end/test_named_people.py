@@ -34,7 +34,7 @@ def run(call, tmp_path):
         }
         content["finetune"] = {"sequence_length": 48, "select": "last", "warmup_steps": 20, "learning_rate": 4e-3}
         content["split"] = {"attacker_fraction": 0.4}
-        content["canaries"] = [{"kind": "name", "users": PEOPLE, "documents": [RECORDS]}]
+        content["canaries"] = [{"kind": "named_person", "users": PEOPLE, "documents": [RECORDS]}]
         for section, its in sections.items():
             content[section] = {**content.get(section, {}), **its} if isinstance(its, dict) else its
         path = tmp_path / f"{name}.yaml"
@@ -47,8 +47,10 @@ def run(call, tmp_path):
 
 
 def about_people(record):
-    (verdict,) = [v for v in record.judgement.verdicts if v.subjects == "name canary users"]
-    bounds = [b for b in record.judgement.bounds if b.subjects == "name canary users" and b.standing == "certified"]
+    (verdict,) = [v for v in record.judgement.verdicts if v.subjects == "named-person canary users"]
+    bounds = [
+        b for b in record.judgement.bounds if b.subjects == "named-person canary users" and b.standing == "certified"
+    ]
     (group,) = record.canaries.groups
     return verdict, max(b.epsilon_lower for b in bounds), group.auroc.value
 
