@@ -1,4 +1,4 @@
-"""User-entity DP without training: epsilon by holders, caps over many records, words searched in mail-like texts.
+"""User-entity DP: epsilon by holders, caps over many records, words searched in mail-like texts, and steps in pairs.
 
 `PYTHONPATH=. python benchmarks/user_entity.py --records 1000000`. Prints seconds and the peak of memory.
 """
@@ -7,20 +7,29 @@ import argparse
 import json
 import os
 import resource
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from uls_step import VOCABULARY, new_model
 
 from heldin.base.coins import seed_key
+from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.entities.spans import Text
 from heldin.corpus.entities.word_list import WordList
 from heldin.defenses.accounting.events import TwoLevelGaussian
 from heldin.defenses.accounting.guarantees import epsilon
 from heldin.defenses.accounting.published_claims import published_claims
+from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonSampler, TwoLevel
+from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.caps import kept_under_caps, slot_order
+from heldin.finetune.private import private_gradient
+from heldin.finetune.units import PrivateRecords, plan_private_training
 
 HOLDERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 700, 946)
 
@@ -59,16 +68,69 @@ def searched(folder: Path, texts: int, names: int) -> int:
     return sum(map(len, WordList(path).spans(made)))
 
 
+def steps(rounds: int) -> dict[str, float]:
+    """Whole private steps on the same tokens in turn: median time of the second over the first, by processor time."""
+    ids = torch.randint(0, VOCABULARY, (128, 65), generator=torch.Generator().manual_seed(0)).tolist()
+    model = new_model()
+    users = [f"user {i // 8}" for i in range(len(ids))]
+    dice = np.random.default_rng(2)
+    starts = np.arange(0, 2 * len(ids) + 1, 2)
+    named = Incidence(starts, dice.integers(0, 300, 2 * len(ids)), 300, [f"entity {i}" for i in range(300)])
+    records = PrivateRecords([f"record {i}" for i in range(len(ids))], users, [65] * len(ids), named=named)
+
+    def step(**fields: Any) -> Callable[[int], object]:
+        mechanism = Mechanism(
+            **{
+                "sampler": PoissonSampler(rate=1.0),
+                "clip": FlatClip(norm=1.0),
+                "noise_multiplier": 1.0,
+                "steps": rounds + 1,
+                "delta": 1e-5,
+                "divisor": ConstantDivisor(value=16),
+                "record_selection": "all",
+                **fields,
+            }
+        )
+        training = plan_private_training(mechanism, seed_key(0), records, NoiseGenerator.PHILOX)
+        return lambda number: private_gradient(model, training, number, ids)
+
+    # Every coin falls, so that both steps of a pair are on the same tokens.
+    every = TwoLevel(entity_rate=1.0, extended_rate=1.0, rule="all", holders=15)
+    pairs = {
+        "text sampling / example DP": (
+            step(unit="example", sampled="example"),
+            step(unit="user_entity", sampled="example", exposed=1),
+        ),
+        "two-level sampling / ULS": (
+            step(unit="user", sampled="user", group_size=8),
+            step(unit="user_entity", sampled="user", two_level=every),
+        ),
+    }
+    found = {}
+    for name, (first, second) in pairs.items():
+        ratios = []
+        for number in range(rounds + 1):
+            began = time.process_time()
+            first(number)
+            between = time.process_time()
+            second(number)
+            ratios.append((time.process_time() - between) / (between - began))
+        found[name] = round(statistics.median(ratios[1:]), 3)  # the first round chooses engines
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     records = parser.parse_args().records
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         os.environ["HELDIN_CACHE_DIR"] = name
         timed("epsilon for K = 946, T = 500", lambda: strict(946))
         timed("curve of 12 numbers of holders", lambda: [round(strict(k), 4) for k in HOLDERS])
         timed("the fifteen published epsilons", lambda: len(published_claims().claims))
         timed(f"caps over {records:,} records", lambda: caps(records))
+        timed("steps in pairs", lambda: steps(15))
         timed("50,000 texts of 60 words searched for 2,000 names", lambda: searched(Path(name), 50_000, 2_000))
     print(json.dumps({"peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)}))
 
