@@ -1,11 +1,13 @@
 """Shared fixtures: a private cache, the real corpora where they are present, and tiny models with random weights."""
 
+import copy
 import hashlib
 import itertools
 import os
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -159,6 +161,22 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         return int(caught.value.code or 0), out, err
 
     return run
+
+
+@pytest.fixture
+def small_with(tmp_path: Path) -> Callable[..., Path]:
+    """Writes SMALL with the users that a user-level epsilon allows, and with other sections; returns the file."""
+
+    def write(**sections: object) -> Path:
+        content: dict[str, Any] = copy.deepcopy(SMALL)
+        content["corpus"]["users"] = {"min_records": 8, "fraction": 0.5}
+        for name, its in sections.items():
+            content[name] = {**content.get(name, {}), **its} if isinstance(its, dict) else its
+        path = tmp_path / "small.yaml"
+        path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        return path
+
+    return write
 
 
 @pytest.fixture(scope="session")

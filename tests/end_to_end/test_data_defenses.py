@@ -1,10 +1,8 @@
 """Data-side defenses and early stopping in a run: what is trained on, what the plan declares, what the report says."""
 
-import json
 import re
 
 import pytest
-import yaml
 
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.plan_file import read_plan
@@ -12,21 +10,11 @@ from heldin.finetune.batches import encode
 from heldin.jobs.config import load_config
 from heldin.jobs.run.plan import mechanism_of
 from heldin.record.document import read_record
-from tests.conftest import SMALL
 
 
 @pytest.fixture
-def config(tmp_path):
-    def write(**sections):
-        content = json.loads(json.dumps(SMALL))
-        content["corpus"]["users"] = {"min_records": 8, "fraction": 0.5}
-        for name, its in sections.items():
-            content[name] = {**content.get(name, {}), **its} if isinstance(its, dict) else its
-        path = tmp_path / "small.yaml"
-        path.write_text(yaml.safe_dump(content), encoding="utf-8")
-        return path
-
-    return write
+def config(small_with):
+    return small_with
 
 
 def test_a_run_with_copies_out_and_a_cap_trains_on_what_is_left(call, config, tmp_path):

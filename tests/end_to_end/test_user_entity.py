@@ -1,29 +1,16 @@
 """Runs that protect users and entities: text sampling, UeDP-Alg and model differences, from config to report."""
 
-import json
-
 import pytest
-import yaml
 
 from heldin.defenses.guarantee import NoGuarantee
 from heldin.defenses.plan_file import read_plan
 from heldin.record.document import read_record
-from tests.conftest import SMALL
 from tests.pdf_pages import text_of
 
 
 @pytest.fixture
-def config(tmp_path):
-    def write(**sections):
-        content = json.loads(json.dumps(SMALL))
-        content["corpus"]["users"] = {"min_records": 8, "fraction": 0.5}
-        for name, its in sections.items():
-            content[name] = {**content.get(name, {}), **its} if isinstance(its, dict) else its
-        path = tmp_path / "small.yaml"
-        path.write_text(yaml.safe_dump(content), encoding="utf-8")
-        return path
-
-    return write
+def config(small_with):
+    return small_with
 
 
 TEXT_SAMPLING = {
