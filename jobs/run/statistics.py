@@ -95,7 +95,9 @@ def _canary_claims(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[str,
         if canary.documents is None:  # all that a real user has
             return {}
         most[canary.kind] = max(canary.documents, most.get(canary.kind, 0))
-    found = {kind: exposed_claims(plan, documents) for kind, documents in most.items()}
+    # A canary user is an author too, whose records a cap limits.
+    cap = plan.group_size if plan.entity_cap is not None else max(most.values(), default=0)
+    found = {kind: exposed_claims(plan, min(documents, cap)) for kind, documents in most.items()}
     return {kind.value: claims for kind, claims in found.items() if claims}
 
 

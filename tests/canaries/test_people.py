@@ -64,6 +64,9 @@ def test_people_are_claimed_at_the_epsilon_of_their_records_and_not_of_a_user(pe
         assert claim.epsilon == mechanism.epsilon_at(4) == exposed_claims(mechanism, 4)[0].epsilon
         assert claim.ceiling.auroc == ceiling_of(PoissonGaussian(8.0, 50 / 946, 4), 50, 1e-5).auroc
     assert claims_of(text_sampling(noise_multiplier=8.0))[0].epsilon > claim.epsilon
+    # Of more records than the cap leaves to an author, no more are trained on.
+    capped = text_sampling(noise_multiplier=8.0, group_size=3)
+    assert _canary_claims(capped, canaries)["named_person"][0].epsilon == capped.epsilon_at(3)
     # Other mechanisms promise canary users what they promise users.
     for mechanism in (uls(), els()):
         assert _canary_claims(mechanism, canaries) == {}
