@@ -36,5 +36,6 @@ class Preregistration:
 
     @property
     def delta(self) -> float:
-        """delta of the bounds: the first claim's, or the config's if nothing is claimed."""
-        return self.claims[0].delta if self.claims else self.audit.delta
+        """delta of the bounds: the first claim's, about whomever it is, or the config's if nothing is claimed."""
+        claimed = [*self.claims, *(claim for its in self.canary_claims.values() for claim in its)]
+        return claimed[0].delta if claimed else self.audit.delta

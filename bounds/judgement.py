@@ -169,7 +169,12 @@ def evaluate(
 
 
 def joined(judgements: Sequence[Judgement]) -> Judgement:
-    """Bounds and verdicts of several groups of people, each labelled with its group; delta is the first group's."""
+    """Bounds and verdicts of several groups of people, each labelled with its group; all at one delta.
+
+    Raises ValueError for judgements at several: their bounds do not compare.
+    """
+    if len({j.delta for j in judgements}) > 1:
+        raise ValueError("bounds at several deltas cannot be put under one")
     return Judgement(
         users=sum(j.users for j in judgements),
         delta=judgements[0].delta,

@@ -23,8 +23,8 @@ def config(
         str | None,
         typer.Option(
             metavar="KIND",
-            help="Print a commented file to start from. KIND: none, uls, els, group, example, user_entity, filter,"
-            " clip, canaries, or own (your own corpus).",
+            help="Print a commented file to start from. KIND: none, uls, els, group, example, user_entity, uedp,"
+            " filter, clip, canaries, or own (your own corpus).",
         ),
     ] = None,
     to: Annotated[Path | None, typer.Option(help="With --init: write to this new file instead.")] = None,

@@ -226,7 +226,7 @@ class LocalUpdates(Choice):
 
 
 class WeightCaps(Choice):
-    """Weights of Lai et al. (2021), Algorithm 1, lines 3 to 5: min(records / cap, 1) of a user and of an entity."""
+    """Weights of Lai et al. (2021), Algorithm 1, lines 3 and 4: min(records / cap, 1) of a user and of an entity."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 

@@ -184,7 +184,7 @@ class UedpDefense(EntityDefense):
     noise_scale: Literal["cohort", "clip_norm"] = "cohort"
     """Of what the noise is a multiple: of (cohort + 1) clip norms (Algorithm 1, line 14), or of one."""
     weight_caps: WeightCaps | None = None
-    """Weights of Algorithm 1, lines 3 to 5, which count private records; null: 1."""
+    """Weights of Algorithm 1, lines 3 and 4, which count private records; null: 1, as for records without an entity."""
     local: LocalUpdates | None = None
     """A drawn user's own steps (Algorithm 1, lines 20 to 28, each step going on from the last); null: one gradient."""
     group_size: int | None = Field(None, ge=1)

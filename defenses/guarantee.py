@@ -61,7 +61,7 @@ class Exposure:
             alone, *others = self.curve
             said = ", ".join(f"{point.epsilon:.4g} by {point.exposed}" for point in others[:-1])
             return (
-                f"epsilon {others[-1].epsilon:.4g}, delta {delta:g} for a user and an entity that"
+                f"epsilon {others[-1].epsilon:.4g}, delta {delta:g} for a user and a recognised entity that"
                 f" {counted(others[-1].exposed, 'other user')} may name{', ' if said else ''}{said},"
                 f" {alone.epsilon:.4g} for a user alone (add/remove)"
             )

@@ -92,6 +92,10 @@ def conditions_of(mechanism: "Mechanism") -> tuple[str, ...]:
             mechanism.unit == "user_entity" and mechanism.entity_cap is not None,
             "a name that was not recognised has the epsilon of the number of records that hold it",
         ),
+        (
+            mechanism.two_level is not None and mechanism.two_level.rule == "all",
+            "a name that was missed in texts of n other users has the epsilon of rule any at n",
+        ),
         (isinstance(mechanism.divisor, RealisedCohortDivisor), "the divisor counts absent units' null contributions"),
         (
             mechanism.checkpoint == "public_validation",

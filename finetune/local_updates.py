@@ -81,6 +81,7 @@ def _train(model: PreTrainedModel, parameters: list[torch.nn.Parameter], work: L
                 for parameter, gradient in zip(parameters, gradients, strict=True):
                     if gradient is not None:
                         parameter.sub_(gradient, alpha=local.learning_rate)
+            _forget_casts()
             first = float(losses.detach().mean()) if first is None else first
     assert first is not None
     return first
@@ -90,3 +91,9 @@ def _restore(parameters: dict[str, torch.nn.Parameter], start: dict[str, torch.T
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(start[name])
+    _forget_casts()
+
+
+def _forget_casts() -> None:
+    """Weights have changed: under autocast their copies of lower precision would go on being used."""
+    torch.clear_autocast_cache()

@@ -140,12 +140,21 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
 
 
 def _curve(plan: Mechanism) -> str:
-    """The curve of text sampling as a table: a function of the plan, and of nothing measured; "" for any other."""
+    """The curve of what is promised as a table: a function of the plan, and of nothing measured; "" without one."""
     promise = plan.guarantee()
     if not isinstance(promise, Guarantee) or promise.exposure is None:
         return ""
-    rows = [f"| {point.exposed} | {point.epsilon:.4g} |" for point in promise.exposure.curve]
-    return "\n".join(["", "| records written by a person or naming the person | epsilon |", "|---:|---:|", *rows, ""])
+    of_holders = promise.exposure.counted == "holders"
+    head = (
+        "other users who may name the recognised entity"
+        if of_holders
+        else "records written by a person or naming the person"
+    )
+    rows = [
+        f"| {'a user alone' if of_holders and not point.exposed else point.exposed} | {point.epsilon:.4g} |"
+        for point in promise.exposure.curve
+    ]
+    return "\n".join(["", f"| {head} | epsilon |", "|---:|---:|", *rows, ""])
 
 
 def _card(record: Record, plan: Mechanism) -> str:

@@ -50,6 +50,22 @@ _KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             }
         },
     ),
+    "uedp": (
+        "UeDP-Alg of Lai et al. (2021): what it claims, which is no guarantee, and what holds of it.",
+        {
+            "defense": {
+                "kind": "uedp",
+                "population": 100,
+                "cohort": 16,
+                "steps": 60,
+                "delta": 1e-3,
+                "noise_multiplier": 2.0,
+                "sensitive_share": 0.5,
+                "local": {"learning_rate": 0.1},
+                "entities": {"kind": "patterns"},
+            }
+        },
+    ),
     "filter": (
         "Asi & Liu's filter: full batches; it may halt and release no model, which is a result.",
         {"defense": {"kind": "filter", "population": 100, "group_size": 4, "tau": 1.0, **_PRIVATE}},

@@ -95,7 +95,8 @@ def promise_table(record: Record) -> dict[str, Any]:
             "title": f"What holds for a user and an entity, at delta {training.delta:g}",
             "head": ["other users who may name the entity", "epsilon"],
             "rows": [[f"{p.exposed:,}" if p.exposed else "a user alone", _epsilon(p.epsilon)] for p in promise.curve],
-            "note": f"By the theorem of two-level sampling; a name that was not recognised is counted in.{claim}",
+            "note": "By the theorem of two-level sampling; a name missed in one text of one other user is counted"
+            f" in.{claim}",
         }
     table: dict[str, Any] = {
         "title": f"What is promised to whom, at delta {training.delta:g}",

@@ -20,6 +20,7 @@ from heldin.defenses.config import (
     NoDefense,
     PrivateDefense,
     SampledDefense,
+    UedpDefense,
     UserEntityDefense,
 )
 from heldin.finetune.batches import encode
@@ -105,6 +106,11 @@ class TrainingsAudit:
             raise InputError(
                 "defense 'filter' promises for a user who is replaced, and may halt; independent trainings add or leave"
                 " out a user: choose another defense"
+            )
+        if isinstance(defense, UedpDefense) and defense.extended_rate < 1:
+            raise InputError(
+                "the worst-case user's documents name nobody, and would not always be used: set defense.extended_rate"
+                " to 1"
             )
         if isinstance(defense, UserEntityDefense) and defense.caps and (self.documents or 0) > defense.caps[0]:
             raise InputError(

@@ -245,7 +245,13 @@ def _private(job: TrainingJob, number: int, rows: int) -> PrivateTraining | None
         job.key_of(number),
         # Planned for the records of this training: units, pools and chunks of the others
         # do not depend on whether the user is in.
-        PrivateRecords(r.ids[:rows], r.users[:rows], r.lengths[:rows], None if r.losses is None else r.losses[:rows]),
+        PrivateRecords(
+            r.ids[:rows],
+            r.users[:rows],
+            r.lengths[:rows],
+            None if r.losses is None else r.losses[:rows],
+            None if r.named is None else r.named.of_records(range(rows)),
+        ),
         job.noise,
         micro_records=job.micro_records,
         chunk=job.chunk,

@@ -13,6 +13,7 @@ from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.sides import COINS, Sides
 from heldin.base.errors import InputError
+from heldin.bounds.judgement import joined, nothing_judged
 from heldin.bounds.verdict import Assignment, stated_claim
 
 USERS = [f"u{i}" for i in range(400)]
@@ -83,3 +84,17 @@ def test_a_mistake_of_the_caller_is_no_refused_bound():
     wrong_delta = replace(stated_claim(1.0, 1e-5), delta=1e-15)
     with pytest.raises(InputError, match="delta 1e-15"):
         judge(scores, member, _fixed(wrong_delta), blind=())
+
+
+def test_bounds_of_several_groups_are_at_one_delta():
+    """What is claimed of canary users decides where nothing is claimed of real ones."""
+    claim = stated_claim(1.0, 1e-7)
+    fixed = Preregistration(
+        AttackConfig(), AuditConfig(delta=1e-3), DecisionConfig(), COINS, canary_claims={"named_person": [claim]}
+    )
+    assert fixed.delta == 1e-7
+    assert replace(fixed, claims=[stated_claim(1.0, 1e-5)]).delta == 1e-5
+    assert Preregistration(AttackConfig(), AuditConfig(delta=1e-3), DecisionConfig(), COINS).delta == 1e-3
+    one, other = (nothing_judged(9, delta, "too few", "somebody") for delta in (1e-5, 1e-6))
+    with pytest.raises(ValueError, match="several deltas"):
+        joined([one, other])

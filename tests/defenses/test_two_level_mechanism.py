@@ -52,7 +52,7 @@ def test_the_papers_claim_is_assumed_and_what_holds_stands_beside_it():
             assert exact * (1 - 1e-9) <= held.exposure.epsilon_at(holders) <= exact * 1.002
     assert held.epsilon == held.exposure.epsilon_at(946)
     assert (
-        f"epsilon {held.epsilon:.4g}, delta 1e-05 for a user and an entity that 946 other users may name"
+        f"epsilon {held.epsilon:.4g}, delta 1e-05 for a user and a recognised entity that 946 other users may name"
         in promise.label
     )
     assert "0.0088" in promise.label

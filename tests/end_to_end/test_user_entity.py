@@ -5,7 +5,7 @@ import pytest
 from heldin.defenses.guarantee import NoGuarantee
 from heldin.defenses.plan_file import read_plan
 from heldin.record.document import read_record
-from tests.pdf_pages import text_of
+from tests.pdf_pages import squashed, text_of
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_the_papers_algorithm_claims_one_epsilon_and_states_what_holds(call, con
     assert training.exposed == []
     text = text_of(tmp_path / "run" / "report.pdf")
     assert "What holds for a user and an entity, at delta 0.001" in text
-    assert f"Claimed for this run: epsilon {promise.assumed_epsilon:.4g}" in text
+    assert squashed(f"Claimed for this run: epsilon {promise.assumed_epsilon:.4g}") in squashed(text)
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
     code, out, _ = call("account", "plan", tmp_path / "run" / "plan.json")
@@ -178,6 +178,15 @@ def test_the_strict_account_of_two_levels_is_a_guarantee(call, config, tmp_path)
     assert f"epsilon {curve[0]:.4g}" in verdict.claim
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
+    code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
+    assert code == 0, err
+    card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    assert "| other users who may name the recognised entity | epsilon |" in card
+    assert f"| a user alone | {curve[0]:.4g} |" in card
+    assert "written by a person" not in card
+    code, _, err = call("audit-trainer", "--plan", tmp_path / "run" / "plan.json")
+    assert code == 2
+    assert "this plan has two-level sampling: audit it by independent trainings" in err
 
 
 def test_dp_fedavg_keeps_the_guarantee_of_user_sampling(call, config, tmp_path):
@@ -202,6 +211,28 @@ def test_dp_fedavg_keeps_the_guarantee_of_user_sampling(call, config, tmp_path):
     assert (one.guarantee, one.epsilon, one.ceiling) == (other.guarantee, other.epsilon, other.ceiling)
     code, out, _ = call("verify", tmp_path / "fedavg")
     assert code == 0, out
+    code, _, err = call("audit-trainer", "--plan", tmp_path / "fedavg" / "plan.json")
+    assert code == 2
+    assert "this plan has local updates: audit it by independent trainings" in err
+
+
+def test_independent_trainings_of_the_papers_algorithm_add_a_user_whom_it_uses(call, config, tmp_path):
+    its = {**UEDP, "entities": {"kind": "patterns"}, "local": {"learning_rate": 0.1}}
+    # Rejected before anything is read: documents that name nobody would hardly be used.
+    path = config(defense={**its, "extended_rate": 0.5}, finetune={"select": "last"})
+    code, _, err = call("audit-training", path, "--runs", 24, "--out", tmp_path / "no", "--processes", 1)
+    assert code == 2
+    assert "set defense.extended_rate to 1" in err
+    path = config(defense=its, finetune={"select": "last"})
+    out = tmp_path / "audit"
+    command = ["audit-training", path, "--runs", 24, "--out", out, "--processes", 1, "--documents", 2]
+    code, _, err = call(*command, "--claim", "epsilon=1,delta=1e-3")
+    assert code in (0, 3, 4), err
+    record = read_record(out / "record.json")
+    assert record.trainings.runs == 24
+    assert record.training.by_exposure.counted == "holders"
+    code, said, _ = call("verify", out)
+    assert code == 0, said
 
 
 @pytest.mark.parametrize(

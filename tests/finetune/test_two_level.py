@@ -185,6 +185,17 @@ def test_model_differences_are_those_of_the_slow_twin(make_lm, sequences, clip_n
     assert any(not torch.allclose(once[name], expected[name], atol=1e-4) for name in expected)
 
 
+def test_local_steps_go_on_from_each_other_in_lower_precision_too(make_lm, sequences):
+    """Autocast keeps copies of the weights, which a step that changes them in place must not go on using."""
+    local = LocalUpdates(learning_rate=0.5, batch_size=1)
+    work = [LocalWork(sequences[:4], [1.0] * 4)]
+    exact, _ = clipped_difference_sum(make_lm().model, work, local, 1e9)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, _ = clipped_difference_sum(make_lm().model, work, local, 1e9)
+    apart = sum(float((found[n] - exact[n]).square().sum()) for n in exact) ** 0.5
+    assert apart < 0.1 * sum(float(exact[n].square().sum()) for n in exact) ** 0.5
+
+
 def test_one_local_step_is_the_gradient_times_the_learning_rate(make_lm, sequences):
     lm = make_lm()
     local = LocalUpdates(learning_rate=0.25, batch_size=3)

@@ -166,7 +166,7 @@ def test_every_starting_file_loads_and_explains_each_of_its_keys(kind, tmp_path)
     mechanism = mechanism_of(config, plain_steps=1, clip_norm=1.0)
     promise = mechanism.guarantee()
     promised = {"uls": "user", "els": "user", "group": "user", "filter": "user", "example": "example"}
-    promised |= {"user_entity": "user_entity"}
+    promised |= {"user_entity": "user_entity"}  # and not "uedp", whose claim is no guarantee
     assert (promise.unit if isinstance(promise, Guarantee) else None) == promised.get(kind)
     jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), file_schema())
     text = path.read_text(encoding="utf-8").splitlines()
