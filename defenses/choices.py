@@ -4,7 +4,6 @@ Each class holds the parameters of its choice. All are public constants from the
 """
 
 import difflib
-import operator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -190,7 +189,7 @@ class DataStep(Choice):
     name: str
     user_local: bool
     record_local: bool
-    slots_only: Annotated[bool, Field(exclude_if=operator.not_)] = False
+    slots_only: Annotated[bool, Field(exclude_if=lambda its: not its)] = False
 
     @model_validator(mode="after")
     def _consistent(self) -> "DataStep":
