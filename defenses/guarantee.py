@@ -91,7 +91,7 @@ class Guarantee:
         adjacency: which data sets count as neighbours.
         conditions: what the guarantee depends on, printed with it.
         warnings: printed with it.
-        exposure: of text sampling, the only mechanism whose epsilon depends on how exposed somebody is.
+        exposure: of text sampling and two-level sampling, whose epsilon depends on how exposed somebody is.
     """
 
     epsilon: float
@@ -116,7 +116,8 @@ class NoGuarantee:
     Attributes:
         reasons: why, at least one.
         assumed_epsilon: what accounting would give if the reasons did not hold; None for a plain run.
-        fallback: what still holds if shuffling is the only reason (docs/theory.md#shuffled-cohorts).
+        fallback: what still holds if shuffling (docs/theory.md#shuffled-cohorts), or the claim of Lai et al.
+            (docs/theory.md#claims-of-user-entity-dp), is the only reason.
     """
 
     reasons: tuple[str, ...]

@@ -306,9 +306,9 @@ class Mechanism(Choice):
         fallback = None
         if self.two_level is not None and self.two_level.claimed_noise is not None:
             assumed = self._claimed(self.two_level, self.two_level.claimed_noise)
+            # What holds makes good for the claim alone, as below for shuffling: any second reason voids it too.
             if len(reasons) == 1:
                 fallback = self._promise(self.assumed_event)
-        # The fallback accounts for shuffling alone: any second reason voids it too.
         if isinstance(self.sampler, ShuffledSampler) and len(reasons) == 1:
             fallback = self._promise(self.fallback_event)
         return NoGuarantee(reasons, assumed, fallback)

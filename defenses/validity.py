@@ -44,7 +44,7 @@ def reasons_of(mechanism: "Mechanism") -> tuple[str, ...]:
             "the checkpoint is chosen by validation on protected users",
         ),
         (
-            # At the example level it is no reason: epsilon is then about the data after the step (``_conditions``).
+            # At the example level it is no reason: epsilon is then about the data after the step (``conditions_of``).
             user_level and bool(leaky),
             f"preprocessing is not user-local ({', '.join(leaky)})",
         ),

@@ -88,7 +88,9 @@ def train(
         ResumableError: weights, or the loss of plain training, became non-finite; the last good checkpoint is kept.
     """
     if not sequences:
-        raise InputError("there is no record to train on: the held-in users have none left after the set-asides")
+        raise InputError(
+            "there is no record to train on: the held-in users have none left after set-asides, caps and data defenses"
+        )
     if recipe.looks_at_validation and (evaluate is None or select_by is None):
         raise InputError("finetune.select keeps the best or patience is set, but nothing is evaluated to choose by")
     accelerator = Accelerator(mixed_precision=_mixed_precision(recipe.precision), cpu=base.device.type == "cpu")

@@ -94,10 +94,12 @@ class PrivateTraining:
 
     def rows(self, unit: SampledUnit, step: int) -> list[int]:
         """Rows that a drawn unit contributes to ``step``."""
-        rule, rows = self.mechanism.record_selection, unit.rows
-        if self.mechanism.two_level is not None:
-            # Before the choice: chosen first, an unusable record would keep another from being used.
-            rows = tuple(self.usable(unit, step))
+        # Before the choice: chosen first, an unusable record would keep another from being used.
+        return self._chosen(unit.rows if self.mechanism.two_level is None else tuple(self.usable(unit, step)), step)
+
+    def _chosen(self, rows: tuple[int, ...], step: int) -> list[int]:
+        """Those of a drawn unit's rows that take part in ``step``."""
+        rule = self.mechanism.record_selection
         if self.mechanism.sampled == "example" or rule == "random_chunk" or not rows:
             return list(rows)
         # Anew in each step, which costs nothing: at most G of one user, by that user and the key alone
@@ -112,13 +114,15 @@ class PrivateTraining:
 
     def local_work(self, unit: SampledUnit, step: int, sequences: Sequence[Sequence[int]]) -> LocalWork:
         """What a drawn unit trains on in ``step``, if the mechanism clips model differences."""
-        rows, two_level = self.rows(unit, step), self.mechanism.two_level
-        chosen = [sequences[row] for row in rows]
+        two_level = self.mechanism.two_level
         if two_level is None:
+            chosen = [sequences[row] for row in self.rows(unit, step)]
             return LocalWork(chosen, [1.0] * len(chosen))
         drawn, caps = self.usable(unit, step), two_level.weight_caps
+        rows = self._chosen(tuple(drawn), step)
         weight = 1.0 if caps is None else min(1.0, len(unit.rows) / caps.user)
-        return LocalWork(chosen, record_weights([drawn[row] for row in rows], self._entity_weights), weight)
+        weights = record_weights([drawn[row] for row in rows], self._entity_weights)
+        return LocalWork([sequences[row] for row in rows], weights, weight)
 
     @functools.cached_property
     def _entity_weights(self) -> Weights | None:

@@ -12,7 +12,11 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.entities.spans import canonical
 from heldin.corpus.split import Part, Role
+from heldin.defenses.choices import NoiseGenerator
 from heldin.finetune.batches import encode
+from heldin.finetune.loop import train
+from heldin.finetune.recipe import Recipe, Select
+from heldin.finetune.units import PrivateRecords, plan_private_training
 from heldin.jobs.config import load_config
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import defended, prepare_data
@@ -206,8 +210,13 @@ def test_caps_that_leave_nothing_are_refused_before_any_training(corpus_file, tm
     assert "writer" not in str(refused.value)
 
 
-def test_a_run_whose_kept_records_are_all_held_out_has_nothing_to_train_on_and_goes_on(make_lm):
-    assert encode(make_lm().tokenizer, [], 32) == []
+def test_a_run_whose_kept_records_are_all_held_out_is_told_so_in_one_line(make_lm, corpus_file, tmp_path):
+    """Caps may leave a record or two, whose writers the coins may leave out."""
+    mechanism = mechanism_of(config_of(corpus_file), plain_steps=1)
+    sequences = encode(make_lm().tokenizer, [], 32)
+    nothing = plan_private_training(mechanism, seed_key(1), PrivateRecords([], [], []), NoiseGenerator.PHILOX)
+    with pytest.raises(InputError, match="no record to train on: the held-in users have none left after .* caps"):
+        train(make_lm(), sequences, Recipe(select=Select.LAST), tmp_path / "checkpoints", private=nothing)
 
 
 def test_numbers_beyond_use_are_refused_and_not_computed(corpus_file, data):
