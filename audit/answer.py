@@ -6,7 +6,7 @@ from dataclasses import replace
 from heldin.audit.coarse import brief
 from heldin.audit.decision import Decision, DecisionConfig, Evidence, decide
 from heldin.audit.family import Family
-from heldin.audit.headline import USERS, Wording, headline, notes
+from heldin.audit.headline import Wording, headline, notes
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.randomisation import Law
 from heldin.base.facts import Facts
@@ -46,7 +46,7 @@ def decision_facts(
     flaws: Sequence[str] = (),
     judgements: Sequence[Judgement] = (),
     said: Sequence[str] = (),
-    what: Wording = USERS,
+    what: Wording | None = None,
 ) -> DecisionFacts:
     """Decide, and put the answer into words for the record.
 
@@ -56,8 +56,9 @@ def decision_facts(
         flaws: why the comparison is not valid; empty if it is.
         judgements: verdicts on the claims, those about the scored users first.
         said: notes besides those that follow from the evidence.
-        what: the words for what the scores separate: users, canary users or trainings.
+        what: the words for what the scores separate, if not ``fixed.what``: canary users or trainings.
     """
+    what = what or fixed.what
     test, member, by = family.test, family.member, fixed.decision
     margins = dict(zip(test.fprs, test.tpr_margins, strict=True))
     rejecting = [v for j in judgements for v in j.verdicts if v.exit_code]

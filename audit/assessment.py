@@ -47,6 +47,7 @@ def results_of(
         dict(zip(table.users, table.member.tolist(), strict=True)),
         fixed,
         blind=blind,
+        subjects=fixed.what.subjects,
         flawed=bool(flawed),
     )
     step(1)

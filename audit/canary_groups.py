@@ -131,7 +131,12 @@ def canary_results(
                 subjects=f"{kind.replace('_', '-')} canary users",
             )
         )
-    answer = _decision(table, groups, fixed, judgements)
+    # Of all kinds together no more is promised than to the kind with the highest ceiling.
+    promised = max(
+        (fixed.canary_claims.get(kind, fixed.claims) for kind in kinds_of(canaries)),
+        key=lambda claims: min((claim.ceiling.auroc for claim in claims), default=1.0),
+    )
+    answer = _decision(table, groups, replace(fixed, claims=promised), judgements)
     return facts.model_copy(update={"decision": answer}), judgements
 
 

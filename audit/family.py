@@ -43,7 +43,7 @@ class Variant:
     def label(self) -> str:
         """The name shown to readers."""
         turned = "" if self.dial is None else f"; {self.dial.name}: {self.dial.setting}"
-        return f"{self.attack} ({self.aggregation} over a user's texts{turned})"
+        return f"{self.attack} ({self.aggregation} over texts{turned})"
 
 
 @dataclass(frozen=True, eq=False)

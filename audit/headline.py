@@ -19,6 +19,7 @@ from heldin.audit.decision import (
     strongest,
 )
 from heldin.base.wording import at_most_counted
+from heldin.bounds.verdict import REAL_USERS
 
 LENGTH_DROWNS = 0.5  # a score whose rank correlation with the length of texts is at least this ...
 LESS_BY = 0.2  # ... while that of a score that passes is lower by this: length explains the disagreement
@@ -26,22 +27,54 @@ LESS_BY = 0.2  # ... while that of a score that passes is lower by this: length 
 
 @dataclass(frozen=True)
 class Wording:
-    """Words for what is separated: two sides of users, or of trainings.
+    """Words for what is separated: two sides of users, of entities, or of trainings.
 
     Attributes:
         sides: the two sides, as in "tells held-in from held-out users".
         member: the held-in side.
+        other: the held-out side.
         unit: the statistical unit, plural.
+        one: one of them.
+        of_one: the same as an owner ("a user's texts").
+        subjects: the people of a verdict.
     """
 
     sides: str = "held-in from held-out users"
     member: str = "held-in users"
+    other: str = "held-out users"
     unit: str = "users"
+    one: str = "user"
+    of_one: str = "a user's"
+    subjects: str = REAL_USERS
+
+
+def _audited(unit: str, one: str, of_one: str) -> Wording:
+    return Wording(f"held-in from held-out {unit}", f"held-in {unit}", f"held-out {unit}", unit, one, of_one, unit)
 
 
 USERS = Wording()
-CANARIES = Wording("canary users that were held in from those that were not", "held-in canary users", "canary users")
-TRAININGS = Wording("trainings with the user from those without", "trainings with the user", "trainings")
+# By ``split.audited``.
+AUDITED = {
+    "users": USERS,
+    "entities": _audited("entities", "entity", "an entity's"),
+    "both": _audited("users and entities", "user or entity", "a user's or an entity's"),
+}
+CANARIES = Wording(
+    "canary users that were held in from those that were not",
+    "held-in canary users",
+    "held-out canary users",
+    "canary users",
+    "canary user",
+    "a canary user's",
+)
+TRAININGS = Wording(
+    "trainings with the user from those without",
+    "trainings with the user",
+    "trainings without",
+    "trainings",
+    "training",
+    "a training's",
+)
 
 PROMISES = {
     None: "",

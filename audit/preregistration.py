@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from heldin.attacks.config import AttackConfig
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
+from heldin.audit.headline import USERS, Wording
 from heldin.audit.sides import Sides
 from heldin.bounds.verdict import Claim
 
@@ -21,8 +22,9 @@ class Preregistration:
         sides: how membership is decided.
         claims: the claims to test.
         seed: seed of bootstrap, redraws and halves; public.
-        canary_claims: the claims to test on canary users of a kind, where they are not those on real users.
         judged: number of groups of people on whom the claims are tested side by side (Bonferroni correction).
+        canary_claims: the claims to test on canary users of a kind, where they are not those on real users.
+        what: words for who is audited.
     """
 
     attack: AttackConfig
@@ -33,6 +35,7 @@ class Preregistration:
     seed: int = 0
     judged: int = 1
     canary_claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
+    what: Wording = USERS
 
     @property
     def delta(self) -> float:

@@ -237,27 +237,33 @@ def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, 
     )
 
 
-def forecast(users: int, delta: float, claims: Sequence[Claim] = (), *, alpha: float = 0.05) -> list[str]:
-    """What a run could say at best, as lines to read before paying for it.
+def forecast(
+    users: int, delta: float, claims: Sequence[Claim] = (), *, units: str = "users", one: str = "user"
+) -> list[str]:
+    """What a run could say at best at 95 %, as lines to read before paying for it.
 
     Args:
-        users: m, users whose coins are flipped.
+        users: m, users or entities whose coins are flipped.
         delta: delta of the bounds, in (0, 1).
         claims: claims to test.
-        alpha: error probability.
+        units: what they are called.
+        one: what one of them is called.
     """
+    alpha = 0.05
     design, members = Design(_COIN, alpha=alpha), users - users // 2
     try:
         most = max_certifiable_epsilon(members, users // 2, delta, design)
     except TooFewUsers as error:
-        return [f"power: {users} users by coin can certify nothing ({error})"]
-    lines = [f"power: {users} users by coin can certify at most epsilon {most:.3g} per user, if every guess is right"]
+        return [f"power: {users} {units} by coin can certify nothing ({error})"]
+    lines = [
+        f"power: {users} {units} by coin can certify at most epsilon {most:.3g} per {one}, if every guess is right"
+    ]
     for claim in claims:
         if could_reject(members, users // 2, claim, design):
             lines.append(f"power: they could falsify {claim.label}")
         else:
             needed = _count(_least_perfect(claim, design, alpha))
-            lines.append(f"power: they could not falsify {claim.label}, which takes {needed} users at least")
+            lines.append(f"power: they could not falsify {claim.label}, which takes {needed} {units} at least")
     return lines
 
 

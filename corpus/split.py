@@ -37,6 +37,14 @@ class Role(StrEnum):
     ALWAYS_IN = "always_in"
 
 
+class Audited(StrEnum):
+    """Whose membership is decided by chance."""
+
+    USERS = "users"
+    ENTITIES = "entities"
+    BOTH = "both"
+
+
 class SplitRule(StrEnum):
     """How membership is decided. Only independent fair coins support a certified bound."""
 
@@ -187,47 +195,36 @@ def records_to_train_on(documents: int, *, attacker_fraction: float, evaluation_
         records += 1
 
 
-def check_pool(users: int, audit_pool: int | None) -> None:
+def check_pool(users: int, size: int | None) -> None:
     """Raises InputError for a pool of fewer than two users, or of more users than there are."""
-    if audit_pool is not None and audit_pool > users:
-        raise InputError(f"audit_pool is {audit_pool}, but only {users} users have enough records: lower it")
-    if (pool := users if audit_pool is None else audit_pool) < 2:
+    if size is not None and size > users:
+        raise InputError(f"audit_pool is {size}, but only {users} users have enough records: lower it")
+    if (pool := users if size is None else size) < 2:
         raise InputError(f"the audit has {pool} user(s) to hold in or out: at least 2 are needed, 100 to say much")
 
 
-def assign(
-    users: Sequence[str], *, assignment: SplitRule, audit_pool: int | None, key: bytes, seed: int
-) -> dict[str, Role]:
-    """Decide who is held in.
+def assign(pool: Sequence[str], *, assignment: SplitRule, key: bytes) -> dict[str, Role]:
+    """Decide who of the pool is held in.
 
     Args:
-        users: the fixed pool of audited users.
+        pool: the fixed pool of those who are audited.
         assignment: independent fair coins, or an exact half, which supports no certified bound because its coins depend
             on each other (docs/theory.md#conditions-of-one-run).
-        audit_pool: number of users, chosen by ``seed``, whose membership is decided by chance; all other users are
-            always in. None: all users.
         key: secret key of the coins.
-        seed: public seed of the choice of the audit pool.
 
     Raises:
-        InputError: the pool has fewer than two users or more than there are, or all coins fell on one side.
+        InputError: all coins fell on one side.
     """
-    pool = list(users)
-    check_pool(len(pool), audit_pool)
-    if audit_pool is not None:
-        # Under the public seed: the pool must be fixed before the secret coins, and not depend on them.
-        pool = keyed_order(seed_key(seed), "audit pool", pool)[:audit_pool]
     match assignment:
         case SplitRule.COIN:
-            held_in = {user for user in pool if fair_coin(key, "membership", user)}
+            held_in = {name for name in pool if fair_coin(key, "membership", name)}
         case SplitRule.EXACT_HALF:
-            held_in = set(keyed_order(key, "membership", pool)[: len(pool) // 2])
+            held_in = set(keyed_order(key, "membership", list(pool))[: len(pool) // 2])
     # With one side empty there is nothing to compare. That both sides have somebody raises the probability of an error
     # by a factor, close to 1 from 10 users on (docs/theory.md#conditions-of-one-run).
     if not held_in or len(held_in) == len(pool):
         raise InputError(f"all {len(pool)} coins fell on one side: audit more users, or start again for new coins")
-    decided = {user: Role.HELD_IN if user in held_in else Role.HELD_OUT for user in pool}
-    return {user: decided.get(user, Role.ALWAYS_IN) for user in users}
+    return {name: Role.HELD_IN if name in held_in else Role.HELD_OUT for name in pool}
 
 
 def assign_canaries(canaries: Sequence[str], *, key: bytes) -> dict[str, Role]:

@@ -1,6 +1,6 @@
 """The configuration of a run: YAML checked by pydantic, all errors at once, the nearest valid key suggested."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
@@ -17,9 +17,11 @@ from heldin.base.section import ExpandedName, Section
 from heldin.base.yaml_files import parse_yaml, read_yaml
 from heldin.canaries.config import CanarySpec, SubstringCanaries
 from heldin.corpus.config import CorpusConfig, FileCorpus
-from heldin.corpus.split import SplitRule, UserFilter
+from heldin.corpus.entities.config import EntitySourceConfig
+from heldin.corpus.entities.spans import CATEGORIES, Category
+from heldin.corpus.split import Audited, SplitRule, UserFilter
 from heldin.defenses.config import Defense, EntityDefense, FilterDefense, NoDefense
-from heldin.defenses.texts.data_side import DataDefense, DeIdentify, declared
+from heldin.defenses.texts.data_side import Cap, DataDefense, DeIdentify, declared
 from heldin.finetune.recipe import Recipe, Select
 from heldin.models.shape import TinyModel
 
@@ -27,16 +29,33 @@ from heldin.models.shape import TinyModel
 class SplitConfig(Section):
     """How records are set aside and membership is decided."""
 
+    audited: Audited = Audited.USERS
+    """Whose membership is decided by chance: users, entities whom their records name, or both as one pool. A record is
+    trained on if all the audited users and entities in it are held in; users who are not audited are always in."""
+    entities: EntitySourceConfig | None = None
+    """What finds whom a record names, for an audit of entities under a defense without ``entities`` of its own."""
+    categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
+    """Categories of Lai et al. (2021), Table I, that ``entities`` may find."""
+    entity_records: int = Field(4, ge=1)
+    """Fewest training records that name an audited entity."""
     assignment: SplitRule = SplitRule.COIN
     """How membership is decided: by an independent fair coin for each user, or as an exact half, which supports no
     certified statement and voids a user-level epsilon."""
     audit_pool: int | None = Field(None, ge=2)
-    """Number of users whose membership is decided by chance; all others are always in. null: all users. A fixed number
-    voids a user-level epsilon."""
+    """Number of users and entities whose membership is decided by chance; all others are always in. null: all. A fixed
+    number voids a user-level epsilon."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of each user's records set aside for the attacker and never trained on; at least one record."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of each user's records set aside for validation and test together; at least one record each."""
+
+    @model_validator(mode="after")
+    def _entities_are_audited(self) -> "SplitConfig":
+        if self.audited is Audited.USERS and self.entities is not None:
+            raise ValueError(
+                "entities is for an audit of entities: set audited to 'entities' or 'both', or take it out"
+            )
+        return self
 
 
 KEEPS_DEFAULTS: dict[str, JsonValue] = {"x-keeps-defaults": True}  # what a partial section leaves out is as here
@@ -154,14 +173,45 @@ class RunConfig(Section):
             raise ValueError("attack.shadow_models: a filter may halt and leave no shadow model: set it to 0")
         return self
 
+    def entity_sources(self) -> Iterator[tuple[str, EntitySourceConfig]]:
+        """Every source of entities in the config, with the key that names it."""
+        yield from (("data_defenses", d.entities) for d in self.data_defenses if isinstance(d, DeIdentify))
+        if isinstance(self.defense, EntityDefense) and self.defense.entities is not None:
+            yield "defense.entities", self.defense.entities
+        if self.split.entities is not None:
+            yield "split.entities", self.split.entities
+
+    @model_validator(mode="after")
+    def _entities_are_known(self) -> "RunConfig":
+        if self.split.audited is Audited.USERS:
+            return self
+        defense = self.defense if isinstance(self.defense, EntityDefense) else None
+        known = defense is not None and defense.entities is not None
+        if known and self.split.entities is not None:
+            raise ValueError("split.entities: the audited entities are those of defense.entities: take it out")
+        if not known and self.split.entities is None:
+            raise ValueError(
+                f"split.audited '{self.split.audited}' needs split.entities, which finds whom a record names"
+            )
+        caps = defense.caps if defense else None
+        if caps and self.split.entity_records > caps[1]:
+            raise ValueError(
+                f"split.entity_records is {self.split.entity_records}, but defense.entity_cap keeps {caps[1]} records"
+                " that name an entity: lower it"
+            )
+        # Drawn after the coins: without a held-out record another of its author takes its place.
+        if defense and any(isinstance(step, Cap) for step in self.data_defenses):
+            raise ValueError(
+                "data_defenses: a cap chooses among the records that entities' coins leave, so that a coin decides"
+                " about more records than name the entity: use defense.group_size and defense.entity_cap"
+            )
+        return self
+
     @model_validator(mode="after")
     def _gold_is_of_the_corpus(self) -> "RunConfig":
-        sources = [("data_defenses", d.entities) for d in self.data_defenses if isinstance(d, DeIdentify)]
-        if isinstance(self.defense, EntityDefense) and self.defense.entities is not None:
-            sources.append(("defense.entities", self.defense.entities))
         corpus = self.corpus.source
         # A record that the file does not have would stop the run only when its texts are searched.
-        for where, source in sources:
+        for where, source in self.entity_sources():
             if source.kind != "gold":
                 continue
             if not (isinstance(corpus, FileCorpus) and corpus.kind == "iob" and corpus.path == source.path):

@@ -89,13 +89,14 @@ class SplitFacts(Facts):
         known_by: how it is known.
         certifiable: whether it supports a certified bound.
         standing_reason: why, or why not.
-        held_in: number of held-in users, or of trainings with the worst-case user.
-        held_out: number of held-out users, or of trainings without.
+        held_in: number of held-in users and entities, or of trainings with the worst-case user.
+        held_out: number of held-out users and entities, or of trainings without.
         always_in: number of users who are trained on and not audited.
         records_by_part: number of records by what they are used for.
         key_commitment: hash of the secret key behind coins and noise; null if heldin drew none.
         ledger_commitment: hash of the ledger; null likewise.
         overlaps: texts that are on both sides.
+        audited: whose membership was decided.
     """
 
     assignment: str
@@ -109,6 +110,7 @@ class SplitFacts(Facts):
     key_commitment: str | None
     ledger_commitment: str | None
     overlaps: Overlaps
+    audited: Literal["users", "entities", "both"] = "users"
 
 
 class EndpointFacts(Facts):
@@ -274,7 +276,7 @@ class TrainingFacts(Facts):
         delta: the plan's delta, also where it gives no guarantee; null without noise.
         noise_multiplier: standard deviation of the noise / clip norm.
         warnings: warnings to read with the guarantee.
-        ceiling: bound on attackers' ROC curves; null unless a user is the privacy unit.
+        ceiling: bound on attackers' ROC curves; null without a promise to those who are audited.
         records: number of records trained on.
         users: number of users trained on.
         steps: number of optimizer steps.

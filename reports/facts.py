@@ -1,15 +1,17 @@
 """The facts of a record, as (what, value) rows."""
 
+from heldin.audit.headline import Wording
 from heldin.audit.results import TrainingsFacts
+from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.facts import Overlaps
 from heldin.reports.findings import known
-from heldin.reports.wording import breakable
+from heldin.reports.wording import audited_by, breakable
 
 
 def facts(record: Record) -> list[list[str]]:
     """(what, value) rows of data, split, models, training and environment."""
-    c, s, e = record.corpus, record.split, record.environment
+    c, s, e, what = record.corpus, record.split, record.environment, audited_by(record)
     # Other rows, not empty ones: an audit of trainings has no held-in users, no overlaps and no audited model.
     if record.trainings:
         return _training_facts(record, record.trainings)
@@ -27,11 +29,11 @@ def facts(record: Record) -> list[list[str]]:
         ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
         (
             "held in, held out, always in",
-            f"{s.held_in:,}, {s.held_out:,}, {s.always_in:,} users ({_ASSIGNED[s.assignment]})",
+            f"{s.held_in:,} and {s.held_out:,} {what.unit}, {counted(s.always_in, 'user')} ({_ASSIGNED[s.assignment]})",
         ),
         ("records by part", ", ".join(f"{k} {v:,}" for k, v in s.records_by_part.items())),
         ("who knows how sides were decided", s.known_by),
-        *_overlaps(s.overlaps),
+        *_overlaps(s.overlaps, what),
         ("what is scored", record.scoring_rule),
         # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.
         ("target", f"{breakable(record.target.name)}; {record.target.fingerprint[:16]}"),
@@ -62,7 +64,7 @@ def facts(record: Record) -> list[list[str]]:
         ("the answer is decided by", decided_by(record)),
         (
             "interval",
-            f"{record.primary().auroc.method}, {record.resamples:,} resamples of users, an"
+            f"{record.primary().auroc.method}, {record.resamples:,} resamples of {what.unit}, an"
             f" {record.primary().auroc.label}; of all scores at once by DeLong's covariance",
         ),
         ("heldin, Python, source", f"{e.heldin}, {e.python}, {e.git_revision or 'not a checkout'}"),
@@ -122,13 +124,13 @@ def _records(percentiles: list[int]) -> tuple[str, str]:
     return "records per audited user, P10 / P25 / P50 / P75 / P90", " / ".join(f"{n:,}" for n in percentiles)
 
 
-def _overlaps(overlaps: Overlaps) -> list[tuple[str, str]]:
+def _overlaps(overlaps: Overlaps, what: Wording) -> list[tuple[str, str]]:
     """Texts on both sides, by exact match, as far as it was checked."""
     return [
-        ("scored texts in the same user's training", known(overlaps.scored_texts_in_same_users_training)),
-        ("scored texts in another user's training", known(overlaps.scored_texts_in_other_users_training)),
-        ("held-out users' texts in training", known(overlaps.held_out_texts_in_training)),
-        ("held-out users in training, by name", known(overlaps.held_out_users_in_training)),
+        (f"scored texts in the same {what.one}'s training", known(overlaps.scored_texts_in_same_users_training)),
+        ("scored texts in another's training", known(overlaps.scored_texts_in_other_users_training)),
+        (f"texts of {what.other} in training", known(overlaps.held_out_texts_in_training)),
+        (f"{what.other} in training, by name", known(overlaps.held_out_users_in_training)),
         ("held-out scored texts among held-in ones", known(overlaps.held_out_texts_in_held_in)),
         ("audited texts among the public ones", known(overlaps.audited_texts_in_public)),
     ]

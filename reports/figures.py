@@ -6,18 +6,21 @@ from matplotlib.axes import Axes
 from heldin.audit.attack_results import AttackResult, Curve
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.canary_groups import CanaryFacts, CanaryGroup
+from heldin.audit.headline import Wording
 from heldin.audit.knowledge import Knowledge
 from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
 from heldin.reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
 from heldin.reports.retraining_figure import trainings_histogram
+from heldin.reports.wording import audited_by
 
 
 def figures(record: Record) -> dict[str, str]:
     """SVG by name: "roc", "histogram"; "curves", "knowledge", "canaries" and "norms" where the record holds such."""
+    what = audited_by(record)
     # Of the attack that the headline names, since it stands beneath the headline.
-    histogram = trainings_histogram(record) if record.trainings else _histogram(record.named())
+    histogram = trainings_histogram(record) if record.trainings else _histogram(record.named(), what)
     found = {"roc": _roc(record), "histogram": histogram}
     # A single evaluation is a point, which draws nothing as a line.
     if record.training and len(record.training.curve) > 1:
@@ -25,9 +28,9 @@ def figures(record: Record) -> dict[str, str]:
     if record.gradient_norms:
         found["norms"] = _gradient_norms(record.gradient_norms)
     if len(record.knowledge) > 1:
-        found["knowledge"] = _knowledge(record.knowledge)
+        found["knowledge"] = _knowledge(record.knowledge, what.one)
     if record.canaries and any(group.auroc for group in record.canaries.groups):
-        found["canaries"] = _canaries(record.canaries, record.primary().auroc)
+        found["canaries"] = _canaries(record.canaries, record.primary().auroc, what)
     return found
 
 
@@ -46,8 +49,8 @@ def shown_curves(record: Record) -> str:
         return ""
     which = " and the one that the headline names are" if len(_chosen(record)) > 1 else " is"
     return (
-        f"Of {len(record.attacks)} scores the leading attack{which} shown, in groups of ten users or more: curves of"
-        " many scores would tell together who was held in"
+        f"Of {len(record.attacks)} scores the leading attack{which} shown, in groups of ten"
+        f" {audited_by(record).unit} or more: curves of many scores would tell together who was held in"
     )
 
 
@@ -91,14 +94,14 @@ def _roc(record: Record) -> str:
     return saved[0]
 
 
-def _histogram(result: AttackResult) -> str:
+def _histogram(result: AttackResult, what: Wording) -> str:
     assert result.curve is not None
     with figure(6.3, 1.9) as (drawn, saved):
         axes = drawn.subplots()
-        two_sides(axes, result.curve.histogram, "held-in users", "held-out users")
+        two_sides(axes, result.curve.histogram, what.member, what.other)
         label(
             axes,
-            f"user's score ({result.attack}, {result.aggregation} over texts; higher: more likely held in)",
+            f"score of one {what.one} ({result.attack}, {result.aggregation} over texts; higher: more likely held in)",
             "share per unit",
         )
         axes.set_yticks([])
@@ -108,12 +111,12 @@ def _histogram(result: AttackResult) -> str:
 
 def _curves(record: Record) -> str:
     assert record.training is not None
-    points = record.training.curve
+    points, what = record.training.curve, audited_by(record)
     steps = [p.step for p in points]
     with figure(6.3, 2.3) as (drawn, saved):
         losses, areas = drawn.subplots(1, 2)
-        losses.plot(steps, [p.held_in_loss for p in points], "o-", color=BLUE, markersize=3, label="held-in users")
-        losses.plot(steps, [p.held_out_loss for p in points], "s--", color=ORANGE, markersize=3, label="held-out users")
+        losses.plot(steps, [p.held_in_loss for p in points], "o-", color=BLUE, markersize=3, label=what.member)
+        losses.plot(steps, [p.held_out_loss for p in points], "s--", color=ORANGE, markersize=3, label=what.other)
         label(losses, "optimizer steps", "validation loss, nats per token")
         above(losses)
         areas.plot(steps, [p.auroc for p in points], "o-", color="black", markersize=3)
@@ -125,7 +128,7 @@ def _curves(record: Record) -> str:
     return saved[0]
 
 
-def _knowledge(points: list[Knowledge]) -> str:
+def _knowledge(points: list[Knowledge], one: str) -> str:
     """AUROC by the number of texts per user that the attacker has (Kandpal et al. 2024, Figure 10)."""
     with figure(6.3, 2.0) as (drawn, saved):
         axes = drawn.subplots()
@@ -137,11 +140,11 @@ def _knowledge(points: list[Knowledge]) -> str:
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, [*map(str, counts[:-1]), f"{counts[-1]}\n(all)"])
         axes.minorticks_off()
-        label(axes, "texts of each user that the attacker has, at most", "attack AUROC")
+        label(axes, f"texts of each {one} that the attacker has, at most", "attack AUROC")
     return saved[0]
 
 
-def _canaries(canaries: CanaryFacts, real: Estimate) -> str:
+def _canaries(canaries: CanaryFacts, real: Estimate, what: Wording) -> str:
     """AUROC by substring length and by training documents (Kandpal et al. 2024, Figure 5); real users as a band."""
     shown = [group for group in canaries.groups if group.auroc]
     by_length = [group for group in shown if group.length is not None]
@@ -152,7 +155,7 @@ def _canaries(canaries: CanaryFacts, real: Estimate) -> str:
         for axes, (groups, title) in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             # Real users under the same attack: how much easier canary users are to find.
             axes.axhspan(real.lower, real.upper, color=GREY, alpha=0.15, linewidth=0)
-            axes.axhline(real.value, color=GREY, linewidth=0.8, linestyle="--", label="real users")
+            axes.axhline(real.value, color=GREY, linewidth=0.8, linestyle="--", label=what.subjects)
             axes.axhline(0.5, color=GREY, linewidth=0.6)
             _canary_lines(axes, groups, of_length=groups is by_length)
             label(axes, title, "attack AUROC")
@@ -172,7 +175,7 @@ def canary_caption(record: Record) -> str:
         return ""
     return (
         f"AUROC of the leading attack on canary users by {' and by '.join(over)}, with 95 % intervals. The band is that"
-        " of the real users."
+        f" of the {audited_by(record).subjects}."
     )
 
 

@@ -10,7 +10,7 @@ from heldin.record.document import Record
 from heldin.record.facts import Count
 from heldin.reports import training_findings
 from heldin.reports.next_steps import next_step
-from heldin.reports.wording import group_name, interval, percent, sentence
+from heldin.reports.wording import audited_by, group_name, interval, percent, sentence
 
 HOW_WELL = "How well the attacks did"
 BOUNDS = "Bounds and verdict"
@@ -52,7 +52,7 @@ def findings(record: Record) -> Findings:
 
 def _warnings(record: Record) -> list[str]:
     """Disagreement of attacks first, then whatever weakens or voids the answer."""
-    training, split = record.training, record.split
+    training, split, what = record.training, record.split, audited_by(record)
     # Notes of the decision first: attacks that disagree, and a promise that is broken.
     warnings = list(record.decision.notes)
     warnings += [
@@ -80,17 +80,18 @@ def _warnings(record: Record) -> list[str]:
     ):
         warnings.append(
             f"{overlaps.scored_texts_in_same_users_training.count:,} of {record.attacker_texts:,} scored texts are"
-            " word for word in the same user's training texts: for them the attack is not on fresh text."
+            f" word for word in the same {what.one}'s training texts: for them the attack is not on fresh text."
         )
     if overlaps.held_out_texts_in_training.count and not record.trainings:
         warnings.append(
-            f"Held-out users share {counted(overlaps.held_out_texts_in_training.count, 'text')} word for word with"
-            " training: to that extent they were trained on, and the difference between the sides looks too small."
+            f"{what.other.capitalize()} share {counted(overlaps.held_out_texts_in_training.count, 'text')} word for"
+            " word with training: to that extent they were trained on, and the difference between the sides looks too"
+            " small."
         )
     if overlaps.held_out_texts_in_held_in.count and not record.trainings:
         warnings.append(
-            f"Held-out users share {counted(overlaps.held_out_texts_in_held_in.count, 'text')} word for word with"
-            " held-in users."
+            f"{what.other.capitalize()} share {counted(overlaps.held_out_texts_in_held_in.count, 'text')} word for word"
+            f" with {what.member}."
         )
     if overlaps.audited_texts_in_public.count:
         warnings.append(
@@ -101,7 +102,7 @@ def _warnings(record: Record) -> list[str]:
 
 
 def _audited(record: Record) -> str:
-    split, target = record.split, record.target
+    split, target, what = record.split, record.target, audited_by(record)
     size = "unknown size" if target.parameters is None else f"{target.parameters / 1e6:,.1f} million parameters"
     origin = _origin(record)
     if target.endpoint:
@@ -115,7 +116,7 @@ def _audited(record: Record) -> str:
         )
     return (
         f"A {target.architecture} of {size} ({target.name}).{origin} {_texts(record)} of {split.held_in:,} held-in and"
-        f" {split.held_out:,} held-out users were scored under it and under the reference model"
+        f" {split.held_out:,} {what.other} were scored under it and under the reference model"
         f" ({record.reference.name}).{per_text} Sides: {split.standing_reason}.{always}"
     )
 
@@ -159,17 +160,17 @@ def _texts(record: Record) -> str:
 
 
 def _success(record: Record) -> str:
-    result, facts = record.primary(), record.decision
+    result, facts, what = record.primary(), record.decision, audited_by(record)
     how = "redrawing the coins" if facts.law.value.endswith("coins") else "redrawing the two groups"
     said = (
-        f"The leading attack, {result.attack} ({result.aggregation} over a user's texts), reached an AUROC of"
+        f"The leading attack, {result.attack} ({result.aggregation} over {what.of_one} texts), reached an AUROC of"
         f" {interval(result.auroc)}; 0.5 is guessing, 1 is certainty."
     )
     shown = [t for t in record.curve().tpr_at if t.estimate is not None]
     if shown and shown[0].estimate is not None:
         said += (
-            f" When {percent(shown[0].fpr)} of held-out users may be named wrongly, it names"
-            f" {percent(shown[0].estimate.value)} of the held-in users."
+            f" When {percent(shown[0].fpr)} of {what.other} may be named wrongly, it names"
+            f" {percent(shown[0].estimate.value)} of the {what.member}."
         )
     # The highest of many is too high by selection: quoted with the interval that holds for all scores at once, and with
     # its adjusted p-value (docs/theory.md#randomisation-test).
@@ -244,9 +245,10 @@ def _bounds(record: Record) -> str:
         of = f"on {best.subjects}, " if record.canaries else ""
         paid = "; all groups are corrected for together" if record.canaries else ""
         said.append(
-            f"Of the {len(bounds)} lower bounds on epsilon per user (at delta {judgement.delta:g}) that this design"
-            f" supports, the highest is {best.epsilon_lower:.2f} ({of}{best.name}, {percent(best.level, 0)},"
-            f" {best.standing}); it was picked after looking, each bound holds on its own{paid}."
+            f"Of the {len(bounds)} lower bounds on epsilon per {audited_by(record).one} (at delta {judgement.delta:g})"
+            f" that this design supports, the highest is {best.epsilon_lower:.2f} ({of}{best.name},"
+            f" {percent(best.level, 0)}, {best.standing}); it was picked after looking, each bound holds on its"
+            f" own{paid}."
         )
     # One reason: the other bounds are refused for the same design.
     elif judgement.refused:
@@ -257,15 +259,17 @@ def _bounds(record: Record) -> str:
 def _limits(record: Record) -> str:
     tested = any(v.claim != NO_CLAIM for v in record.judgement.verdicts)
     guarantee = "" if tested else " No differential-privacy guarantee was claimed or tested."
-    t = record.training
+    t, what = record.training, audited_by(record)
     if t and t.epsilon is not None:
         guarantee = f" The accountant promises {t.guarantee.split(';')[0]}."
-        # A ceiling holds where a user is the privacy unit: an example-level epsilon says nothing about users' AUROC.
+        # Only where something is promised to those who are audited: an example's epsilon says nothing of users' AUROC.
         if t.ceiling:
-            guarantee += f" If that holds, no attack on users is expected to exceed an AUROC of {t.ceiling.auroc:.3f}."
+            guarantee += (
+                f" If that holds, no attack on {what.unit} is expected to exceed an AUROC of {t.ceiling.auroc:.3f}."
+            )
     return (
         "An audit bounds what an attacker can do from below: these attacks did this well; another may do better."
-        f" Intervals are estimates: they treat users as independent, while all scores share one model.{guarantee}"
+        f" Intervals are estimates: they treat {what.unit} as independent, while all scores share one model.{guarantee}"
     )
 
 

@@ -3,23 +3,25 @@
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.decision import Answer, Promise
 from heldin.record.document import Record
+from heldin.reports.wording import audited_by
 
 # (term, words of a report that need it: none for those that every report has, meaning)
 _WORDS = (
     (
         "held in, held out",
         (),
-        "users whose texts the model was trained on, and comparable users whose texts it was not.",
+        "those whose texts (of entities: texts that name them) the model was trained on, and comparable ones whose it"
+        " was not trained on.",
     ),
     (
         "AUROC",
         (),
-        "how often a held-in user scores above a held-out one: 0.5 is guessing, 1 is certainty.",
+        "how often one who is held in scores above one who is held out: 0.5 is guessing, 1 is certainty.",
     ),
     (
         "true-positive rate (TPR) at a false-positive rate (FPR)",
         (),
-        "the share of held-in users named where that share of held-out users is named wrongly.",
+        "the share of those held in who are named where that share of those held out is named wrongly.",
     ),
     (
         "adjusted p-value",
@@ -80,6 +82,7 @@ def glossary(text: str) -> list[tuple[str, str]]:
 
 def next_step(record: Record, facts: DecisionFacts) -> str:
     """What follows from the answer, for whoever decides what to do with the model."""
+    what = audited_by(record)
     match facts.decision.answer:
         case Answer.LEAKS:
             return _after_a_leak(record, facts)
@@ -88,16 +91,16 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
                 "The guarantee bounds the others."
                 # An epsilon per example bounds no attack on a user who has several.
                 if record.training and record.training.epsilon is not None and record.training.ceiling is not None
-                else "Only a user-level DP guarantee would bound those that were not tried."
+                else f"Only a DP guarantee for {what.unit} would bound those that were not tried."
             )
             return (
                 f"These attacks give no reason to hold the model back. {bound} Audit again after any further training"
-                " on these users' texts, and when stronger attacks are known."
+                " on these texts, and when stronger attacks are known."
             )
         case Answer.INCONCLUSIVE:
             return (
-                "Do not read this as safe. Audit more users (heldin power says how many), let the attacker have more"
-                " texts of each, or give it the training documents (attack.documents: [training]), which leak more"
+                f"Do not read this as safe. Audit more {what.unit} (heldin power says how many), let the attacker have"
+                " more texts of each, or give it the training documents (attack.documents: [training]), which leak more"
                 " than fresh ones."
             )
         # A flaw of the files that were given, not of how users were split: in the words of
@@ -124,8 +127,9 @@ def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
             )
         case Promise.ABOVE:
             return (
-                "Do not release before this is settled: the leak looks larger than the promise allows. More users"
-                " would certify it (heldin power); heldin audit-trainer tests the trainer itself."
+                "Do not release before this is settled: the leak looks larger than the promise allows. More"
+                f" {audited_by(record).unit} would certify it (heldin power); heldin audit-trainer tests the trainer"
+                " itself."
             )
         case Promise.WITHIN:
             return (
@@ -134,6 +138,17 @@ def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
             )
     subject = "its models" if record.trainings else "this model"
     return (
-        f"Do not give {subject} to anyone who must not learn whose texts it was trained on. User-level DP training"
-        " bounds every attack; deduplication, fewer records per user and fewer epochs lower this one. Then audit again."
+        f"Do not give {subject} to anyone who must not learn {_learnt(record)}. DP training for"
+        f" {audited_by(record).unit} bounds every attack; deduplication, fewer records of each and fewer epochs lower"
+        " this one. Then audit again."
     )
+
+
+def _learnt(record: Record) -> str:
+    match record.split.audited:
+        case "users":
+            return "whose texts it was trained on"
+        case "entities":
+            return "who is named in the texts that it was trained on"
+        case "both":
+            return "whose texts it was trained on, and who is named in them"

@@ -28,7 +28,7 @@ from heldin.reports.tables import (
     refused_rows,
     tpr_rows,
 )
-from heldin.reports.wording import breakable, percent
+from heldin.reports.wording import audited_by, breakable, percent
 
 TEMPLATE = Path(__file__).with_name("report.typ")
 
@@ -67,6 +67,7 @@ def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "created": record.created,
         "notice": record.notice,
         "findings": asdict(findings(record)),
+        "what": asdict(audited_by(record)),
         "figures": sorted(drawn),
         "shown": shown_curves(record),
         "histogram_of": f"{record.named().attack}, {record.named().aggregation} over texts",

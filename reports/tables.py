@@ -4,7 +4,7 @@ from typing import Any
 
 from heldin.audit.attack_results import AttackResult
 from heldin.record.document import Record
-from heldin.reports.wording import group_name, percent
+from heldin.reports.wording import audited_by, group_name, percent
 
 PASSES = "*"  # marks what passes after adjustment
 EXACT = "exact for complete separation"
@@ -130,7 +130,7 @@ def canary_rows(record: Record) -> list[list[str]]:
         return []
     area = record.primary().auroc
     sides = [str(record.split.held_in), str(record.split.held_out)]
-    rows = [["real users", *sides, f"{area.value:.3f}", f"{area.lower:.3f} to {area.upper:.3f}"]]
+    rows = [[audited_by(record).subjects, *sides, f"{area.value:.3f}", f"{area.lower:.3f} to {area.upper:.3f}"]]
     for g in record.canaries.groups:
         cells = (
             ["N/A", ""] if g.auroc is None else [f"{g.auroc.value:.3f}", f"{g.auroc.lower:.3f} to {g.auroc.upper:.3f}"]

@@ -2,9 +2,16 @@
 
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.canary_groups import CanaryGroup
+from heldin.audit.headline import AUDITED, Wording
 from heldin.base.wording import counted
+from heldin.record.document import Record
 
 _BREAK = "\u200b"  # a place where a line may end
+
+
+def audited_by(record: Record) -> Wording:
+    """Words for those whose membership was decided."""
+    return AUDITED[record.split.audited]
 
 
 def percent(value: float, digits: int = 1) -> str:

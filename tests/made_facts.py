@@ -40,7 +40,7 @@ def attack_result(value, lower, upper, **changes):
     return result.model_copy(update=changes)
 
 
-def score(auroc=0.5, *, name="likelihood-ratio (mean over a user's texts)", adjusted_p=1.0, at_most=None, tpr=0.05):
+def score(auroc=0.5, *, name="likelihood-ratio (mean over texts)", adjusted_p=1.0, at_most=None, tpr=0.05):
     """A score of the family, its limits 0.05 around it."""
     rate = RateEvidence(0.05, tpr, max(0.0, tpr - 0.04), tpr + 0.06, tpr + 0.06, 1.0)
     limit = max(auroc, 0.5) + 0.05 if at_most is None else at_most

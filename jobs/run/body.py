@@ -7,11 +7,11 @@ from heldin.jobs.run.corpus import corpus_facts
 from heldin.jobs.run.data import RunData, split_facts
 from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.scoring import scoring_rule
-from heldin.jobs.run.statistics import RunResults
+from heldin.jobs.run.statistics import RunResults, claims_on
 from heldin.jobs.run.training import training_facts
 from heldin.models.loading import same_tokens
 from heldin.record.document import Body
-from heldin.record.facts import ScoredTexts
+from heldin.record.facts import Ceiling, ScoredTexts, TrainingFacts
 from heldin.record.masking import masked
 
 PRETRAINED_HERE = "the base model, pre-trained here"
@@ -37,10 +37,10 @@ def run_body(
         **dict(found.results),
         config=masked(config.model_dump(mode="json")),
         corpus=corpus_facts(data.corpus),
-        split=split_facts(data),
+        split=split_facts(config, data),
         target=model_facts(models.target, target),
         reference=model_facts(models.reference, config.attack.reference or base or PRETRAINED_HERE),
-        training=training_facts(config, data, mechanism, training),
+        training=_training(config, data, mechanism, training),
         primary_attack=config.attack.primary,
         attacker_texts=found.texts,
         # Measured: heldin set the fresh texts aside itself, before the coins.
@@ -49,3 +49,12 @@ def run_body(
         per_text=not same_tokens(models.target.tokenizer, models.reference.tokenizer),
         resamples=config.audit.resamples,
     )
+
+
+def _training(config: RunConfig, data: RunData, mechanism: Mechanism, training: TrainingResult) -> TrainingFacts:
+    facts = training_facts(config, data, mechanism, training)
+    if not data.ledger.entities:
+        return facts
+    # That of the plan is about users, and the curves of this record are not.
+    claims = claims_on(mechanism, data)
+    return facts.model_copy(update={"ceiling": Ceiling.of(claims[0].ceiling) if claims else None})

@@ -26,11 +26,9 @@ from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text
 from heldin.corpus.sources.rows import first_line
-from heldin.corpus.split import check_pool
-from heldin.defenses.config import EntityDefense
+from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
-from heldin.defenses.texts.data_side import DeIdentify
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.pipeline import require_folder
 from heldin.jobs.run.plan import mechanism_of
@@ -71,7 +69,7 @@ def check_run(config: RunConfig, out: Path) -> Checked:
         lambda: _require_users(config),
         lambda: _require_context(config),
         *_sources(config),
-        *(_entities(where, named) for where, named in _entity_sources(config)),
+        *(_entities(where, named) for where, named in config.entity_sources()),
         *(_model(name) for name in _references(config)),
     ]
     # Before the line below: the looks fill ``mechanisms``.
@@ -117,14 +115,6 @@ def _existing(path: Path, *, folder: bool = False) -> Callable[[], object]:
             raise InputError(f"corpus.source.path: '{path}' cannot be read by you: change its permissions")
 
     return look
-
-
-def _entity_sources(config: RunConfig) -> Iterator[tuple[str, EntitySourceConfig]]:
-    yield from (
-        ("data_defenses", defense.entities) for defense in config.data_defenses if isinstance(defense, DeIdentify)
-    )
-    if isinstance(config.defense, EntityDefense) and config.defense.entities is not None:
-        yield "defense.entities", config.defense.entities
 
 
 def _entities(where: str, named: EntitySourceConfig) -> Callable[[], object]:
@@ -180,7 +170,8 @@ def _require_users(config: RunConfig) -> None:
         most = min(source.parameters.users, most or source.parameters.users)
     if most is None:
         return
-    check_pool(most, config.split.audit_pool)
+    if config.split.audited is Audited.USERS:
+        check_pool(most, config.split.audit_pool)
     # They take the place of real users, of whom enough must be left; other canary users are added.
     if any(isinstance(spec, SubstringCanaries) for spec in config.canaries):
         check_enough_users(config.canaries, most)

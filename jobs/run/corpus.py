@@ -11,7 +11,7 @@ from heldin.canaries.config import check_enough_users
 from heldin.corpus.aliases import load_aliases
 from heldin.corpus.build import build_store
 from heldin.corpus.names import missing_names_line
-from heldin.corpus.split import Selection, check_pool, select_users
+from heldin.corpus.split import Audited, Selection, check_pool, select_users
 from heldin.corpus.store import CorpusStore, texts_of
 from heldin.jobs.config import RunConfig
 from heldin.record.facts import CorpusFacts
@@ -74,7 +74,8 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
         )
     # How many users pass is known only here: ``heldin run --check`` can ask for a made-up corpus only.
     check_enough_users(config.canaries, len(audited.users))
-    check_pool(len(audited.users), config.split.audit_pool)
+    if config.split.audited is Audited.USERS:
+        check_pool(len(audited.users), config.split.audit_pool)
     validation = _validation_users(config, store, audited)
     # Whose loss chooses the checkpoint must not be pre-trained on: their loss would say nothing about other people's.
     taken = frozenset((*audited.users, *validation))

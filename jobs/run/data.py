@@ -1,10 +1,10 @@
 """The data side of a run: store, public users, ledger, and what each stage may see of them."""
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from heldin.audit.headline import AUDITED
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
@@ -15,9 +15,10 @@ from heldin.defenses.texts.data_side import Cap, Removal, TrainingRecord, apply_
 from heldin.finetune.batches import encode
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.corpus import CorpusData, read_corpus
+from heldin.jobs.run.layout import laid_out
 from heldin.jobs.run.ledger import Ledger, draw_ledger, ledger_of_run
 from heldin.jobs.run.planting import plant
-from heldin.jobs.run.slots import Slots, find_slots
+from heldin.jobs.run.slots import Slots
 from heldin.jobs.run.validation import CurveTexts
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
@@ -73,14 +74,14 @@ class RunData:
         # Ordered by id under a public seed, and taken from the training part of held-out users too: which texts are
         # scored must not depend on the coin (docs/theory.md#randomisation-test, c).
         # Caps left records out before any coin fell, of both sides alike.
-        by_id = {user: {self.store.id(row): row for row in self._for_training(user)} for user in users}
+        by_id = {user: {self.store.id(row): row for row in self.for_training(user)} for user in users}
         return {
             user: texts_of(self.store, [its[id_] for id_ in keyed_order(key, "known documents", list(its))[:limit]])
             for user, its in by_id.items()
         }
 
-    def _for_training(self, user: str) -> list[int]:
-        """The user's rows that training sees, or would have seen."""
+    def for_training(self, user: str) -> list[int]:
+        """The rows of a user or an audited entity that training sees, or would have seen."""
         rows = self.ledger.parts[user][Part.TRAIN]
         return [row for row in rows if self.slots is None or self.slots.kept[row]]
 
@@ -122,27 +123,15 @@ def prepare_data(
             raise ValueError("canary users are made with the base model: give it")
         store = planted = plant(config, corpus, base, out, reporter)
         canaries = planted.canaries
-    # Replaced users are in no pool: held in beside their copies, they would be trained on under two names.
-    replaced = {canary.source for canary in canaries.values()}
-    draw = functools.partial(
-        draw_ledger,
-        store,
-        tuple(user for user in corpus.audited.users if user not in replaced),
-        config.split,
-        seed=config.seed,
-        canaries={user: canary.documents for user, canary in canaries.items()},
-    )
+    layout, slots = laid_out(config, corpus, store, canaries, reporter)
     # Drawn again under the kept key when a run resumes, and compared: a corpus or split that changed is found.
-    ledger = ledger_of_run(out / "ledger", lambda key: draw(key=key))
-    # Over everybody's records, also of those whom their coin leaves out.
-    training = {user: its[Part.TRAIN] for user, its in ledger.parts.items()}
-    slots = find_slots(config, corpus.store, store, training, reporter)
+    ledger = ledger_of_run(out / "ledger", lambda key: draw_ledger(layout, config.split, seed=config.seed, key=key))
     # After the coins, on the records of those held in: a defense works on what would be trained on.
     data = RunData(corpus, store, canaries, ledger, *defended(config, store, ledger, base, reporter, slots), slots)
-    counts = data.ledger.count(data.canaries)
+    counts, audited = data.ledger.count(data.canaries), AUDITED[config.split.audited.value]
     reporter.say(
-        f"split: {counted(counts[Role.HELD_IN], 'user')} held in, {counts[Role.HELD_OUT]} held out,"
-        f" {counts[Role.ALWAYS_IN]} always in; {counted(corpus.public_users, 'public user')}"
+        f"split: {counts[Role.HELD_IN]} {audited.unit} held in, {counts[Role.HELD_OUT]} held out,"
+        f" {counted(counts[Role.ALWAYS_IN], 'user')} always in; {counted(corpus.public_users, 'public user')}"
     )
     if canaries:
         included = sum(data.canary_membership().values())
@@ -225,19 +214,21 @@ def curve_texts(data: RunData, *, validation_texts: int, per_user: int, seed: in
     )
 
 
-def split_facts(data: RunData) -> SplitFacts:
-    """The record's facts about the split of the real users."""
+def split_facts(config: RunConfig, data: RunData) -> SplitFacts:
+    """The record's facts about the split of the real users and entities."""
     ledger, counts = data.ledger, data.ledger.count(data.canaries)
-    coins = ledger.assignment is SplitRule.COIN
-    parts = {part.value: sum(len(ledger.parts[user][part]) for user in data.real(ledger.parts)) for part in Part}
+    coins, what = ledger.assignment is SplitRule.COIN, AUDITED[config.split.audited.value]
+    # Of users alone: an entity's records are theirs.
+    users = data.real(ledger.parts.keys() - ledger.entities)
+    parts = {part.value: sum(len(ledger.parts[user][part]) for user in users) for part in Part}
     return SplitFacts(
         assignment=ledger.assignment.value,
         known_by="measured",
         certifiable=coins,
         standing_reason=(
-            "each audited user was held in by an independent fair coin under a fresh secret key"
+            f"each audited {what.one} was held in by an independent fair coin under a fresh secret key"
             if coins
-            else "an exact half of the users was held in, so their coins depend on each other and certify nothing"
+            else f"an exact half of the {what.unit} was held in: coins that depend on each other certify nothing"
         ),
         held_in=counts[Role.HELD_IN],
         held_out=counts[Role.HELD_OUT],
@@ -246,6 +237,7 @@ def split_facts(data: RunData) -> SplitFacts:
         key_commitment=ledger.key_commitment(),
         ledger_commitment=ledger.commitment(),
         overlaps=_overlaps(data),
+        audited=config.split.audited.value,
     )
 
 
@@ -258,7 +250,7 @@ def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) 
 
 def _overlaps(data: RunData) -> Overlaps:
     """Exact matches of real users' texts between sides; the training texts include those of canary users."""
-    store, ledger = data.store, data.ledger
+    store, ledger, owners = data.store, data.ledger, data.ledger.owners()
 
     # A generator, and one for each look: all training texts at once may not fit into memory.
     def training() -> Iterator[tuple[str, str]]:
@@ -266,7 +258,7 @@ def _overlaps(data: RunData) -> Overlaps:
             record = store.record(row)
             # As written, also where de-identification changed it: equal texts are changed alike, so that what stands in
             # another's training is found by the original.
-            yield record.user, record.text
+            yield owners.get(row, record.user), record.text
 
     held_in, held_out = (data.real(ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
     scored = data.attacker_texts(data.real(ledger.scored_users()))
@@ -274,8 +266,9 @@ def _overlaps(data: RunData) -> Overlaps:
     left_out = {user: texts_of(store, ledger.parts[user][Part.TRAIN]) for user in held_out}
     of_scored, of_left_out = (seen_in_training(texts, training()) for texts in (scored, left_out))
     # Held-out texts first: it is they that are looked for among held-in ones.
-    sides = ([text for user in users for text in scored[user]] for users in (held_out, held_in))
-    audited = (text for user in data.real(ledger.roles) for part in Part for text in _texts(data, user, part))
+    sides = ([text for user in its for text in scored[user]] for its in (held_out, held_in))
+    users = data.real(ledger.roles.keys() - ledger.entities)
+    audited = (text for user in users for part in Part for text in _texts(data, user, part))
     return Overlaps(
         scored_texts_in_same_users_training=measured(of_scored.own),
         scored_texts_in_other_users_training=measured(of_scored.others),

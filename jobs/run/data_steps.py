@@ -3,7 +3,7 @@
 from heldin.canaries.config import SubstringCanaries, UnseenTokenCanaries
 from heldin.corpus.config import PresetCorpus
 from heldin.corpus.presets.catalogue import preset_named
-from heldin.corpus.split import SplitRule
+from heldin.corpus.split import Audited, SplitRule
 from heldin.defenses.choices import DataStep
 from heldin.defenses.config import EntityDefense, UedpDefense, UserEntityDefense
 from heldin.defenses.texts.caps import caps_named
@@ -48,7 +48,10 @@ def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
     ]
     if users.max_records is not None:
         steps.append(_of_slots("maximum number of records"))
-    if config.split.audit_pool is not None:
+    if config.split.audited is not Audited.USERS:
+        # Chosen so that no two share a record: another record makes it another pool.
+        steps.append(_of_slots("pool of audited entities", user_local=False))
+    elif config.split.audit_pool is not None:
         # One more user pushes another out of the pool, who is then always in.
         steps.append(_of_slots("audit pool of fixed size", user_local=False))
     if config.split.assignment is SplitRule.EXACT_HALF:

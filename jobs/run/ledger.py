@@ -5,34 +5,38 @@ are joined to roles in ``jobs.run.statistics``, and for the curves of training i
 """
 
 import hmac
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from heldin.base.coins import keyed_order, new_key, seed_key
+from heldin.base.coins import new_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, whole_file
-from heldin.corpus.split import Part, Role, SplitRule, assign, assign_canaries, set_aside
-from heldin.corpus.store import Corpus
+from heldin.corpus.split import Audited, Part, Role, SplitRule, assign, assign_canaries
 from heldin.jobs.config import SplitConfig
+from heldin.jobs.run.audit_pool import Parts
+from heldin.jobs.run.layout import Layout
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Roles and parts of the audited users of one corpus. Secret: never in a record or a report.
+    """Roles and parts of the users, and of the audited entities, of one corpus. Secret: never in a record or a report.
 
     Attributes:
         key: secret key of coins, cohorts and noise.
         corpus: fingerprint of the corpus.
         split: hash of the options and users of the split.
         assignment: how membership was decided.
-        roles: role of each user.
-        parts: rows of each user, by what they are used for.
+        roles: role of each user and of each audited entity.
+        parts: rows of each user, by what they are used for; of an audited entity, those that name it.
+        entities: the audited entities among them.
     """
 
     key: bytes
@@ -40,25 +44,33 @@ class Ledger:
     split: str
     assignment: SplitRule
     roles: Mapping[str, Role]
-    parts: Mapping[str, Mapping[Part, tuple[int, ...]]]
+    parts: Mapping[str, Parts]
+    entities: frozenset[str] = frozenset()
 
     def users(self, role: Role) -> list[str]:
-        """Users of a role, sorted."""
+        """Users and entities of a role, sorted."""
         return sorted(user for user, its in self.roles.items() if its is role)
 
     def scored_users(self) -> list[str]:
-        """Users whose membership chance decided, sorted by name."""
+        """Users and entities whose membership chance decided, sorted by name."""
         # By name, so that their order tells nothing about sides.
         return sorted(user for user, its in self.roles.items() if its is not Role.ALWAYS_IN)
 
     def membership(self, without: Container[str] = ()) -> dict[str, bool]:
-        """Whether each scored user is held in, sorted by name, without those in ``without`` (canary users)."""
+        """Whether each of ``scored_users`` is held in, by name, without those in ``without`` (canary users)."""
         return {user: self.roles[user] is Role.HELD_IN for user in self.scored_users() if user not in without}
 
     def training_rows(self) -> list[int]:
-        """Rows that are trained on: training parts of held-in and always-in users, sorted."""
-        trained = (user for user, role in self.roles.items() if role is not Role.HELD_OUT)
-        return sorted(row for user in trained for row in self.parts[user][Part.TRAIN])
+        """Rows that are trained on, sorted: of users who are not held out, but those that name a held-out entity."""
+        out = [name for name, role in self.roles.items() if role is Role.HELD_OUT]
+        # A record is in iff all its audited attributes are (docs/theory.md#audits-of-entities).
+        empty = {row for entity in self.entities.intersection(out) for row in self.parts[entity][Part.TRAIN]}
+        trained = self.roles.keys() - self.entities - set(out)
+        return sorted(row for user in trained for row in self.parts[user][Part.TRAIN] if row not in empty)
+
+    def owners(self) -> dict[int, str]:
+        """The audited entity that each of these training rows names; other rows are their author's."""
+        return {row: entity for entity in self.entities for row in self.parts[entity][Part.TRAIN]}
 
     def key_commitment(self) -> str:
         """Hash of the key, for the record."""
@@ -70,58 +82,42 @@ class Ledger:
         return hmac.digest(self.key, b"ledger" + roles.encode(), "sha256").hex()
 
     def count(self, without: Container[str] = ()) -> Mapping[Role, int]:
-        """Number of users by role, without those in ``without`` (canary users)."""
+        """Number of users and entities by role, without those in ``without`` (canary users)."""
         return Counter(role for user, role in self.roles.items() if user not in without)
 
 
-def draw_ledger(
-    store: Corpus,
-    users: tuple[str, ...],
-    split: SplitConfig,
-    *,
-    seed: int,
-    key: bytes,
-    canaries: Mapping[str, int | None] | None = None,
-) -> Ledger:
-    """Set every user's records aside, then draw the coins under the secret ``key``.
+def draw_ledger(layout: Layout, split: SplitConfig, *, seed: int, key: bytes) -> Ledger:
+    """Draw the coins under the secret ``key``.
 
     Args:
-        store: the corpus, with the records of ``users`` and ``canaries``.
-        users: the fixed pool of real users.
-        split: rule and pool of the real users, and what is set aside of every user; canary users are always flipped,
-            each by its own fair coin.
-        seed: public seed of the set-asides.
+        layout: what was fixed before.
+        split: how membership is decided; canary users are always flipped, each by its own fair coin.
+        seed: public seed of the layout.
         key: secret key of the coins.
-        canaries: by canary user, the number of its records for training (None: all that are not set aside).
+
+    Raises:
+        InputError: see ``assign``.
     """
-    planted = dict(canaries or {})
-    # Set-asides before coins, by one rule for all users (docs/theory.md#conditions-of-one-run, 4).
-    parts = {
-        user: set_aside(
-            {row: store.id(row) for row in store.rows(user)},
-            attacker_fraction=split.attacker_fraction,
-            evaluation_fraction=split.evaluation_fraction,
-            seed=seed,
-        )
-        for user in (*users, *planted)
-    }
-    for user, documents in planted.items():
-        # Cut before the coin falls, so that a canary user who is held out has the same number of documents.
-        parts[user][Part.TRAIN] = _some(store, parts[user][Part.TRAIN], documents, seed)
-    roles = assign(users, assignment=split.assignment, audit_pool=split.audit_pool, key=key, seed=seed)
+    decided = assign(layout.pool.names, assignment=split.assignment, key=key)
+    roles = {user: decided.get(user, Role.ALWAYS_IN) for user in layout.users}
+    roles |= {entity: decided[entity] for entity in layout.pool.entities}
     # Fair coins for canary users even where the real ones are an exact half: their bounds can be certified.
-    roles |= assign_canaries(list(planted), key=key)
+    roles |= assign_canaries(list(layout.planted), key=key)
     fractions = (split.attacker_fraction, split.evaluation_fraction)
     # Into the ledger's ``split``: with other options or another pool the same key draws other sides.
     options = repr((split.assignment.value, split.audit_pool, *fractions, seed))
-    drawn_by = text_sha256(options, *users, *([repr(sorted(planted.items()))] if planted else []))
-    return Ledger(key, store.fingerprint, drawn_by, split.assignment, roles, parts)
-
-
-def _some(store: Corpus, rows: tuple[int, ...], most: int | None, seed: int) -> tuple[int, ...]:
-    """At most ``most`` of the rows, chosen by their record ids."""
-    row_of = {store.id(row): row for row in rows}
-    return tuple(sorted(row_of[id_] for id_ in keyed_order(seed_key(seed), "canary documents", list(row_of))[:most]))
+    planted = [repr(sorted(layout.planted.items()))] if layout.planted else []
+    # Of users alone as it always was, so that folders of earlier versions can be gone on with.
+    whose = [split.audited.value, *layout.pool.names] if split.audited is not Audited.USERS else []
+    return Ledger(
+        key=key,
+        corpus=layout.corpus,
+        split=text_sha256(options, *layout.users, *planted, *whose),
+        assignment=split.assignment,
+        roles=roles,
+        parts={**layout.parts, **layout.pool.entities},
+        entities=frozenset(layout.pool.entities),
+    )
 
 
 def save_ledger(ledger: Ledger, folder: Path) -> None:
@@ -132,7 +128,10 @@ def save_ledger(ledger: Ledger, folder: Path) -> None:
         (row, user, part.value) for user, of in ledger.parts.items() for part, rows in of.items() for row in rows
     ]
     with whole_file(folder / "users.parquet", private=True) as temporary:
-        pq.write_table(pa.table({"user": [u for u, _ in users], "role": [r for _, r in users]}), temporary)
+        table: dict[str, list[Any]] = {"user": [u for u, _ in users], "role": [r for _, r in users]}
+        if ledger.entities:
+            table["entity"] = [user in ledger.entities for user, _ in users]
+        pq.write_table(pa.table(table), temporary)
     with whole_file(folder / "records.parquet", private=True) as temporary:
         columns = {
             "row": [r for r, _, _ in records],
@@ -170,6 +169,7 @@ def load_ledger(folder: Path) -> Ledger | None:
             assignment=SplitRule(content["assignment"]),
             roles={user: Role(role) for user, role in zip(users["user"], users["role"], strict=True)},
             parts={user: {part: tuple(rows) for part, rows in of.items()} for user, of in parts.items()},
+            entities=frozenset(itertools.compress(users["user"], users.get("entity", []))),
         )
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise InputError(f"the ledger '{folder}' is damaged: its run cannot resume; start a new run folder") from error
@@ -188,7 +188,7 @@ def ledger_of_run(folder: Path, draw: Callable[[bytes], Ledger]) -> Ledger:
         return drawn
     # Every role is compared, not only the key: an edited file of roles is found.
     if kept != drawn:
-        names = ("corpus", "split", "assignment", "roles", "parts")
+        names = ("corpus", "split", "assignment", "roles", "parts", "entities")
         differing = ", ".join(name for name in names if getattr(kept, name) != getattr(drawn, name))
         raise InputError(
             f"'{folder}' is the ledger of another run ({differing} differ from this one's): use a new run folder"

@@ -12,11 +12,11 @@ from typing import Any
 import yaml
 
 from heldin.audit.exposure import write_people
+from heldin.audit.headline import AUDITED
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory, write_text
 from heldin.base.log_file import LOG, logged
 from heldin.base.progress import LineReporter, Reporter
-from heldin.bounds.claims import claims_of
 from heldin.bounds.power import forecast
 from heldin.finetune.ranks import first_process_first, joined, rank
 from heldin.jobs.config import RunConfig
@@ -29,7 +29,7 @@ from heldin.jobs.run.models import Models, base_model
 from heldin.jobs.run.plan import require_mechanism, settle_plan
 from heldin.jobs.run.references import check_references
 from heldin.jobs.run.scoring import score
-from heldin.jobs.run.statistics import run_results
+from heldin.jobs.run.statistics import claims_on, run_results
 from heldin.jobs.run.texts import Scoring, texts_under_attack
 from heldin.jobs.run.training import finetune, measured_clip_norm
 from heldin.models.loading import load_language_model
@@ -90,8 +90,9 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
                 # The plan is on disk before the first step: nothing that training shows can change what is claimed.
                 mechanism = settle_plan(config, data, out, clip_norm=clip_norm)
                 # What the audit could find at best, before training is paid for.
-                real = len(data.real(data.ledger.scored_users()))
-                for line in forecast(real, config.audit.delta, claims_of(mechanism)):
+                real, what = len(data.real(data.ledger.scored_users())), AUDITED[config.split.audited.value]
+                claims = claims_on(mechanism, data)
+                for line in forecast(real, config.audit.delta, claims, units=what.unit, one=what.one):
                     reporter.say(line)
             result = finetune(config, data, base, mechanism, out, reporter)
         # The rest is the first process's alone: no call that waits for the others follows.

@@ -106,7 +106,7 @@ def find_slots(
     authors = np.full(max(len(base), int(rows.max(initial=-1)) + 1), _NOBODY, dtype=np.int32)
     for number, user in enumerate(users):
         authors[list(training[user])] = number
-    named = _named(config, defense, base, store, rows, reporter)
+    named = whom_records_name(config, base, store, rows, reporter) if defense.entities else None
     kept = authors != _NOBODY
     if defense.caps and named is not None:
         group_size, entity_cap = defense.caps
@@ -146,20 +146,29 @@ def _require_some(
         )
 
 
-def _named(
-    config: RunConfig,
-    defense: EntityDefense,
-    base: CorpusStore,
-    store: Corpus,
-    rows: npt.NDArray[np.int64],
-    reporter: Reporter,
+def whom_records_name(
+    config: RunConfig, base: CorpusStore, store: Corpus, rows: npt.NDArray[np.int64], reporter: Reporter
 ) -> Incidence | None:
-    if defense.entities is None:
+    """The entities that each row names, by the config's source of entities; None without one.
+
+    Args:
+        config: config of the run.
+        base: see ``find_slots``.
+        store: see ``find_slots``.
+        rows: training rows of all users; those after ``base``'s are searched too.
+        reporter: where progress is shown.
+
+    Raises:
+        InputError: the source cannot be used.
+    """
+    defense = config.defense if isinstance(config.defense, EntityDefense) else None
+    its = defense if defense and defense.entities else config.split
+    if its.entities is None:
         return None
-    source = defense.entities.source()
+    source = its.entities.source()
     mentions = find_mentions(base, source, reporter)
     planted = {row: Text(store.id(row), store.text(row)) for row in rows[rows >= len(base)].tolist()}
     if planted:
         mentions = with_rows_beyond(mentions, planted, source)
     aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
-    return incidence(mentions, categories=defense.categories, aliases=aliases)
+    return incidence(mentions, categories=its.categories, aliases=aliases)

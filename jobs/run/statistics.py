@@ -8,6 +8,7 @@ from heldin.audit.assessment import parts_of, results_of
 from heldin.audit.canary_groups import CanaryFacts, canary_results, kinds_of
 from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposed_users, exposure_groups
 from heldin.audit.family import variants_of
+from heldin.audit.headline import AUDITED
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
 from heldin.audit.scored_users import ScoredUsers, scored_users
@@ -16,7 +17,7 @@ from heldin.base.progress import Reporter
 from heldin.bounds.claims import claims_of, exposed_claims
 from heldin.bounds.judgement import Judgement, joined
 from heldin.bounds.verdict import Claim
-from heldin.canaries.kinds import Canary, Kind
+from heldin.canaries.kinds import Canary
 from heldin.corpus.split import Part
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import TrainingRecord
@@ -68,10 +69,11 @@ def run_results(
         config.audit,
         config.decision,
         sides,
-        claims_of(plan),
+        claims_on(plan, data),
         config.seed,
         judged,
         _canary_claims(plan, data.canaries),
+        AUDITED[config.split.audited.value],
     )
     parts = parts_of(len(variants_of(table.attacks, config.attack))) + 1 + bool(data.canaries)
     with reporter.track("statistics", parts, "parts") as advance:
@@ -88,24 +90,41 @@ def run_results(
     return RunResults(whole, sum(map(len, of_people.values())), people)
 
 
+def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
+    """What the audit of real users and entities tests of the plan: of each of them, and so of the most exposed.
+
+    Of entities that is text sampling's promise to people of so many records (docs/theory.md#audits-of-entities).
+    """
+    ledger = data.ledger
+    if not ledger.entities:
+        return claims_of(plan)
+    # After caps: others were never to be trained on, whatever the coin.
+    exposed = max(len(data.for_training(name)) for name in data.real(ledger.scored_users()))
+    if plan.entity_cap is not None:
+        users = ledger.entities < set(data.real(ledger.scored_users()))
+        exposed = max(plan.entity_cap, plan.group_size if users else 0)
+    return exposed_claims(plan, exposed)
+
+
 def _canary_claims(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[str, list[Claim]]:
-    """By kind, what text sampling promises to people of as many records as its canary users have."""
-    most: dict[Kind, int] = {}
-    for canary in canaries.values():
-        if canary.documents is None:  # all that a real user has
-            return {}
-        most[canary.kind] = max(canary.documents, most.get(canary.kind, 0))
+    """By kind, what the plan promises its canary users: text sampling, to people of as many records as they have."""
+    found = dict.fromkeys((kind.value for kind in kinds_of(canaries)), claims_of(plan))
+    documents = [canary.documents for canary in canaries.values() if canary.documents is not None]
+    if len(documents) < len(canaries):  # all that a real user has
+        return found
     # A canary user is an author too, whose records a cap limits.
-    cap = plan.group_size if plan.entity_cap is not None else max(most.values(), default=0)
-    found = {kind: exposed_claims(plan, min(documents, cap)) for kind, documents in most.items()}
-    return {kind.value: claims for kind, claims in found.items() if claims}
+    cap = plan.group_size if plan.entity_cap is not None else max(documents, default=0)
+    for kind in kinds_of(canaries):
+        most = max(canary.documents or 0 for canary in canaries.values() if canary.kind is kind)
+        found[kind.value] = exposed_claims(plan, min(most, cap)) or found[kind.value]
+    return found
 
 
 def _people(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Exposed]:
-    records = map(data.store.record, data.training_rows)
+    records, owners = map(data.store.record, data.training_rows), data.ledger.owners()
     return exposed_users(
         table,
-        [TrainingRecord(r.row, r.user, r.id, data.training_text(r.row)) for r in records],
+        [TrainingRecord(r.row, owners.get(r.row, r.user), r.id, data.training_text(r.row)) for r in records],
         attack=config.attack.primary,
         aggregation=config.attack.aggregations[0],
     )

@@ -30,7 +30,9 @@ from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Part, Role, Selection, records_to_train_on, set_aside_sizes
 from heldin.corpus.split import SplitRule as Split
 from heldin.jobs.config import SplitConfig, parse_config
+from heldin.jobs.run.audit_pool import pool_of_users
 from heldin.jobs.run.corpus import CorpusData
+from heldin.jobs.run.layout import Layout, set_asides
 from heldin.jobs.run.ledger import draw_ledger, ledger_of_run
 from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.run.planting import plant
@@ -139,7 +141,9 @@ def _draw(store, key=b"k" * 32, **changes):
     users = tuple(user for user in store.users if user not in store.canaries)
     caps = {user: canary.documents for user, canary in store.canaries.items()}
     split = SplitConfig(**changes)
-    return draw_ledger(store, users, split, seed=0, key=key, canaries=caps)
+    parts = set_asides(store, users, caps, split, seed=0)
+    layout = Layout(store.fingerprint, users, caps, parts, pool_of_users(users, split.audit_pool, seed=0))
+    return draw_ledger(layout, split, seed=0, key=key)
 
 
 def test_every_canary_has_a_coin_of_its_own_whatever_its_text_and_whatever_decides_about_real_users(tmp_path):
@@ -213,7 +217,7 @@ def test_groups_are_reported_apart_and_bounds_name_whom_they_speak_of():
     assert [(g.kind, g.length, g.documents) for g in facts.groups] == [("substring", 1, None), ("substring", 2, None)]
     assert all(g.auroc.lower > 0.95 for g in facts.groups)
     assert facts.decision.headline.startswith(
-        "Leaks, beyond what was promised: likelihood-ratio (mean over a user's texts) tells canary users"
+        "Leaks, beyond what was promised: likelihood-ratio (mean over texts) tells canary users"
     )
     assert sum(g.held_in for g in facts.groups) == facts.held_in
     assert (facts.users, facts.replaced, facts.trained_on, facts.attacker_texts) == (400, 400, 7, 400)

@@ -18,14 +18,14 @@ FLAW = "the two groups differ even without the audited model (bag of words: AURO
         (
             evidence(LEAK),
             Answer.LEAKS,
-            "Leaks: likelihood-ratio (mean over a user's texts) tells held-in from held-out users with AUROC 0.64 (0.59"
+            "Leaks: likelihood-ratio (mean over texts) tells held-in from held-out users with AUROC 0.64 (0.59"
             " to 0.69, 95 % interval). Of 1,000 held-in users it would name about 200 (160 to 260) at 5 % false"
             " positives.",
         ),
         (
-            evidence(score(0.51), score(0.64, name="loss (max over a user's texts)", adjusted_p=0.03, tpr=0.1)),
+            evidence(score(0.51), score(0.64, name="loss (max over texts)", adjusted_p=0.03, tpr=0.1)),
             Answer.LEAKS,
-            "Leaks: loss (max over a user's texts) tells held-in from held-out users with AUROC 0.64 (0.59 to 0.69,"
+            "Leaks: loss (max over texts) tells held-in from held-out users with AUROC 0.64 (0.59 to 0.69,"
             " simultaneous over 2 scores). Of 1,000 held-in users it would name about 100 (60 to 160) at 5 % false"
             " positives.",
         ),
@@ -75,7 +75,7 @@ FLAW = "the two groups differ even without the audited model (bag of words: AURO
         (
             evidence(score(0.3, at_most=0.55), reversed_p=1e-4),
             Answer.INCONCLUSIVE,
-            "Inconclusive: likelihood-ratio (mean over a user's texts) tells held-in from held-out users the wrong way"
+            "Inconclusive: likelihood-ratio (mean over texts) tells held-in from held-out users the wrong way"
             " round (AUROC 0.30): the groups may be swapped, or the model made its users' texts less likely.",
         ),
         (evidence(LEAK, flaws=(FLAW,)), Answer.NOT_VALID, f"The comparison is not valid: {FLAW}."),
@@ -100,7 +100,7 @@ def test_the_headline_says_what_the_evidence_says(its, answer, said):
 
 def test_a_leak_at_low_false_positive_rates_alone_is_a_leak_and_said_as_such():
     rate = RateEvidence(0.05, 0.3, 0.2, 0.4, 0.38, 0.002)
-    loss = ScoreEvidence("loss (mean over a user's texts)", 0.53, 0.48, 0.58, 0.58, 0.5, (rate,), 0.002)
+    loss = ScoreEvidence("loss (mean over texts)", 0.53, 0.48, 0.58, 0.58, 0.5, (rate,), 0.002)
     its = evidence(loss, tpr_p=0.002)
     decided = decide(its, BY)
     assert (decided.answer, decided.strongest) == (Answer.LEAKS, 0)
@@ -137,7 +137,7 @@ def test_a_promise_is_compared_with_a_leak_alone_and_a_violated_claim_is_one():
     said = headline(broken, decided, BY)
     assert said == (
         "Leaks, beyond what was promised: the scores certify more than was claimed. The AUROC of likelihood-ratio (mean"
-        " over a user's texts) on users is 0.50 (0.45 to 0.55, simultaneous over 2 scores)."
+        " over texts) on users is 0.50 (0.45 to 0.55, simultaneous over 2 scores)."
     )
     assert decided.named is None
     asserted = evidence(score(0.5, at_most=0.55), ceiling=0.6, violated="indicative", exact=False)
@@ -197,8 +197,8 @@ def test_what_is_open_is_decided_by_the_limits_as_they_are_not_as_they_are_round
 
 def test_the_attack_that_disagrees_is_the_one_that_the_headline_names():
     rate = RateEvidence(0.05, 0.3, 0.2, 0.4, 0.38, 0.002)
-    by_rate = ScoreEvidence("zlib (mean over a user's texts)", 0.66, 0.55, 0.7, 0.7, 0.5, (rate,), 0.002)
-    its = evidence(score(0.51), score(0.64, name="loss (mean over a user's texts)", adjusted_p=0.03), by_rate)
+    by_rate = ScoreEvidence("zlib (mean over texts)", 0.66, 0.55, 0.7, 0.7, 0.5, (rate,), 0.002)
+    its = evidence(score(0.51), score(0.64, name="loss (mean over texts)", adjusted_p=0.03), by_rate)
     assert headline(its, decide(its, BY), BY).startswith("Leaks: loss (mean")
     assert notes(its, BY, [None] * 3)[0].startswith("The attacks disagree: loss (mean")
 
@@ -208,7 +208,7 @@ def test_attacks_that_disagree_are_said_first_with_length_where_it_is_the_cause(
     (said,) = notes(its, BY, [-0.8, -0.1])
     assert said == (
         "The attacks disagree: per token tells held-in from held-out users (adjusted p = 0.001), the leading attack,"
-        " likelihood-ratio (mean over a user's texts), does not (AUROC 0.51). The leading score goes with the length of"
+        " likelihood-ratio (mean over texts), does not (AUROC 0.51). The leading score goes with the length of"
         " a user's texts (rank correlation -0.80; -0.10 in the other): length drowns what membership adds."
     )
     for correlations in ([-0.8, -0.7], [0.2, 0.1], [None, 0.1]):

@@ -13,6 +13,7 @@ from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Part, Role, SplitRule, UserFilter, assign, select_users, set_aside
+from heldin.jobs.run.audit_pool import pool_of_users
 
 USERS = [f"user{i}" for i in range(400)]
 COIN_ALARM = 1e-6
@@ -89,16 +90,16 @@ def test_an_order_does_not_depend_on_the_order_of_asking():
 
 def test_roles_by_coin_pool_and_exact_half():
     key = new_key()
-    everyone = assign(USERS, assignment=SplitRule.COIN, audit_pool=None, key=key, seed=0)
+    everyone = assign(USERS, assignment=SplitRule.COIN, key=key)
     assert {u for u, r in everyone.items() if r is Role.HELD_IN} == {
         u for u in USERS if fair_coin(key, "membership", u)
     }
-    pool = assign(USERS, assignment=SplitRule.COIN, audit_pool=100, key=key, seed=0)
-    decided = {u for u, r in pool.items() if r is not Role.ALWAYS_IN}
-    assert len(decided) == 100
-    assert decided == set(keyed_order(seed_key(0), "audit pool", USERS)[:100])
-    assert all(pool[u] is everyone[u] for u in decided)
-    half = assign(USERS, assignment=SplitRule.EXACT_HALF, audit_pool=None, key=key, seed=0)
+    some = pool_of_users(USERS, 100, seed=0)
+    assert some.names == tuple(keyed_order(seed_key(0), "audit pool", USERS)[:100])
+    assert some.entities == {}
+    pool = assign(some.names, assignment=SplitRule.COIN, key=key)
+    assert pool == {u: everyone[u] for u in some.names}
+    half = assign(USERS, assignment=SplitRule.EXACT_HALF, key=key)
     assert sum(r is Role.HELD_IN for r in half.values()) == 200
 
 
@@ -111,7 +112,7 @@ def test_roles_by_coin_pool_and_exact_half():
 )
 def test_pools_that_cannot_be_audited(users, pool, message):
     with pytest.raises(InputError, match=message):
-        assign(users, assignment=SplitRule.COIN, audit_pool=pool, key=b"k", seed=0)
+        pool_of_users(users, pool, seed=0)
 
 
 def test_coins_all_on_one_side_are_told():
@@ -119,7 +120,7 @@ def test_coins_all_on_one_side_are_told():
         k for k in map(seed_key, range(100)) if fair_coin(k, "membership", "a") == fair_coin(k, "membership", "b")
     )
     with pytest.raises(InputError, match="all 2 coins fell on one side"):
-        assign(["a", "b"], assignment=SplitRule.COIN, audit_pool=None, key=key, seed=0)
+        assign(["a", "b"], assignment=SplitRule.COIN, key=key)
 
 
 def test_selection_counts_whom_it_drops(tmp_path):

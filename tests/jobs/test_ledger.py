@@ -16,6 +16,8 @@ from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Part, Role, SplitRule
 from heldin.jobs.config import SplitConfig
+from heldin.jobs.run.audit_pool import pool_of_users
+from heldin.jobs.run.layout import Layout, set_asides
 from heldin.jobs.run.ledger import draw_ledger, ledger_of_run, load_ledger, save_ledger
 
 
@@ -29,7 +31,10 @@ def _store(folder, sizes):
 
 
 def _draw(store, *, key=None, seed=0, **changes):
-    return draw_ledger(store, tuple(store.users), SplitConfig(**changes), seed=seed, key=key or new_key())
+    split, users = SplitConfig(**changes), tuple(store.users)
+    parts = set_asides(store, users, {}, split, seed=seed)
+    layout = Layout(store.fingerprint, users, {}, parts, pool_of_users(users, split.audit_pool, seed=seed))
+    return draw_ledger(layout, split, seed=seed, key=key or new_key())
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,0 +1,141 @@
+"""Whose membership chance decides: users, entities whom records name, or both as one pool.
+
+Lai et al. (2021) protect whoever is named beside whoever writes; what an audit of entities may conclude is said in
+docs/theory.md#audits-of-entities.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from heldin.base.coins import keyed_order, seed_key
+from heldin.base.errors import InputError
+from heldin.corpus.entities.incidence import Incidence
+from heldin.corpus.split import Audited, Part, check_pool
+from heldin.jobs.config import SplitConfig
+
+PREFIX = "entity/"
+Parts = Mapping[Part, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class AuditPool:
+    """Who is audited, fixed before any coin.
+
+    Attributes:
+        names: names of users and entities whose membership chance decides.
+        entities: of the entities among them, the rows that name each, by what they are used for.
+    """
+
+    names: tuple[str, ...]
+    entities: Mapping[str, Parts]
+
+
+def pool_of_users(users: Sequence[str], size: int | None, *, seed: int) -> AuditPool:
+    """``size`` of the users, or all of them for None.
+
+    Raises:
+        InputError: the pool has fewer than two, or more than there are.
+    """
+    check_pool(len(users), size)
+    # Under the public seed: the pool must be fixed before the secret coins, and not depend on them.
+    return AuditPool(
+        tuple(users if size is None else keyed_order(seed_key(seed), "audit pool", list(users))[:size]), {}
+    )
+
+
+def pool_of_entities(
+    split: SplitConfig,
+    named: Incidence,
+    parts: Mapping[str, Parts],
+    kept: npt.NDArray[np.bool_],
+    *,
+    real: Sequence[str],
+    seed: int,
+) -> AuditPool:
+    """Entities, and users if both are audited, no two of whom share a record for training or for the attacker.
+
+    They are taken in a public order, each unless one before has any of its records. An entity that is a user's name is
+    not taken beside users: nobody has two coins.
+
+    Args:
+        split: who is audited, and how many.
+        named: whom each row names.
+        parts: rows of all users, canary users included, by what they are used for.
+        kept: shape (rows,) or more: rows that caps keep.
+        real: the users who are not canary users.
+        seed: public seed of the order.
+
+    Raises:
+        InputError: there are fewer than two, or fewer than ``split.audit_pool``.
+    """
+    use = _uses(named, parts, kept)
+    rows = np.repeat(np.arange(use.size), np.diff(named.starts))
+    order = np.argsort(named.entities, kind="stable")
+    rows, starts = rows[order], np.concatenate([[0], np.cumsum(named.records_of())])
+    number = {PREFIX + named.names[e]: e for e in _candidates(split, named, use, rows, starts)}
+    clash = next((name for name in number if name in parts), None)
+    if clash is not None:
+        raise InputError(f"the corpus has a user named '{clash}', which is an audited entity's name: rename that user")
+    users = real if split.audited is Audited.BOTH else ()
+    # A canary user's records have that user's coin already.
+    taken = np.zeros(use.size, dtype=np.bool_)
+    for user in parts.keys() - set(real):
+        taken[[row for row in _rows_of(parts[user]) if row < taken.size]] = True
+    pool, entities = [], {}
+    for name in keyed_order(seed_key(seed), "audited entities", [*number, *users]):
+        its = rows[starts[number[name]] : starts[number[name] + 1]] if name in number else _rows_of(parts[name])
+        asked = its[np.isin(use[its], (_USES[Part.TRAIN], _USES[Part.ATTACKER]))]
+        if taken[asked].any():
+            continue
+        taken[asked] = True
+        pool.append(name)
+        if name in number:
+            entities[name] = {part: tuple(its[use[its] == code].tolist()) for part, code in _USES.items()}
+        if len(pool) == split.audit_pool:
+            break
+    if len(pool) < max(2, split.audit_pool or 0):
+        raise InputError(
+            f"split.audited: {len(number):,} entities are named in {split.entity_records} or more training records and"
+            f" in one of the attacker's, and {len(pool):,} of those who could be audited share no record:"
+            f" {split.audit_pool or 2} are needed; lower split.entity_records or split.audit_pool"
+        )
+    return AuditPool(tuple(pool), entities)
+
+
+_UNUSED = 0
+_USES = {part: code for code, part in enumerate(Part, start=1)}
+
+
+def _rows_of(parts: Parts) -> npt.NDArray[np.int64]:
+    return np.array([row for its in parts.values() for row in its], dtype=np.int64)
+
+
+def _uses(named: Incidence, parts: Mapping[str, Parts], kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+    """What each row is used for, shape (rows of ``named``,); records that caps leave out are unused."""
+    use = np.full(named.starts.size - 1, _UNUSED, dtype=np.int8)
+    for its in parts.values():
+        for part, rows in its.items():
+            use[[row for row in rows if row < use.size]] = _USES[part]
+    use[(use == _USES[Part.TRAIN]) & ~kept[: use.size]] = _UNUSED
+    return use
+
+
+def _candidates(
+    split: SplitConfig,
+    named: Incidence,
+    use: npt.NDArray[np.int8],
+    rows: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+) -> list[int]:
+    """Numbers of the entities with enough records to train on, and one at least for the attacker."""
+    entity = np.repeat(np.arange(named.count), np.diff(starts))
+    trained, fresh = (
+        np.bincount(entity[use[rows] == _USES[part]], minlength=named.count) for part in (Part.TRAIN, Part.ATTACKER)
+    )
+    enough = (trained >= split.entity_records) & (fresh > 0)
+    if split.audited is Audited.BOTH:
+        enough[list(named.users.values())] = False
+    return [int(number) for number in np.flatnonzero(enough)]
