@@ -94,9 +94,10 @@ def _warnings(record: Record) -> list[str]:
             f" with {what.member}."
         )
     if overlaps.audited_texts_in_public.count:
+        whose = "Audited users" if split.audited == "users" else "Users who take part"
         warnings.append(
-            f"Audited users share {counted(overlaps.audited_texts_in_public.count, 'text')} word for word with the"
-            " public users' texts that the base model was pre-trained on."
+            f"{whose} share {counted(overlaps.audited_texts_in_public.count, 'text')} word for word with the public"
+            " users' texts that the base model was pre-trained on."
         )
     return warnings
 
@@ -107,7 +108,8 @@ def _audited(record: Record) -> str:
     origin = _origin(record)
     if target.endpoint:
         origin += f" It was reached at {target.endpoint.url}; {target.endpoint.note}."
-    always = f" {counted(split.always_in, 'more user')} always took part and are not scored." if split.always_in else ""
+    kind = "user" if split.audited == "entities" else "more user"
+    always = f" {counted(split.always_in, kind)} always took part and are not scored." if split.always_in else ""
     per_text = ""
     if record.per_text:
         per_text = (

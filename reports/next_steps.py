@@ -38,7 +38,7 @@ _WORDS = (
         "epsilon, delta",
         ("epsilon",),
         "the privacy-loss bound of differential privacy (DP): whatever an attacker sees is at most e^epsilon times as"
-        " likely with a user's texts as without, but for a probability of delta.",
+        " likely with one person's texts as without, but for a probability of delta.",
     ),
     ("ceiling", ("ceiling",), "the largest expected AUROC, or TPR, that a DP guarantee leaves to any attack."),
     (
@@ -50,7 +50,7 @@ _WORDS = (
     (
         "one-run bounds",
         ("one-run",),
-        "lower limits of epsilon from guessing the fair coins of many users of one training (Steinke et al. 2023; the"
+        "lower limits of epsilon from guessing the fair coins of many people in one training (Steinke et al. 2023; the"
         " f-DP form by Mahloujifar et al. 2024).",
     ),
     (
@@ -59,7 +59,7 @@ _WORDS = (
         "lower limits of epsilon from many independent trainings: by exact binomial limits at one threshold, or by a"
         " band around the whole curve.",
     ),
-    ("DeLong", ("DeLong",), "the usual large-sample covariance of AUROCs on the same users."),
+    ("DeLong", ("DeLong",), "the usual large-sample covariance of AUROCs on the same people."),
     ("nat", (), "the unit of a natural logarithm of a probability; 1 nat is 1.44 bits."),
     (
         "commitment",

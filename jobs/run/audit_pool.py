@@ -4,7 +4,8 @@ Lai et al. (2021) protect whoever is named beside whoever writes; what an audit 
 docs/theory.md#audits-of-entities.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,8 +58,8 @@ def pool_of_entities(
 ) -> AuditPool:
     """Entities, and users if both are audited, no two of whom share a record for training or for the attacker.
 
-    They are taken in a public order, each unless one before has any of its records. An entity that is a user's name is
-    not taken beside users: nobody has two coins.
+    They are taken in a public order, entities and users by turns, each unless one before has any of its records. An
+    entity that is a user's name is not taken beside users: nobody has two coins.
 
     Args:
         split: who is audited, and how many.
@@ -79,30 +80,44 @@ def pool_of_entities(
     clash = next((name for name in number if name in parts), None)
     if clash is not None:
         raise InputError(f"the corpus has a user named '{clash}', which is an audited entity's name: rename that user")
-    users = real if split.audited is Audited.BOTH else ()
-    # A canary user's records have that user's coin already.
     taken = np.zeros(use.size, dtype=np.bool_)
+    # A canary user's records have that user's coin already.
     for user in parts.keys() - set(real):
         taken[[row for row in _rows_of(parts[user]) if row < taken.size]] = True
-    pool, entities = [], {}
-    for name in keyed_order(seed_key(seed), "audited entities", [*number, *users]):
+
+    def free(name: str) -> bool:
         its = rows[starts[number[name]] : starts[number[name] + 1]] if name in number else _rows_of(parts[name])
         asked = its[np.isin(use[its], (_USES[Part.TRAIN], _USES[Part.ATTACKER]))]
         if taken[asked].any():
-            continue
+            return False
         taken[asked] = True
-        pool.append(name)
-        if name in number:
-            entities[name] = {part: tuple(its[use[its] == code].tolist()) for part, code in _USES.items()}
-        if len(pool) == split.audit_pool:
-            break
-    if len(pool) < max(2, split.audit_pool or 0):
+        return True
+
+    # Entities and users by turns: an entity's records are of several users, who would leave room for few entities.
+    key = seed_key(seed)
+    turns: list[Iterator[str]] = [filter(free, keyed_order(key, "audited entities", list(number)))]
+    if split.audited is Audited.BOTH:
+        turns.append(filter(free, keyed_order(key, "audited users", list(real))))
+    pool = list(itertools.islice(_by_turns(turns), split.audit_pool))
+    entities = {}
+    for name in (name for name in pool if name in number):
+        its = rows[starts[number[name]] : starts[number[name] + 1]]
+        entities[name] = {part: tuple(its[use[its] == code].tolist()) for part, code in _USES.items()}
+    if len(pool) < max(2, split.audit_pool or 0) or not entities:
         raise InputError(
             f"split.audited: {len(number):,} entities are named in {split.entity_records} or more training records and"
             f" in one of the attacker's, and {len(pool):,} of those who could be audited share no record:"
             f" {split.audit_pool or 2} are needed; lower split.entity_records or split.audit_pool"
         )
     return AuditPool(tuple(pool), entities)
+
+
+def _by_turns(queues: list[Iterator[str]]) -> Iterator[str]:
+    while queues:
+        queue = queues.pop(0)
+        if (name := next(queue, None)) is not None:
+            yield name
+            queues.append(queue)
 
 
 _UNUSED = 0

@@ -9,6 +9,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from heldin.attacks.config import NamedReference
+from heldin.audit.headline import AUDITED
 from heldin.base.errors import InputError
 from heldin.base.files import cache_root
 from heldin.base.wording import counted
@@ -202,6 +203,9 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
     }
     if private:
         would["noise"] = f"multiplier {mechanism.noise_multiplier:.4g}, delta {mechanism.delta:g}"
+    if config.split.audited is not Audited.USERS:
+        ((where, source),) = list(config.entity_sources())[-1:]
+        would["audited"] = f"{AUDITED[config.split.audited.value].unit} that {where} finds ({source.kind})"
     if isinstance(promise, Guarantee) and promise.warnings:
         would["warning"] = "; ".join(promise.warnings)
     if config.canaries:
