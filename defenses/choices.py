@@ -48,6 +48,11 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
     return lines
 
 
+# "gaps": by the steps that each unit lets pass. "each_step", of earlier versions: one digest for each unit and step;
+# their plans do not name it, and so stay what they were.
+Coins: TypeAlias = Annotated[Literal["gaps", "each_step"], Field(exclude_if=lambda coins: coins == "each_step")]
+
+
 class PoissonSampler(Choice):
     """Each unit enters each step by its own coin with probability ``rate``; an empty sample still takes a noised step.
 
@@ -55,11 +60,13 @@ class PoissonSampler(Choice):
         kind: name in configs and plans.
         rate: probability of each coin.
         population: public number of units, if known, for the expected cohort and the warning about delta.
+        coins: how they are drawn.
     """
 
     kind: Literal["poisson"] = "poisson"
     rate: Rate
     population: PositiveInt | None = None
+    coins: Coins = "gaps"
 
     @classmethod
     def of(cls, population: int, cohort: float) -> "PoissonSampler":
@@ -75,12 +82,14 @@ class CappedPoissonSampler(Choice):
         rate: probability of each unit's coin.
         population: public upper bound on the number of units.
         cap: most units in a step.
+        coins: how they are drawn.
     """
 
     kind: Literal["capped_poisson"] = "capped_poisson"
     rate: Rate
     population: PositiveInt
     cap: PositiveInt
+    coins: Coins = "gaps"
 
     @classmethod
     def of(cls, population: int, cohort: float, cap: int) -> "CappedPoissonSampler":

@@ -33,6 +33,7 @@ from heldin.defenses.choices import (
     CappedPoissonSampler,
     Choice,
     Clip,
+    Coins,
     ConcentrationFilter,
     DataStep,
     Divisor,
@@ -327,6 +328,12 @@ class Mechanism(Choice):
         noise = accounting.calibrate(self.assumed_event, self.steps, self.delta, target_epsilon)
         # Built anew, since pydantic's ``model_copy`` skips validation.
         return Mechanism(**{**dict(self), "noise_multiplier": noise, "target_epsilon": target_epsilon})
+
+    def with_coins(self, coins: Coins) -> "Mechanism":
+        """This mechanism with Poisson coins of the same law, drawn by this rule; the same if it has none."""
+        if not isinstance(self.sampler, PoissonSampler | CappedPoissonSampler):
+            return self
+        return self.model_copy(update={"sampler": self.sampler.model_copy(update={"coins": coins})})
 
     def _promise(self, event: Event) -> Guarantee:
         assert self.delta is not None

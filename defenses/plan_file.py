@@ -85,7 +85,7 @@ def read_plan(path: Path) -> Mechanism:
         raise InputError(f"{path}: plan version {found!r}, this heldin reads version {Mechanism.VERSION}")
     _require_keys(path, "the plan", {k: v for k, v in document.items() if k != EXPORTED}, _KEYS)
     try:
-        mechanism = Mechanism(**document["mechanism"])
+        mechanism = Mechanism(**_with_earlier_coins(document["mechanism"]))
     except (InputError, TypeError) as error:
         raise InputError(f"{path}: {error}") from None
     stated = document["guarantee"]
@@ -108,6 +108,14 @@ def promise_fields(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
 def reworded(text: str) -> str:
     """A plan or a label as it is worded today: earlier ones wrote "zero/out"."""
     return text.replace("(zero/out)", "(zero-out)")
+
+
+def _with_earlier_coins(mechanism: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a mechanism; a plan that does not say how coins are drawn is of an earlier version."""
+    sampler = mechanism.get("sampler")
+    if not isinstance(sampler, dict) or sampler.get("kind") not in ("poisson", "capped_poisson"):
+        return mechanism
+    return {**mechanism, "sampler": {"coins": "each_step", **sampler}}
 
 
 def _without_exposure(fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,77 +1,183 @@
 """Which units take part in a step: the draw that the accountant assumes, as a function of (key, step, identity).
 
-A unit's coin depends only on the run's key, the step and the unit's own name. So adding or removing a unit changes no
-other coin, processes with different units together draw the sample that a single process would, and a resumed step
-draws the same units again. The generator is HMAC-SHA-256 under a 256-bit key.
+A unit's coins depend only on the run's key and the unit's own name. So adding or removing a unit changes no other coin,
+processes with different units together draw the sample that a single process would, and a resumed step draws the same
+units again. The generator is HMAC-SHA-256 under a 256-bit key.
+
+Poisson coins are drawn as the gaps between a unit's steps, so that a run asks for one digest of each unit and one for
+each time that a unit takes part, not for one of each unit in each step (docs/theory.md#keys-and-coins).
 """
 
+import functools
+import math
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import assert_never
 
-from heldin.base.coins import keyed_digest, keyed_order, keyed_uniform
+import numpy as np
+import numpy.typing as npt
+
+from heldin.base.coins import keyed_digest, keyed_order
 from heldin.base.errors import InputError
 from heldin.defenses.choices import CappedPoissonSampler, FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler
 
+LONGEST_TABLE = 2**16  # steps that one digest decides about at most
+_SURVIVAL_BITS = 10  # a table ends where a unit takes part in none of its steps with probability 2^-10
+_FIXED_POINT = 128  # bits
+_BLOCK = 2**16  # digests held at once
 
-def draw(sampler: Sampler, key: bytes, step: int, identities: Sequence[str]) -> list[int]:
-    """Indices of the units that take part in a step, increasing; possibly none.
+
+class Draws:
+    """The units that take part in each step of a run.
+
+    Steps are asked for in ascending order; an earlier one is found by drawing from the start again.
 
     Args:
         sampler: Poisson, Poisson with a hard cap, shuffled cohorts of fixed size, or full batches.
         key: the run's secret key.
-        step: number of the optimizer step, from 0.
         identities: a name per unit, unique and stable; never a position in a list.
+        steps: steps of the run.
 
     Raises:
         InputError: there are more units than the public population of the sampler.
     """
-    match sampler:
-        case PoissonSampler(rate=rate):
-            # No population to check: each coin is right whatever the number of units.
-            return _poisson(rate, key, step, identities)
-        case CappedPoissonSampler(rate=rate, population=population, cap=cap):
-            _check_population(population, len(identities))
-            drawn = _poisson(rate, key, step, identities)
-            if len(drawn) <= cap:
-                return drawn
-            # A random subset of those drawn, by a purpose of its own, so that who is cut is independent of the coins
-            # (docs/theory.md#hard-cohort-caps).
-            index = {identities[i]: i for i in drawn}
-            return sorted(index[name] for name in keyed_order(key, f"cap {step}", list(index))[:cap])
-        case ShuffledSampler():
-            return _shuffled(sampler, key, step, identities)
-        case FullBatchSampler(population=population):
-            _check_population(population, len(identities))
-            return list(range(len(identities)))
-        case _:
-            assert_never(sampler)
+
+    def __init__(self, sampler: Sampler, key: bytes, identities: Sequence[str], steps: int) -> None:
+        self._sampler, self._key, self._identities, self._steps = sampler, key, identities, steps
+        # Under Poisson coins alone each coin is right whatever the number of units.
+        if not isinstance(sampler, PoissonSampler) and len(identities) > sampler.population:
+            raise InputError(
+                f"the corpus has {len(identities)} units, more than the public population {sampler.population} that the"
+                " plan states: raise it"
+            )
+        self._coins: _Gaps | None = None
+        self._pass: tuple[int, list[int]] = (-1, [])
+
+    def at(self, step: int) -> list[int]:
+        """Indices of the units that take part in a step, from 0, increasing; possibly none."""
+        if not 0 <= step < self._steps:
+            raise ValueError(f"step {step} is none of {self._steps}")
+        match self._sampler:
+            case PoissonSampler(rate=rate):
+                return self._poisson(rate, step)
+            case CappedPoissonSampler(rate=rate, cap=cap):
+                drawn = self._poisson(rate, step)
+                if len(drawn) <= cap:
+                    return drawn
+                # A random subset of those drawn, by a purpose of its own, so that who is cut is independent of the
+                # coins (docs/theory.md#hard-cohort-caps).
+                index = {self._identities[i]: i for i in drawn}
+                return sorted(index[name] for name in keyed_order(self._key, f"cap {step}", list(index))[:cap])
+            case ShuffledSampler():
+                return self._shuffled(self._sampler, step)
+            case FullBatchSampler():
+                return list(range(len(self._identities)))
+            case _:
+                assert_never(self._sampler)
+
+    def _poisson(self, rate: float, step: int) -> list[int]:
+        if rate == 1.0:
+            return list(range(len(self._identities)))
+        if self._coins is None or step < self._coins.step:
+            self._coins = _Gaps(rate, self._key, self._identities, self._steps)
+        return self._coins.at(step)
+
+    def _shuffled(self, sampler: ShuffledSampler, step: int) -> list[int]:
+        """One cohort of a pass over ``population`` slots; slots without a unit stay empty."""
+        # Slots are counted, not the units present, so that a unit takes part at most once in each pass of
+        # ceil(population / cohort) steps: the fallback guarantee rests on that.
+        whole, rest = divmod(sampler.population, sampler.cohort)
+        per_pass = whole if sampler.drop_incomplete or not rest else whole + 1
+        number, cohort = divmod(step, per_pass)
+        if self._pass[0] != number:
+            # Prefixed, so that no unit's name can be that of an empty slot.
+            slots = [f"unit {name}" for name in self._identities]
+            slots += [f"empty {i}" for i in range(sampler.population - len(slots))]
+            digests = sorted((keyed_digest(self._key, f"pass {number}", slot), i) for i, slot in enumerate(slots))
+            self._pass = number, [i for _, i in digests]
+        taken = self._pass[1][cohort * sampler.cohort : (cohort + 1) * sampler.cohort]
+        # Empty slots are left out only now: they take their place in the cohort, as the absent unit of zero-out does.
+        return sorted(i for i in taken if i < len(self._identities))
 
 
-def _poisson(rate: float, key: bytes, step: int, identities: Sequence[str]) -> list[int]:
-    purpose = f"sampling {step}"
-    # Strictly below: the numbers lie in [0, 1), so that rate 1 draws everybody.
-    return [i for i, name in enumerate(identities) if keyed_uniform(key, purpose, name) < rate]
+class _Gaps:
+    """Poisson coins of all units, from step 0 on.
+
+    Attributes:
+        step: the step that was last asked for.
+    """
+
+    def __init__(self, rate: float, key: bytes, identities: Sequence[str], steps: int) -> None:
+        self._table, self._key, self._identities, self._steps = gap_table(rate), key, identities, steps
+        # Digests that each unit has used: the next one has this number.
+        self._used = np.zeros(len(identities), dtype=np.uint32)
+        self._later: defaultdict[int, list[int]] = defaultdict(list)
+        units = np.arange(len(identities), dtype=np.int64)
+        first = self._next(units, np.zeros(units.size, dtype=np.int64))
+        # Of a run's first draws an array: a list of each step's units would hold every unit as an object.
+        self._order = np.argsort(first, kind="stable").astype(np.uint32)
+        self._first = first[self._order]
+        self.step, self._drawn = -1, np.empty(0, dtype=np.int64)
+
+    def at(self, step: int) -> list[int]:
+        """Indices of the units of a step at or after the last one asked for, increasing."""
+        while self.step < step:
+            self.step += 1
+            begin, end = np.searchsorted(self._first, (self.step, self.step + 1))
+            again = np.array(self._later.pop(self.step, []), dtype=np.int64)
+            self._drawn = np.sort(np.concatenate([self._order[begin:end], again]))
+            after = self._next(self._drawn, np.full(self._drawn.size, self.step + 1))
+            for unit, its in zip(self._drawn.tolist(), after.tolist(), strict=True):
+                if its < self._steps:
+                    self._later[its].append(unit)
+        return [int(unit) for unit in self._drawn]
+
+    def _next(self, units: npt.NDArray[np.int64], start: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The first step, at or after ``start``, in which each unit takes part; the run's end if there is none."""
+        found = np.full(units.size, self._steps, dtype=np.int64)
+        waiting = np.flatnonzero(start < self._steps)
+        position = start.copy()
+        while waiting.size:
+            gaps = self._gaps(units[waiting])
+            position[waiting] += gaps
+            # Beyond its table a unit waits on, with the next digest.
+            more = gaps == self._table.size
+            found[waiting[~more]] = position[waiting[~more]]
+            waiting = waiting[more & (position[waiting] < self._steps)]
+        return np.minimum(found, self._steps)
+
+    def _gaps(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many steps each unit lets pass before it takes part; the table's length: all of them."""
+        gaps = np.empty(units.size, dtype=np.int64)
+        for begin in range(0, units.size, _BLOCK):
+            block = units[begin : begin + _BLOCK]
+            numbers = self._used[block].tolist()
+            digests = b"".join(
+                keyed_digest(self._key, f"gap {number}", self._identities[unit])[:8]
+                for unit, number in zip(block.tolist(), numbers, strict=True)
+            )
+            drawn = np.frombuffer(digests, dtype=">u8").astype(np.uint64)
+            gaps[begin : begin + _BLOCK] = np.searchsorted(self._table, drawn, side="right")
+        self._used[units] += 1
+        return gaps
 
 
-def _shuffled(sampler: ShuffledSampler, key: bytes, step: int, identities: Sequence[str]) -> list[int]:
-    """One cohort of a pass over ``population`` slots; slots without a unit stay empty."""
-    # Slots are counted, not the units present, so that a unit takes part at most once in each pass of
-    # ceil(population / cohort) steps: the fallback guarantee rests on that.
-    _check_population(sampler.population, len(identities))
-    whole, rest = divmod(sampler.population, sampler.cohort)
-    per_pass = whole if sampler.drop_incomplete or not rest else whole + 1
-    number, cohort = divmod(step, per_pass)
-    # Prefixed, so that no unit's name can be that of an empty slot.
-    slots = [f"unit {name}" for name in identities]
-    slots += [f"empty {i}" for i in range(sampler.population - len(identities))]
-    digests = sorted((keyed_digest(key, f"pass {number}", slot), i) for i, slot in enumerate(slots))
-    taken = digests[cohort * sampler.cohort : (cohort + 1) * sampler.cohort]
-    # Empty slots are left out only now: they take their place in the cohort, as the absent unit of zero-out does.
-    return sorted(i for _, i in taken if i < len(identities))
+@functools.cache
+def gap_table(rate: float) -> npt.NDArray[np.uint64]:
+    """Where 64 random bits fall for each gap: 2^64 times the probability of taking part in one of the first j steps.
 
+    Entry j - 1 is floor(2^64 (1 - (1 - rate)^j)), in integers and so the same on every machine. With x uniform on 64
+    bits, the gap is the number of entries at or below x. Each coin of a table has its rate to within 2^-53, since a
+    unit is still waiting at its end with probability 2^-10 or more.
 
-def _check_population(population: int, units: int) -> None:
-    if units > population:
-        raise InputError(
-            f"the corpus has {units} units, more than the public population {population} that the plan states: raise it"
-        )
+    Args:
+        rate: probability of each coin, in (0, 1).
+    """
+    length = min(LONGEST_TABLE, max(1, int(_SURVIVAL_BITS * math.log(2.0) / -math.log1p(-rate))))
+    numerator, denominator = rate.as_integer_ratio()
+    coin = (numerator << _FIXED_POINT) // denominator
+    waiting, table = 1 << _FIXED_POINT, []
+    for _ in range(length):
+        waiting -= waiting * coin >> _FIXED_POINT
+        table.append(((1 << _FIXED_POINT) - waiting) >> (_FIXED_POINT - 64))
+    return np.array(table, dtype=np.uint64)

@@ -10,9 +10,17 @@ import torch
 from heldin.base.coins import keyed_uniform
 from heldin.base.errors import InputError
 from heldin.corpus.entities.incidence import Incidence
-from heldin.defenses.choices import BatchClip, ConstantDivisor, NoClip, NoiseGenerator, RecordSelection
+from heldin.defenses.choices import (
+    BatchClip,
+    CappedPoissonSampler,
+    ConstantDivisor,
+    NoClip,
+    NoiseGenerator,
+    PoissonSampler,
+    RecordSelection,
+)
 from heldin.defenses.mechanism import Mechanism
-from heldin.defenses.sampling import draw
+from heldin.defenses.sampling import Draws
 from heldin.defenses.texts.selection import select_records
 from heldin.finetune.local_updates import LocalWork
 from heldin.finetune.usable import Weights, entity_weights, record_weights, usable
@@ -90,7 +98,12 @@ class PrivateTraining:
 
     def drawn(self, step: int) -> list[SampledUnit]:
         """The units that take part in ``step``, in the order of ``units``; possibly none."""
-        return [self.units[i] for i in draw(self.mechanism.sampler, self.key, step, [u.name for u in self.units])]
+        return [self.units[i] for i in self._draws.at(step)]
+
+    @functools.cached_property
+    def _draws(self) -> Draws:
+        names = [unit.name for unit in self.units]
+        return Draws(self.mechanism.sampler, self.key, names, self.mechanism.steps)
 
     def rows(self, unit: SampledUnit, step: int) -> list[int]:
         """Rows that a drawn unit contributes to ``step``."""
@@ -169,6 +182,11 @@ def plan_private_training(
     """
     if isinstance(mechanism.clip, BatchClip | NoClip) or not isinstance(mechanism.divisor, ConstantDivisor):
         raise InputError("a private run clips each unit and divides by a public constant; this plan does not")
+    if isinstance(mechanism.sampler, PoissonSampler | CappedPoissonSampler) and mechanism.sampler.coins != "gaps":
+        raise InputError(
+            "this plan draws who takes part by the rule of an earlier version: it can be read, verified and reported,"
+            " and not be trained; start a new run in a new folder"
+        )
     if mechanism.record_selection == "random_chunk" and (mechanism.sampled != "user" or chunk is None):
         raise InputError("record selection 'random_chunk' cuts a sampled user's text: it goes with user sampling only")
     if mechanism.two_level is not None and records.named is None:

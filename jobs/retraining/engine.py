@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from heldin.bounds.claims import claims_of
 from heldin.bounds.trainings import forecast, reach_line
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.defenses.plan_file import read_plan, write_plan
-from heldin.jobs.config import parse_config
+from heldin.jobs.config import as_read_today, parse_config
 from heldin.jobs.environment import environment
 from heldin.jobs.retraining.job import TrainingsAudit, training_job
 from heldin.jobs.retraining.record import scores_text, split_facts, training_facts, trainings_results
@@ -33,6 +33,7 @@ from heldin.jobs.run.body import PRETRAINED_HERE
 from heldin.jobs.run.corpus import CorpusData, corpus_facts, read_corpus
 from heldin.jobs.run.models import base_model, model_facts
 from heldin.jobs.run.pipeline import take_new_folder
+from heldin.jobs.run.plan import coins_of, require_todays_coins
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.models.loading import LanguageModel
 from heldin.record.document import Body, Record, write_new_record
@@ -86,6 +87,8 @@ def _stages(
     seconds: dict[str, float] = {}
     started = time.monotonic()
     ready = _prepare(audit, key, reporter)
+    if (out / "plan.json").is_file():
+        require_todays_coins(read_plan(out / "plan.json"), ready.job.mechanism, out)
     # Before the first training: what is claimed cannot follow from what was found.
     write_plan(ready.job.mechanism, out / "plan.json")
     reporter.say(f"mechanism: {ready.job.mechanism.guarantee().label}")
@@ -112,10 +115,11 @@ def body_again(out: Path, reporter: Reporter) -> Body:
     Raises:
         InputError: no such audit, or a training without a result or with a damaged or strange one.
     """
-    audit = read_audit(out)
+    audit, plan = read_audit(out), read_plan(out / "plan.json")
+    audit = replace(audit, coins=coins_of(plan))
     # The folder's own options, so that taking it changes nothing and returns the key.
     ready = _prepare(audit, _take_folder(audit, out), reporter)
-    if read_plan(out / "plan.json") != ready.job.mechanism:
+    if plan != ready.job.mechanism:
         raise InputError(f"'{out / 'plan.json'}' is not the plan that its trainings ran")
     found = read_results(ready.job, audit.runs, out)
     missing = next((number for number in range(audit.runs) if number not in found), None)
@@ -202,6 +206,8 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
             raise InputError(f"'{path}' is damaged: choose another --out") from error
         # Another config under the same key would train other models with the same coins
         # (docs/theory.md#keys-and-coins).
+        # Keys that came later have their defaults in a folder of an earlier version.
+        kept = {**kept, "config": as_read_today(kept.get("config"), str(path))} if isinstance(kept, dict) else {}
         if kept != json.loads(json.dumps(content)):
             raise InputError(
                 f"'{out}' holds an audit of another config or with other options ({_changed(kept, content)} differ):"

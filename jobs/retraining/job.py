@@ -13,6 +13,7 @@ from heldin.canaries.config import UnseenTokenCanaries
 from heldin.canaries.craft import rare_tokens, token_counts, unseen_token_users
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.store import texts_of
+from heldin.defenses.choices import Coins
 from heldin.defenses.config import (
     ClippingDefense,
     Defense,
@@ -69,6 +70,7 @@ class TrainingsAudit:
         documents: number of documents of the worst-case user; None: the defense's group size.
         claims: further claims (epsilon, delta), tested besides the plan's curve.
         threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
+        coins: how who takes part is drawn: otherwise than today in folders of earlier versions, which are read.
     """
 
     config: RunConfig
@@ -77,6 +79,7 @@ class TrainingsAudit:
     documents: int | None = None
     claims: tuple[tuple[float, float], ...] = ()
     threshold: float | None = None
+    coins: Coins = "gaps"
 
     def trained(self) -> RunConfig:
         """The config of what is trained.
@@ -193,6 +196,7 @@ def training_job(
     sequences = encode(base.tokenizer, texts, None if whole else recipe.sequence_length)
     # One plan for all trainings, with and without the user: neighbours run the same mechanism.
     mechanism = mechanism_of(config, plain_steps=recipe.steps(len(sequences)))
+    mechanism = mechanism if audit.coins == "gaps" else mechanism.with_coins(audit.coins)
     losses = None
     if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
         losses = [-s.total / len(s.logprobs) for s in score_texts(base, texts)]

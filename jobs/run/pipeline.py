@@ -19,7 +19,7 @@ from heldin.base.log_file import LOG, logged
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.power import forecast
 from heldin.finetune.ranks import first_process_first, joined, rank
-from heldin.jobs.config import RunConfig
+from heldin.jobs.config import RunConfig, as_read_today
 from heldin.jobs.environment import environment
 from heldin.jobs.run.body import run_body
 from heldin.jobs.run.corpus import read_corpus
@@ -149,7 +149,7 @@ def require_folder(config: RunConfig, out: Path) -> bool:
             earlier = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise InputError(f"'{path}' is damaged: choose another --out") from error
-        changed = first_difference(earlier, content)
+        changed = first_difference(as_read_today(earlier, str(path)), content)
         if changed:
             raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out")
         return True

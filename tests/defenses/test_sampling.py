@@ -1,13 +1,18 @@
 """The sampler draws what the accountant assumes: binomial, independent, by name, and never by position."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from heldin.base.coins import seed_key
+from heldin.base.coins import keyed_digest, seed_key
 from heldin.base.errors import InputError
+from heldin.defenses import sampling
 from heldin.defenses.choices import CappedPoissonSampler, PoissonSampler, ShuffledSampler
-from heldin.defenses.sampling import draw
+from heldin.defenses.sampling import LONGEST_TABLE, Draws, gap_table
+from tests.draws import draw
+from tests.oracles.gap_coins import coins
 
 NAMES = [f"user{i}" for i in range(60)]
 KEY = seed_key(11)
@@ -16,7 +21,8 @@ ALARM = 1e-6
 
 
 def _cohorts(sampler, names=NAMES, steps=STEPS, key=KEY):
-    return [draw(sampler, key, step, names) for step in range(steps)]
+    draws = Draws(sampler, key, names, steps)
+    return [draws.at(step) for step in range(steps)]
 
 
 def _p_values(cohorts, rate):
@@ -44,7 +50,7 @@ def test_the_same_test_rejects_fixed_sizes_and_coins_shared_by_pairs_or_steps():
     assert _p_values(fixed, 0.2)[0] < ALARM
     paired = [sorted({i ^ 1 for i in c} | set(c)) for c in _cohorts(PoissonSampler(rate=0.106))]
     assert _p_values(paired, 0.2)[2] < ALARM
-    repeated = [draw(PoissonSampler(rate=0.2), KEY, step // 2, NAMES) for step in range(STEPS)]
+    repeated = [cohort for cohort in _cohorts(PoissonSampler(rate=0.2), steps=STEPS // 2) for _ in range(2)]
     assert _p_values(repeated, 0.2)[3] < ALARM
     wrong_rate = _cohorts(PoissonSampler(rate=0.22))
     assert _p_values(wrong_rate, 0.2)[1] < ALARM
@@ -82,8 +88,7 @@ def test_the_hard_cap_keeps_a_random_part_of_the_poisson_cohort():
     capped = CappedPoissonSampler(rate=0.2, population=60, cap=13)
     plain = PoissonSampler(rate=0.2)
     kept = np.zeros(60)
-    for step in range(STEPS):
-        cohort, whole = draw(capped, KEY, step, NAMES), draw(plain, KEY, step, NAMES)
+    for cohort, whole in zip(_cohorts(capped), _cohorts(plain), strict=True):
         assert set(cohort) <= set(whole)
         assert len(cohort) == min(13, len(whole))
         kept[cohort] += 1
@@ -108,3 +113,65 @@ def test_shuffled_cohorts_take_everyone_once_a_pass_even_with_empty_places():
 def test_more_units_than_the_public_population_are_refused(sampler):
     with pytest.raises(InputError, match="the corpus has 60 units, more than the public population 59"):
         draw(sampler, KEY, 0, NAMES)
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.003, 0.05, 0.5, 0.9, 0.9999, 1.0])
+def test_the_draws_are_the_coins_of_the_slow_twin_whatever_the_order_of_asking(rate):
+    steps = 40 if rate < 1e-3 else 200
+    names = NAMES if rate > 1e-3 else [f"user{i}" for i in range(2000)]
+    sampler = PoissonSampler(rate=rate)
+    taken = np.array([coins(rate, KEY, name, steps) for name in names])
+    wanted = [np.flatnonzero(column).tolist() for column in taken.T]
+    assert _cohorts(sampler, names, steps) == wanted
+    draws = Draws(sampler, KEY, names, steps)
+    for step in (17, 17, 3, steps - 1, 0):
+        assert draws.at(step) == wanted[step]
+        # Nor on how long the run is.
+        assert Draws(sampler, KEY, names, step + 1).at(step) == wanted[step]
+    with pytest.raises(ValueError, match="is none of"):
+        draws.at(steps)
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-4, 0.003, 0.05, 0.5, 0.9, 1 - 2.0**-53])
+def test_each_coin_of_a_table_has_its_rate_to_2_to_the_minus_50(rate):
+    table = [int(entry) for entry in gap_table(rate)]
+    assert len(table) <= LONGEST_TABLE
+    exact = Fraction(rate)
+    assert table == sorted(table)
+    # Given that a unit still waits, it takes part with the rate.
+    for j in (0, 1, 2, len(table) // 2, len(table) - 1):
+        if j < len(table):
+            waiting = Fraction(2**64 - (table[j - 1] if j else 0), 2**64)
+            coin = Fraction(table[j] - (table[j - 1] if j else 0), 2**64) / waiting
+            assert abs(coin - exact) < Fraction(1, 2**50)
+    waits = 1 - Fraction(table[-1], 2**64)
+    assert waits >= Fraction(1, 2**10) or len(table) == 1
+
+
+def test_gaps_off_by_one_are_rejected(monkeypatch):
+    """The coins' own tests see a gap that is one too long, one too short, or of another rate."""
+
+    def p_values():
+        return min(_p_values(_cohorts(PoissonSampler(rate=0.2)), 0.2))
+
+    assert p_values() > ALARM
+    table = gap_table(0.2)
+    # No unit twice in a row; a unit at once where it should wait a step; the mean gap of another rate.
+    for wrong in (np.append(np.uint64(0), table), table[1:], gap_table(0.21)):
+        monkeypatch.setattr(sampling, "gap_table", lambda rate, its=wrong: its)
+        assert p_values() < ALARM
+
+
+def test_a_run_asks_for_one_digest_of_each_unit_and_one_for_each_time_it_takes_part(monkeypatch):
+    asked = []
+    monkeypatch.setattr(sampling, "keyed_digest", lambda *of: asked.append(of) or keyed_digest(*of))
+    steps, rate = 300, 0.01
+    for units in (1000, 10_000):
+        asked.clear()
+        names = [f"user{i}" for i in range(units)]
+        # Whoever takes part in the last step needs no gap after it.
+        taken = sum(map(len, _cohorts(PoissonSampler(rate=rate), names, steps)[:-1]))
+        # A table of this rate covers 689 steps, so that nobody needs a second digest to wait.
+        assert len(asked) == units + taken
+        assert len(set(asked)) == len(asked)
+        assert abs(taken / (units * steps * rate) - 1) < 0.1

@@ -24,18 +24,18 @@ def _limit(model, most):
 def test_a_private_step_goes_on_in_smaller_passes_with_the_same_gradient(make_lm, sequences):
     training = _training(sequences, micro_records=64)
     roomy, tight = make_lm(), make_lm()
-    private_gradient(roomy.model, training, 0, sequences)
+    private_gradient(roomy.model, training, 1, sequences)
     _limit(tight.model, 5)
     said = []
     passes = Passes(64, said.append)
-    private_gradient(tight.model, training, 0, sequences, passes)
+    private_gradient(tight.model, training, 1, sequences, passes)
     _assert_same(_gradients(tight.model), _gradients(roomy.model))
     assert passes.most <= 5
     assert said == [
         f"out of memory at 64 records in one pass: {passes.most} fit, and training goes on with these; the mechanism is"
         " the same"
     ]
-    private_gradient(tight.model, training, 1, sequences, passes)
+    private_gradient(tight.model, training, 2, sequences, passes)
     assert len(said) == 1
 
 

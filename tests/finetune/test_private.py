@@ -148,7 +148,7 @@ def test_neither_units_nor_divisor_depend_on_who_else_there_is(sequences):
     fewer = PrivateRecords([records.ids[i] for i in keep], [records.users[i] for i in keep], [5] * len(keep))
     whole = plan_private_training(_mechanism(), KEY, records, NoiseGenerator.PHILOX)
     rest = plan_private_training(_mechanism(), KEY, fewer, NoiseGenerator.PHILOX)
-    for step in range(20):
+    for step in range(whole.mechanism.steps):
         a = [{records.ids[r] for r in rows} for rows in _cohort(whole, step)]
         b = [{fewer.ids[r] for r in rows} for rows in _cohort(rest, step)]
         others = [ids for ids in a if not any(records.users[int(i[6:])] == "user6" for i in ids)]
@@ -292,7 +292,7 @@ def test_a_plan_that_the_loop_does_not_run_is_refused(sequences, change):
 def test_noise_is_half_as_likely_to_help_as_to_hurt(make_lm, sequences):
     """Averaged over many steps at one point, the noised gradient is the noiseless one: noise adds no bias."""
     lm = make_lm()
-    training = _training(sequences, "example", sampler=PoissonSampler(rate=1.0))
+    training = _training(sequences, "example", sampler=PoissonSampler(rate=1.0), steps=20)
     quiet = replace(training, mechanism=_mechanism("example", sampler=PoissonSampler(rate=1.0), noise_multiplier=0.0))
     private_gradient(lm.model, quiet, 0, sequences)
     truth = torch.cat([g.flatten() for g in _gradients(lm.model).values()]).numpy()

@@ -28,6 +28,7 @@ from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, plan_private_training
 from heldin.finetune.usable import record_weights, usable
 from tests.mean_model import MeanModel
+from tests.oracles.gap_coins import coins
 from tests.oracles.private_step import naive_private_gradient
 
 KEY = seed_key(33)
@@ -310,7 +311,7 @@ def test_one_step_of_the_counterexample_is_what_theory_says():
     for entity in sums:
         for number in range(12):
             total, made = counterexample(seed_key(number), entity=entity, rule="all", users=60, cohort=6, steps=1)
-            cohort = sum(keyed_uniform(seed_key(number), "sampling 0", f"user {u}") < 0.1 for u in range(60))
+            cohort = sum(coins(0.1, seed_key(number), f"user {u}", 1)[0] for u in range(60))
             drawn = keyed_uniform(seed_key(number), "entities 0", "e") < 0.5
             sums[entity].append((total, -cohort if not (entity and drawn) else cohort))
     noise = np.array([total - expected for its in sums.values() for total, expected in its]) / (2.0 * 7)

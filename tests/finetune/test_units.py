@@ -29,7 +29,7 @@ def test_chunks_are_runs_of_the_users_own_text_with_one_start_token():
     text = [0, *range(1, 9), *range(11, 19)]
     places = {tuple(text[i : i + 5]) for i in range(len(text) - 4)}
     seen = set()
-    training = _training()
+    training = _training(steps=60)
     for step in range(60):
         chunks = training.contribution(training.drawn(step)[0], step, SEQUENCES)
         assert len(chunks) == 4

@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from heldin.base.errors import InputError
+from heldin.base.files import write_text
 from heldin.corpus.presets.catalogue import PRESETS
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.open import Markov, Synthetic
@@ -13,6 +15,8 @@ from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 from heldin.finetune.recipe import Optimizer
 from heldin.jobs.config import load_config, parse_config
 from heldin.jobs.demo import demo_config
+from heldin.jobs.run.pipeline import require_folder
+from tests.conftest import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
@@ -227,3 +231,19 @@ def test_extending_nothing_or_itself_is_one_clear_line(tmp_path):
     (tmp_path / "b.yaml").write_text("extends: a.yaml\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"a.yaml' extends itself, through .*a.yaml, .*b.yaml"):
         load_config(tmp_path / "a.yaml")
+
+
+def test_a_folder_of_an_earlier_version_is_of_the_same_config(tmp_path):
+    """Keys that came later have their defaults there; a key that is gone, or another value, is another config."""
+    config = parse_config(SMALL, "small")
+    write_text(tmp_path / "config.yaml", yaml.safe_dump(config.model_dump(mode="json")))
+    assert require_folder(config, tmp_path)
+    content = config.model_dump(mode="json")
+    del content["split"]["audited"], content["corpus"]["text_unit"]
+    write_text(tmp_path / "config.yaml", yaml.safe_dump(content))
+    assert require_folder(config, tmp_path)
+    whole = config.model_dump(mode="json")
+    for change, said in (({**content, "seed": 5}, "'seed' differs"), ({**whole, "gone": 1}, "'gone' differs")):
+        write_text(tmp_path / "config.yaml", yaml.safe_dump(change))
+        with pytest.raises(InputError, match=said):
+            require_folder(config, tmp_path)

@@ -374,3 +374,21 @@ def test_the_settings_in_a_jobs_identity_are_written_as_earlier_versions_wrote_t
     assert repr(PrivateRecords(["a"], ["u"], [3])) == (
         "PrivateRecords(ids=['a'], users=['u'], lengths=[3], losses=None)"
     )
+
+
+def test_a_folder_of_an_earlier_version_is_recomputed_and_not_gone_on_with(tmp_path):
+    """Its plan does not say how coins are drawn, and its config lacks keys that came later."""
+    out = tmp_path / "audit"
+    earlier = TrainingsAudit(_config(population=12, cohort=6), runs=24, coins="each_step")
+    record = audit_trainings(earlier, out, QUIET, command="heldin", processes=1, trainer=shifted)
+    assert '"coins"' not in (out / "plan.json").read_text(encoding="utf-8")
+    kept = json.loads((out / "trainings.json").read_text(encoding="utf-8"))
+    del kept["config"]["split"]["audited"], kept["config"]["split"]["entity_records"]
+    (out / "trainings.json").write_text(json.dumps(kept), encoding="utf-8")
+    again = body_again(out, QUIET)
+    assert again.judgement == record.judgement
+    assert again.target.fingerprint == record.target.fingerprint
+    (out / "record.json").unlink()
+    with pytest.raises(InputError, match="was begun by an earlier version, which drew who takes part by another rule"):
+        audit_trainings(replace(earlier, coins="gaps"), out, QUIET, command="heldin", processes=1, trainer=shifted)
+    assert '"coins"' not in (out / "plan.json").read_text(encoding="utf-8")

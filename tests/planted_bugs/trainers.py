@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 from heldin.base.coins import keyed_digest, keyed_uniform, seed_key
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
 from heldin.defenses.mechanism import Mechanism
-from heldin.defenses.sampling import draw
 from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Optimizer, Precision, Recipe, Select
 from heldin.finetune.units import PrivateTraining, SampledUnit
 from heldin.white_box.trainers import PrivateStep, Trainer
+from tests.draws import draw
 from tests.planted_bugs.plain import CONFIG_SEED, Records, Sparse, trainable, zeros
 
 BY_SGD = Recipe(

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from heldin.base.coins import keyed_digest, keyed_uniform, seed_key
-from heldin.defenses.sampling import draw
 from heldin.finetune.units import PrivateTraining, SampledUnit
+from tests.draws import draw
 from tests.planted_bugs.plain import CONFIG_SEED, Cohort, Plain, as_stated, keyed
 
 _PHYSICAL_BATCH = 32

@@ -16,13 +16,13 @@ from heldin.defenses.accounting.guarantees import epsilon
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import gaussian
-from heldin.defenses.sampling import draw
 from heldin.defenses.texts.selection import select_records
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, plan_private_training
 from heldin.studies import mean_estimation as sim
 from heldin.studies import mean_estimation_sweeps as study
 from heldin.studies.mean_estimation import Arm, Data, Pairs, Point, Setting, Task, TunedArm
+from tests.draws import draw
 from tests.mean_model import MeanModel
 from tests.oracles.mean_estimation import naive_step
 
