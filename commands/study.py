@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heldin.commands.options import AsJson, StudyFolder, json_text
+from heldin.commands.options import AsJson, Quiet, StudyFolder, json_text
 
 app = typer.Typer(help="Recompute published results where the truth is known.", no_args_is_help=True)
 
@@ -59,6 +59,33 @@ def proposition(
     with reporter_for_this_terminal().track("proposition", study.pairs_of(study.SIZES), "pairs") as advance:
         found = study.run_study(draws, seed, advance=advance)
     _study(to, "proposition", found.as_dict(), study.table(found), proposition_figure(found), json)
+
+
+@app.command("text-classification")
+def text_classification(
+    config: Annotated[Path, typer.Argument(help="YAML configuration; configs/studies/ag-news.yaml is one.")],
+    to: Annotated[Path | None, typer.Option(help="New folder for the results; default: runs/NAME.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override, in YAML: users=200, finetune.epochs=1. Repeatable.")
+    ] = None,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:
+    """Train a text classifier under several mechanisms and count test errors (Lai et al., Figure 3).
+
+    Texts without users are dealt to pseudo-users; an encoder is pre-trained on those of public ones. The folder is new.
+    """
+    from heldin.base.files import write_text
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.jobs.classification.config import load_classification
+    from heldin.jobs.classification.job import compare_classifiers, table
+
+    study = load_classification(config, set_ or [])
+    folder = to or Path("runs") / study.name
+    found = compare_classifiers(study, folder, reporter_for_this_terminal())
+    write_text(folder / "text-classification.json", json_text(found.as_dict()))
+    where = folder / "text-classification.json"
+    typer.echo(json_text(found.as_dict()) if json else f"{table(found)}\nnumbers: {where}")
 
 
 def _study(folder: Path, name: str, fields: dict[str, Any], table: str, figure: str, as_json: bool) -> None:

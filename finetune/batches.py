@@ -75,13 +75,35 @@ class ShuffledBatches:
         return [batches[i] for i in generator.permutation(len(batches))]
 
 
+class Asked(list[int]):
+    """A record of which something else is asked than its next tokens: its inputs, then as many targets.
+
+    Targets are ``IGNORED`` where nothing is asked. The first input is the padding of a model that masks padding.
+    """
+
+    @classmethod
+    def of(cls, inputs: Sequence[int], targets: Sequence[int]) -> "Asked":
+        """A record with these inputs and targets, equally many."""
+        if len(inputs) != len(targets):
+            raise ValueError(f"{len(inputs)} inputs, {len(targets)} targets")
+        return cls([*inputs, *targets])
+
+
 def collate(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets, both (B, L), padded on the right; padded targets are ``IGNORED``."""
-    longest = max(len(s) for s in sequences) - 1  # predictions: the first token is only an input
+    pairs = [_inputs_and_targets(s) for s in sequences]
+    longest = max(len(ids) for ids, _ in pairs)
     # Padding stands behind the text, where a causal model's predictions of the text do not see it: any id would do.
-    inputs = torch.tensor([[*s[:-1], *[s[0]] * (longest - len(s) + 1)] for s in sequences])
-    targets = torch.tensor([[*s[1:], *[IGNORED] * (longest - len(s) + 1)] for s in sequences])
+    inputs = torch.tensor([[*ids, *[ids[0]] * (longest - len(ids))] for ids, _ in pairs])
+    targets = torch.tensor([[*asked, *[IGNORED] * (longest - len(asked))] for _, asked in pairs])
     return inputs.to(device), targets.to(device)
+
+
+def _inputs_and_targets(sequence: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    if isinstance(sequence, Asked):
+        half = len(sequence) // 2
+        return sequence[:half], sequence[half:]
+    return sequence[:-1], sequence[1:]  # the first token is only an input
 
 
 def record_losses(model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

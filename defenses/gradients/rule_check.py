@@ -54,8 +54,11 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
     known = _CHECKED.setdefault(parts.model, {})
     if key in known:
         return known[key]
-    row = int((targets[:, :PROBE_POSITIONS] != IGNORED).sum(1).argmax())  # the record with the most targets there
-    inputs, targets = inputs[row, :PROBE_POSITIONS], targets[row, :PROBE_POSITIONS]
+    within = (targets[:, :PROBE_POSITIONS] != IGNORED).sum(1)
+    row = int(within.argmax())  # the record with the most targets there
+    # An encoder's one target stands at the end: then the whole record is tried.
+    shown = PROBE_POSITIONS if within[row] else inputs.shape[1]
+    inputs, targets = inputs[row, :shown], targets[row, :shown]
     loss, expected = plain_gradient(parts, inputs[None], targets[None])
     if not bool(torch.isfinite(loss)) or not any(bool(g.any()) for g in expected):
         # Not remembered: the next batch may have one.

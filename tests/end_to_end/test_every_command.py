@@ -77,7 +77,26 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "study mean-estimation": ["--to", tmp_path / "study", "--repeats", 2],
         "study effective-noise": ["--to", tmp_path / "study"],
         "study proposition": ["--to", tmp_path / "study", "--draws", 2],
+        "study text-classification": [_labelled(tmp_path), "--to", tmp_path / "classified"],
     }
+
+
+def _labelled(folder):
+    rows = [{"text": f"{('hot', 'cold')[i % 2]} text number {i}", "label": i % 2} for i in range(60)]
+    (folder / "labelled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    content = {
+        "name": "hot-or-cold",
+        "data": {"path": str(folder / "labelled.jsonl")},
+        "test_texts": 9,
+        "public_users": 4,
+        "users": 6,
+        "texts_per_user": 4,
+        "encoder": {"vocabulary": 300, "context": 16, "hidden": 8, "layers": 1, "heads": 1},
+        "pretraining": {"epochs": 1},
+        "contenders": {"noiseless": {}},
+    }
+    (folder / "labelled.yaml").write_text(json.dumps(content), encoding="utf-8")
+    return folder / "labelled.yaml"
 
 
 @pytest.fixture

@@ -1,0 +1,71 @@
+"""Texts as an encoder reads them, with what is asked of them: a label at [CLS], or masked tokens."""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from transformers import PreTrainedTokenizerFast
+
+from heldin.finetune.batches import IGNORED, Asked
+
+MASKED = 0.15  # share of tokens to fill in; 80 % are masked, 10 % exchanged, 10 % kept (Devlin et al. 2019)
+
+
+def encoded(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], context: int) -> list[list[int]]:
+    """Inputs of each text: the padding token, at most ``context`` - 1 tokens, [CLS]; 3 ids or more."""
+    ids = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+    padding, cls = tokenizer.pad_token_id, tokenizer.cls_token_id
+    return [[padding, *tokens[: context - 1], cls] for tokens in ids]
+
+
+def with_label(inputs: Sequence[int], label: int) -> Asked:
+    """The inputs, of which the label is asked at [CLS], the last."""
+    return Asked.of(inputs, [*[IGNORED] * (len(inputs) - 1), label])
+
+
+class MaskedTexts(Sequence[Asked]):
+    """Every text once per epoch, each time with other tokens masked; made when asked for.
+
+    Args:
+        tokenizer: of the encoder.
+        inputs: as ``encoded`` gives them.
+        epochs: how often each text occurs.
+        seed: public seed of the masks.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, inputs: Sequence[Sequence[int]], epochs: int, seed: int
+    ) -> None:
+        self._tokenizer, self._inputs, self._epochs, self._seed = tokenizer, inputs, epochs, seed
+        self._mask, self._words = tokenizer.mask_token_id, len(tokenizer)
+
+    def __len__(self) -> int:
+        return len(self._inputs) * self._epochs
+
+    @overload
+    def __getitem__(self, index: int) -> Asked: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "list[Asked]": ...
+
+    def __getitem__(self, index: int | slice) -> "Asked | list[Asked]":
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        inputs = list(self._inputs[index % len(self._inputs)])
+        dice = random.Random(f"{self._seed} {index}")
+        # Neither the padding in front nor [CLS] at the end.
+        places = range(1, len(inputs) - 1)
+        targets = [IGNORED] * len(inputs)
+        for place in dice.sample(places, max(1, round(MASKED * len(places)))):
+            targets[place] = inputs[place]
+            chance = dice.random()
+            if chance < 0.8:
+                inputs[place] = self._mask
+            elif chance < 0.9:
+                inputs[place] = dice.randrange(self._words)
+        return Asked.of(inputs, targets)
+
+    def __iter__(self) -> Iterator[Asked]:
+        return (self[i] for i in range(len(self)))
