@@ -389,7 +389,10 @@ def _test(design: Design) -> str:
 
 
 def _units(design: Design) -> str:
-    return "trainings" if design.independent_trainings else "users"
+    if design.independent_trainings:
+        return "trainings"
+    # Real users and canary users alike.
+    return "users" if design.subjects.endswith("users") else design.subjects
 
 
 def _condition(design: Design) -> str:

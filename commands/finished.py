@@ -54,7 +54,9 @@ def _write_scores(run: Path, to: Path, json: bool) -> None:
 
     found = leading_scores(run)
     write_user_scores(found, to)
-    said = f"{to}: {counted(len(found), 'user')}; readable by you alone, since it names people and says who was held in"
+    said = (
+        f"{to}: {counted(len(found), 'score')}; readable by you alone, since it names people and says who was held in"
+    )
     typer.echo(json_text({"scores": str(to), "users": len(found)}) if json else said)
 
 

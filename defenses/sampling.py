@@ -173,7 +173,8 @@ def gap_table(rate: float) -> npt.NDArray[np.uint64]:
     Args:
         rate: probability of each coin, in (0, 1).
     """
-    length = min(LONGEST_TABLE, max(1, int(_SURVIVAL_BITS * math.log(2.0) / -math.log1p(-rate))))
+    # As a float first: of the smallest rates the quotient is infinite.
+    length = max(1, int(min(LONGEST_TABLE, _SURVIVAL_BITS * math.log(2.0) / -math.log1p(-rate))))
     numerator, denominator = rate.as_integer_ratio()
     coin = (numerator << _FIXED_POINT) // denominator
     waiting, table = 1 << _FIXED_POINT, []

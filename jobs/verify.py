@@ -17,7 +17,8 @@ from heldin.jobs.checkpoint.audit import audit_results, audit_scores_name
 from heldin.jobs.checkpoint.body import audit_body
 from heldin.jobs.checkpoint.groups import read_groups
 from heldin.jobs.checkpoint.job import audit_job
-from heldin.jobs.retraining.engine import body_again
+from heldin.jobs.config import as_read_today
+from heldin.jobs.retraining.engine import body_again, read_audit
 from heldin.jobs.run.body import run_body
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import needs_base, prepare_data
@@ -78,12 +79,33 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
             again = _audit_again(folder, record, reporter)
         case "trainings":
             again = body_again(folder, reporter)
+    again = _with_the_records_keys(again, record, folder)
     # Every field of the body by default: a new one is compared without anybody thinking of it.
     names = [name for name in Body.model_fields if name not in _TAKEN_AS_THEY_ARE[record.kind]]
     parts = [compared(name, getattr(record, name), getattr(again, name)) for name in names]
     differing = tuple(difference for _, found in parts for difference in found)
     count = sum(count for count, _ in parts)
     return Verification(count, differing, (*NOT_RECOMPUTED, *ALSO_NOT_RECOMPUTED[record.kind]))
+
+
+def _with_the_records_keys(again: Body, record: Record, folder: Path) -> Body:
+    """The body with a config of the keys that the record has, if those that came after it have their defaults."""
+    if record.kind == "audit":
+        return again
+    config = read_run_config(folder) if record.kind == "run" else read_audit(folder).config
+    today = config.model_dump(mode="json")
+    if as_read_today(_restricted(today, record.config), str(folder)) != today:
+        return again
+    return again.model_copy(update={"config": _restricted(again.config, record.config)})
+
+
+def _restricted(content: Any, to: Any) -> Any:
+    """The content without the keys that ``to`` lacks."""
+    if isinstance(content, dict) and isinstance(to, dict):
+        return {key: _restricted(value, to[key]) for key, value in content.items() if key in to}
+    if isinstance(content, list) and isinstance(to, list) and len(content) == len(to):
+        return [_restricted(value, its) for value, its in zip(content, to, strict=True)]
+    return content
 
 
 def table(found: Verification) -> str:

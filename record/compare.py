@@ -158,7 +158,7 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
         difference=_difference(first.primary().auroc, primary.auroc),
         # None where too few held-out users resolve the rate: a 0 would read as an attack that fails.
         tpr_at=tuple((t.fpr, t.estimate.value if t.estimate else None) for t in record.curve().tpr_at),
-        ceiling=training.ceiling.auroc if training and training.ceiling else None,
+        ceiling=ceiling.auroc if (ceiling := record.ceiling()) else None,
         answer=record.decision.decision.answer.value,
         verdict=", ".join(verdicts) or None,
     )

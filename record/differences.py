@@ -46,6 +46,8 @@ def _plain(value: Any) -> Any:
         return json.loads(TypeAdapter(type(value)).dump_json(value))
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
     return value
 
 

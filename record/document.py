@@ -16,6 +16,7 @@ from heldin.audit.results import Results
 from heldin.base.errors import InputError
 from heldin.base.files import write_text
 from heldin.record.facts import (
+    Ceiling,
     CorpusFacts,
     Environment,
     GradientNorms,
@@ -106,6 +107,12 @@ class Record(Body):
         curve = self.primary().curve
         assert curve is not None
         return curve
+
+    def ceiling(self) -> Ceiling | None:
+        """What bounds the curves of those who were audited; None without a promise to them."""
+        if self.training is None:
+            return None
+        return self.training.ceiling if self.split.audited == "users" else self.training.ceiling_of_entities
 
     def primary(self) -> AttackResult:
         """The leading attack under the first configured aggregation (by default the mean)."""

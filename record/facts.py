@@ -158,8 +158,8 @@ class CurvePoint(Facts):
         step: optimizer steps taken.
         epoch: epochs of training so far.
         train_loss: loss on the last batches.
-        held_in_loss: loss on held-in users' validation texts.
-        held_out_loss: loss on held-out users' validation texts.
+        held_in_loss: loss on held-in users' validation texts; null if they have none, as entities may.
+        held_out_loss: loss on held-out users' validation texts; likewise.
         auroc: AUROC of the attack on samples of both.
         public_loss: loss on public users' validation texts; null if none are set aside.
     """
@@ -167,8 +167,8 @@ class CurvePoint(Facts):
     step: int
     epoch: float
     train_loss: float
-    held_in_loss: float
-    held_out_loss: float
+    held_in_loss: float | None = None
+    held_out_loss: float | None = None
     auroc: float
     public_loss: float | None = None
 
@@ -276,7 +276,8 @@ class TrainingFacts(Facts):
         delta: the plan's delta, also where it gives no guarantee; null without noise.
         noise_multiplier: standard deviation of the noise / clip norm.
         warnings: warnings to read with the guarantee.
-        ceiling: bound on attackers' ROC curves; null without a promise to those who are audited.
+        ceiling: bound on attackers' ROC curves; null unless a user is the privacy unit.
+        ceiling_of_entities: the same in an audit of entities; null without a promise to them.
         records: number of records trained on.
         users: number of users trained on.
         steps: number of optimizer steps.
@@ -298,6 +299,7 @@ class TrainingFacts(Facts):
     noise_multiplier: float
     warnings: list[str]
     ceiling: Ceiling | None
+    ceiling_of_entities: Ceiling | None = None
     records: int
     users: int
     steps: int

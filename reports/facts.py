@@ -20,9 +20,9 @@ def facts(record: Record) -> list[list[str]]:
             f"users in the corpus, {'sentences as records' if c.text_unit == 'sentence' else 'records'}",
             f"{c.users:,}, {c.records:,} ({c.skipped_rows} unusable rows skipped)",
         ),
-        _records(c.records_per_audited_user),
+        _records(c.records_per_audited_user, "audited user" if s.audited == "users" else "user who takes part"),
         (
-            "users not audited",
+            "users not audited" if s.audited == "users" else "users left out",
             f"{c.dropped_by_pattern} by pattern, {c.dropped_by_minimum} with too few and {c.dropped_by_maximum} with"
             f" too many records, {c.dropped_by_sampling} by sampling",
         ),
@@ -117,11 +117,11 @@ _ASSIGNED = {
 }
 
 
-def _records(percentiles: list[int]) -> tuple[str, str]:
+def _records(percentiles: list[int], whose: str) -> tuple[str, str]:
     # With fewer than 20 users only the median has ten on either side (``audit.coarse.coarse_percentiles``).
     if len(percentiles) == 1:
-        return "records per audited user, median", str(percentiles[0])
-    return "records per audited user, P10 / P25 / P50 / P75 / P90", " / ".join(f"{n:,}" for n in percentiles)
+        return f"records per {whose}, median", str(percentiles[0])
+    return f"records per {whose}, P10 / P25 / P50 / P75 / P90", " / ".join(f"{n:,}" for n in percentiles)
 
 
 def _overlaps(overlaps: Overlaps, what: Wording) -> list[tuple[str, str]]:

@@ -64,7 +64,7 @@ def _roc(record: Record) -> str:
             label(axes, "false-positive rate", "true-positive rate")
         # Half a user of the larger side: the curve's vertices at 0 have no place on logarithmic axes.
         lowest = 0.5 / max(record.split.held_out, record.split.held_in)
-        ceiling = record.training.ceiling if record.training else None
+        ceiling = record.ceiling()
         if ceiling:
             for axes, least in ((linear, 0.0), (log, lowest)):
                 # The ceiling's first point has an FPR of 0.
@@ -115,10 +115,14 @@ def _curves(record: Record) -> str:
     steps = [p.step for p in points]
     with figure(6.3, 2.3) as (drawn, saved):
         losses, areas = drawn.subplots(1, 2)
-        losses.plot(steps, [p.held_in_loss for p in points], "o-", color=BLUE, markersize=3, label=what.member)
-        losses.plot(steps, [p.held_out_loss for p in points], "s--", color=ORANGE, markersize=3, label=what.other)
+        shown = (("held_in_loss", "o-", BLUE, what.member), ("held_out_loss", "s--", ORANGE, what.other))
+        for name, mark, colour, side in shown:
+            # None where those of a side have no validation texts.
+            if (values := [getattr(p, name) for p in points])[0] is not None:
+                losses.plot(steps, values, mark, color=colour, markersize=3, label=side)
         label(losses, "optimizer steps", "validation loss, nats per token")
-        above(losses)
+        if losses.lines:
+            above(losses)
         areas.plot(steps, [p.auroc for p in points], "o-", color="black", markersize=3)
         areas.axhline(0.5, color=GREY, linewidth=0.6)
         label(areas, "optimizer steps", "attack AUROC")

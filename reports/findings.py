@@ -265,9 +265,9 @@ def _limits(record: Record) -> str:
     if t and t.epsilon is not None:
         guarantee = f" The accountant promises {t.guarantee.split(';')[0]}."
         # Only where something is promised to those who are audited: an example's epsilon says nothing of users' AUROC.
-        if t.ceiling:
+        if ceiling := record.ceiling():
             guarantee += (
-                f" If that holds, no attack on {what.unit} is expected to exceed an AUROC of {t.ceiling.auroc:.3f}."
+                f" If that holds, no attack on {what.unit} is expected to exceed an AUROC of {ceiling.auroc:.3f}."
             )
     return (
         "An audit bounds what an attacker can do from below: these attacks did this well; another may do better."

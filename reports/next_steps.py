@@ -90,7 +90,7 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
             bound = (
                 "The guarantee bounds the others."
                 # An epsilon per example bounds no attack on a user who has several.
-                if record.training and record.training.epsilon is not None and record.training.ceiling is not None
+                if record.training and record.training.epsilon is not None and record.ceiling() is not None
                 else f"Only a DP guarantee for {what.unit} would bound those that were not tried."
             )
             return (

@@ -76,7 +76,7 @@ def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "fprs": [percent(t.fpr) for t in record.curve().tpr_at],
         "tprs": tpr_rows(record),
         "blind": blind_rows(record),
-        "ceiling": bool(record.training and record.training.ceiling),
+        "ceiling": record.ceiling() is not None,
         "bounds": bound_rows(record),
         "refused": refused_rows(record),
         "promised": promise_table(record),

@@ -105,9 +105,10 @@ def pool_of_entities(
         entities[name] = {part: tuple(its[use[its] == code].tolist()) for part, code in _USES.items()}
     if len(pool) < max(2, split.audit_pool or 0) or not entities:
         raise InputError(
-            f"split.audited: {len(number):,} entities are named in {split.entity_records} or more training records and"
-            f" in one of the attacker's, and {len(pool):,} of those who could be audited share no record:"
-            f" {split.audit_pool or 2} are needed; lower split.entity_records or split.audit_pool"
+            f"split.audited: entities named in {split.entity_records} or more training records and in one of the"
+            f" attacker's: {len(number):,}; of those who could be audited {len(pool):,} share no record, and"
+            f" {split.audit_pool or 2} are needed, an entity among them: lower split.entity_records"
+            f"{' or split.audit_pool' if split.audit_pool else ''}"
         )
     return AuditPool(tuple(pool), entities)
 

@@ -55,6 +55,5 @@ def _training(config: RunConfig, data: RunData, mechanism: Mechanism, training: 
     facts = training_facts(config, data, mechanism, training)
     if not data.ledger.entities:
         return facts
-    # That of the plan is about users, and the curves of this record are not.
     claims = claims_on(mechanism, data)
-    return facts.model_copy(update={"ceiling": Ceiling.of(claims[0].ceiling) if claims else None})
+    return facts.model_copy(update={"ceiling_of_entities": Ceiling.of(claims[0].ceiling) if claims else None})

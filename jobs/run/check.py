@@ -30,9 +30,10 @@ from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.plan_file import read_plan
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.pipeline import require_folder
-from heldin.jobs.run.plan import mechanism_of
+from heldin.jobs.run.plan import mechanism_of, require_todays_coins
 from heldin.models.loading import context_length, default_device, require_model
 
 
@@ -67,6 +68,7 @@ def check_run(config: RunConfig, out: Path) -> Checked:
         lambda: config.corpus.aliases and load_aliases(config.corpus.aliases),
         # Stand-ins for what only the data give; the noise is calibrated for real.
         lambda: mechanisms.append(mechanism_of(config, plain_steps=1, clip_norm=1.0)),
+        lambda: _require_plan(out, mechanisms),
         lambda: _require_users(config),
         lambda: _require_context(config),
         *_sources(config),
@@ -161,6 +163,12 @@ def _require_context(config: RunConfig) -> None:
             f"finetune.sequence_length is {config.finetune.sequence_length}, more than the {context} tokens that"
             f" '{name}' takes: lower it"
         )
+
+
+def _require_plan(out: Path, mechanisms: list[Mechanism]) -> None:
+    """A folder that an earlier version began is not gone on with."""
+    if mechanisms and (out / "plan.json").is_file():
+        require_todays_coins(read_plan(out / "plan.json"), mechanisms[0], out)
 
 
 def _require_users(config: RunConfig) -> None:

@@ -176,8 +176,8 @@ def require_todays_coins(kept: Mechanism, mechanism: Mechanism, out: Path) -> No
     """Raise InputError if ``out`` was begun under a plan that draws who takes part as earlier versions did."""
     if kept != mechanism and kept == mechanism.with_coins("each_step"):
         raise InputError(
-            f"'{out}' was begun by an earlier version, which drew who takes part by another rule: it can be verified"
-            " and reported, and not gone on with; start a new one"
+            f"'{out}' was begun by an earlier version, which drew who takes part by another rule, and cannot be gone on"
+            " with: start a new one (if it was finished, heldin verify and heldin report read it)"
         )
 
 

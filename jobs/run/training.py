@@ -61,16 +61,18 @@ def finetune(
         # Before the first step under this key.
         _bind_key(out / "ledger" / "job", job_name(base, sequences, recipe, private))
         write_text(out / "ledger" / "plan", plan_commitment(data.ledger.key, mechanism), private=True)
-    evaluate = CurveEvaluation(
-        curve_texts(
-            data,
-            validation_texts=config.audit.validation_texts,
-            per_user=config.audit.curve_texts_per_user,
-            seed=config.seed,
-        ),
-        base,
-        private=private is not None,
+    curves = curve_texts(
+        data,
+        validation_texts=config.audit.validation_texts,
+        per_user=config.audit.curve_texts_per_user,
+        seed=config.seed,
     )
+    if recipe.looks_at_validation and recipe.select is not Select.BEST_PUBLIC and not curves.held_in_validation:
+        raise InputError(
+            "finetune.select or patience chooses by validation texts of those held in, who have none: set select to"
+            " last and patience to null, or raise split.evaluation_fraction"
+        )
+    evaluate = CurveEvaluation(curves, base, private=private is not None)
     with reporter.track("fine-tuning", mechanism.steps, "steps") as advance:
         return train(
             base,

@@ -19,6 +19,7 @@ from heldin.models.logprobs import score_texts
 from heldin.models.token_scores import TokenScores
 
 HELD_IN_LOSS = "held_in_loss"
+HELD_OUT_LOSS = "held_out_loss"
 PUBLIC_LOSS = "public_loss"
 _NOT_FINITE = "the validation loss is not finite after step {}"
 
@@ -81,15 +82,20 @@ class CurveEvaluation:
             raise ResumableError(_NOT_FINITE.format(step))
         area = auroc(*(scores.of(users) for users in held))
         public = self._texts.public_validation
-        of_public = {PUBLIC_LOSS: self._mean_loss(lm, public, step)} if public else {}
-        return {HELD_IN_LOSS: held_in, "held_out_loss": held_out, "auroc": area, **of_public}
+        loss = self._mean_loss(lm, public, step)
+        of_public = {} if loss is None else {PUBLIC_LOSS: loss}
+        losses = {HELD_IN_LOSS: held_in, HELD_OUT_LOSS: held_out}
+        return {**{name: its for name, its in losses.items() if its is not None}, "auroc": area, **of_public}
 
     def _scored(self, lm: LanguageModel, texts: Sequence[str]) -> list[TokenScores]:
         return score_texts(lm, texts, finite=not self._private)
 
-    def _mean_loss(self, lm: LanguageModel, texts: Sequence[str], step: int) -> float:
+    def _mean_loss(self, lm: LanguageModel, texts: Sequence[str], step: int) -> float | None:
+        """None without texts: of an entity none may have been set aside."""
+        if not texts:
+            return None
         finite = [its for its in self._scored(lm, texts) if math.isfinite(its.total)]
-        if texts and not finite:
+        if not finite:
             raise ResumableError(_NOT_FINITE.format(step))
         return mean_loss(finite)
 
@@ -103,9 +109,11 @@ def mean_loss(scores: Sequence[TokenScores]) -> float:
 def gap_auroc_correlation(history: Sequence[Mapping[str, float]]) -> float | None:
     """Spearman correlation of held-out minus held-in loss with the AUROC over a run's evaluations.
 
-    None with fewer than three points, or if either is constant.
+    None with fewer than three points, if either is constant, or if a side has no validation texts.
     """
-    gaps = [point["held_out_loss"] - point[HELD_IN_LOSS] for point in history]
+    if not all(HELD_IN_LOSS in point and HELD_OUT_LOSS in point for point in history):
+        return None
+    gaps = [point[HELD_OUT_LOSS] - point[HELD_IN_LOSS] for point in history]
     areas = [point["auroc"] for point in history]
     # Two points always have a rank correlation of 1 or -1; a constant has no ranks.
     if len(gaps) < 3 or len(set(gaps)) == 1 or len(set(areas)) == 1:

@@ -132,7 +132,7 @@ def test_the_draws_are_the_coins_of_the_slow_twin_whatever_the_order_of_asking(r
         draws.at(steps)
 
 
-@pytest.mark.parametrize("rate", [1e-9, 1e-4, 0.003, 0.05, 0.5, 0.9, 1 - 2.0**-53])
+@pytest.mark.parametrize("rate", [5e-324, 1e-9, 1e-4, 0.003, 0.05, 0.5, 0.9, 1 - 2.0**-53])
 def test_each_coin_of_a_table_has_its_rate_to_2_to_the_minus_50(rate):
     table = [int(entry) for entry in gap_table(rate)]
     assert len(table) <= LONGEST_TABLE

@@ -74,8 +74,17 @@ def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, writ
     text = squashed(text_of(tmp_path / "run" / "report.pdf"))
     for said in ("held-in from held-out entities", "held-out entities", "Lower bounds on epsilon per entity"):
         assert squashed(said) in text
-    for said in ("held-in users", "held-out users", "per user"):
-        assert squashed(said) not in text.split("The whole configuration")[0]
+    shown = text.split("Thewholeconfiguration")[0]
+    for said in (
+        "held-in users",
+        "held-out users",
+        "epsilon per user",
+        "audited user",
+        "users not audited",
+        "users could",
+    ):
+        assert squashed(said) not in shown
+    assert squashed(f"{split.held_in + split.held_out} entities could certify") in shown
     # The owner's files name entities; the record and the report do not.
     names = (tmp_path / "names.txt").read_text(encoding="utf-8").lower().split("\n")
     people = set(pq.read_table(tmp_path / "run" / "people.parquet")["user"].to_pylist())
@@ -85,6 +94,8 @@ def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, writ
     assert not any(name in published for name in names)
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
+    code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
+    assert code == 0, err
     code, _, err = call("report", tmp_path / "run", "--scores", tmp_path / "scores.csv")
     assert code == 0, err
     lines = (tmp_path / "scores.csv").read_text(encoding="utf-8").splitlines()
@@ -122,12 +133,30 @@ def test_users_and_entities_are_one_pool_under_one_claim_and_canaries_keep_their
     assert f"(epsilon {curve[8]:.4g} at" in claims["users and entities"]
     assert "(epsilon" in claims["named-person canary users"]
     assert claims["named-person canary users"] != claims["users and entities"]
-    assert record.training.ceiling is not None
+    # The plan's is a user's, of 8 records; so is that of the pool, and the canary users' is not asked.
+    assert record.ceiling() == record.training.ceiling_of_entities == record.training.ceiling
     assert record.split.always_in > 0
     text = squashed(text_of(tmp_path / "run" / "report.pdf"))
     assert squashed("held-in users and entities") in text
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
+
+
+def test_a_guarantee_is_exported_of_which_entities_were_audited(call, write, tmp_path):
+    """The ceiling of the record is the entities'; that of the plan, which has no caps, is nobody's."""
+    defense = {"kind": "user_entity", "population": 400, "cohort": 40, "steps": 6, "delta": 1e-3, "noise_multiplier": 1}
+    path = write("text", people=60, records=4, defense={**defense, "exposed": 3}, finetune={"select": "last"})
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    record = read_record(tmp_path / "run" / "record.json")
+    assert record.training.ceiling is None
+    assert record.ceiling() is not None
+    code, out, _ = call("verify", tmp_path / "run")
+    assert code == 0, out
+    code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
+    assert code == 0, err
+    code, _, err = call("compare", tmp_path / "run", tmp_path / "run", "--to", tmp_path / "compared")
+    assert code == 0, err
 
 
 MANY = {

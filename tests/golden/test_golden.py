@@ -78,6 +78,7 @@ def test_a_record_of_schema_3_is_brought_up_to_date_and_loses_no_number(tmp_path
     assert new["scored_texts"] == old["documents"]
     assert new["corpus"].pop("text_unit") == "record", "what records were before they could be sentences"
     assert new["split"].pop("audited") == "users", "who was audited before entities could be"
+    assert new["training"].pop("ceiling_of_entities") is None, "which are not audited"
     assert (new["training"].pop("by_exposure"), new["training"].pop("exposed")) == (None, [])
     assert {k: v for k, v in new.items() if k in old.keys() - renamed} == {
         k: v for k, v in old.items() if k not in renamed

@@ -78,7 +78,7 @@ def test_the_pool_is_that_of_the_slow_twin_and_shares_no_record(seed, users, nam
     )
     mask = np.array([row in kept for row in range(12 * users)])
     if len(wanted) < 2 or not any(name.startswith(PREFIX) for name in wanted):
-        with pytest.raises(InputError, match=r"split\.audited: .* share no record: 2 are needed"):
+        with pytest.raises(InputError, match=r"split\.audited: .* share no record, and 2 are needed"):
             pool_of_entities(split, named, parts, mask, real=real, seed=seed)
         return
     found = pool_of_entities(split, named, parts, mask, real=real, seed=seed)
@@ -281,10 +281,12 @@ def test_what_cannot_be_audited_is_refused_in_one_line(corpus_file, split, defen
 
 def test_too_few_entities_and_a_user_of_an_entitys_name_are_refused(corpus_file, tmp_path):
     config = config_of(corpus_file, split={"entity_records": 40})
-    with pytest.raises(InputError, match=r"0 entities are named in 40 or more training records .* 2 are needed"):
+    with pytest.raises(
+        InputError, match=r"in 40 or more training records .*: 0; .* 0 share no record, and 2 are needed"
+    ):
         prepare_data(config, tmp_path / "none", SILENT)
     config = config_of(corpus_file, split={"audit_pool": 25})
-    with pytest.raises(InputError, match=r"19 of those who could be audited share no record: 25 are needed"):
+    with pytest.raises(InputError, match=r"19 share no record, and 25 are needed, .* or split\.audit_pool"):
         prepare_data(config, tmp_path / "few", SILENT)
     lines = corpus_file.read_text(encoding="utf-8").replace("writer 00", "entity/eve holt")
     corpus_file.write_text(lines, encoding="utf-8")

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from heldin.base.errors import InputError, ResumableError
-from heldin.jobs.run.validation import CurveEvaluation, CurveTexts
+from heldin.jobs.run.validation import CurveEvaluation, CurveTexts, gap_auroc_correlation
+from heldin.record.facts import CurvePoint
 
 SICK = "The river opens the letter on day 9."
 IN, OUT = {"ann": ["The story counts the market.", SICK]}, {"bob": ["The market opens the letter."]}
@@ -50,3 +51,15 @@ def test_a_base_model_that_overflows_names_nobody_in_a_private_run(make_lm):
 def test_a_side_of_which_nothing_is_finite_stops_a_private_run_without_naming_anybody(make_lm, changed):
     with pytest.raises(ResumableError, match=r"^the validation loss is not finite after step 3$"):
         CurveEvaluation(_texts(**changed), make_lm(), private=True)(3, _overflowing(make_lm(1)))
+
+
+def test_a_side_without_validation_texts_has_no_loss(make_lm):
+    """As audited entities may, of whom no record was set aside."""
+    point = CurveEvaluation(_texts(held_in_validation=[]), make_lm(), private=False)(3, make_lm(1).model)
+    assert set(point) == {"held_out_loss", "auroc", "public_loss"}
+    whole = CurveEvaluation(_texts(), make_lm(), private=False)(3, make_lm(1).model)
+    assert {name: whole[name] for name in point} == pytest.approx(point)
+    history = [{"auroc": 0.1 * i, "held_in_loss": 2.0 - i, "held_out_loss": 2.0} for i in range(4)]
+    assert gap_auroc_correlation(history) == pytest.approx(1.0)
+    assert gap_auroc_correlation([{**its, **point} for its in history[:1]] + [{"auroc": 0.5}] * 3) is None
+    assert CurvePoint(step=1, epoch=1.0, train_loss=1.0, auroc=0.5, held_out_loss=2.0).held_in_loss is None

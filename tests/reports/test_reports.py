@@ -131,6 +131,15 @@ def test_overlaps_are_said_in_front(record):
     assert any(w.startswith(f"3 of {record.attacker_texts} scored texts are word for word") for w in warnings)
 
 
+@pytest.mark.parametrize("without", [["held_in_loss"], ["held_in_loss", "held_out_loss"]])
+def test_a_side_without_validation_texts_has_no_curve(record, without):
+    training = record.training.model_dump()
+    for point in training["curve"]:
+        point.update(dict.fromkeys(without))
+    drawn = figures(_with(record, training=training))["curves"]
+    assert drawn != figures(record)["curves"]
+
+
 def test_figures_are_vector_and_there_only_where_there_is_something_to_draw(record):
     drawn = figures(record)
     assert set(drawn) == {"roc", "histogram", "curves", "knowledge"}
