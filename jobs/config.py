@@ -44,6 +44,9 @@ class SplitConfig(Section):
     audit_pool: int | None = Field(None, ge=2)
     """Number of users and entities whose membership is decided by chance; all others are always in. null: all. A fixed
     number voids a user-level epsilon."""
+    audit_fraction: float | None = Field(None, gt=0, le=1)
+    """Decide a user's membership by chance with this probability, by a public coin of the user's own; all others are
+    always in. null: all users. Unlike ``audit_pool`` it leaves a user-level epsilon as it is."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of each user's records set aside for the attacker and never trained on; at least one record."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
@@ -55,6 +58,8 @@ class SplitConfig(Section):
             raise ValueError(
                 "entities is for an audit of entities: set audited to 'entities' or 'both', or take it out"
             )
+        if self.audit_fraction is not None and (self.audit_pool is not None or self.audited is not Audited.USERS):
+            raise ValueError("audit_fraction is for an audit of users and in the place of audit_pool: take one out")
         return self
 
 

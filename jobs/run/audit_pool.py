@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from heldin.base.coins import keyed_order, seed_key
+from heldin.base.coins import keyed_order, keyed_uniform, seed_key
 from heldin.base.errors import InputError
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.split import Audited, Part, check_pool
@@ -34,12 +34,21 @@ class AuditPool:
     entities: Mapping[str, Parts]
 
 
-def pool_of_users(users: Sequence[str], size: int | None, *, seed: int) -> AuditPool:
-    """``size`` of the users, or all of them for None.
+def pool_of_users(users: Sequence[str], split: SplitConfig, *, seed: int) -> AuditPool:
+    """The users whose membership chance decides: a fixed number, a fraction by public coins, or all.
+
+    Args:
+        users: the real users.
+        split: how many are audited.
+        seed: public seed of the choice.
 
     Raises:
         InputError: the pool has fewer than two, or more than there are.
     """
+    size = split.audit_pool
+    if (fraction := split.audit_fraction) is not None:
+        # By a coin of the user's own: whether somebody is audited is no function of who else there is.
+        users = [user for user in users if keyed_uniform(seed_key(seed), "audit fraction", user) < fraction]
     check_pool(len(users), size)
     # Under the public seed: the pool must be fixed before the secret coins, and not depend on them.
     return AuditPool(

@@ -54,6 +54,8 @@ def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
     elif config.split.audit_pool is not None:
         # One more user pushes another out of the pool, who is then always in.
         steps.append(_of_slots("audit pool of fixed size", user_local=False))
+    elif config.split.audit_fraction is not None:
+        steps.append(_of_slots("audited by public coins"))
     if config.split.assignment is SplitRule.EXACT_HALF:
         # One user's side depends on the others': removing a user moves somebody else's.
         steps.append(_of_slots("an exact half held in", user_local=False))

@@ -60,7 +60,7 @@ def laid_out(
     training = {user: its[Part.TRAIN] for user, its in parts.items()}
     slots = find_slots(config, corpus.store, store, training, reporter)
     if split.audited is Audited.USERS:
-        pool = pool_of_users(users, split.audit_pool, seed=seed)
+        pool = pool_of_users(users, split, seed=seed)
     else:
         named = slots.named if slots else None
         if named is None:

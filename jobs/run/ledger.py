@@ -109,6 +109,7 @@ def draw_ledger(layout: Layout, split: SplitConfig, *, seed: int, key: bytes) ->
     planted = [repr(sorted(layout.planted.items()))] if layout.planted else []
     # Of users alone as it always was, so that folders of earlier versions can be gone on with.
     whose = [split.audited.value, *layout.pool.names] if split.audited is not Audited.USERS else []
+    whose += [repr(split.audit_fraction)] if split.audit_fraction is not None else []
     return Ledger(
         key=key,
         corpus=layout.corpus,

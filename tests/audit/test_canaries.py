@@ -142,7 +142,7 @@ def _draw(store, key=b"k" * 32, **changes):
     caps = {user: canary.documents for user, canary in store.canaries.items()}
     split = SplitConfig(**changes)
     parts = set_asides(store, users, caps, split, seed=0)
-    layout = Layout(store.fingerprint, users, caps, parts, pool_of_users(users, split.audit_pool, seed=0))
+    layout = Layout(store.fingerprint, users, caps, parts, pool_of_users(users, split, seed=0))
     return draw_ledger(layout, split, seed=0, key=key)
 
 

@@ -13,6 +13,7 @@ from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Part, Role, SplitRule, UserFilter, assign, select_users, set_aside
+from heldin.jobs.config import SplitConfig
 from heldin.jobs.run.audit_pool import pool_of_users
 
 USERS = [f"user{i}" for i in range(400)]
@@ -94,7 +95,7 @@ def test_roles_by_coin_pool_and_exact_half():
     assert {u for u, r in everyone.items() if r is Role.HELD_IN} == {
         u for u in USERS if fair_coin(key, "membership", u)
     }
-    some = pool_of_users(USERS, 100, seed=0)
+    some = pool_of_users(USERS, SplitConfig(audit_pool=100), seed=0)
     assert some.names == tuple(keyed_order(seed_key(0), "audit pool", USERS)[:100])
     assert some.entities == {}
     pool = assign(some.names, assignment=SplitRule.COIN, key=key)
@@ -112,7 +113,7 @@ def test_roles_by_coin_pool_and_exact_half():
 )
 def test_pools_that_cannot_be_audited(users, pool, message):
     with pytest.raises(InputError, match=message):
-        pool_of_users(users, pool, seed=0)
+        pool_of_users(users, SplitConfig(audit_pool=pool), seed=0)
 
 
 def test_coins_all_on_one_side_are_told():
@@ -144,3 +145,17 @@ def test_selection_counts_whom_it_drops(tmp_path):
     assert small.dropped_by_maximum == 2
     with pytest.raises(InputError, match="min_records is 0: it must be at least 1"):
         select_users(store, UserFilter(min_records=0), seed=0)
+
+
+def test_a_fraction_is_audited_by_public_coins_of_the_users_own():
+    split = SplitConfig(audit_fraction=0.3)
+    pool = pool_of_users(USERS, split, seed=0)
+    assert stats.binomtest(len(pool.names), len(USERS), 0.3).pvalue > COIN_ALARM
+    # Whoever else there is: one more or fewer moves nobody.
+    fewer = pool_of_users(USERS[::2], split, seed=0)
+    assert set(fewer.names) == set(pool.names) & set(USERS[::2])
+    assert set(pool_of_users(USERS, SplitConfig(audit_fraction=0.5), seed=0).names) > set(pool.names)
+    assert pool_of_users(USERS, split, seed=1).names != pool.names
+    assert pool_of_users(USERS, SplitConfig(audit_fraction=1.0), seed=0).names == tuple(USERS)
+    with pytest.raises(InputError, match="the audit has 0 user"):
+        pool_of_users(USERS[:2], SplitConfig(audit_fraction=1e-9), seed=0)

@@ -160,6 +160,22 @@ def test_sides_that_depend_on_other_users_void_the_guarantee(call, config, tmp_p
     assert f"not a DP guarantee: preprocessing is not user-local ({step})" in printed
 
 
+def test_users_audited_by_public_coins_leave_the_guarantee_as_it_is(call, config, tmp_path):
+    code, _, err = call("run", config(), "--out", tmp_path / "run", "--set", "split.audit_fraction=0.7")
+    assert code == 0, err
+    record = read_record(tmp_path / "run" / "record.json")
+    assert record.training.epsilon == pytest.approx(6, abs=0.01)
+    assert record.split.always_in > 0
+    (step,) = [s for s in read_plan(tmp_path / "run" / "plan.json").data_steps if s.name == "audited by public coins"]
+    assert step.user_local
+    code, printed, _ = call("verify", tmp_path / "run")
+    assert code == 0, printed
+    for other in ("split.audit_pool=5", "split.audited=both"):
+        command = ["run", config(), "--out", tmp_path / "no", "--set", "split.audit_fraction=0.7", "--set", other]
+        code, _, err = call(*command)
+        assert (code, "audit_fraction is for an audit of users and in the place of audit_pool" in err) == (2, True), err
+
+
 def test_the_label_says_who_is_not_covered(call, config, tmp_path):
     out = tmp_path / "run"
     assert call("run", config(), "--out", out)[0] == 0

@@ -33,7 +33,7 @@ def _store(folder, sizes):
 def _draw(store, *, key=None, seed=0, **changes):
     split, users = SplitConfig(**changes), tuple(store.users)
     parts = set_asides(store, users, {}, split, seed=seed)
-    layout = Layout(store.fingerprint, users, {}, parts, pool_of_users(users, split.audit_pool, seed=seed))
+    layout = Layout(store.fingerprint, users, {}, parts, pool_of_users(users, split, seed=seed))
     return draw_ledger(layout, split, seed=seed, key=key or new_key())
 
 
