@@ -18,5 +18,7 @@ class AuditConfig(Section):
     """False-positive rates at which true-positive rates are reported, if there are enough held-out users."""
     validation_texts: int = Field(400, ge=1)
     """Largest number of held-in users' validation texts on which an evaluation measures the loss."""
+    test_texts_per_user: int = Field(10, ge=1)
+    """Largest number of each held-out user's test texts on which the chosen checkpoint's loss is measured."""
     curve_texts_per_user: int = Field(5, ge=1)
     """Largest number of each user's attacker texts that an evaluation scores, for the AUROC during training."""

@@ -28,9 +28,10 @@ class Difference(Facts):
     upper: float
     label: Literal["estimate"] = "estimate"
 
-    def brief(self) -> "Difference":
+    def brief(self, digits: int = 3) -> "Difference":
         """In few digits, as a record keeps it."""
-        return Difference(value=brief(self.value), lower=brief(self.lower), upper=brief(self.upper))
+        value, lower, upper = (brief(its, digits) for its in (self.value, self.lower, self.upper))
+        return Difference(value=value, lower=lower, upper=upper)
 
 
 def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]) -> Difference | None:

@@ -10,6 +10,7 @@ from pydantic import ConfigDict
 from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
 from heldin.bounds import verdict
+from heldin.bounds.p_values import p_value
 from heldin.bounds.rules import RULES, plan_rule
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Claim, Design, Standing, Verdict
@@ -148,7 +149,9 @@ def evaluate(
         raise InputError("a threshold fixed beforehand must be a finite number")
     # Bonferroni over the claims, whose verdicts hold together; a bound is valid at its own level and pays for nothing.
     paid = replace(design, alpha=design.alpha / max(1, len(claims)))
-    verdicts = tuple(verdict.decide(scores, claim, paid) for claim in claims)
+    verdicts = tuple(
+        replace(verdict.decide(scores, claim, paid), p_value=_upwards(p_value(scores, claim, paid))) for claim in claims
+    )
     verdicts = verdicts or (verdict.undecided(scores, delta, design),)
     # The bounds stand on the same conditions as the verdicts.
     standing = Standing.INDICATIVE if design.flaws(scores.held_in.size, scores.scores.size) else Standing.CERTIFIED
@@ -182,6 +185,14 @@ def joined(judgements: Sequence[Judgement]) -> Judgement:
         refused=tuple(refused for j in judgements for refused in j.refused),
         verdicts=tuple(one for j in judgements for one in j.verdicts),
     )
+
+
+def _upwards(p: float | None) -> float | None:
+    """Three digits, rounded up: a smaller p-value would reject too often."""
+    if p is None:
+        return None
+    scale = 10.0 ** (2 - math.floor(math.log10(p)))
+    return min(1.0, math.ceil(p * scale) / scale)
 
 
 def _without_subjects(bound: Bound | RefusedBound) -> dict[str, Any]:

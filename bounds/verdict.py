@@ -6,7 +6,7 @@ and thresholds.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -219,6 +219,7 @@ class Verdict:
             standing is indicative, what it would have certified had the design met the conditions.
         warnings: printed with the verdict.
         subjects: the people it is about.
+        p_value: smallest level at which the claim would be rejected (``bounds.p_values``); None where no test was made.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -230,6 +231,7 @@ class Verdict:
     max_certifiable_epsilon: float
     warnings: tuple[str, ...] = ()
     subjects: str = REAL_USERS
+    p_value: float | None = None
 
     @property
     def exit_code(self) -> int:
@@ -372,14 +374,7 @@ def _perfect(members: int, non_members: int) -> LabelledScores:
 def _at_half(design: Design) -> Design:
     """The same number of thresholds, all between the perfectly separated groups."""
     # Where they lie means nothing on scores of 0 and 1; how many there are is what is paid for.
-    thresholds = (0.5,) * len(design.thresholds)
-    return Design(
-        design.assignment,
-        design.independent_trainings,
-        thresholds=thresholds,
-        attacks=design.attacks,
-        alpha=design.alpha,
-    )
+    return replace(design, thresholds=(0.5,) * len(design.thresholds))
 
 
 def _test(design: Design) -> str:

@@ -36,6 +36,7 @@ class TrainingState:
         loss_steps: number of these losses.
         smallest_norm: smallest gradient norm of a clipping run; None if none was measured.
         seconds: training time so far.
+        gradients: number of records' gradients that were computed; None in states of earlier versions.
         history: one entry per evaluation.
     """
 
@@ -47,6 +48,7 @@ class TrainingState:
     loss_steps: int = 0
     smallest_norm: float | None = None
     seconds: float = 0.0
+    gradients: int | None = None
     history: list[dict[str, float]] = field(default_factory=list)
 
 

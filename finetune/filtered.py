@@ -13,7 +13,9 @@ from heldin.defenses.asi_liu import above_threshold, keep_probability
 from heldin.defenses.choices import ConcentrationFilter, FullBatchSampler
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.defenses.noise import gaussian
+from heldin.finetune.passes import Passes
 from heldin.finetune.private import whole_units
+from heldin.finetune.ranks import rank
 from heldin.finetune.units import PrivateTraining
 
 FLOATS_A_BLOCK = 2**22
@@ -28,7 +30,11 @@ class Halted(Exception):
 
 
 def filtered_gradient(
-    model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Sequence[int]]
+    model: PreTrainedModel,
+    training: PrivateTraining,
+    step: int,
+    sequences: Sequence[Sequence[int]],
+    passes: Passes | None = None,
 ) -> float | None:
     """Put the noised mean gradient of the kept users into ``.grad``; return the users' mean loss.
 
@@ -37,6 +43,7 @@ def filtered_gradient(
         training: mechanism, key and users.
         step: number of the step, from 0.
         sequences: token sequences, by row.
+        passes: where gradients are counted.
 
     Raises:
         Halted: AboveThreshold did not pass.
@@ -54,6 +61,8 @@ def filtered_gradient(
     for i, unit in enumerate(units):
         # Unclipped; a user whose gradient is not finite is masked to zero.
         people = [training.contribution(unit, step, sequences)]
+        if passes is not None and rank() == 0:  # every process computes all of them
+            passes.gradients += len(people[0])
         found = clipped_gradient_sum(model, whole_units(people, model.device), clip_norm=float("inf"))
         gradients[i] = torch.cat([found.gradients[name].flatten() for name in parameters])
         losses.append(found.losses[~found.masked])

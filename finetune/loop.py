@@ -38,6 +38,7 @@ class TrainingResult:
         history: one entry per evaluation.
         seconds: training time.
         smallest_norm: smallest gradient norm of a clipping run; None otherwise.
+        gradients: number of records' gradients that were computed; None if an earlier version computed some.
         halted: whether the filter ended the run after ``steps`` steps; there is then no model.
     """
 
@@ -47,6 +48,7 @@ class TrainingResult:
     history: tuple[Mapping[str, float], ...]
     seconds: float
     smallest_norm: float | None = None
+    gradients: int | None = None
     halted: bool = False
 
 
@@ -99,7 +101,7 @@ def train(
     model = _with_adapters(base.model, recipe).to(accelerator.device).train()
     optimizer = _optimizer(model, recipe)
     steps = private.mechanism.steps if private else recipe.steps(len(sequences))
-    state = TrainingState(job=job_name(base, sequences, recipe, private, clipping))
+    state = TrainingState(job=job_name(base, sequences, recipe, private, clipping), gradients=0)
     # On every process: all of them go on from the same file.
     state = load_state(folder / "resume", state.job, model, optimizer) or state
     if 0 < state.step < steps:
@@ -166,6 +168,7 @@ def train(
             # Before the state is written, so that the last checkpoint is always one to go on from.
             _require_finite(model, state.step, folder)
             state.seconds = time.monotonic() - started
+            _count_gradients(state, passes, accelerator)
             if rank() == 0:
                 save_state(folder / "resume", state, model, optimizer)
 
@@ -178,7 +181,17 @@ def train(
             save_model(final, model, base.tokenizer)
     wait_for_all()
     chosen = state.best_step if recipe.keeps_best else state.step
-    return TrainingResult(final, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm)
+    return TrainingResult(
+        final, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm, state.gradients
+    )
+
+
+def _count_gradients(state: TrainingState, passes: Passes, accelerator: Accelerator) -> None:
+    """Add what all processes computed since the last count."""
+    count = torch.tensor([passes.gradients], dtype=torch.int64, device=accelerator.device)
+    sum_over_ranks([count])
+    passes.gradients = 0
+    state.gradients = None if state.gradients is None else state.gradients + int(count)
 
 
 def _noised_gradient(
@@ -189,7 +202,7 @@ def _noised_gradient(
     passes: Passes,
 ) -> float | None:
     if isinstance(private.mechanism.clip, ConcentrationFilter):
-        return filtered_gradient(model, private, step, sequences)
+        return filtered_gradient(model, private, step, sequences, passes)
     return private_gradient(model, private, step, sequences, passes)
 
 
@@ -202,6 +215,7 @@ def _batch_gradient(
     state: TrainingState,
 ) -> float:
     """Put the gradient of the batch's mean record loss into ``.grad``, clipped if asked; return that loss."""
+    passes.gradients += len(own_share(batch))
     if clipping is None:
         return passes.fitted(
             lambda most: _plain_gradient(model, batch, most, accelerator), lambda most: min(most, len(batch))

@@ -13,10 +13,17 @@ Result = TypeVar("Result")
 
 @dataclass
 class Passes:
-    """Limits the records of a forward pass, in whole units; halves the limit and says so when memory runs out."""
+    """Limits the records of a forward pass, in whole units; halves the limit and says so when memory runs out.
+
+    Attributes:
+        most: records of a pass.
+        say: receives a line when the limit is lowered.
+        gradients: records whose gradients this process was asked for, once for each step that uses them.
+    """
 
     most: int
     say: Callable[[str], None] = lambda _: None
+    gradients: int = 0
 
     def fitted(self, compute: Callable[[int], Result], largest: Callable[[int], int]) -> Result:
         """The result of ``compute`` with as many records per pass as fit into memory.

@@ -52,9 +52,11 @@ def private_gradient(
     people = [unit for unit in share if unit.canary is None]
     if mechanism.local is not None:
         work = [training.local_work(unit, step, sequences) for unit in people]
+        passes.gradients += mechanism.local.epochs * sum(len(its.sequences) for its in work)
         total, tally = clipped_difference_sum(model, work, mechanism.local, clip.norm)
     else:
         given = [training.contribution(unit, step, sequences) for unit in people]
+        passes.gradients += sum(map(len, given))
         total, tally = _fitted_sum(model, given, clip.norm, passes)
     _add_canaries(total, training, [unit for unit in share if unit.canary is not None], clip.norm)
     # Before the noise, which every process then adds to the same sum: the other way round it would be added once each.

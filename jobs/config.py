@@ -47,6 +47,8 @@ class SplitConfig(Section):
     audit_fraction: float | None = Field(None, gt=0, le=1)
     """Decide a user's membership by chance with this probability, by a public coin of the user's own; all others are
     always in. null: all users. Unlike ``audit_pool`` it leaves a user-level epsilon as it is."""
+    seed: int | None = Field(None, ge=0)
+    """Seed by which records are set aside; null: that of the run."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of each user's records set aside for the attacker and never trained on; at least one record."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)

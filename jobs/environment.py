@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import platform
+import resource
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,7 +31,17 @@ def environment(seconds: Mapping[str, float]) -> Environment:
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})",
         threads=torch.get_num_threads(),
         seconds={stage: round(value, 2) for stage, value in seconds.items()},
+        peak_memory=_peak_memory(),
     )
+
+
+def _peak_memory() -> int:
+    """Bytes: of the GPU where there is one, else of this process."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    # Kilobytes on Linux, bytes on macOS.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _git_revision() -> str | None:

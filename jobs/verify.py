@@ -4,13 +4,14 @@ No model is run: scores are taken as they are, once it is shown that they belong
 names. What only training could reproduce (the curves) is compared with the checkpoint's own log.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from heldin.attacks.table import TextStatistic
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
+from heldin.bounds.judgement import Judgement
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.checkpoint.audit import audit_results, audit_scores_name
@@ -28,6 +29,7 @@ from heldin.jobs.run.score_file import read_scores
 from heldin.jobs.run.statistics import run_results
 from heldin.jobs.run.texts import scores_name, texts_under_attack
 from heldin.jobs.run.training import finished_training, require_trained_under
+from heldin.jobs.run.utility import kept_losses
 from heldin.models.loading import load_language_model
 from heldin.record.differences import Difference, compared
 from heldin.record.document import Body, Record, read_record
@@ -80,12 +82,20 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
         case "trainings":
             again = body_again(folder, reporter)
     again = _with_the_records_keys(again, record, folder)
+    again = again.model_copy(update={"judgement": as_old_as(again.judgement, record.judgement)})
     # Every field of the body by default: a new one is compared without anybody thinking of it.
     names = [name for name in Body.model_fields if name not in _TAKEN_AS_THEY_ARE[record.kind]]
     parts = [compared(name, getattr(record, name), getattr(again, name)) for name in names]
     differing = tuple(difference for _, found in parts for difference in found)
     count = sum(count for count, _ in parts)
     return Verification(count, differing, (*NOT_RECOMPUTED, *ALSO_NOT_RECOMPUTED[record.kind]))
+
+
+def as_old_as(again: Judgement, stated: Judgement) -> Judgement:
+    """The judgement without p-values if none of the stated ones has any, as those of earlier versions."""
+    if any(its.p_value is not None for its in stated.verdicts):
+        return again
+    return replace(again, verdicts=tuple(replace(its, p_value=None) for its in again.verdicts))
 
 
 def _with_the_records_keys(again: Body, record: Record, folder: Path) -> Body:
@@ -138,10 +148,11 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     found = run_results(config, data, texts.texts, _scores(folder, of), plan, reporter)
     # Loaded for its fingerprint and size, and never run.
     target = load_language_model(str(folder / "checkpoints" / "final"))
-    name, reference = named or base_model(config, corpus, reporter)
-    if config.attack.reference:
-        reference = load_language_model(config.attack.reference)
+    name, base = named or base_model(config, corpus, reporter)
+    losses = kept_losses(config, data, folder, target=target.fingerprint, base=base.fingerprint)
+    reference = load_language_model(config.attack.reference) if config.attack.reference else base
     models = Models(target, reference, name)
+    found = replace(found, losses=losses)
     return run_body(config, data, plan, finished_training(folder, config), models, found)
 
 

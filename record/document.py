@@ -13,10 +13,12 @@ from pydantic import ValidationError
 
 from heldin.audit.attack_results import AttackResult, Curve
 from heldin.audit.results import Results
+from heldin.audit.utility import Utility
 from heldin.base.errors import InputError
 from heldin.base.files import write_text
 from heldin.record.facts import (
     Ceiling,
+    CellFacts,
     CorpusFacts,
     Environment,
     GradientNorms,
@@ -27,7 +29,7 @@ from heldin.record.facts import (
 )
 from heldin.record.migrations import MIGRATED, migrated
 
-SCHEMA_VERSION = 5  # raise it with a step in `record.migrations`, or older records cannot be read
+SCHEMA_VERSION = 6  # raise it with a step in `record.migrations`, or older records cannot be read
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."
@@ -53,6 +55,8 @@ class Body(Results):
         per_text: True if target and reference are not known to share a tokenizer; then only scores of whole texts were
             compared.
         resamples: number of bootstrap resamples.
+        utility: what the model predicts of held-out users' test texts; null where nothing was measured.
+        cell: the run's place in a sweep; null for a run of its own.
     """
 
     config: dict[str, Any]
@@ -67,6 +71,8 @@ class Body(Results):
     scoring_rule: str
     per_text: bool
     resamples: int
+    utility: Utility | None = None
+    cell: CellFacts | None = None
 
 
 class Record(Body):

@@ -289,6 +289,8 @@ class TrainingFacts(Facts):
         seconds: duration of training.
         by_exposure: what is promised by how exposed somebody is; null for mechanisms that ask for no entities.
         exposed: how exposed users and entities were under text sampling. Measured on private people.
+        gradients: number of records' gradients that were computed, a record once for each step that uses it; null in
+            records of earlier versions.
     """
 
     defense: str
@@ -311,6 +313,7 @@ class TrainingFacts(Facts):
     seconds: float
     by_exposure: ByExposure | None = None
     exposed: list[ExposedShare] = Field(default_factory=list)
+    gradients: int | None = None
 
     @property
     def protected(self) -> str:
@@ -350,6 +353,8 @@ class Environment(Facts):
         device: device of the models.
         threads: number of torch's threads.
         seconds: duration of each stage.
+        peak_memory: most bytes that the process held, of a GPU's memory where it used one; null in records of earlier
+            versions.
     """
 
     heldin: str
@@ -359,6 +364,23 @@ class Environment(Facts):
     device: str
     threads: int
     seconds: dict[str, float]
+    peak_memory: int | None = None
+
+
+class CellFacts(Facts):
+    """A run's place in a sweep.
+
+    Attributes:
+        sweep: hash of the sweep's plan, which was fixed before the coins of its blocks were drawn.
+        block: number of the block, from 1. The cells of a group in a block share their coins.
+        group: name of the group of variants with the same users and set-asides.
+        variant: name of the variant.
+    """
+
+    sweep: str
+    block: int
+    group: str
+    variant: str
 
 
 class ScoredTexts(Facts):

@@ -56,6 +56,11 @@ def _from_4(old: dict[str, Any]) -> dict[str, Any]:
     return {**new, "schema_version": 5}
 
 
+def _from_5(old: dict[str, Any]) -> dict[str, Any]:
+    """Utility, the place in a sweep, gradients, memory and p-values came later: null, since nothing can be said."""
+    return {**old, "schema_version": 6}
+
+
 # reasons as schema 3 had them and as they are given today, so that heldin verify finds them equal
 _REWORDED = (
     ("needs independent trials, one training per score;", "needs independent trainings, one for each score;"),
@@ -71,7 +76,7 @@ _GUARANTEE = (
 )
 _OF_TRAININGS = ((" users could ", " trainings could "),)
 _LABELLED = ("bounds", "refused", "verdicts")
-_STEPS: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {3: _from_3, 4: _from_4}
+_STEPS: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {3: _from_3, 4: _from_4, 5: _from_5}
 MIGRATED = tuple(sorted(_STEPS))
 
 

@@ -1,5 +1,6 @@
 """The body of a run's record: what follows from its folder, built here both for the run and for ``heldin verify``."""
 
+from heldin.audit.utility import utility_of
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.loop import TrainingResult
 from heldin.jobs.config import RunConfig
@@ -48,6 +49,8 @@ def run_body(
         scoring_rule=scoring_rule(config.attack.max_characters),
         per_text=not same_tokens(models.target.tokenizer, models.reference.tokenizer),
         resamples=config.audit.resamples,
+        utility=utility_of(found.losses),
+        cell=data.cell,
     )
 
 

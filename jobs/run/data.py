@@ -14,6 +14,7 @@ from heldin.corpus.store import Corpus, texts_of
 from heldin.defenses.texts.data_side import Cap, Removal, TrainingRecord, apply_defenses
 from heldin.finetune.batches import encode
 from heldin.jobs.config import RunConfig
+from heldin.jobs.run.cell import read_cell
 from heldin.jobs.run.corpus import CorpusData, read_corpus
 from heldin.jobs.run.layout import laid_out
 from heldin.jobs.run.ledger import Ledger, draw_ledger, ledger_of_run
@@ -22,7 +23,7 @@ from heldin.jobs.run.slots import Slots
 from heldin.jobs.run.validation import CurveTexts
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
-from heldin.record.facts import Overlaps, SplitFacts
+from heldin.record.facts import CellFacts, Overlaps, SplitFacts
 from heldin.record.overlaps import measured, seen_in_training, texts_in
 
 
@@ -39,6 +40,7 @@ class RunData:
         removals: what each data-side defense removed or changed.
         changed_texts: by row the text that is trained on, where a data-side defense changed it.
         slots: who wrote and who is named, for text sampling; None for other mechanisms.
+        cell: the run's place in a sweep; None for a run of its own.
     """
 
     corpus: CorpusData
@@ -49,6 +51,7 @@ class RunData:
     removals: tuple[Removal, ...] = ()
     changed_texts: Mapping[int, str] = field(default_factory=dict)
     slots: Slots | None = None
+    cell: CellFacts | None = None
 
     def public_texts(self) -> list[str]:
         """Texts that pre-training may see."""
@@ -125,9 +128,15 @@ def prepare_data(
         canaries = planted.canaries
     layout, slots = laid_out(config, corpus, store, canaries, reporter)
     # Drawn again under the kept key when a run resumes, and compared: a corpus or split that changed is found.
-    ledger = ledger_of_run(out / "ledger", lambda key: draw_ledger(layout, config.split, seed=config.seed, key=key))
+    cell = read_cell(out / "ledger")
+    ledger = ledger_of_run(
+        out / "ledger",
+        lambda keys: draw_ledger(layout, config.split, seed=config.seed, keys=keys),
+        coins=cell.coins_key if cell else None,
+    )
     # After the coins, on the records of those held in: a defense works on what would be trained on.
-    data = RunData(corpus, store, canaries, ledger, *defended(config, store, ledger, base, reporter, slots), slots)
+    left = defended(config, store, ledger, base, reporter, slots)
+    data = RunData(corpus, store, canaries, ledger, *left, slots, cell.facts if cell else None)
     counts, audited = data.ledger.count(data.canaries), AUDITED[config.split.audited.value]
     reporter.say(
         f"split: {counts[Role.HELD_IN]} {audited.unit} held in, {counts[Role.HELD_OUT]} held out,"
@@ -227,6 +236,7 @@ def split_facts(config: RunConfig, data: RunData) -> SplitFacts:
         certifiable=coins,
         standing_reason=(
             f"each audited {what.one} was held in by an independent fair coin under a fresh secret key"
+            + ("" if data.cell is None else f", which is that of block {data.cell.block} of a sweep")
             if coins
             else f"an exact half of the {what.unit} was held in: coins that depend on each other certify nothing"
         ),

@@ -55,7 +55,7 @@ def laid_out(
     users = tuple(user for user in corpus.audited.users if user not in replaced)
     planted = {user: canary.documents for user, canary in canaries.items()}
     split, seed = config.split, config.seed
-    parts = set_asides(store, users, planted, split, seed=seed)
+    parts = set_asides(store, users, planted, split, seed=seed if split.seed is None else split.seed)
     # Over everybody's records, also of those whom their coin will leave out.
     training = {user: its[Part.TRAIN] for user, its in parts.items()}
     slots = find_slots(config, corpus.store, store, training, reporter)

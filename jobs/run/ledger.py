@@ -30,7 +30,8 @@ class Ledger:
     """Roles and parts of the users, and of the audited entities, of one corpus. Secret: never in a record or a report.
 
     Attributes:
-        key: secret key of coins, cohorts and noise.
+        coins_key: secret key of the coins; cells of one block of a sweep share it.
+        key: secret key of cohorts and noise, this run's alone.
         corpus: fingerprint of the corpus.
         split: hash of the options and users of the split.
         assignment: how membership was decided.
@@ -39,6 +40,7 @@ class Ledger:
         entities: the audited entities among them.
     """
 
+    coins_key: bytes
     key: bytes
     corpus: str
     split: str
@@ -73,45 +75,59 @@ class Ledger:
         return {row: entity for entity in self.entities for row in self.parts[entity][Part.TRAIN]}
 
     def key_commitment(self) -> str:
-        """Hash of the key, for the record."""
+        """Hash of the key of cohorts and noise, for the record."""
         return text_sha256("key", self.key.hex())
 
     def commitment(self) -> str:
         """Keyed hash of the roles, for the record; a plain hash of so few bits could be reversed by trying them all."""
         roles = json.dumps({user: role.value for user, role in sorted(self.roles.items())})
-        return hmac.digest(self.key, b"ledger" + roles.encode(), "sha256").hex()
+        return hmac.digest(self.coins_key, b"ledger" + roles.encode(), "sha256").hex()
 
     def count(self, without: Container[str] = ()) -> Mapping[Role, int]:
         """Number of users and entities by role, without those in ``without`` (canary users)."""
         return Counter(role for user, role in self.roles.items() if user not in without)
 
 
-def draw_ledger(layout: Layout, split: SplitConfig, *, seed: int, key: bytes) -> Ledger:
-    """Draw the coins under the secret ``key``.
+@dataclass(frozen=True)
+class Keys:
+    """The secret keys of a run.
+
+    Attributes:
+        coins: key of the coins.
+        run: key of cohorts and noise, which no other run has.
+    """
+
+    coins: bytes
+    run: bytes
+
+
+def draw_ledger(layout: Layout, split: SplitConfig, *, seed: int, keys: Keys) -> Ledger:
+    """Draw the coins under their secret key.
 
     Args:
         layout: what was fixed before.
         split: how membership is decided; canary users are always flipped, each by its own fair coin.
         seed: public seed of the layout.
-        key: secret key of the coins.
+        keys: secret keys.
 
     Raises:
         InputError: see ``assign``.
     """
-    decided = assign(layout.pool.names, assignment=split.assignment, key=key)
+    decided = assign(layout.pool.names, assignment=split.assignment, key=keys.coins)
     roles = {user: decided.get(user, Role.ALWAYS_IN) for user in layout.users}
     roles |= {entity: decided[entity] for entity in layout.pool.entities}
     # Fair coins for canary users even where the real ones are an exact half: their bounds can be certified.
-    roles |= assign_canaries(list(layout.planted), key=key)
+    roles |= assign_canaries(list(layout.planted), key=keys.coins)
     fractions = (split.attacker_fraction, split.evaluation_fraction)
     # Into the ledger's ``split``: with other options or another pool the same key draws other sides.
     options = repr((split.assignment.value, split.audit_pool, *fractions, seed))
     planted = [repr(sorted(layout.planted.items()))] if layout.planted else []
     # Of users alone as it always was, so that folders of earlier versions can be gone on with.
     whose = [split.audited.value, *layout.pool.names] if split.audited is not Audited.USERS else []
-    whose += [repr(split.audit_fraction)] if split.audit_fraction is not None else []
+    whose += [f"{name} {value}" for name in ("audit_fraction", "seed") if (value := getattr(split, name)) is not None]
     return Ledger(
-        key=key,
+        coins_key=keys.coins,
+        key=keys.run,
         corpus=layout.corpus,
         split=text_sha256(options, *layout.users, *planted, *whose),
         assignment=split.assignment,
@@ -142,6 +158,7 @@ def save_ledger(ledger: Ledger, folder: Path) -> None:
         pq.write_table(pa.table(columns), temporary)
     with whole_file(folder / "ledger.json", private=True) as temporary:
         content = {
+            "coins_key": ledger.coins_key.hex(),
             "key": ledger.key.hex(),
             "corpus": ledger.corpus,
             "split": ledger.split,
@@ -164,6 +181,8 @@ def load_ledger(folder: Path) -> Ledger | None:
         for row, user, part in zip(records["row"], records["user"], records["part"], strict=True):
             parts[user][Part(part)].append(row)
         return Ledger(
+            # Earlier versions drew coins, cohorts and noise under one key.
+            coins_key=bytes.fromhex(content.get("coins_key", content["key"])),
             key=bytes.fromhex(content["key"]),
             corpus=content["corpus"],
             split=content["split"],
@@ -176,20 +195,28 @@ def load_ledger(folder: Path) -> Ledger | None:
         raise InputError(f"the ledger '{folder}' is damaged: its run cannot resume; start a new run folder") from error
 
 
-def ledger_of_run(folder: Path, draw: Callable[[bytes], Ledger]) -> Ledger:
-    """The run's ledger: drawn under the key in ``folder`` if there is one, else under a fresh key and saved.
+def ledger_of_run(folder: Path, draw: Callable[[Keys], Ledger], *, coins: bytes | None = None) -> Ledger:
+    """The run's ledger: drawn under the keys in ``folder`` if there are any, else under fresh ones and saved.
+
+    Args:
+        folder: the run's folder of secrets.
+        draw: draws the ledger under the keys that it is given.
+        coins: key of the coins of a sweep's block; None: a fresh one, of this run alone.
 
     Raises:
         InputError: the kept ledger belongs to another corpus, another split, or another membership.
     """
     kept = load_ledger(folder)
-    drawn = draw(kept.key if kept else new_key())
+    # The key of cohorts and noise is never shared, whatever the coins: two models under one would differ by un-noised
+    # data (docs/theory.md#keys-and-coins).
+    keys = Keys(coins or (kept.coins_key if kept else new_key()), kept.key if kept else new_key())
+    drawn = draw(keys)
     if kept is None:
         save_ledger(drawn, folder)
         return drawn
     # Every role is compared, not only the key: an edited file of roles is found.
     if kept != drawn:
-        names = ("corpus", "split", "assignment", "roles", "parts", "entities")
+        names = ("coins_key", "corpus", "split", "assignment", "roles", "parts", "entities")
         differing = ", ".join(name for name in names if getattr(kept, name) != getattr(drawn, name))
         raise InputError(
             f"'{folder}' is the ledger of another run ({differing} differ from this one's): use a new run folder"

@@ -6,6 +6,7 @@ config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json  log.
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from heldin.jobs.run.scoring import score
 from heldin.jobs.run.statistics import claims_on, run_results
 from heldin.jobs.run.texts import Scoring, texts_under_attack
 from heldin.jobs.run.training import finetune, measured_clip_norm
+from heldin.jobs.run.utility import measure_losses
 from heldin.models.loading import load_language_model
 from heldin.record.document import Record, write_new_record
 from heldin.record.masking import without_names
@@ -114,8 +116,12 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         models = Models(target, reference, base_name)
         texts = texts_under_attack(config, data)
         statistics = score(Scoring(config, data, models, mechanism, texts), out, reporter)
+    with _timed(seconds, "utility"):
+        # The base model from disk too; it leads as a reference unless another is named.
+        start = load_language_model(base_name, revision=config.model.revision) if named else reference
+        losses = measure_losses(config, data, target, start, out, reporter)
     with _timed(seconds, "statistics"):
-        found = run_results(config, data, texts.texts, statistics, mechanism, reporter)
+        found = replace(run_results(config, data, texts.texts, statistics, mechanism, reporter), losses=losses)
         write_people(found.people, out / "people.parquet")
     # Last: a folder with a record has every other file.
     return write_new_record(

@@ -1,7 +1,7 @@
 """What the scores of a run say: real users and canary users judged separately, and who is exposed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heldin.attacks.table import TextStatistic
 from heldin.audit.assessment import parts_of, results_of
@@ -13,6 +13,7 @@ from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
 from heldin.audit.scored_users import ScoredUsers, scored_users
 from heldin.audit.sides import sides_of_run
+from heldin.audit.utility import UserLoss
 from heldin.base.progress import Reporter
 from heldin.bounds.claims import claims_of, exposed_claims
 from heldin.bounds.judgement import Judgement, joined
@@ -33,11 +34,13 @@ class RunResults:
         results: the results for the record.
         texts: number of scored texts of real users.
         people: every held-in user, for an owner-only file; never in the record.
+        losses: of held-out users' test texts, by user; empty where they were not measured.
     """
 
     results: Results
     texts: int
     people: list[Exposed]
+    losses: Mapping[str, UserLoss] = field(default_factory=dict)
 
 
 def run_results(

@@ -212,6 +212,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         gap_auroc_spearman=gap_auroc_correlation(result.history),
         seconds=round(result.seconds, 2),
         exposed=_exposed(mechanism, data),
+        gradients=result.gradients,
     )
 
 
@@ -262,7 +263,9 @@ def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
     """How a finished run's training ended, from its last checkpoint. Raises InputError if there is none."""
     state = finished_state(folder / "checkpoints" / "resume")
     chosen = state.best_step if config.finetune.keeps_best else state.step
-    return TrainingResult(folder, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm)
+    return TrainingResult(
+        folder, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm, state.gradients
+    )
 
 
 def _private(

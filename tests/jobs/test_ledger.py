@@ -18,7 +18,7 @@ from heldin.corpus.split import Part, Role, SplitRule
 from heldin.jobs.config import SplitConfig
 from heldin.jobs.run.audit_pool import pool_of_users
 from heldin.jobs.run.layout import Layout, set_asides
-from heldin.jobs.run.ledger import draw_ledger, ledger_of_run, load_ledger, save_ledger
+from heldin.jobs.run.ledger import Keys, draw_ledger, ledger_of_run, load_ledger, save_ledger
 
 
 def _store(folder, sizes):
@@ -30,11 +30,11 @@ def _store(folder, sizes):
     return build_store(JsonLines(path, Columns(id="id")), folder)
 
 
-def _draw(store, *, key=None, seed=0, **changes):
+def _draw(store, *, keys=None, seed=0, **changes):
     split, users = SplitConfig(**changes), tuple(store.users)
     parts = set_asides(store, users, {}, split, seed=seed)
     layout = Layout(store.fingerprint, users, {}, parts, pool_of_users(users, split, seed=seed))
-    return draw_ledger(layout, split, seed=seed, key=key or new_key())
+    return draw_ledger(layout, split, seed=seed, keys=keys or Keys(new_key(), new_key()))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -51,7 +51,8 @@ def test_no_record_of_a_held_out_user_and_no_set_aside_record_is_ever_trained_on
     store = _store(tmp_path_factory.mktemp("ledger"), sizes)
     key = bytes([seed]) * 32
     with contextlib.suppress(InputError):  # a small pool's coins may all fall on one side
-        ledger = _draw(store, assignment=assignment, audit_pool=pool, attacker_fraction=fraction, seed=seed, key=key)
+        options = {"assignment": assignment, "audit_pool": pool, "attacker_fraction": fraction}
+        ledger = _draw(store, seed=seed, keys=Keys(key, key), **options)
     assume("ledger" in locals())
     trained = ledger.training_rows()
     trained_ids = {store.id(row) for row in trained}
@@ -72,7 +73,7 @@ def test_no_record_of_a_held_out_user_and_no_set_aside_record_is_ever_trained_on
 
 def test_set_asides_do_not_depend_on_the_coins(tmp_path):
     store = _store(tmp_path, [20] * 10)
-    one, two = _draw(store, key=b"1" * 32), _draw(store, key=b"2" * 32)
+    one, two = _draw(store, keys=Keys(b"1" * 32, b"1" * 32)), _draw(store, keys=Keys(b"2" * 32, b"2" * 32))
     assert one.parts == two.parts
     assert one.roles != two.roles
 
@@ -80,20 +81,21 @@ def test_set_asides_do_not_depend_on_the_coins(tmp_path):
 def test_every_draw_has_its_own_key_and_only_commitments_are_public(tmp_path):
     store = _store(tmp_path, [10] * 10)
     one, two = _draw(store), _draw(store)
-    assert len(one.key) == 32
-    assert one.key != two.key
+    assert {len(its) for its in (one.key, one.coins_key)} == {32}
+    assert len({one.key, one.coins_key, two.key, two.coins_key}) == 4
     assert one.key_commitment() != two.key_commitment()
-    assert one.key.hex() not in one.key_commitment() + one.commitment()
-    assert one.roles["u3"] is (Role.HELD_IN if fair_coin(one.key, "membership", "u3") else Role.HELD_OUT)
+    for secret in (one.key, one.coins_key):
+        assert secret.hex() not in one.key_commitment() + one.commitment()
+    assert one.roles["u3"] is (Role.HELD_IN if fair_coin(one.coins_key, "membership", "u3") else Role.HELD_OUT)
 
 
 def test_the_ledger_survives_a_restart_in_owner_only_files(tmp_path):
     store = _store(tmp_path, [10] * 10)
     folder = tmp_path / "ledger"
-    drawn = ledger_of_run(folder, lambda key: _draw(store, audit_pool=6, key=key))
+    drawn = ledger_of_run(folder, lambda keys: _draw(store, audit_pool=6, keys=keys))
     assert load_ledger(folder) == drawn
-    assert ledger_of_run(folder, lambda key: _draw(store, audit_pool=6, key=key)) == drawn
-    assert ledger_of_run(tmp_path / "other", lambda key: _draw(store, audit_pool=6, key=key)).key != drawn.key
+    assert ledger_of_run(folder, lambda keys: _draw(store, audit_pool=6, keys=keys)) == drawn
+    assert ledger_of_run(tmp_path / "other", lambda keys: _draw(store, audit_pool=6, keys=keys)).key != drawn.key
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {0o600}
 
@@ -118,12 +120,12 @@ def test_a_run_folder_of_another_corpus_split_or_membership_is_refused(tmp_path)
         (tmp_path / name).mkdir()
     one, two = _store(tmp_path / "one", [10] * 10), _store(tmp_path / "two", [11] * 10)
     folder = tmp_path / "ledger"
-    kept = ledger_of_run(folder, lambda key: _draw(one, key=key))
+    kept = ledger_of_run(folder, lambda keys: _draw(one, keys=keys))
     with pytest.raises(InputError, match=r"is the ledger of another run \(corpus, parts differ from this one's\)"):
-        ledger_of_run(folder, lambda key: _draw(two, key=key))
+        ledger_of_run(folder, lambda keys: _draw(two, keys=keys))
     with pytest.raises(InputError, match=r"is the ledger of another run \(split, parts differ from this one's\)"):
-        ledger_of_run(folder, lambda key: _draw(one, seed=1, key=key))
+        ledger_of_run(folder, lambda keys: _draw(one, seed=1, keys=keys))
     flipped = {u: Role.HELD_OUT if r is Role.HELD_IN else Role.HELD_IN for u, r in kept.roles.items()}
     save_ledger(replace(kept, roles=flipped), folder)
     with pytest.raises(InputError, match=r"is the ledger of another run \(roles differ from this one's\)"):
-        ledger_of_run(folder, lambda key: _draw(one, key=key))
+        ledger_of_run(folder, lambda keys: _draw(one, keys=keys))

@@ -1,0 +1,82 @@
+"""How well a model predicts people whom it was not trained on: loss per user, and how far it is below the base's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from heldin.audit.coarse import LEAST_IN_GROUP
+from heldin.audit.paired import Difference
+from heldin.base.facts import Facts
+from heldin.bounds.roc import Scores
+
+DIGITS = 4  # as in the curves of training
+
+
+@dataclass(frozen=True)
+class UserLoss:
+    """The loss on one held-out user's test texts.
+
+    Attributes:
+        user: name of the user.
+        texts: number of texts.
+        loss: mean over all their tokens under the target, nats per token.
+        base_loss: the same under the base model.
+    """
+
+    user: str
+    texts: int
+    loss: float
+    base_loss: float
+
+
+class Utility(Facts):
+    """Losses on held-out users' test texts, which neither training nor the attack saw; means over users.
+
+    Attributes:
+        users: number of held-out users.
+        texts: number of their texts.
+        loss: loss of the target, nats per token.
+        base_loss: loss of the base model.
+        gain: base model's loss minus the target's, with a 95 % interval over these users; null for too few users.
+    """
+
+    users: int
+    texts: int
+    loss: float
+    base_loss: float
+    gain: Difference | None
+
+
+def utility_of(losses: Mapping[str, UserLoss]) -> Utility | None:
+    """What the losses say together; None for fewer than ten users, whose mean would be about single ones."""
+    if len(losses) < LEAST_IN_GROUP:
+        return None
+    its = list(losses.values())
+    target, base = (np.array(values) for values in ([u.loss for u in its], [u.base_loss for u in its]))
+    gain = mean_difference(target, base)
+    return Utility(
+        users=len(its),
+        texts=sum(user.texts for user in its),
+        loss=round(float(target.mean()), DIGITS),
+        base_loss=round(float(base.mean()), DIGITS),
+        gain=gain and gain.brief(DIGITS),
+    )
+
+
+def mean_difference(first: Scores, second: Scores, level: float = 0.95) -> Difference | None:
+    """Mean of ``second`` minus ``first`` over n pairs, with Student's t interval; None for fewer than two pairs.
+
+    Args:
+        first: shape (n,).
+        second: the same of the same people or blocks, in the same order.
+        level: confidence of the two-sided interval.
+    """
+    differences = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
+    if differences.size < 2:
+        return None
+    mean = float(differences.mean())
+    error = float(differences.std(ddof=1)) / float(np.sqrt(differences.size))
+    reach = float(stats.t.ppf(0.5 + level / 2, differences.size - 1)) * error
+    return Difference(value=mean, lower=mean - reach, upper=mean + reach)

@@ -1,0 +1,144 @@
+"""The utility stage: losses of target and base model on test texts of held-out users, whom neither was trained on."""
+
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from heldin.audit.utility import UserLoss
+from heldin.base.coins import keyed_order, seed_key
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory, text_sha256, whole_file
+from heldin.base.progress import Reporter
+from heldin.corpus.split import Part, Role
+from heldin.corpus.store import texts_of
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.data import RunData
+from heldin.models.loading import LanguageModel
+from heldin.models.score_cache import ScoreCache
+
+FILE = "losses.parquet"
+
+
+def measure_losses(
+    config: RunConfig, data: RunData, target: LanguageModel, base: LanguageModel, out: Path, reporter: Reporter
+) -> dict[str, UserLoss]:
+    """Losses by held-out user, read from ``losses.parquet`` if they are there.
+
+    Args:
+        config: config of the run.
+        data: corpus and ledger of the run.
+        target: the chosen checkpoint.
+        base: the model before fine-tuning.
+        out: the run folder.
+        reporter: receives the progress.
+
+    Raises:
+        InputError: a text has no finite loss.
+    """
+    texts = _test_texts(config, data)
+    of = _name(texts, target.fingerprint, base.fingerprint)
+    kept = _read(out / FILE, of=of)
+    if kept is not None:
+        return kept
+    flat = [(user, text) for user, its in texts.items() for text in its]
+    cache = ScoreCache(cache_directory() / "scores")
+    try:
+        with reporter.track("utility", 2 * len(flat), "texts") as advance:
+            plain = [text for _, text in flat]
+            scored = [cache.scores(model, plain, advance=advance) for model in (target, base)]
+    finally:
+        cache.close()
+    tokens = dict.fromkeys(texts, 0)
+    sums = {user: [0.0, 0.0] for user in texts}
+    for (user, _), *its in zip(flat, *scored, strict=True):
+        tokens[user] += len(its[0].logprobs)
+        sums[user] = [total - score.total for total, score in zip(sums[user], its, strict=True)]
+    if not all(math.isfinite(loss) for losses in sums.values() for loss in losses):
+        raise InputError(
+            "a held-out user's test text has no finite loss: the model is broken; lower finetune.learning_rate and"
+            " start a new run folder"
+        )
+    found = {
+        user: UserLoss(user, len(its), *(loss / max(1, tokens[user]) for loss in sums[user]))
+        for user, its in texts.items()
+    }
+    _write(found, out / FILE, of=of)
+    return found
+
+
+def kept_losses(config: RunConfig, data: RunData, out: Path, *, target: str, base: str) -> dict[str, UserLoss]:
+    """The losses that the utility stage left; empty where it did not run, as in folders of earlier versions.
+
+    Args:
+        config: config of the run.
+        data: corpus and ledger of the run.
+        out: the run folder.
+        target: fingerprint of the target.
+        base: fingerprint of the base model.
+
+    Raises:
+        InputError: the file is damaged, or its losses are of other models or texts.
+    """
+    if not (out / FILE).is_file():
+        return {}
+    kept = _read(out / FILE, of=_name(_test_texts(config, data), target, base))
+    if kept is None:
+        raise InputError(f"'{out / FILE}' is damaged, or of other models or texts than the record names")
+    return kept
+
+
+def _test_texts(config: RunConfig, data: RunData) -> dict[str, list[str]]:
+    """By held-out user, a sample of test texts, each cut like the attacker's."""
+    users = data.real(data.ledger.users(Role.HELD_OUT))
+    key, most = seed_key(config.seed), config.audit.test_texts_per_user
+    found = {}
+    for user in users:
+        # An audited entity writes nothing; who names it writes of others.
+        if user in data.ledger.entities:
+            continue
+        # By id under a public seed, so that every variant of a block is measured on the same texts.
+        by_id = {data.store.id(row): row for row in data.ledger.parts[user][Part.TEST]}
+        rows = [by_id[id_] for id_ in keyed_order(key, "test texts", list(by_id))[:most]]
+        texts = [text[: config.attack.max_characters] for text in texts_of(data.store, rows)]
+        if texts:
+            found[user] = texts
+    return found
+
+
+def _name(texts: dict[str, list[str]], target: str, base: str) -> str:
+    return text_sha256(target, base, repr(texts))
+
+
+def _write(losses: dict[str, UserLoss], path: Path, *, of: str) -> None:
+    its = list(losses.values())
+    columns = {
+        "user": pa.array([user.user for user in its], pa.string()),
+        "texts": pa.array([user.texts for user in its], pa.int64()),
+        "loss": pa.array([user.loss for user in its], pa.float64()),
+        "base_loss": pa.array([user.base_loss for user in its], pa.float64()),
+    }
+    with whole_file(path, private=True) as temporary:
+        pq.write_table(pa.table(columns).replace_schema_metadata({"of": of}), temporary)
+
+
+def _read(path: Path, *, of: str | None) -> dict[str, UserLoss] | None:
+    """None if there is no such file, or of other models or texts; ``of`` None: of whatever they are."""
+    if not path.is_file():
+        return None
+    try:
+        table = pq.read_table(path)
+        if of is not None and (table.schema.metadata or {}).get(b"of") != of.encode():
+            return None
+        return {row["user"]: UserLoss(**row) for row in table.to_pylist()}
+    except (OSError, TypeError, pa.ArrowException):
+        return None
+
+
+def read_losses(out: Path) -> dict[str, UserLoss]:
+    """The losses in a run's folder, for comparing runs. Raises InputError if there are none."""
+    kept = _read(out / FILE, of=None)
+    if kept is None:
+        raise InputError(f"'{out / FILE}' is missing or damaged: run the command that made the folder again")
+    return kept
