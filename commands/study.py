@@ -82,9 +82,14 @@ def text_classification(
 
     study = load_classification(config, set_ or [])
     folder = to or Path("runs") / study.name
-    found = compare_classifiers(study, folder, reporter_for_this_terminal())
-    write_text(folder / "text-classification.json", json_text(found.as_dict()))
     where = folder / "text-classification.json"
+    found = compare_classifiers(
+        study,
+        folder,
+        reporter_for_this_terminal(),
+        # After each mechanism: a later one that fails takes no result with it.
+        keep=lambda so_far: write_text(where, json_text(so_far.as_dict())),
+    )
     typer.echo(json_text(found.as_dict()) if json else f"{table(found)}\nnumbers: {where}")
 
 

@@ -21,6 +21,16 @@ PRETRAINING = Recipe(epochs=10, batch_size=32, learning_rate=1e-3, warmup_steps=
 FINETUNE = Recipe(epochs=3, batch_size=32, learning_rate=1e-3, warmup_steps=20, select=Select.LAST)
 
 
+def _require_for_encoders(recipe: Recipe) -> None:
+    """Raise ValueError for what a recipe of runs may have and this study has not."""
+    if recipe.looks_at_validation:
+        raise ValueError("select must be 'last' and patience null: nothing is set aside to choose by")
+    if recipe.sequence_length != Recipe().sequence_length:
+        raise ValueError("sequence_length is for language models: texts are cut to encoder.context tokens")
+    if recipe.lora is not None:
+        raise ValueError("lora is for language models: set it to null")
+
+
 class LabelledFile(Section):
     """Labelled texts without users."""
 
@@ -57,8 +67,8 @@ class Contender(Section):
             raise ValueError("texts are chosen at random or all used: set defense.record_selection to random or all")
         if any(not (step := declared(d)).record_local and not step.slots_only for d in self.data_defenses):
             raise ValueError("data_defenses: give steps that look at one text alone, or caps by chance")
-        if self.finetune and self.finetune.looks_at_validation:
-            raise ValueError("finetune.select must be 'last' and patience null: nothing is set aside to choose by")
+        if self.finetune:
+            _require_for_encoders(self.finetune)
         return self
 
 
@@ -77,9 +87,9 @@ class ClassificationConfig(Section):
     """Pseudo-users whose texts pre-train the encoder, without labels."""
     users: PositiveInt = 400
     """Pseudo-users whose labelled texts are trained on under each mechanism."""
-    texts_per_user: float = Field(15.0, ge=1)
+    texts_per_user: float = Field(15.0, ge=1, le=1e6)
     """Mean number of texts of a pseudo-user."""
-    spread: float = Field(2.0, ge=0)
+    spread: float = Field(2.0, ge=0, le=1e6)
     """Standard deviation of that number; each user has one text or more."""
     encoder: EncoderShape = EncoderShape()
     """Shape of the encoder."""
@@ -112,8 +122,10 @@ class ClassificationConfig(Section):
 
     @model_validator(mode="after")
     def _nothing_is_chosen_by_validation(self) -> "ClassificationConfig":
-        if self.pretraining.looks_at_validation or self.finetune.looks_at_validation:
-            raise ValueError("select must be 'last' and patience null: nothing is set aside to choose by")
+        _require_for_encoders(self.pretraining)
+        _require_for_encoders(self.finetune)
+        if self.pretraining.epochs % 1 or self.pretraining.epochs < 1:
+            raise ValueError("pretraining.epochs must be a whole number: each text is masked anew once per epoch")
         if self.encoder.hidden % self.encoder.heads:
             raise ValueError(f"encoder.hidden {self.encoder.hidden} is no multiple of encoder.heads")
         return self

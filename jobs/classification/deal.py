@@ -9,6 +9,8 @@ from pathlib import Path
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256, whole_file
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import BadRows, Columns
 from heldin.corpus.sources.text_files import JsonLines
@@ -40,7 +42,7 @@ class Deal:
         return sum(label != most for _, label in self.test) / len(self.test)
 
 
-def deal(config: ClassificationConfig, out: Path) -> Deal:
+def deal(config: ClassificationConfig, out: Path, reporter: Reporter) -> Deal:
     """Deal the texts by the public seed; the protected users' go to a store under ``out``.
 
     A text that occurs several times is dealt once, so that the test set shares none with training. Numbers of texts of
@@ -49,19 +51,21 @@ def deal(config: ClassificationConfig, out: Path) -> Deal:
     Args:
         config: of the study.
         out: folder of the study.
+        reporter: is told how many texts were left out.
 
     Raises:
         InputError: the file cannot be used, has fewer than two labels, or too few texts.
     """
-    label_of: dict[str, str] = {}
-    for batch in config.data.source().batches(BadRows()):
-        label_of.update(zip(batch["text"].to_pylist(), batch["user"].to_pylist(), strict=True))
+    label_of, several = _labelled(config)
+    if several:
+        reporter.say(f"texts: left out {counted(several, 'text')} with different labels in different rows")
     classes = tuple(sorted(set(label_of.values())))
     if len(classes) < 2:
         raise InputError(
             f"'{config.data.path}': column '{config.data.label}' has {len(classes)} label(s): give two or more"
         )
-    # Under a public seed and by the text alone: the file's order decides nothing.
+    # Under a public seed and by the text alone, after texts of several labels were left out: the file's order decides
+    # nothing.
     name_of = {text_sha256(text): text for text in label_of}
     texts = [name_of[name] for name in keyed_order(seed_key(config.seed), "deal", list(name_of))]
     sizes = _sizes(config)
@@ -82,6 +86,28 @@ def deal(config: ClassificationConfig, out: Path) -> Deal:
         store,
         tuple(number[label_of[text]] for text in store.texts()),
     )
+
+
+def _labelled(config: ClassificationConfig) -> tuple[dict[str, str], int]:
+    """The label of each text, and how many texts were left out because they occur with different labels."""
+    label_of: dict[str, str] = {}
+    several = set()
+    try:
+        for batch in config.data.source().batches(BadRows()):
+            for text, label in zip(batch["text"].to_pylist(), batch["user"].to_pylist(), strict=True):
+                if label_of.setdefault(text, label) != label:
+                    several.add(text)
+    except InputError as error:
+        raise InputError(_of_labels(str(error))) from error
+    return {text: label for text, label in label_of.items() if text not in several}, len(several)
+
+
+def _of_labels(said: str) -> str:
+    """What a reader of users' rows says, in this study's words: the label stands where a user would."""
+    said = said.replace("no user in column", "no label in column").replace(
+        " or pass --skip-bad-lines to count and skip such rows", ""
+    )
+    return said.replace("(--user, --text, or 'columns' in a config)", "(data.label, data.text)")
 
 
 def _sizes(config: ClassificationConfig) -> list[int]:

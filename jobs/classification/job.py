@@ -1,21 +1,24 @@
 """Pre-train an encoder on public texts, train a classifier under each mechanism, and count test errors."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from pydantic import ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from heldin.base.coins import new_key
-from heldin.base.errors import InputError
-from heldin.base.files import text_sha256
+from heldin.base.errors import InputError, ResumableError
+from heldin.base.files import private_directory, text_sha256
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.corpus.config import CorpusConfig, FileCorpus
+from heldin.corpus.entities.incidence import Incidence
 from heldin.defenses.config import ClippingDefense, SampledDefense
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
@@ -29,13 +32,18 @@ from heldin.jobs.classification.config import ClassificationConfig, Contender
 from heldin.jobs.classification.deal import Deal, deal
 from heldin.jobs.classification.encoding import MaskedTexts, encoded, with_label
 from heldin.jobs.config import ModelConfig, PretrainConfig, RunConfig
-from heldin.jobs.run.pipeline import take_new_folder
+from heldin.jobs.run.check import try_source
 from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.run.slots import Slots, find_slots
 from heldin.models.encoder import encoder_tokenizer, load_classifier, new_masked_model
 from heldin.models.loading import LanguageModel, default_device
 
 _AT_ONCE = 64  # texts tested in one pass
+# What holds beside any mechanism here: other labels would be another head, and another deal another data set.
+_PUBLIC = (
+    "for the protected pseudo-users only: the set of labels, test texts and what pre-trained the encoder are taken as"
+    " public, and data sets are compared after the texts were dealt"
+)
 _OF_RUNS = {"minimum number of records", "set-asides"}  # data steps that this study does not have
 
 
@@ -51,8 +59,11 @@ class Outcome:
         test_error: share of the test texts that it names wrongly.
         texts: number of texts trained on.
         users: number of pseudo-users who wrote them.
+        changed: number of these texts that a data defense changed.
+        naming: share of all labelled texts that name a recognised entity; None for a mechanism that asks for none.
         steps: optimizer steps.
         seconds: of training.
+        warnings: printed with the promise.
     """
 
     name: str
@@ -62,8 +73,11 @@ class Outcome:
     test_error: float
     texts: int
     users: int
+    changed: int
+    naming: float | None
     steps: int
     seconds: float
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -89,34 +103,42 @@ class Comparison:
         return asdict(self)
 
 
-def compare_classifiers(config: ClassificationConfig, out: Path, reporter: Reporter) -> Comparison:
+def compare_classifiers(
+    config: ClassificationConfig, out: Path, reporter: Reporter, *, keep: Callable[[Comparison], object]
+) -> Comparison:
     """Run the study in a new folder.
 
     Args:
         config: of the study.
         out: a new folder; it keeps the protected users' texts and the encoder.
         reporter: receives the progress.
+        keep: is given what is known after each contender.
 
     Raises:
-        InputError: ``out`` holds something, the texts do not do, or a mechanism cannot be.
+        InputError: ``out`` holds something, the texts do not do, a mechanism cannot be, or a training diverged.
     """
-    # Before the folder and the work: a mechanism that cannot be leaves nothing behind.
+    # Before the folder and the work: a mechanism that cannot be, or a missing list of names, leaves nothing behind.
     for name, contender in config.contenders.items():
         with _about(name):
             _mechanism(config, contender, out, texts=1)
-    take_new_folder(out, "study")
-    dealt = deal(config, out)
+            for where, source in _as_run(config, contender, out).entity_sources():
+                try_source(where, source)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"'{out}' is not empty, and a study begins anew: name a new folder with --to")
+    private_directory(out)
+    dealt = deal(config, out, reporter)
     reporter.say(
         f"texts: {counted(len(dealt.test), 'test text')}, {counted(len(dealt.public), 'public text')},"
         f" {counted(len(dealt.store), 'text')} of {counted(len(dealt.store.users), 'pseudo-user')},"
         f" {len(dealt.classes)} labels"
     )
     study = _Study(config, dealt, _pretrained(config, dealt, out / "encoder", reporter), out, reporter)
-    outcomes = []
+    found = Comparison(len(dealt.classes), len(dealt.test), len(dealt.public), dealt.majority_error(), ())
     for name, contender in config.contenders.items():
         with _about(name):
-            outcomes.append(study.outcome(name, contender))
-    return Comparison(len(dealt.classes), len(dealt.test), len(dealt.public), dealt.majority_error(), tuple(outcomes))
+            found = replace(found, outcomes=(*found.outcomes, study.outcome(name, contender)))
+            keep(found)
+    return found
 
 
 def table(found: Comparison) -> str:
@@ -130,7 +152,14 @@ def table(found: Comparison) -> str:
     for its in found.outcomes:
         epsilon = "-" if its.epsilon is None else f"{its.epsilon:.4g}"
         lines.append(f"{its.name:<24}{its.test_error:>11.1%}{epsilon:>10}{its.texts:>9,}{its.steps:>8,}")
-    return "\n".join([*lines, "", *(f"{its.name}: {its.promise}" for its in found.outcomes)])
+    lines += ["", *(f"{its.name}: {its.promise}" for its in found.outcomes)]
+    for its in found.outcomes:
+        lines += [f"{its.name}: warning: {said}" for said in its.warnings]
+        if its.changed:
+            lines.append(f"{its.name}: data defenses changed {its.changed:,} of {its.texts:,} texts")
+        if its.naming is not None:
+            lines.append(f"{its.name}: {its.naming:.1%} of the labelled texts name a recognised entity")
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -147,7 +176,7 @@ class _Study:
         run = _as_run(config, contender, self.out)
         by_user = {user: list(store.rows(user)) for user in store.users}
         slots = find_slots(run, store, store, by_user, reporter)
-        records = self._records(contender, slots)
+        records, changed = self._records(contender, slots)
         if not records:
             raise InputError("caps and data defenses leave no text to train on")
         recipe = contender.finetune or config.finetune
@@ -180,12 +209,15 @@ class _Study:
             test_error=self._test_error(model),
             texts=len(records),
             users=len({record.user for record in records}),
+            changed=changed,
+            naming=_naming(slots.named) if slots and slots.named else None,
             steps=result.steps,
             seconds=round(result.seconds, 1),
+            warnings=promise.warnings if isinstance(promise, Guarantee) else (),
         )
 
-    def _records(self, contender: Contender, slots: Slots | None) -> list[TrainingRecord]:
-        """What is trained on: texts that caps keep, as data defenses leave them."""
+    def _records(self, contender: Contender, slots: Slots | None) -> tuple[list[TrainingRecord], int]:
+        """What is trained on: texts that caps keep, as data defenses leave them; and how many of them these changed."""
         records = [
             TrainingRecord(record.row, record.user, record.id, record.text)
             for record in map(self.dealt.store.record, range(len(self.dealt.store)))
@@ -205,7 +237,8 @@ class _Study:
         )
         for removal in removals:
             self.reporter.say(removal.line())
-        return left
+        given = {record.row: record.text for record in records}
+        return left, sum(record.text != given[record.row] for record in left)
 
     def _test_error(self, model: PreTrainedModel) -> float:
         test = self.dealt.test
@@ -229,8 +262,7 @@ def _pretrained(config: ClassificationConfig, dealt: Deal, folder: Path, reporte
     shape, recipe = config.encoder, config.pretraining
     tokenizer = encoder_tokenizer(dealt.public, shape.vocabulary)
     model = new_masked_model(shape, tokenizer, config.seed).to(default_device())
-    epochs = max(1, round(recipe.epochs))
-    texts = MaskedTexts(tokenizer, encoded(tokenizer, dealt.public, shape.context), epochs, config.seed)
+    texts = MaskedTexts(tokenizer, encoded(tokenizer, dealt.public, shape.context), int(recipe.epochs), config.seed)
     fresh = LanguageModel(model, tokenizer, "the encoder", text_sha256(repr(shape), str(config.seed)))
     work = folder.with_name("pretraining")
     # Each text is there once per epoch already, masked otherwise each time.
@@ -263,7 +295,14 @@ def _mechanism(config: ClassificationConfig, contender: Contender, out: Path, *,
     run = _as_run(config, contender, out)
     mechanism = mechanism_of(run, plain_steps=run.finetune.steps(texts))
     steps = tuple(step for step in mechanism.data_steps if step.name not in _OF_RUNS)
-    return mechanism.model_copy(update={"data_steps": steps})
+    # The first of a run is about users who pre-trained its base model.
+    said = (_PUBLIC, *mechanism.assumptions[1:]) if mechanism.assumptions else ()
+    return mechanism.model_copy(update={"data_steps": steps, "assumptions": said})
+
+
+def _naming(named: Incidence) -> float:
+    """Share of the texts that name an entity."""
+    return float((np.diff(named.starts) > 0).mean())
 
 
 def _private(
@@ -308,3 +347,9 @@ def _about(name: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"contenders.{name}: {error}") from error
+    except ValidationError as error:
+        # What a run would refuse; the place is that of a run's config.
+        raise InputError(f"contenders.{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+    except ResumableError as error:
+        # A study does not resume: what comes after a diverged training is another config.
+        raise InputError(f"contenders.{name}: {str(error).split(';')[0]}; change its finetune or defense") from error

@@ -49,6 +49,8 @@ def pool_of_users(users: Sequence[str], split: SplitConfig, *, seed: int) -> Aud
     if (fraction := split.audit_fraction) is not None:
         # By a coin of the user's own: whether somebody is audited is no function of who else there is.
         users = [user for user in users if keyed_uniform(seed_key(seed), "audit fraction", user) < fraction]
+        if len(users) < 2:
+            raise InputError(f"split.audit_fraction {fraction:g} leaves {len(users)} user(s) to audit: raise it")
     check_pool(len(users), size)
     # Under the public seed: the pool must be fixed before the secret coins, and not depend on them.
     return AuditPool(

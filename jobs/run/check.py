@@ -1,5 +1,6 @@
 """Check a run before anything is read, made or trained: what is wrong with it, and what it would do."""
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -72,7 +73,7 @@ def check_run(config: RunConfig, out: Path) -> Checked:
         lambda: _require_users(config),
         lambda: _require_context(config),
         *_sources(config),
-        *(_entities(where, named) for where, named in config.entity_sources()),
+        *(functools.partial(try_source, where, named) for where, named in config.entity_sources()),
         *(_model(name) for name in _references(config)),
     ]
     # Before the line below: the looks fill ``mechanisms``.
@@ -120,17 +121,17 @@ def _existing(path: Path, *, folder: bool = False) -> Callable[[], object]:
     return look
 
 
-def _entities(where: str, named: EntitySourceConfig) -> Callable[[], object]:
-    # A search of one word loads everything that a search needs: the list, the pipeline, the extra.
-    def look() -> None:
-        try:
-            source = named.source()
-            if not isinstance(source, Gold):  # which knows its file's own records only; RunConfig compares the file
-                list(source.spans([Text("", "x")]))
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from error
+def try_source(where: str, named: EntitySourceConfig) -> None:
+    """Search one word, which loads all that a search needs: the list, the pipeline, the extra.
 
-    return look
+    Raises InputError, with ``where`` in front, if something is missing.
+    """
+    try:
+        source = named.source()
+        if not isinstance(source, Gold):  # which knows its file's own records only; RunConfig compares the file
+            list(source.spans([Text("", "x")]))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def _references(config: RunConfig) -> list[str]:
@@ -205,7 +206,7 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
     would = {
         "run": f"{config.name}, {'go on' if (out / 'config.yaml').is_file() else 'begin'} in '{out}'",
         "corpus": f"{config.corpus.source.kind}, {unit}users with {config.corpus.users.min_records} records or more",
-        "model": config.model.base or "a tiny GPT-Neo, pre-trained first on users who are not audited",
+        "model": config.model.base or "a tiny GPT-Neo, pre-trained first on public users",
         "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g}, on the {_device()}",
         "defense": f"{defense.kind}: {promise.label}" if defense.kind != "none" else "none: not a DP guarantee",
     }
@@ -214,6 +215,8 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
     if config.split.audited is not Audited.USERS:
         ((where, source),) = list(config.entity_sources())[-1:]
         would["audited"] = f"{AUDITED[config.split.audited.value].unit} that {where} finds ({source.kind})"
+    elif (share := config.split.audit_fraction) is not None:
+        would["audited"] = f"each user with probability {share:g}, by a public coin; the others are always in"
     if isinstance(promise, Guarantee) and promise.warnings:
         would["warning"] = "; ".join(promise.warnings)
     if config.canaries:

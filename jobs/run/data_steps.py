@@ -22,7 +22,9 @@ def assumptions(config: RunConfig) -> tuple[str, ...]:
         said = [f"taking it that the base model and its tokenizer saw no protected user{public}"]
     else:
         public = public and ", and what they say of others with them"
-        said = [f"for audited users only: the users whose texts pre-trained the base model are taken as public{public}"]
+        # With ``audit_fraction`` whoever is always in is protected like the others; older plans keep their words.
+        whom = "audited users" if config.split.audit_fraction is None else "users who are no public users"
+        said = [f"for {whom} only: the users whose texts pre-trained the base model are taken as public{public}"]
     if config.corpus.text_unit == "sentence":
         said.append("a record is a sentence")
     # A list of the users' own names, or a model trained on their texts, would let one user change others' texts.

@@ -157,5 +157,5 @@ def test_a_fraction_is_audited_by_public_coins_of_the_users_own():
     assert set(pool_of_users(USERS, SplitConfig(audit_fraction=0.5), seed=0).names) > set(pool.names)
     assert pool_of_users(USERS, split, seed=1).names != pool.names
     assert pool_of_users(USERS, SplitConfig(audit_fraction=1.0), seed=0).names == tuple(USERS)
-    with pytest.raises(InputError, match="the audit has 0 user"):
+    with pytest.raises(InputError, match="split.audit_fraction 1e-09 leaves 0 user"):
         pool_of_users(USERS[:2], SplitConfig(audit_fraction=1e-9), seed=0)

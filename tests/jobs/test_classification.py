@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter
 from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
 from heldin.finetune.batches import IGNORED, Asked, collate
 from heldin.jobs.classification.config import (
@@ -26,6 +27,11 @@ from heldin.models.shape import EncoderShape
 ROOT = Path(__file__).resolve().parents[2]
 TOPICS = {"sport": ("goal", "match", "team", "coach"), "market": ("share", "profit", "bank", "price"), "sky": ("moon",)}
 ULS = {"kind": "uls", "population": 30, "cohort": 10, "group_size": 4, "steps": 4, "delta": 1e-3, "target_epsilon": 8}
+
+
+TEXT = {"kind": "user_entity", "population": 150, "cohort": 40, "steps": 4, "delta": 1e-3, "noise_multiplier": 1.0}
+NO_NAMES = {"kind": "words", "path": "/no/such/names.txt"}
+QUIET = LineReporter(lambda line: None)
 
 
 def labelled(number):
@@ -65,8 +71,8 @@ def config(tmp_path):
 
 def test_texts_are_dealt_once_and_whatever_the_files_order(config, tmp_path):
     rows = list(labelled(400))
-    one = deal(load_classification(config([*rows, *rows[:50]])), tmp_path / "a")
-    other = deal(load_classification(config(rows[::-1])), tmp_path / "b")
+    one = deal(load_classification(config([*rows, *rows[:50]])), tmp_path / "a", QUIET)
+    other = deal(load_classification(config(rows[::-1])), tmp_path / "b", QUIET)
     assert (one.test, one.public, one.labels) == (other.test, other.public, other.labels)
     test, public, own = {text for text, _ in one.test}, set(one.public), list(one.store.texts())
     assert len(test) == 60
@@ -80,13 +86,30 @@ def test_texts_are_dealt_once_and_whatever_the_files_order(config, tmp_path):
     assert 0.4 < one.majority_error() < 0.9
 
 
+def test_texts_of_several_labels_are_left_out_whatever_the_files_order(config, tmp_path):
+    rows = list(labelled(400))
+    twice = [{**row, "topic": "another"} for row in rows[:40]]
+    lines = []
+    its = [
+        deal(load_classification(config(these)), tmp_path / name, LineReporter(lines.append))
+        for name, these in (("a", [*rows, *twice]), ("b", [*twice, *rows]))
+    ]
+    assert its[0].labels == its[1].labels
+    assert its[0].test == its[1].test
+    dealt = {text for text, _ in its[0].test} | set(its[0].public) | set(its[0].store.texts())
+    assert not dealt & {row["text"] for row in twice}
+    assert lines == ["texts: left out 40 texts with different labels in different rows"] * 2
+
+
 def test_what_cannot_be_dealt_is_one_line(config, tmp_path):
     with pytest.raises(InputError, match="has 40 different texts, and .* are asked for: lower test_texts"):
-        deal(load_classification(config(list(labelled(40)))), tmp_path / "a")
+        deal(load_classification(config(list(labelled(40)))), tmp_path / "a", QUIET)
     with pytest.raises(InputError, match=r"column 'topic' has 1 label\(s\)"):
-        deal(load_classification(config([{"topic": 1, "text": f"text {i}"} for i in range(9)])), tmp_path / "b")
+        deal(load_classification(config([{"topic": 1, "text": f"text {i}"} for i in range(9)])), tmp_path / "b", QUIET)
     with pytest.raises(InputError, match="no column 'topic'"):
-        deal(load_classification(config([{"text": "a"}])), tmp_path / "c")
+        deal(load_classification(config([{"text": "a"}])), tmp_path / "c", QUIET)
+    with pytest.raises(InputError, match="no label in column 'topic' .*; mend the row$"):
+        deal(load_classification(config([{"topic": None, "text": "a"}])), tmp_path / "d", QUIET)
 
 
 @pytest.fixture(scope="module")
@@ -160,14 +183,13 @@ def test_a_records_targets_are_its_own():
 def test_the_command_tells_errors_and_promises_side_by_side(call, config, tmp_path):
     (tmp_path / "names.txt").write_text("Ann Bell\n", encoding="utf-8")
     names = {"kind": "words", "path": str(tmp_path / "names.txt")}
-    text = {"kind": "user_entity", "population": 150, "cohort": 40, "steps": 4, "delta": 1e-3, "noise_multiplier": 1.0}
     uedp = {"kind": "uedp", "population": 30, "cohort": 10, "steps": 3, "delta": 1e-3, "noise_multiplier": 2.0}
     contenders = {
         "noiseless": None,
         "hidden": {"data_defenses": [{"kind": "deidentify", "entities": names}], "finetune": {"epochs": 1}},
         "users": {"defense": ULS},
         "fedavg": {"defense": {**ULS, "local": {"learning_rate": 0.1}}},
-        "texts": {"defense": {**text, "group_size": 5, "entity_cap": 9, "entities": names}},
+        "texts": {"defense": {**TEXT, "group_size": 5, "entity_cap": 9, "entities": names}},
         "paper": {"defense": {**uedp, "entities": names, "sensitive_share": 0.2}},
     }
     path = config(contenders=contenders)
@@ -185,6 +207,12 @@ def test_the_command_tells_errors_and_promises_side_by_side(call, config, tmp_pa
         assert its[name]["epsilon"] is None
         assert its[name]["promise"].startswith("not a DP guarantee")
     assert "what holds without the assumption" in its["paper"]["promise"]
+    assert "for audited users only" not in out
+    assert "for the protected pseudo-users only: the set of labels, test texts" in its["users"]["promise"]
+    # Of 400 texts every sixth has both names; the deal draws some 150.
+    assert its["paper"]["naming"] == its["texts"]["naming"] == pytest.approx(1 / 6, abs=0.1)
+    assert its["hidden"]["changed"] == round(its["texts"]["naming"] * its["hidden"]["texts"])
+    assert {its[name]["changed"] for name in contenders if name != "hidden"} == {0}
     for name in ("users", "fedavg"):
         assert its[name]["epsilon"] == pytest.approx(8, abs=0.05)
         assert "minimum number of records" not in its[name]["promise"]
@@ -192,7 +220,7 @@ def test_the_command_tells_errors_and_promises_side_by_side(call, config, tmp_pa
     assert its["texts"]["texts"] < its["users"]["texts"]
     assert not (tmp_path / "study" / "work").exists()
     code, _, err = call("study", "text-classification", path, "--to", tmp_path / "study")
-    assert (code, "is not empty and holds no such study" in err) == (2, True), err
+    assert (code, "is not empty, and a study begins anew: name a new folder with --to" in err) == (2, True), err
     code, out, err = call(
         "study", "text-classification", path, "--to", tmp_path / "two", "--set", "contenders={only: null}"
     )
@@ -212,12 +240,33 @@ def test_the_command_tells_errors_and_promises_side_by_side(call, config, tmp_pa
         ({"contenders": {"a": {"defense": {**ULS, "cohort": 99}}}}, "contenders.a: "),
         ({"encoder": {"hidden": 10, "heads": 3}}, "encoder.hidden 10 is no multiple"),
         ({"contendors": {}}, "contendors"),
+        ({"finetune": {"lora": {"rank": 2}}}, "lora is for language models"),
+        ({"pretraining": {"sequence_length": 9}}, "sequence_length is for language models"),
+        ({"pretraining": {"epochs": 2.5}}, "pretraining.epochs must be a whole number"),
+        ({"spread": 1e308}, "spread"),
+        ({"texts_per_user": float("inf")}, "texts_per_user"),
+        ({"contenders": {"a": {"defense": {**TEXT, "entities": {"kind": "gold", "path": "x"}}}}}, "contenders.a: "),
+        ({"contenders": {"a": {"data_defenses": [{"kind": "deidentify", "entities": NO_NAMES}]}}}, "contenders.a: "),
     ],
 )
 def test_a_study_that_cannot_be_is_refused_before_anything_is_written(call, config, tmp_path, changes, said):
     code, _, err = call("study", "text-classification", config(**changes), "--to", tmp_path / "study")
     assert (code, said in err) == (2, True), err
     assert not (tmp_path / "study").exists()
+
+
+def test_a_training_that_diverges_takes_no_result_with_it(call, config, tmp_path):
+    contenders = {"fine": {"finetune": {"epochs": 1}}, "wild": {"finetune": {"learning_rate": 1e30}}}
+    code, _, err = call("study", "text-classification", config(contenders=contenders), "--to", tmp_path / "study")
+    assert (code, "contenders.wild: training stopped: the " in err) == (2, True), err
+    kept = json.loads((tmp_path / "study" / "text-classification.json").read_text(encoding="utf-8"))
+    assert [its["name"] for its in kept["outcomes"]] == ["fine"]
+
+
+def test_warnings_stand_beside_promises(call, config, tmp_path):
+    path = config(contenders={"users": {"defense": {**ULS, "delta": 0.5}}})
+    code, out, err = call("study", "text-classification", path, "--to", tmp_path / "study")
+    assert (code, "users: warning: delta 0.5 is above 1/30" in out) == (0, True), err
 
 
 def test_the_same_seed_deals_and_trains_the_same_without_noise(call, config, tmp_path):
