@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from heldin.base.errors import InputError, ResumableError
-from heldin.commands import account, audit, cache, config, corpus, finished, run, study, trainer, training
+from heldin.commands import account, audit, cache, config, corpus, finished, run, study, sweep, trainer, training
 from heldin.commands.finish import Interrupted
 from heldin.commands.options import (
     BAD_INPUT,
@@ -41,6 +41,7 @@ app = typer.Typer(
 app.callback()(beginning)
 app.command()(run.demo)
 app.command()(run.run)
+app.command()(sweep.sweep)
 app.command()(config.config)
 app.command()(audit.audit)
 app.command("audit-training")(training.audit_training)

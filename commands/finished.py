@@ -61,7 +61,7 @@ def _write_scores(run: Path, to: Path, json: bool) -> None:
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, or the folder of a sweep.")],
     over: Annotated[
         str | None,
         typer.Option(help="What varies: a config key such as finetune.epochs, or parameters, users or records."),
@@ -73,7 +73,16 @@ def compare(
     """Compare finished runs side by side: epsilon, validation loss, AUROC, TPR at low FPR, ceiling and verdict.
 
     With --to also draw a figure: AUROC and loss over --over, ROC curves, and canary users by substring length.
+    The folder of a sweep gives what heldin sweep printed.
     """
+    if len(runs) == 1 and (runs[0] / "sweep.json").is_file():
+        from heldin.commands.sweep import print_sweep
+        from heldin.record.sweep import read_sweep
+
+        if over is not None or to is not None:
+            raise InputError("--over and --to are for the folders of runs: a sweep's cells lie in its folder cells/")
+        print_sweep(read_sweep(runs[0]), json=json, csv=csv)
+        return
     from heldin.record import compare as engine
 
     compared = engine.compare(runs, over)

@@ -1,0 +1,1 @@
+"""Several defenses in one batch: cells that share coins within a block, and what they say together."""

@@ -1,0 +1,91 @@
+"""Check a sweep before anything is read, made or trained: what is wrong with its cells, and what they would do."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.base.wording import counted
+from heldin.defenses.config import SampledDefense
+from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.mechanism import Mechanism
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.check import check_run
+from heldin.jobs.run.plan import mechanism_of
+from heldin.jobs.sweep.config import Sweep
+from heldin.jobs.sweep.plan import placed_cells, plan_of, require_sweep
+
+
+@dataclass(frozen=True)
+class CheckedSweep:
+    """The result of a check.
+
+    Attributes:
+        problems: what would stop cells before they start, one line each; may be empty.
+        variants: what each variant's cells would do, by name of the fact.
+    """
+
+    problems: tuple[str, ...]
+    variants: list[dict[str, Any]]
+
+
+def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
+    """Check every variant as ``heldin run --check`` checks a run, and change nothing."""
+    problems = []
+    try:
+        require_sweep(plan_of(sweep), out)
+    except InputError as error:
+        problems.append(str(error))
+    rows = []
+    # One cell of each variant: its cells in other blocks differ in seeds and coins alone.
+    for cell in placed_cells(sweep, out):
+        if cell.block > 1:
+            continue
+        found = check_run(cell.config, cell.folder)
+        problems += [f"variants.{cell.variant.name}: {problem}" for problem in found.problems]
+        if not found.problems:
+            rows.append(_row(cell.variant.name, cell.variant.group, cell.config))
+    return CheckedSweep(tuple(dict.fromkeys(problems)), rows)
+
+
+def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
+    """What the sweep would do, for a terminal."""
+    config = sweep.config
+    said = [
+        f"{counted(len(checked.variants), 'variant')} in {counted(config.blocks, 'block')}:"
+        f" {counted(len(checked.variants) * config.blocks, 'cell')}, {config.resources.workers} at a time"
+    ]
+    for row in checked.variants:
+        promise = row["promise"]
+        said.append(f"{row['variant']:<24}{row['gradients']}; {promise}")
+    counts = {row["gradients"] for row in checked.variants}
+    if len(counts) > 1:
+        said.append("note: the variants compute different numbers of gradients: their utility is not at equal compute")
+    groups = {row["group"] for row in checked.variants}
+    if len(groups) > 1:
+        said.append(f"note: {len(groups)} groups of variants have different users or set-asides, and are not compared")
+    return said
+
+
+def _row(name: str, group: str, config: RunConfig) -> dict[str, Any]:
+    mechanism = mechanism_of(config, plain_steps=1, clip_norm=1.0)
+    promise = mechanism.guarantee()
+    return {
+        "variant": name,
+        "group": group,
+        "gradients": _gradients(config, mechanism),
+        "promise": promise.label,
+        "epsilon": promise.epsilon if isinstance(promise, Guarantee) else None,
+        "delta": mechanism.delta,
+    }
+
+
+def _gradients(config: RunConfig, mechanism: Mechanism) -> str:
+    """How many records' gradients training computes, in words."""
+    defense = config.defense
+    if not isinstance(defense, SampledDefense):
+        return f"{config.finetune.epochs:g} gradients of every training record"
+    if mechanism.sampled == "user" and mechanism.record_selection == "all":
+        return f"{mechanism.steps:,} steps with all records of {defense.cohort:,} users"
+    records = mechanism.group_size if mechanism.sampled == "user" else 1
+    return f"{mechanism.steps * defense.cohort * records:,} gradients, expected at most"

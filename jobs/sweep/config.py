@@ -1,0 +1,173 @@
+"""The file of a sweep: a base config, variants of it, axes that multiply them, and blocks that repeat all of them."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from heldin.base.config_errors import checked
+from heldin.base.errors import InputError
+from heldin.base.section import Section
+from heldin.base.wording import counted
+from heldin.canaries.config import SubstringCanaries
+from heldin.jobs.config import RunConfig, merged, parse_config, read_config, with_overrides
+
+NAME = r"^[A-Za-z0-9._-]+$"
+Name = Annotated[str, StringConstraints(pattern=NAME)]
+
+
+class Resources(Section):
+    """What the cells run on."""
+
+    workers: int = Field(1, ge=1)
+    """Cells at a time, each a process of its own."""
+    threads: int | None = Field(None, ge=1)
+    """Threads of each; null: the cores of this machine shared out."""
+
+
+class SweepConfig(Section):
+    """A sweep."""
+
+    name: Name
+    """Name of the sweep; its folder is runs/NAME unless --out names one."""
+    base: str
+    """Config of a run, named relative to this file, that all variants change."""
+    variants: dict[Name, dict[str, Any] | None] = Field(min_length=1)
+    """By name, the part of the config that differs; sections are merged key by key. Others are compared with the
+    first."""
+    axes: dict[str, dict[str, list[Any]]] = Field(default_factory=dict)
+    """By name of a variant, config keys and the values that each takes: one variant for each combination."""
+    blocks: int = Field(1, ge=1)
+    """How often everything is repeated, each time with coins, seeds and keys of its own."""
+    resources: Resources = Resources()
+    """What the cells run on; it changes no number."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A variant of a sweep.
+
+    Attributes:
+        name: its name.
+        group: the name of the first variant with the same users and set-asides; only these share coins.
+        config: config of its cell in the first block.
+    """
+
+    name: str
+    group: str
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A checked sweep.
+
+    Attributes:
+        config: its file.
+        variants: its variants, axes multiplied out.
+    """
+
+    config: SweepConfig
+    variants: tuple[Variant, ...]
+
+    def of_block(self, variant: Variant, block: int) -> RunConfig:
+        """The config of the variant's cell in a block, from 1: set-asides and training have seeds of their own."""
+        config, later = variant.config, block - 1
+        seed = config.seed if config.split.seed is None else config.split.seed
+        return config.model_copy(
+            update={
+                "name": f"{self.config.name}-{variant.name}-{block}",
+                # Users, canary users, base model and references stay: they are public, and the same for all blocks.
+                "split": config.split.model_copy(update={"seed": seed + later}),
+                "finetune": replace(config.finetune, seed=config.finetune.seed + later),
+            }
+        )
+
+    def cells(self) -> Iterator[tuple[int, Variant]]:
+        """Every block and variant, block by block."""
+        return itertools.product(range(1, self.config.blocks + 1), self.variants)
+
+
+def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
+    """Read a sweep's file and apply ``a.b=value`` overrides.
+
+    Raises:
+        InputError: no such file, or errors of the file or of any variant; the message lists all of them.
+    """
+    config = checked(SweepConfig, with_overrides(read_config(path), overrides), str(path))
+    base = read_config(path.parent / config.base)
+    found: dict[str, RunConfig] = {}
+    problems = [f"axes.{name}: no such variant" for name in config.axes if name not in config.variants]
+    for name, content in _multiplied(config):
+        if name in found:
+            problems.append(f"variants: two are called '{name}': rename one, or the values of its axes")
+            continue
+        try:
+            # Names are made of sweep, variant and block.
+            found[name] = parse_config({**merged(base, content), "name": name}, f"variants.{name}")
+        except InputError as error:
+            problems.append(str(error))
+    variants = _grouped(found)
+    problems += list(_canaries_differ(variants))
+    if problems:
+        lines = [line.strip() for problem in problems for line in problem.splitlines()]
+        raise InputError("\n".join([f"{path}: {counted(len(problems), 'problem')}", *(f"  {line}" for line in lines)]))
+    return Sweep(config, variants)
+
+
+def _multiplied(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names and contents of all variants, axes multiplied out."""
+    for name, content in config.variants.items():
+        axes = config.axes.get(name, {})
+        for values in itertools.product(*axes.values()):
+            changed, parts = dict(content or {}), [name]
+            for key, value in zip(axes, values, strict=True):
+                changed = merged(changed, _nested(key, value))
+                parts += [key.rsplit(".", 1)[-1], _plain(value)]
+            yield "-".join(parts), changed
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    first, _, rest = key.partition(".")
+    return {first: _nested(rest, value) if rest else value}
+
+
+def _plain(value: Any) -> str:
+    """A value as a part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", json.dumps(value)).strip("-")
+
+
+def _grouped(configs: Mapping[str, RunConfig]) -> tuple[Variant, ...]:
+    first: dict[str, str] = {}
+    variants = []
+    for name, config in configs.items():
+        # Whatever decides users, pool and set-asides: others' coins would fall on other people.
+        whose = json.dumps([config.seed, *(part.model_dump(mode="json") for part in (config.corpus, config.split))])
+        variants.append(Variant(name, first.setdefault(whose, name), config))
+    return tuple(variants)
+
+
+def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
+    """Variants whose canary users differ from those of their group's first."""
+    by_name = {variant.name: variant for variant in variants}
+    for variant in variants:
+        first = by_name[variant.group]
+        if _canaries(variant.config) != _canaries(first.config):
+            yield (
+                f"variants.{variant.name}: its canary users are not those of '{first.name}', which has the same users:"
+                " within a block they must be the same; give it another split.seed, and it is a group of its own"
+            )
+
+
+def _canaries(config: RunConfig) -> Any:
+    """Whatever decides the texts of canary users."""
+    if not config.canaries:
+        return ()
+    visible = (config.finetune.sequence_length, config.attack.max_characters)
+    substrings = any(isinstance(spec, SubstringCanaries) for spec in config.canaries)
+    return (config.canaries, config.model, visible if substrings else None)

@@ -1,0 +1,178 @@
+"""Run the cells of a sweep, each in a process of its own, so that a crash takes only itself; then compare them."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from heldin.base.errors import InputError, ResumableError
+from heldin.base.files import is_held, one_process_at_a_time, write_text
+from heldin.base.log_file import logged
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
+from heldin.jobs.sweep.comparison import compare_cells
+from heldin.jobs.sweep.config import Sweep
+from heldin.jobs.sweep.plan import PlacedCell, placed_cells, plan_hash, plan_of, take_sweep
+from heldin.jobs.sweep.shared import shared_work
+from heldin.record.masking import without_names
+from heldin.record.sweep import SweepResult, write_sweep
+
+STATE = "state.json"
+_FINE = {0, 3, 4}  # exit codes of a finished run; a violation is a result
+_INTERRUPTED = 130
+_PAUSE = 1.0  # seconds between looks at a cell that another process works on
+
+
+@dataclass
+class CellState:
+    """How a cell stands.
+
+    Attributes:
+        seconds: duration of all its processes so far, those of killed sweeps aside.
+        calls: number of these processes.
+        code: exit code of the last one; null before the first.
+        said: its last line if it failed.
+    """
+
+    seconds: float = 0.0
+    calls: int = 0
+    code: int | None = None
+    said: str = ""
+
+
+def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str) -> SweepResult:
+    """Do what is not yet done of the sweep in ``out``, compare the cells, and write ``comparison.json``.
+
+    Args:
+        sweep: the sweep; the same as that of an earlier, unfinished call in ``out``.
+        out: its folder.
+        reporter: receives the progress.
+        command: the command line, for the log.
+
+    Raises:
+        InputError: ``out`` holds another sweep, another process works in it, or what all cells share cannot be made.
+        ResumableError: that failed for another reason.
+    """
+    with one_process_at_a_time(out):
+        take_sweep(sweep, out)
+        with logged(reporter, out, command=without_names(command)) as kept:
+            cells = placed_cells(sweep, out)
+            states = _run_cells(sweep, cells, out, kept)
+            result = compare_cells(sweep, cells, states, plan_hash(plan_of(sweep)), kept)
+            write_sweep(result, out)
+            return result
+
+
+def read_states(out: Path) -> dict[str, CellState]:
+    """How the cells of a sweep stand, by name; empty before the first."""
+    path = out / STATE
+    if not path.is_file():
+        return {}
+    try:
+        return {name: CellState(**its) for name, its in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"'{path}' is damaged: remove it; it holds durations, and no result") from error
+
+
+def _run_cells(sweep: Sweep, cells: Sequence[PlacedCell], out: Path, reporter: Reporter) -> dict[str, CellState]:
+    states = read_states(out)
+    todo = [cell for cell in cells if not _done(cell, states)]
+    workers = min(sweep.config.resources.workers, max(1, len(todo)))
+    threads = sweep.config.resources.threads or max(1, len(os.sched_getaffinity(0)) // workers)
+    if len(todo) < len(cells):
+        reporter.say(f"sweep: {len(cells) - len(todo)} of {counted(len(cells), 'cell')} are done already")
+    _make_shared(todo, threads, reporter)
+    writing = threading.Lock()
+
+    def one(cell: PlacedCell) -> None:
+        its = states.setdefault(cell.name, CellState())
+        _wait_for(cell, reporter)
+        # It may have been finished by the process that was waited for.
+        if (cell.folder / "record.json").is_file():
+            its.code, its.said = 0, ""
+        else:
+            started = time.monotonic()
+            its.code, its.said = _process(["run", str(cell.folder / "config.yaml"), "--out", str(cell.folder)], threads)
+            its.seconds += time.monotonic() - started
+            its.calls += 1
+        with writing:
+            write_text(out / STATE, json.dumps({name: asdict(state) for name, state in states.items()}, indent=1))
+
+    with reporter.track("sweep", len(todo), "cells") as advance, ThreadPoolExecutor(workers) as pool:
+        running = {pool.submit(one, cell): cell for cell in todo}
+        try:
+            for future in as_completed(running):
+                future.result()
+                cell = running[future]
+                state = states[cell.name]
+                if state.code == _INTERRUPTED:
+                    raise KeyboardInterrupt
+                what = "done" if state.code in _FINE else f"failed: {state.said}"
+                reporter.say(f"cell {cell.name}: {what} ({state.seconds:,.0f} s)")
+                advance(1)
+        except BaseException:
+            # Ctrl-C reaches the cells too, which stop where they can resume.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return states
+
+
+def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
+    halted = cell.name in states and states[cell.name].code in _FINE
+    return (cell.folder / "record.json").is_file() or halted
+
+
+def _make_shared(cells: Sequence[PlacedCell], threads: int, reporter: Reporter) -> None:
+    """Corpus, base and reference models, each once and one after another."""
+    first: dict[str, PlacedCell] = {}
+    for cell in cells:
+        first.setdefault(shared_work(cell.config), cell)
+    with reporter.track("what cells share", len(first), "parts") as advance:
+        for cell in first.values():
+            config = str(cell.folder / "config.yaml")
+            code, said = _process([config], threads, module="heldin.jobs.sweep.shared")
+            if code in (_INTERRUPTED, -signal.SIGINT):
+                raise KeyboardInterrupt
+            if code:
+                # A bug's traceback ends in its message; an error of the user's is one line already.
+                raise (InputError if said.startswith("error: ") else ResumableError)(
+                    f"what cells share could not be made (cell {cell.name}): {said.removeprefix('error: ')}"
+                )
+            advance(1)
+
+
+def _process(arguments: Sequence[str], threads: int, *, module: str = "heldin") -> tuple[int, str]:
+    """Exit code and last line of a process of heldin."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    quiet = ["--quiet"] if module == "heldin" else []
+    done = subprocess.run(
+        [sys.executable, "-m", module, *quiet, *arguments],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    said = lines[-1].strip() if lines else f"ended with code {done.returncode} and no word"
+    return done.returncode, "" if done.returncode in _FINE else said
+
+
+def _wait_for(cell: PlacedCell, reporter: Reporter) -> None:
+    """Wait while a process that a killed sweep left behind still works on the cell."""
+    said = False
+    with contextlib.suppress(FileNotFoundError):
+        while is_held(cell.folder):
+            if not said:
+                reporter.say(f"cell {cell.name}: a process of an earlier call still works on it; waiting for it")
+                said = True
+            time.sleep(_PAUSE)

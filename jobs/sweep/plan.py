@@ -1,0 +1,155 @@
+"""A sweep's folder: the plan of all cells, fixed and hashed before the coins of its blocks are drawn, and the cells.
+
+sweep.json  ledger/coins.json  cells/BLOCK/VARIANT/...  state.json  comparison.json  log.txt
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from heldin.attacks.config import NamedReference
+from heldin.base.coins import new_key
+from heldin.base.errors import InputError
+from heldin.base.files import private_directory, text_sha256, write_text
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.cell import Cell, write_cell
+from heldin.jobs.run.pipeline import first_difference, require_folder, take_new_folder
+from heldin.jobs.sweep.config import Sweep, Variant
+from heldin.record.facts import CellFacts
+
+PLAN, COINS = "sweep.json", Path("ledger") / "coins.json"
+
+
+@dataclass(frozen=True)
+class PlacedCell:
+    """A cell and where it is.
+
+    Attributes:
+        block: number of its block, from 1.
+        variant: its variant.
+        config: its run's config.
+        folder: its run folder.
+    """
+
+    block: int
+    variant: Variant
+    config: RunConfig
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Block and variant, as its folder is called."""
+        return f"{self.block}/{self.variant.name}"
+
+
+def placed_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
+    """All cells of a sweep, block by block."""
+    return [
+        PlacedCell(block, variant, sweep.of_block(variant, block), out / "cells" / str(block) / variant.name)
+        for block, variant in sweep.cells()
+    ]
+
+
+def plan_of(sweep: Sweep) -> dict[str, Any]:
+    """What is fixed before any coin: every cell's config. How many run at a time decides no number."""
+    cells = [
+        {
+            "block": block,
+            "group": variant.group,
+            "variant": variant.name,
+            "config": sweep.of_block(variant, block).model_dump(mode="json"),
+        }
+        for block, variant in sweep.cells()
+    ]
+    return {"name": sweep.config.name, "blocks": sweep.config.blocks, "cells": cells}
+
+
+def plan_hash(plan: dict[str, Any]) -> str:
+    """Hash of the plan, which every cell's record names."""
+    return text_sha256("sweep", json.dumps(plan, sort_keys=True))
+
+
+def take_sweep(sweep: Sweep, out: Path) -> None:
+    """Make the folder of a sweep, or find in it an earlier, unfinished call of the same.
+
+    Raises:
+        InputError: it holds something else, or a config names a model inside it.
+    """
+    _refuse_own_models(sweep, out)
+    plan = plan_of(sweep)
+    if not require_sweep(plan, out):
+        take_new_folder(out, "sweep")
+        # Before the coins: what is compared cannot follow from how they fall.
+        write_text(out / PLAN, json.dumps(plan, indent=1) + "\n", private=True)
+    coins = _coins(sweep, out)
+    for cell in placed_cells(sweep, out):
+        if require_folder(cell.config, cell.folder):
+            continue
+        facts = CellFacts(sweep=plan_hash(plan), block=cell.block, group=cell.variant.group, variant=cell.variant.name)
+        write_cell(Cell(facts, coins[_drawn_for(cell.block, cell.variant)]), cell.folder / "ledger")
+        # Last: a folder with a config is a cell that can be run, also by hand.
+        write_text(cell.folder / "config.yaml", yaml.safe_dump(cell.config.model_dump(mode="json"), sort_keys=False))
+
+
+def require_sweep(plan: dict[str, Any], out: Path) -> bool:
+    """Whether ``out`` holds this sweep; nothing is written. Raises InputError if it holds another."""
+    path = out / PLAN
+    if not path.is_file():
+        return False
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"'{path}' is damaged: choose another --out") from error
+    if kept != json.loads(json.dumps(plan)):
+        differs = first_difference(_by_name(kept), _by_name(plan))
+        raise InputError(
+            f"'{out}' holds another sweep ('{differs}' differs), and its coins are drawn: a variant or a block that is"
+            " added later needs coins of its own; choose another --out"
+        )
+    return True
+
+
+def _by_name(plan: Any) -> Any:
+    """The plan with its cells by name, so that a difference can be named."""
+    if not isinstance(plan, dict) or not isinstance(plan.get("cells"), list):
+        return plan
+    cells = {f"{cell.get('block')}/{cell.get('variant')}": cell.get("config") for cell in plan["cells"]}
+    return {"name": plan.get("name"), "blocks": plan.get("blocks"), "cells": json.loads(json.dumps(cells))}
+
+
+def _refuse_own_models(sweep: Sweep, out: Path) -> None:
+    """A score that looks at another cell's model supports no bound (docs/theory.md#keys-and-coins)."""
+    inside = (out / "cells").resolve()
+    for variant in sweep.variants:
+        config = variant.config
+        named = [config.model.base, config.attack.reference]
+        named += [its.name for its in config.attack.references if isinstance(its, NamedReference)]
+        for name in filter(None, named):
+            if Path(name).resolve().is_relative_to(inside):
+                raise InputError(
+                    f"variants.{variant.name}: '{name}' is a model of this sweep: a cell may use nothing that was made"
+                    " from another one, whose coins it shares"
+                )
+
+
+def _drawn_for(block: int, variant: Variant) -> str:
+    return f"{block}/{variant.group}"
+
+
+def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
+    """The key of each block's and group's coins, drawn once."""
+    path = out / COINS
+    wanted = {_drawn_for(block, variant) for block, variant in sweep.cells()}
+    if not path.is_file():
+        # Nothing was trained by any of them: cells are laid out after this file.
+        drawn = {name: new_key().hex() for name in sorted(wanted)}
+        private_directory(path.parent)
+        write_text(path, json.dumps(drawn, indent=1) + "\n", private=True)
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return {name: bytes.fromhex(kept[name]) for name in wanted}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"'{path}' is damaged: this sweep cannot go on; choose another --out") from error
