@@ -24,7 +24,7 @@ from heldin.white_box.trainers import Trainer
 DRAWN_CANARIES = 100  # most gradient canaries that are drawn
 _PER_UNIT = 8  # times that a unit is expected to be drawn under each key, in a short audit
 _FEWEST, _MOST = 40, 3_000  # steps under each key
-_AGAIN, _MOST_AGAIN = 8, 200  # times that a unit is expected to be drawn in a run that is done again; steps of it
+_AGAIN, _MOST_AGAIN = 24, 600  # times that a unit is expected to be drawn in a run that is done again; steps of it
 _MISREAD = 1e-2  # of a contribution: so far from a whole number, somebody took part in part
 
 

@@ -166,8 +166,7 @@ def _cell(
     seconds = round(state.seconds, 1) if state else 0.0
     its = finished.get(cell.name)
     if its is None:
-        halted = state is not None and state.code == 0
-        what = "halted" if halted else "failed" if state and state.code is not None else "to do"
+        what = "to do" if state is None or state.code is None else "halted" if state.halted else "failed"
         said = state.said if state else ""
         return CellResult.model_validate(
             {"block": cell.block, "variant": cell.variant.name, "state": what, "said": said, "seconds": seconds}

@@ -40,12 +40,14 @@ class CellState:
         calls: number of these processes.
         code: exit code of the last one; null before the first.
         said: its last line if it failed.
+        halted: whether a filter ended training without a model, which is a result.
     """
 
     seconds: float = 0.0
     calls: int = 0
     code: int | None = None
     said: str = ""
+    halted: bool = False
 
 
 def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str) -> SweepResult:
@@ -103,6 +105,7 @@ def _run_cells(sweep: Sweep, cells: Sequence[PlacedCell], out: Path, reporter: R
             its.code, its.said = _process(["run", str(cell.folder / "config.yaml"), "--out", str(cell.folder)], threads)
             its.seconds += time.monotonic() - started
             its.calls += 1
+            its.halted = its.code == 0 and not (cell.folder / "record.json").is_file()
         with writing:
             write_text(out / STATE, json.dumps({name: asdict(state) for name, state in states.items()}, indent=1))
 
@@ -126,8 +129,9 @@ def _run_cells(sweep: Sweep, cells: Sequence[PlacedCell], out: Path, reporter: R
 
 
 def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
-    halted = cell.name in states and states[cell.name].code in _FINE
-    return (cell.folder / "record.json").is_file() or halted
+    # A cell whose folder was lost is laid out anew, and has no plan.
+    halted = cell.name in states and states[cell.name].halted and (cell.folder / "plan.json").is_file()
+    return halted or (cell.folder / "record.json").is_file()
 
 
 def _make_shared(cells: Sequence[PlacedCell], threads: int, reporter: Reporter) -> None:

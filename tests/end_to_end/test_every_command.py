@@ -77,8 +77,15 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "study mean-estimation": ["--to", tmp_path / "study", "--repeats", 2],
         "study effective-noise": ["--to", tmp_path / "study"],
         "study proposition": ["--to", tmp_path / "study", "--draws", 2],
+        "sweep": [_sweep(tmp_path, small_config), "--check", "--out", tmp_path / "swept"],
         "study text-classification": [_labelled(tmp_path), "--to", tmp_path / "classified"],
     }
+
+
+def _sweep(folder, base):
+    content = {"name": "one", "base": str(base), "variants": {"none": {}}}
+    (folder / "sweep.yaml").write_text(json.dumps(content), encoding="utf-8")
+    return folder / "sweep.yaml"
 
 
 def _labelled(folder):

@@ -1,0 +1,376 @@
+"""A sweep: its file, blocks that share coins and nothing else, what is compared, and what is refused."""
+
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import heldin.jobs.sweep.driver as driver
+from heldin.audit.paired import auroc_difference
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter
+from heldin.bounds.p_values import holm
+from heldin.jobs.config import load_config
+from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.run.pipeline import run
+from heldin.jobs.run.utility import read_losses
+from heldin.jobs.sweep.config import load_sweep
+from heldin.jobs.sweep.driver import run_sweep
+from heldin.jobs.sweep.plan import placed_cells
+from heldin.jobs.sweep.shared import make_shared
+from heldin.jobs.user_scores import leading_scores
+from heldin.record.document import read_record, write_record
+from heldin.record.sweep import read_sweep, table
+from tests.conftest import SMALL
+
+QUIET = LineReporter(lambda line: None)
+ROOT = Path(__file__).resolve().parents[2]
+ULS = {"kind": "uls", "population": 30, "cohort": 8, "steps": 6, "delta": 1e-3, "noise_multiplier": 1.0}
+USERS = {"corpus": {"users": {"min_records": 8, "fraction": 0.5, "max_users": None}}, "finetune": {"select": "last"}}
+CANARIES = [{"kind": "rare_phrase", "users": 10, "documents": [4]}]
+
+
+def written(folder, **content):
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / "base.yaml").write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    sweep = {"name": "two", "base": "base.yaml", "variants": {"none": None, "uls": {"defense": ULS}}, **content}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False), encoding="utf-8")
+    return folder / "sweep.yaml"
+
+
+def in_process(arguments, threads, *, module="heldin"):
+    """A cell in this process: the real one takes seconds to start (test_sweep_processes)."""
+    if module != "heldin":
+        make_shared(load_config(Path(arguments[0])), QUIET)
+        return 0, ""
+    try:
+        record = run(load_config(Path(arguments[1])), Path(arguments[3]), QUIET, command="heldin run")
+    except InputError as error:
+        return 2, f"error: {error}"
+    return record.judgement.exit_code, ""
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """Two variants in two blocks, and a group of its own; the sweep, its folder and its result."""
+    folder = tmp_path_factory.mktemp("swept")
+    variants = {
+        "none": USERS,
+        "uls": {**USERS, "defense": ULS, "canaries": CANARIES},
+        "apart": {**USERS, "split": {"attacker_fraction": 0.2}},
+    }
+    variants["none"] = {**USERS, "canaries": CANARIES}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "_process", in_process)
+        sweep = load_sweep(written(folder, variants=variants, blocks=2))
+        result = run_sweep(sweep, folder / "out", QUIET, command="heldin sweep")
+    return sweep, folder / "out", result
+
+
+def test_variants_of_a_block_share_coins_and_set_asides_and_nothing_else(swept):
+    sweep, out, _ = swept
+    cells = {cell.name: load_ledger(cell.folder / "ledger") for cell in placed_cells(sweep, out)}
+    assert list(cells) == ["1/none", "1/uls", "1/apart", "2/none", "2/uls", "2/apart"]
+    for block in "12":
+        one, other, apart = (cells[f"{block}/{name}"] for name in ("none", "uls", "apart"))
+        assert (one.coins_key, one.roles, one.parts) == (other.coins_key, other.roles, other.parts)
+        assert one.commitment() == other.commitment() != apart.commitment()
+        assert apart.coins_key != one.coins_key
+    assert cells["1/none"].coins_key != cells["2/none"].coins_key
+    # Other blocks have other coins and set-asides of the same people.
+    assert cells["1/none"].roles.keys() == cells["2/none"].roles.keys()
+    assert cells["1/none"].roles != cells["2/none"].roles
+    assert cells["1/none"].parts != cells["2/none"].parts
+    keys = {its.key for its in cells.values()} | {its.coins_key for its in cells.values()}
+    assert len(keys) == 6 + 4
+    records = {name: read_record(out / "cells" / name / "record.json") for name in cells}
+    assert len({its.split.key_commitment for its in records.values()}) == 6
+    assert {its.cell.sweep for its in records.values()} == {records["1/none"].cell.sweep}
+    assert [(its.cell.block, its.cell.variant, its.cell.group) for its in records.values()][1] == (1, "uls", "none")
+    assert {its.reference.fingerprint for its in records.values()} == {records["1/none"].reference.fingerprint}
+    assert "which is that of block 2 of a sweep" in records["2/uls"].split.standing_reason
+    for path in (out / "ledger/coins.json", out / "sweep.json", out / "cells/1/uls/ledger/cell.json"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_is_compared_follows_from_scores_and_losses_of_the_same_users(swept):
+    _, out, result = swept
+    assert result == read_sweep(out)
+    its = {variant.name: variant for variant in result.variants}
+    assert (its["none"].group, its["uls"].group, its["apart"].group) == ("none", "none", "apart")
+    assert its["none"].auroc_difference is its["apart"].auroc_difference is None
+    aurocs, losses = [], []
+    for block in "12":
+        one, two = (leading_scores(out / "cells" / block / name) for name in ("none", "uls"))
+        assert [(s.user, s.member) for s in one] == [(s.user, s.member) for s in two]
+        sides = [
+            tuple(np.array([s.score for s in scores if s.member is side]) for side in (True, False))
+            for scores in (one, two)
+        ]
+        aurocs.append(auroc_difference(*sides).value)
+        first, other = (read_losses(out / "cells" / block / name) for name in ("none", "uls"))
+        assert first.keys() == other.keys() == {s.user for s in one if not s.member}
+        losses.append(np.mean([other[user].loss - first[user].loss for user in first]))
+        record = read_record(out / "cells" / block / "uls" / "record.json")
+        assert record.utility.loss == pytest.approx(np.mean([u.loss for u in other.values()]), abs=1e-4)
+        assert record.utility.base_loss == pytest.approx(np.mean([u.base_loss for u in other.values()]), abs=1e-4)
+    found = its["uls"]
+    assert found.auroc_difference.value == pytest.approx(np.mean(aurocs), abs=1e-3)
+    assert found.loss_difference.value == pytest.approx(np.mean(losses), abs=1e-4)
+    # Two blocks give no interval that says anything, and none is printed.
+    assert (found.auroc_difference.lower, found.loss_difference.lower, found.auroc.lower) == (None, None, None)
+    assert found.gain.value == pytest.approx(np.mean([c.gain for c in result.cells if c.variant == "uls"]), abs=1e-4)
+    assert "2 blocks: differences are between these models, not between defenses" in " ".join(result.notes)
+    verdicts = [(v.p_value, v.adjusted) for cell in result.cells for v in cell.verdicts]
+    # Only ULS makes a promise: of real users and of canary users, in each block.
+    assert len(verdicts) == 4
+    assert [a for _, a in verdicts] == holm([p for p, _ in verdicts])
+    assert found.epsilon is not None
+    assert result.exit_code == 0
+    assert "uls" in table(result)
+
+
+def test_a_sweep_goes_on_where_it_was_and_ends_in_the_same_comparison(swept, tmp_path, monkeypatch):
+    sweep, out, result = swept
+    # Cells that are done are not touched, and what is left is made under the block's coins.
+    again = tmp_path / "out"
+    shutil.copytree(out, again)
+    lost = again / "cells" / "2" / "none"
+    before = load_ledger(lost / "ledger")
+    shutil.rmtree(lost)
+    called = []
+
+    def counting(arguments, threads, *, module="heldin"):
+        called.append(arguments)
+        return in_process(arguments, threads, module=module)
+
+    monkeypatch.setattr(driver, "_process", counting)
+    resumed = run_sweep(sweep, again, QUIET, command="heldin sweep")
+    assert [a[0] for a in called] == [str(lost / "config.yaml"), "run"]
+    now = load_ledger(lost / "ledger")
+    assert (now.coins_key, now.roles) == (before.coins_key, before.roles)
+    assert now.key != before.key, "a lost cell is trained under a key of its own"
+
+    def without_times(found):
+        return [c.model_copy(update={"seconds": 0.0, "peak_memory": None}) for c in found.cells]
+
+    # Plain training is the same from the same coins and seeds.
+    assert without_times(resumed) == without_times(result)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("key", r"cells 1/none and 1/uls were trained under one key"),
+        ("plan", r"cell 1/uls: its record is of another plan, which was not fixed before these coins"),
+        ("lone", r"cell 1/uls: its record is of another plan"),
+        ("coins", r"cells 1/none and 1/uls of one block have different coins"),
+        ("score", r"cell 1/uls was scored with the model of cell 1/none, whose coins it shares"),
+        ("config", r"cell 1/uls: its record is of another config than the sweep's plan"),
+    ],
+)
+def test_what_would_void_a_comparison_is_caught(swept, tmp_path, monkeypatch, change, said):
+    sweep, out, _ = swept
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy)
+    first, path = read_record(copy / "cells/1/none/record.json"), copy / "cells/1/uls/record.json"
+    its = read_record(path)
+    changes = {
+        "key": {"split": its.split.model_copy(update={"key_commitment": first.split.key_commitment})},
+        "plan": {"cell": its.cell.model_copy(update={"sweep": "0" * 64})},
+        "lone": {"cell": None},
+        "coins": {"split": its.split.model_copy(update={"ledger_commitment": "0" * 64})},
+        "score": {"reference": its.reference.model_copy(update={"fingerprint": first.target.fingerprint})},
+        "config": {"config": {**its.config, "seed": 9}},
+    }
+    write_record(its.model_copy(update=changes[change]), path)
+    monkeypatch.setattr(driver, "_process", in_process)
+    with pytest.raises(InputError, match=said):
+        run_sweep(sweep, copy, QUIET, command="heldin sweep")
+
+
+def test_a_variant_or_block_that_is_added_later_is_refused(swept, tmp_path, call):
+    _, out, _ = swept
+    variants = {"none": {**USERS, "canaries": CANARIES}, "later": USERS | {"canaries": CANARIES}}
+    code, _, err = call("sweep", written(tmp_path / "a", variants=variants), "--out", out)
+    assert (code, "a variant or a block that is added later needs coins of its own" in err) == (2, True), err
+    inside = out / "cells" / "1" / "none" / "checkpoints" / "final"
+    code, _, err = call(
+        "sweep", written(tmp_path / "b", variants={"a": {"attack": {"reference": str(inside)}}}), "--out", out
+    )
+    assert (code, "is a model of this sweep" in err) == (2, True), err
+    code, _, err = call("run", tmp_path / "a" / "base.yaml", "--out", out)
+    assert (code, "holds no such run" in err) == (2, True), err
+
+
+def test_the_result_is_read_again_and_told_by_compare(swept, call):
+    _, out, result = swept
+    code, printed, err = call("compare", out, "--json")
+    assert code == 0, err
+    assert json.loads(printed)["variants"][1]["name"] == "uls"
+    code, printed, _ = call("compare", out)
+    assert printed.strip() == table(result)
+    code, printed, _ = call("compare", out, "--csv")
+    assert printed.splitlines()[0].startswith("name,group,defense,promise,unit,epsilon,delta,cells,auroc")
+    code, _, err = call("compare", out, "--over", "seed")
+    assert (code, "--over and --to are for the folders of runs" in err) == (2, True)
+    code, printed, err = call("verify", out / "cells" / "2" / "uls", "--json")
+    assert (code, json.loads(printed)["differences"]) == (0, []), err
+
+
+def test_a_changed_loss_is_found_by_verify(swept, tmp_path, call):
+    _, out, _ = swept
+    cell = tmp_path / "cell"
+    shutil.copytree(out / "cells" / "1" / "none", cell)
+    its = read_record(cell / "record.json")
+    better = its.utility.model_copy(update={"loss": its.utility.loss - 0.1})
+    write_record(its.model_copy(update={"utility": better}), cell / "record.json")
+    code, printed, _ = call("verify", cell)
+    assert (code, "utility.loss" in printed) == (2, True), printed
+    (cell / "losses.parquet").write_bytes(b"")
+    code, _, err = call("verify", cell)
+    assert (code, "losses.parquet' is damaged, or of other models" in err) == (2, True), err
+
+
+def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, call):
+    def failing(arguments, threads, *, module="heldin"):
+        if module == "heldin" and "/wild/" in arguments[1]:
+            return 5, "stopped: training stopped: the loss became NaN"
+        return in_process(arguments, threads, module=module)
+
+    monkeypatch.setattr(driver, "_process", failing)
+    file = written(
+        tmp_path, variants={"wild": {}, "tame": {"defense": {"kind": "clip", "unit": "batch", "clip_norm": 1.0}}}
+    )
+    code, printed, err = call("sweep", file, "--out", tmp_path / "out")
+    assert code == 5, err
+    assert "cell 1/wild: failed: stopped: training stopped: the loss became NaN" in printed
+    assert "cell 1/wild: failed" in err
+    found = read_sweep(tmp_path / "out")
+    assert [its.state for its in found.cells] == ["failed", "done"]
+    # The first is what the others are held against: without it there is no difference.
+    assert found.variants[1].auroc_difference is None
+    assert found.variants[1].auroc.over == "users"
+    assert found.variants[1].auroc.lower < found.variants[1].auroc.value < found.variants[1].auroc.upper
+    monkeypatch.setattr(driver, "_process", in_process)
+    code, printed, err = call("sweep", file, "--out", tmp_path / "out")
+    assert code == 0, err
+    assert "sweep: 1 of 2 cells are done already" in err
+    assert read_sweep(tmp_path / "out").variants[1].auroc_difference is not None
+
+
+def test_axes_multiply_and_groups_follow_from_users_and_set_asides(tmp_path):
+    sweep = load_sweep(
+        written(
+            tmp_path,
+            variants={
+                "none": None,
+                "uls": {"defense": {**ULS, "noise_multiplier": None}},
+                "fewer": {"corpus": {"users": {"max_users": 20}}},
+                "fewer-uls": {"corpus": {"users": {"max_users": 20}}, "defense": ULS},
+            },
+            axes={"uls": {"defense.target_epsilon": [2, 8.5], "finetune.learning_rate": [1e-4]}},
+            blocks=3,
+        )
+    )
+    names = [variant.name for variant in sweep.variants]
+    assert names == [
+        "none",
+        "uls-target_epsilon-2-learning_rate-0.0001",
+        "uls-target_epsilon-8.5-learning_rate-0.0001",
+        "fewer",
+        "fewer-uls",
+    ]
+    assert [variant.group for variant in sweep.variants] == ["none", "none", "none", "fewer", "fewer"]
+    assert sweep.variants[2].config.defense.target_epsilon == 8.5
+    assert len(list(sweep.cells())) == 15
+    first, third = sweep.of_block(sweep.variants[0], 1), sweep.of_block(sweep.variants[0], 3)
+    assert (third.split.seed - first.split.seed, third.finetune.seed - first.finetune.seed) == (2, 2)
+    assert (first.seed, first.model, first.corpus) == (third.seed, third.model, third.corpus)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/sweeps/*.yaml")), ids=lambda p: p.stem)
+def test_every_shipped_sweep_is_read(path, monkeypatch, tmp_path):
+    monkeypatch.setenv("HELDIN_DATA_DIR", str(tmp_path))
+    assert len(load_sweep(path).variants) > 3
+
+
+SUBSTRINGS = [{"kind": "substring", "users": 2, "lengths": [3]}]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"variants": {}}, "variants"),
+        ({"base": "nothing.yaml"}, "no such config"),
+        ({"blocks": 0}, "blocks"),
+        ({"variant": {}}, "did you mean 'variants'"),
+        ({"variants": {"a b": {}}}, "variants"),
+        ({"axes": {"other": {"seed": [1]}}}, "axes.other: no such variant"),
+        ({"axes": {"uls": {"defense.target_epsilom": [1]}}}, "did you mean 'target_epsilon'"),
+        ({"axes": {"none": {"seed": [1, 1]}}}, "variants: two are called 'none-seed-1'"),
+        ({"variants": {"a": {"seed": -1}, "b": {"name": {}, "finetune": {"epoch": 1}}}}, "2 problems"),
+        ({"variants": {"a": {}, "b": {"canaries": CANARIES}}}, "variants.b: its canary users are not those of 'a'"),
+        (
+            {
+                "variants": {
+                    "a": {"canaries": SUBSTRINGS},
+                    "b": {"canaries": SUBSTRINGS, "finetune": {"sequence_length": 24}},
+                }
+            },
+            "variants.b: its canary users are not those of 'a'",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_with_every_problem(tmp_path, call, content, said):
+    code, _, err = call("sweep", written(tmp_path, **content), "--out", tmp_path / "out")
+    assert (code, said in err) == (2, True), err
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_variants_of_one_name_are_refused(tmp_path, call):
+    path = written(tmp_path)
+    path.write_text(path.read_text(encoding="utf-8").replace("  uls:", "  none:"), encoding="utf-8")
+    code, _, err = call("sweep", path, "--out", tmp_path / "out")
+    assert (code, "none" in err) == (2, True), err
+
+
+def test_check_lists_every_variant_with_its_promise_and_gradients(tmp_path, call):
+    path = written(tmp_path, blocks=5)
+    code, printed, err = call("sweep", path, "--check", "--out", tmp_path / "out")
+    assert code == 0, err
+    assert printed.startswith("2 variants in 5 blocks: 10 cells, 1 at a time")
+    assert "not at equal compute" in printed
+    code, printed, _ = call("sweep", path, "--check", "--json", "--out", tmp_path / "out")
+    rows = json.loads(printed)["variants"]
+    assert [row["variant"] for row in rows] == ["none", "uls"]
+    assert "gradients" in rows[1]["gradients"]
+    assert not (tmp_path / "out").exists()
+    broken = {"a": {"attack": {"reference": "/no/such/model"}}, "b": {"model": {"base": "/no", "pretrain": None}}}
+    code, _, err = call("sweep", written(tmp_path, variants=broken), "--check", "--out", tmp_path / "out")
+    assert code == 2
+    assert "variants.a: " in err
+    assert "variants.b: " in err
+
+
+def test_a_document_of_another_version_or_a_damaged_one_is_one_line(tmp_path):
+    (tmp_path / "comparison.json").write_text('{"schema_version": 99}', encoding="utf-8")
+    with pytest.raises(InputError, match="has schema 99; this heldin reads 1"):
+        read_sweep(tmp_path)
+    (tmp_path / "comparison.json").write_text('{"schema_version": 1}', encoding="utf-8")
+    with pytest.raises(InputError, match="is damaged: run heldin sweep again"):
+        read_sweep(tmp_path)
+    with pytest.raises(InputError, match="is missing or damaged"):
+        read_sweep(tmp_path / "nowhere")
+
+
+def test_every_key_of_a_sweep_is_named_in_its_page():
+    from heldin.jobs.sweep.config import Resources, SweepConfig
+
+    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    for section in (SweepConfig, Resources):
+        assert not [name for name in section.model_fields if f"`{name}`" not in page]

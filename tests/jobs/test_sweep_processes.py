@@ -1,0 +1,137 @@
+"""A sweep's cells as processes of their own: kills of cells and of the driver, and what is shared before them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from heldin.record.sweep import read_sweep
+from tests.conftest import SMALL
+
+ULS = {"kind": "uls", "population": 30, "cohort": 8, "steps": 400, "delta": 1e-3, "noise_multiplier": 1.0}
+pytestmark = pytest.mark.slow
+PATIENCE = 120.0  # seconds
+
+
+@pytest.fixture
+def file(tmp_path):
+    base = json.loads(json.dumps(SMALL))
+    base["corpus"]["users"] = {"min_records": 8, "fraction": 0.7}
+    base["finetune"] |= {"epochs": 30, "select": "last", "evaluations": 1}
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base), encoding="utf-8")
+    content = {
+        "name": "killed",
+        "base": "base.yaml",
+        "variants": {"none": {}, "uls": {"defense": ULS}},
+        "resources": {"workers": 2, "threads": 1},
+    }
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return tmp_path / "sweep.yaml"
+
+
+def started(file, out):
+    command = [sys.executable, "-m", "heldin", "sweep", str(file), "--out", str(out)]
+    # A group of its own, so that a kill takes driver and cells, or the driver alone.
+    return subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A suite that runs in the background ignores it, and its children would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def until(condition):
+    ended = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < ended
+        time.sleep(0.02)
+
+
+def cell_process(out, name):
+    """Number of the process of a cell, by its command line; None if there is none."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes().decode().split("\0")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if "run" in words and str(out / "cells" / name / "config.yaml") in words:
+            return int(file.parent.name)
+    return None
+
+
+def half_done(out, name):
+    return any((out / "cells" / name / "checkpoints" / "resume").glob("step-*"))
+
+
+def numbers(out):
+    """The comparison without what a machine's load decides."""
+    found = read_sweep(out)
+    cells = [cell.model_copy(update={"seconds": 0.0, "peak_memory": None}) for cell in found.cells]
+    return found.model_copy(
+        update={"cells": cells, "variants": [v.model_copy(update={"seconds": None}) for v in found.variants]}
+    )
+
+
+def test_kills_of_driver_and_cells_change_no_number(file, tmp_path):
+    out, calm = tmp_path / "out", tmp_path / "calm"
+    sweep = started(file, out)
+    until(lambda: half_done(out, "1/none") and half_done(out, "1/uls"))
+    os.killpg(sweep.pid, signal.SIGKILL)
+    sweep.communicate()
+    assert not (out / "comparison.json").exists()
+    # The same keys and coins in a folder where nothing is killed.
+    for name in ("sweep.json", "ledger/coins.json"):
+        (calm / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(out / name, calm / name)
+    for cell in ("1/none", "1/uls"):
+        (calm / "cells" / cell).mkdir(parents=True)
+        shutil.copy(out / "cells" / cell / "config.yaml", calm / "cells" / cell / "config.yaml")
+        ignored = shutil.ignore_patterns("origin", "job", "plan")
+        shutil.copytree(out / "cells" / cell / "ledger", calm / "cells" / cell / "ledger", ignore=ignored)
+
+    # A cell is killed: it is shown, the other goes on, and the sweep says that it can go on.
+    sweep = started(file, out)
+    until(lambda: cell_process(out, "1/uls") is not None)
+    os.kill(cell_process(out, "1/uls"), signal.SIGKILL)
+    printed, said = sweep.communicate(timeout=PATIENCE)
+    assert sweep.returncode == 5, said
+    assert "cell 1/uls: failed" in printed
+    assert [cell.state for cell in read_sweep(out).cells] == ["done", "failed"]
+
+    # The driver alone is killed: its cell works on, and the next call waits for it.
+    sweep = started(file, out)
+    until(lambda: cell_process(out, "1/uls") is not None)
+    os.kill(sweep.pid, signal.SIGKILL)
+    sweep.communicate()
+    _, said = (sweep := started(file, out)).communicate(timeout=PATIENCE)
+    assert sweep.returncode == 0, said
+    # Its record is whole; it may still be typesetting its report.
+    until(lambda: cell_process(out, "1/uls") is None)
+
+    _, said = (sweep := started(file, calm)).communicate(timeout=PATIENCE)
+    assert sweep.returncode == 0, said
+    assert numbers(out) == numbers(calm)
+
+
+def test_ctrl_c_stops_cells_where_they_can_resume(file, tmp_path):
+    out = tmp_path / "out"
+    sweep = started(file, out)
+    until(lambda: half_done(out, "1/uls"))
+    os.killpg(sweep.pid, signal.SIGINT)
+    _, said = sweep.communicate(timeout=PATIENCE)
+    assert sweep.returncode == 130, said
+    assert "the same command resumes" in said
+    assert cell_process(out, "1/uls") is None
+    assert cell_process(out, "1/none") is None
+    _, said = (sweep := started(file, out)).communicate(timeout=PATIENCE)
+    assert sweep.returncode == 0, said
