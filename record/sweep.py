@@ -59,7 +59,7 @@ class CellResult(Facts):
         peak_memory: bytes; null unless done.
         answer: the audit's answer; null unless done.
         verdicts: of the cell.
-        epsilon_at_least: lower bound on the real users' epsilon that holds for all cells at once with 95 %; null
+        epsilon_at_least: lower bound on the epsilon of those audited that holds for all cells at once with 95 %; null
             unless it is certified.
     """
 

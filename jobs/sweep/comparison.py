@@ -8,7 +8,6 @@ import numpy as np
 
 from heldin.audit.blocks import LEAST_BLOCKS, Summary, over_blocks
 from heldin.audit.paired import Difference, auroc_difference
-from heldin.audit.sides import sides_of_run
 from heldin.audit.utility import DIGITS, UserLoss, mean_difference
 from heldin.base.errors import ConstantScores, InputError, TooFewUsers
 from heldin.base.progress import Reporter
@@ -17,8 +16,7 @@ from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.p_values import holm
 from heldin.bounds.roc import Scores
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import NO_CLAIM
-from heldin.corpus.split import SplitRule
+from heldin.bounds.verdict import NO_CLAIM, Standing
 from heldin.jobs.run.utility import read_losses
 from heldin.jobs.sweep.config import Sweep, Variant
 from heldin.jobs.sweep.plan import PlacedCell
@@ -29,6 +27,9 @@ from heldin.record.sweep import JOINT_ALPHA, CellResult, JointVerdict, SweepResu
 
 if TYPE_CHECKING:
     from heldin.jobs.sweep.driver import CellState
+
+
+JOINT_RULE = "one-run f-DP"
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,9 +192,10 @@ def _cell(
 
 
 def _joint_bound(its: _Finished, cells: int) -> float | None:
-    """A bound on real users' epsilon at alpha / number of cells, by one rule that is fixed beforehand."""
-    split, sides = its.record.split, sides_of_run(SplitRule(its.record.split.assignment))
-    if not (split.certifiable and sides.coins):
+    """A bound on the epsilon of those audited at alpha / number of cells, by one rule that is fixed beforehand."""
+    # Those audited come first in a record, before canary users.
+    own = next((bound for bound in its.record.judgement.bounds if bound.name == JOINT_RULE), None)
+    if own is None or own.standing is not Standing.CERTIFIED:
         return None
     try:
         labelled = LabelledScores(its.scores, its.member, its.users)

@@ -17,7 +17,7 @@ from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries
 from heldin.jobs.config import RunConfig, merged, parse_config, read_config, with_overrides
 
-NAME = r"^[A-Za-z0-9._-]+$"
+NAME = r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$"  # a folder, and neither hidden nor one above
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 

@@ -310,6 +310,7 @@ SUBSTRINGS = [{"kind": "substring", "users": 2, "lengths": [3]}]
         ({"blocks": 0}, "blocks"),
         ({"variant": {}}, "did you mean 'variants'"),
         ({"variants": {"a b": {}}}, "variants"),
+        ({"variants": {"..": {}}}, "variants"),
         ({"axes": {"other": {"seed": [1]}}}, "axes.other: no such variant"),
         ({"axes": {"uls": {"defense.target_epsilom": [1]}}}, "did you mean 'target_epsilon'"),
         ({"axes": {"none": {"seed": [1, 1]}}}, "variants: two are called 'none-seed-1'"),
