@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from heldin.audit.blocks import Summary
+from heldin.audit.shipping import Shipping
 from heldin.base.errors import InputError
 from heldin.base.facts import Facts
 from heldin.base.files import write_text
@@ -130,6 +131,7 @@ class SweepResult(Facts):
         variants: in the file's order.
         cells: by block, then in the file's order.
         notes: what a reader must know.
+        shipping: the answer of the file's rule; null without one.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -140,6 +142,7 @@ class SweepResult(Facts):
     variants: list[VariantResult]
     cells: list[CellResult]
     notes: list[str]
+    shipping: Shipping | None = None
 
     @property
     def exit_code(self) -> int:
@@ -203,7 +206,22 @@ def table(result: SweepResult) -> str:
                     f"cell {cell.block}/{cell.variant}: {verdict.subjects}: {verdict.claim} is violated"
                     f" ({verdict.standing}), {jointly}"
                 )
-    return "\n".join([*lines, *(f"note: {note}" for note in result.notes)])
+    lines += [f"note: {note}" for note in result.notes]
+    return "\n".join([*lines, *(_of_rule(result.shipping) if result.shipping else [])])
+
+
+def _of_rule(shipping: Shipping) -> list[str]:
+    """How each candidate did, and last the answer."""
+    lines = []
+    for candidate in shipping.candidates:
+        how = "passes" if candidate.passes else "does not pass"
+        why = f": {candidate.disqualified}" if candidate.disqualified else ""
+        lines.append(f"candidate {candidate.name}: {how} (adjusted p {candidate.adjusted:.3g}){why}")
+        for its in candidate.tests:
+            value = "-" if its.value is None else f"{its.value:.4g}"
+            limit = "" if its.limit is None or its.limit == its.value else f", limit {its.limit:.4g}"
+            lines.append(f"  {its.requirement}: {value}{limit}")
+    return [*lines, f"answer: {shipping.said}"]
 
 
 def _shown(summary: Summary | None, *, signed: bool = False) -> str:

@@ -1,9 +1,11 @@
 """Check a sweep before anything is read, made or trained: what is wrong with its cells, and what they would do."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heldin.audit.shipping import probability_of_passing
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
 from heldin.defenses.config import SampledDefense
@@ -61,10 +63,31 @@ def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
     counts = {row["gradients"] for row in checked.variants}
     if len(counts) > 1:
         said.append("note: the variants compute different numbers of gradients: their utility is not at equal compute")
+    said += _chances(sweep)
     groups = {row["group"] for row in checked.variants}
     if len(groups) > 1:
         said.append(f"note: {len(groups)} groups of variants have different users or set-asides, and are not compared")
     return said
+
+
+def _chances(sweep: Sweep) -> list[str]:
+    """How probably a candidate that does not leak at all passes the rule's limit on AUROC, by number of users."""
+    rule, blocks = sweep.config.decision, sweep.config.blocks
+    limits = [its.at_most for its in rule.require if its.of == "auroc" and its.at_most is not None] if rule else []
+    if rule is None or not limits:
+        return []
+    said = []
+    for users in (100, 200, 400, 1000):
+        # Of one AUROC without a leak, half of the users on each side (Hanley and McNeil 1982).
+        spread = math.sqrt((users + 1) / 3) / users
+        room = min(limits) - 0.5
+        chance = probability_of_passing(room, spread, blocks, rule.level / len(rule.candidates)) if room > 0 else 0.0
+        said.append(f"{chance:.2g} with {users:,} audited users")
+    return [
+        f"rule: in {counted(blocks, 'block')} a candidate that does not leak passes auroc at most {min(limits):g}"
+        f" against one attack, before others have passed, with probability {', '.join(said)}; less if trainings vary or"
+        " attacks are several"
+    ]
 
 
 def _row(name: str, group: str, config: RunConfig) -> dict[str, Any]:

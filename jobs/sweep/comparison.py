@@ -20,6 +20,7 @@ from heldin.bounds.verdict import NO_CLAIM, Standing
 from heldin.jobs.run.utility import read_losses
 from heldin.jobs.sweep.config import Sweep, Variant
 from heldin.jobs.sweep.plan import PlacedCell
+from heldin.jobs.sweep.shipping import shipping
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import INTERNAL_NOTICE, Record, read_record
 from heldin.record.masking import masked
@@ -76,6 +77,9 @@ def compare_cells(
     judged = sum(len(its) for its in verdicts.values())
     results = [_cell(cell, finished, states, verdicts, len(finished)) for cell in cells]
     variants = [_variant(variant, sweep, finished, results) for variant in sweep.variants]
+    by_variant: dict[str, dict[int, Record]] = {}
+    for its in finished.values():
+        by_variant.setdefault(its.cell.variant.name, {})[its.cell.block] = its.record
     return SweepResult(
         notice=INTERNAL_NOTICE,
         name=sweep.config.name,
@@ -84,6 +88,7 @@ def compare_cells(
         variants=variants,
         cells=results,
         notes=_notes(sweep, results, judged),
+        shipping=shipping(sweep, by_variant),
     )
 
 
@@ -293,6 +298,11 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[str
         )
     if len({variant.group for variant in sweep.variants}) > 1:
         notes.append("variants of different groups have different users or set-asides, and are not compared")
+    if sweep.config.decision is not None:
+        notes.append(
+            "the rule reads un-noised scores and losses of audited users: no epsilon covers this choice, and that of a"
+            " variant is of its training alone"
+        )
     unfinished = [its for its in results if its.state != "done"]
     if unfinished:
         notes.append(f"{counted(len(unfinished), 'cell')} without a result: what is said is about the others")

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
+from heldin.audit.shipping import LEAST_BLOCKS, MOST_CANDIDATES, Requirement
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import Section
@@ -30,6 +31,50 @@ class Resources(Section):
     """Threads of each; null: the cores of this machine shared out."""
 
 
+Measure = Literal["epsilon_per_user", "auroc", "loss", "loss_gain_over_base"]
+# Whether more of it is better.
+MEASURES: dict[str, bool] = {"epsilon_per_user": False, "auroc": False, "loss": False, "loss_gain_over_base": True}
+
+
+class RequirementConfig(Section):
+    """A limit that a defense must keep to be shipped: at most, or at least."""
+
+    of: Measure
+    """epsilon_per_user of the plan; auroc, the largest of all attacks; loss on held-out users' test texts; or
+    loss_gain_over_base."""
+    at_most: float | None = None
+    """Upper limit, held against an upper confidence limit."""
+    at_least: float | None = None
+    """Lower limit, held against a lower confidence limit."""
+    limit: Literal["upper", "lower"] | None = None
+    """Which confidence limit is meant, for readers; null: the one that the requirement needs."""
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> "RequirementConfig":
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError("give one of at_most and at_least")
+        if self.limit not in (None, "upper" if self.at_most is not None else "lower"):
+            raise ValueError("at_most needs the upper confidence limit, at_least the lower one")
+        return self
+
+
+class DecisionRule(Section):
+    """Which variant to ship: a rule that is fixed before anything is measured."""
+
+    require: tuple[RequirementConfig, ...] = Field(min_length=1)
+    """What a variant must keep, all of it."""
+    prefer: Measure
+    """Of those that pass, the one that does best in this is shipped."""
+    candidates: tuple[str, ...] = Field(min_length=1)
+    """Variants that may be shipped, at most three: each is paid for by all."""
+    level: float = Field(0.05, gt=0, lt=0.5)
+    """Probability at most that a variant is recommended that breaks a limit."""
+
+    def requirements(self) -> list[Requirement]:
+        """The limits."""
+        return [Requirement(its.of, its.at_most, its.at_least) for its in self.require]
+
+
 class SweepConfig(Section):
     """A sweep."""
 
@@ -44,6 +89,8 @@ class SweepConfig(Section):
     """By name of a variant, config keys and the values that each takes: one variant for each combination."""
     blocks: int = Field(1, ge=1)
     """How often everything is repeated, each time with coins, seeds and keys of its own."""
+    decision: DecisionRule | None = None
+    """The rule that names the variant to ship; null: none is named."""
     resources: Resources = Resources()
     """What the cells run on; it changes no number."""
 
@@ -114,6 +161,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
             problems.append(str(error))
     variants = _grouped(found)
     problems += list(_canaries_differ(variants))
+    problems += list(_rule_problems(config, variants))
     if problems:
         lines = [line.strip() for problem in problems for line in problem.splitlines()]
         raise InputError("\n".join([f"{path}: {counted(len(problems), 'problem')}", *(f"  {line}" for line in lines)]))
@@ -162,6 +210,33 @@ def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
                 f"variants.{variant.name}: its canary users are not those of '{first.name}', which has the same users:"
                 " within a block they must be the same; give it another split.seed, and it is a group of its own"
             )
+
+
+def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator[str]:
+    """Why the rule cannot be applied to these variants."""
+    rule = config.decision
+    if rule is None:
+        return
+    by_name = {variant.name: variant for variant in variants}
+    missing = [name for name in rule.candidates if name not in by_name]
+    if missing:
+        yield f"decision.candidates: no variant '{missing[0]}'; there are {', '.join(by_name)}"
+        return
+    if len(set(rule.candidates)) < len(rule.candidates):
+        yield "decision.candidates: a variant stands there twice"
+    if len(rule.candidates) > MOST_CANDIDATES:
+        yield (
+            f"decision.candidates: {len(rule.candidates)} variants, of which at most {MOST_CANDIDATES} are tested for"
+            " shipping: each is paid for by all"
+        )
+    if len({by_name[name].group for name in rule.candidates}) > 1:
+        yield "decision.candidates: they have different users or set-asides, and cannot be held against each other"
+    if config.blocks < LEAST_BLOCKS:
+        yield f"decision: its limits are over {counted(config.blocks, 'block')}: give {LEAST_BLOCKS} blocks or more"
+    promised = {"uls", "els", "group", "user_entity", "uedp", "filter"}
+    kinds = {by_name[name].config.defense.kind for name in rule.candidates}
+    if any(its.of == "epsilon_per_user" for its in rule.require) and not kinds & promised:
+        yield "decision.require: no candidate promises an epsilon_per_user: take the requirement out, or name another"
 
 
 def _canaries(config: RunConfig) -> Any:

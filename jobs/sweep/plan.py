@@ -64,7 +64,13 @@ def plan_of(sweep: Sweep) -> dict[str, Any]:
         }
         for block, variant in sweep.cells()
     ]
-    return {"name": sweep.config.name, "blocks": sweep.config.blocks, "cells": cells}
+    rule = sweep.config.decision
+    return {
+        "name": sweep.config.name,
+        "blocks": sweep.config.blocks,
+        "decision": rule.model_dump(mode="json") if rule else None,
+        "cells": cells,
+    }
 
 
 def plan_hash(plan: dict[str, Any]) -> str:
@@ -117,7 +123,7 @@ def _by_name(plan: Any) -> Any:
     if not isinstance(plan, dict) or not isinstance(plan.get("cells"), list):
         return plan
     cells = {f"{cell.get('block')}/{cell.get('variant')}": cell.get("config") for cell in plan["cells"]}
-    return {"name": plan.get("name"), "blocks": plan.get("blocks"), "cells": json.loads(json.dumps(cells))}
+    return {**plan, "cells": json.loads(json.dumps(cells))}
 
 
 def _refuse_own_models(sweep: Sweep, out: Path) -> None:

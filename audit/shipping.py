@@ -1,0 +1,234 @@
+"""Which of a few candidate defenses passes every requirement, over blocks: the answer to "which one do I ship?".
+
+Each requirement is one one-sided t test over S blocks of H0 "the limit is broken". A candidate passes if all its tests
+reject (intersection-union: the largest p-value), and Holm over the candidates keeps the probability that any candidate
+that breaks a limit is called passing at the level, under any dependence (docs/theory.md#shipping-by-a-rule).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+from heldin.audit.coarse import brief
+from heldin.base.facts import Facts
+from heldin.bounds.p_values import holm
+
+MOST_CANDIDATES = 3  # more would be paid for by all of them
+LEAST_BLOCKS = 5  # of a rule's limits: with three the first step of Holm hardly ever passes
+_MOST_BLOCKS = 500  # that are asked for
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A limit that a defense must keep.
+
+    Attributes:
+        of: name of the measure.
+        at_most: upper limit; None for a lower one.
+        at_least: lower limit; None for an upper one.
+    """
+
+    of: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def room(self, values: Sequence[float]) -> np.ndarray:
+        """How far each value is on the right side of the limit."""
+        its = np.asarray(values, dtype=np.float64)
+        return self.at_most - its if self.at_most is not None else its - (self.at_least or 0.0)
+
+    def words(self) -> str:
+        """The requirement in words."""
+        which, limit = ("least", self.at_least) if self.at_most is None else ("most", self.at_most)
+        return f"{self.of} at {which} {limit:g}"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What was measured of a candidate.
+
+    Attributes:
+        name: name of the variant.
+        exact: measures that follow from the plan, by name; None where there is no such promise.
+        measured: by measure, the values of each of its kinds (attacks) over the S blocks: all kinds must pass.
+        disqualified: why it cannot be shipped whatever it reaches; "" if nothing stands against it.
+    """
+
+    name: str
+    exact: Mapping[str, float | None]
+    measured: Mapping[str, Sequence[Sequence[float]]]
+    disqualified: str = ""
+
+
+class Tested(Facts):
+    """A requirement of a candidate.
+
+    Attributes:
+        requirement: in words.
+        value: the measure, or the mean over blocks of its worst kind; null where there is none.
+        limit: one-sided limit of that mean at the rule's level, or the value itself if it is exact; null likewise.
+        p_value: of "the limit is broken"; 0 or 1 for an exact measure.
+    """
+
+    requirement: str
+    value: float | None
+    limit: float | None
+    p_value: float
+
+
+class CandidateResult(Facts):
+    """How a candidate did.
+
+    Attributes:
+        name: name of the variant.
+        passes: whether it passes, all candidates paid for.
+        breaks: whether it is shown to break a limit, or is disqualified.
+        adjusted: Holm's adjusted p-value.
+        tests: one for each requirement.
+        disqualified: why; "" if it is not.
+        blocks_needed: number of blocks with which these means and spreads would pass; null if no number would, or it
+            passes.
+    """
+
+    name: str
+    passes: bool
+    breaks: bool
+    adjusted: float
+    tests: list[Tested]
+    disqualified: str
+    blocks_needed: int | None
+
+
+class Shipping(Facts):
+    """The rule's answer.
+
+    Attributes:
+        answer: ship a variant; none passes; or cannot be judged.
+        variant: the variant to ship; null otherwise.
+        block: the block whose cell is handed out; null otherwise.
+        level: probability that a recommended variant breaks a limit, at most.
+        candidates: how each did.
+        said: the answer in a sentence.
+    """
+
+    answer: Literal["ship", "none passes", "cannot be judged"]
+    variant: str | None
+    block: int | None
+    level: float
+    candidates: list[CandidateResult]
+    said: str
+
+
+def judge_candidates(
+    candidates: Sequence[Candidate], requirements: Sequence[Requirement], level: float
+) -> list[CandidateResult]:
+    """Test every requirement of every candidate.
+
+    Args:
+        candidates: at most three, named before any was measured.
+        requirements: what each must keep.
+        level: error probability of all of it.
+    """
+    tests = [[_tested(candidate, its, level) for its in requirements] for candidate in candidates]
+    # Intersection-union: a candidate breaks a limit if it breaks any, so that the largest p-value is one of it.
+    largest = [max(p for _, p, _ in its) for its in tests]
+    adjusted = holm([1.0 if c.disqualified else p for c, p in zip(candidates, largest, strict=True)])
+    # Of the opposite statements, each at its share: what is shown to be broken is no matter of more blocks.
+    share = level / sum(map(len, tests))
+    results = []
+    for candidate, its, p in zip(candidates, tests, adjusted, strict=True):
+        passes = not candidate.disqualified and p <= level
+        needed = None
+        if not (passes or candidate.disqualified):
+            needed = _blocks_needed(candidate, requirements, level / len(candidates))
+        results.append(
+            CandidateResult(
+                name=candidate.name,
+                passes=passes,
+                breaks=bool(candidate.disqualified) or any(opposite <= share for *_, opposite in its),
+                adjusted=_upwards(p),
+                tests=[tested for tested, *_ in its],
+                disqualified=candidate.disqualified,
+                blocks_needed=needed,
+            )
+        )
+    return results
+
+
+def probability_of_passing(room: float, spread: float, blocks: int, level: float) -> float:
+    """Probability that one requirement is shown to be kept, by the noncentral t distribution.
+
+    Args:
+        room: true distance from the limit, on the right side.
+        spread: standard deviation of one block's value.
+        blocks: number of blocks S.
+        level: of the test, after Holm's first step.
+    """
+    critical = float(stats.t.isf(level, blocks - 1))
+    return float(stats.nct.sf(critical, blocks - 1, room / spread * math.sqrt(blocks)))
+
+
+def _tested(candidate: Candidate, requirement: Requirement, level: float) -> tuple[Tested, float, float]:
+    """The test, its p-value unrounded, and that of the opposite, that the limit is kept."""
+    if requirement.of in candidate.exact:
+        value = candidate.exact[requirement.of]
+        kept = value is not None and float(requirement.room([value])[0]) >= 0.0
+        broken = float(not kept)
+        return Tested(requirement=requirement.words(), value=value, limit=value, p_value=broken), broken, float(kept)
+    kinds = candidate.measured[requirement.of]
+    # All kinds must keep the limit: the one with the largest p-value decides.
+    p_values = [_p_value(requirement.room(values)) for values in kinds]
+    worst = int(np.argmax(p_values))
+    mean, error = _mean_and_error(kinds[worst])
+    reach = float(stats.t.isf(level, len(kinds[worst]) - 1)) * error
+    limit = mean + reach if requirement.at_most is not None else mean - reach
+    opposite = min(_p_value(-requirement.room(values)) for values in kinds)
+    tested = Tested(
+        requirement=requirement.words(), value=brief(mean, 4), limit=brief(limit, 4), p_value=_upwards(p_values[worst])
+    )
+    # Any kind that breaks it is enough, so that the smallest pays for their number.
+    return tested, p_values[worst], min(1.0, len(kinds) * opposite)
+
+
+def _p_value(room: np.ndarray) -> float:
+    """Of H0: the mean room is 0 or less."""
+    mean, error = _mean_and_error(room)
+    if error == 0.0:
+        return 0.0 if mean > 0.0 else 1.0
+    return float(stats.t.sf(mean / error, room.size - 1))
+
+
+def _mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    its = np.asarray(values, dtype=np.float64)
+    return float(its.mean()), float(its.std(ddof=1)) / math.sqrt(its.size)
+
+
+def _blocks_needed(candidate: Candidate, requirements: Sequence[Requirement], level: float) -> int | None:
+    """The fewest blocks with which these means and spreads would pass; None if no number up to 500 would."""
+    most = 0
+    for requirement in requirements:
+        if requirement.of in candidate.exact:
+            value = candidate.exact[requirement.of]
+            if value is None or float(requirement.room([value])[0]) < 0.0:
+                return None
+            continue
+        for values in candidate.measured[requirement.of]:
+            room = requirement.room(values)
+            mean, spread = float(room.mean()), float(room.std(ddof=1))
+            blocks = np.arange(room.size, _MOST_BLOCKS + 1)
+            t = np.full(blocks.size, np.inf) if spread == 0.0 else mean / spread * np.sqrt(blocks)
+            enough = blocks[stats.t.sf(t, blocks - 1) <= level]
+            needed = int(enough[0]) if mean > 0.0 and enough.size else None
+            if needed is None:
+                return None
+            most = max(most, needed)
+    return most
+
+
+def _upwards(p: float) -> float:
+    """Three decimals, never below."""
+    return min(1.0, math.ceil(p * 1000) / 1000)

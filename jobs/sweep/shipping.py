@@ -1,0 +1,140 @@
+"""The rule of a sweep's file, applied to its cells: which candidate may be shipped, and which block's model."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from heldin.audit.shipping import Candidate, CandidateResult, Requirement, Shipping, judge_candidates
+from heldin.base.wording import counted
+from heldin.jobs.sweep.config import MEASURES, DecisionRule, Sweep
+from heldin.record.document import Record
+
+
+def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipping | None:
+    """The answer of the sweep's rule; None without one.
+
+    Args:
+        sweep: the sweep.
+        records: by variant and block, of the finished cells.
+    """
+    rule = sweep.config.decision
+    if rule is None:
+        return None
+    unfinished = [name for name in rule.candidates if len(records.get(name, {})) < sweep.config.blocks]
+    if unfinished:
+        said = f"cannot be judged: cells of {', '.join(unfinished)} have no result; run the sweep again"
+        return Shipping(answer="cannot be judged", variant=None, block=None, level=rule.level, candidates=[], said=said)
+    unmeasured = [name for name in rule.candidates if not _measurable(rule, records[name])]
+    if unmeasured:
+        said = f"cannot be judged: a cell of {', '.join(unmeasured)} has too few held-out users to measure a loss"
+        return Shipping(answer="cannot be judged", variant=None, block=None, level=rule.level, candidates=[], said=said)
+    results = judge_candidates(
+        [_candidate(name, records[name]) for name in rule.candidates], rule.requirements(), rule.level
+    )
+    passing = [its for its in results if its.passes]
+    # The block first, in the order that was fixed: the model that is handed out passes by its own interval too.
+    handed = {its.name: _own_passing(records[its.name], rule.requirements()) for its in passing}
+    passing = [its for its in passing if handed[its.name] is not None]
+    if passing:
+        best = max(passing, key=lambda its: _preference(rule, records[its.name]))
+        block = handed[best.name]
+        said = (
+            f"ship {best.name} (the model of block {block}): it keeps every requirement, shown at"
+            f" {1 - rule.level:.0%} for all {counted(len(results), 'candidate')} together"
+        )
+        return Shipping(answer="ship", variant=best.name, block=block, level=rule.level, candidates=results, said=said)
+    if all(its.breaks for its in results):
+        said = f"none passes: each of {counted(len(results), 'candidate')} is shown to break a requirement"
+        return Shipping(answer="none passes", variant=None, block=None, level=rule.level, candidates=results, said=said)
+    return Shipping(
+        answer="cannot be judged",
+        variant=None,
+        block=None,
+        level=rule.level,
+        candidates=results,
+        said=f"cannot be judged: {_what_would_do(results)}",
+    )
+
+
+def _what_would_do(results: Sequence[CandidateResult]) -> str:
+    enough = [f"{its.name} would pass with {its.blocks_needed} blocks" for its in results if its.blocks_needed]
+    if enough:
+        return "no candidate is shown to pass; if means and spreads stay as they are, " + ", ".join(enough)
+    if any(its.passes for its in results):
+        return "a candidate passes over the blocks, but no single model of it does by its own interval: give more users"
+    return "no candidate is shown to pass, and not each is shown to break a requirement: give more users"
+
+
+def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
+    its = [records[block] for block in sorted(records)]
+    training = its[0].training
+    violated = [
+        f"block {block}: {verdict.subjects}: {verdict.claim} is violated ({verdict.standing.value})"
+        for block, record in sorted(records.items())
+        for verdict in record.judgement.verdicts
+        if verdict.outcome.value == "violated"
+    ]
+    per_user = training is not None and training.unit in ("user", "user_entity")
+    return Candidate(
+        name=name,
+        exact={"epsilon_per_user": training.epsilon if training is not None and per_user else None},
+        measured={
+            "auroc": _aurocs(its),
+            "loss": [[record.utility.loss for record in its if record.utility]],
+            "loss_gain_over_base": [
+                [record.utility.gain.value for record in its if record.utility and record.utility.gain]
+            ],
+        },
+        disqualified="; ".join(violated),
+    )
+
+
+def _aurocs(records: Sequence[Record]) -> list[list[float]]:
+    """Over blocks, by attack and aggregation: the largest limit of all of them counts."""
+    names = [[(its.attack, its.aggregation) for its in record.attacks] for record in records]
+    by_name = [{(its.attack, its.aggregation): its.auroc.value for its in record.attacks} for record in records]
+    return [[its[name] for its in by_name] for name in names[0] if all(name in its for its in by_name)]
+
+
+def _measurable(rule: DecisionRule, records: Mapping[int, Record]) -> bool:
+    asked = {its.of for its in rule.require} | {rule.prefer}
+    utility = [its.utility for its in records.values()]
+    measured = all(its is not None and its.gain is not None for its in utility)
+    return measured or not asked & {"loss", "loss_gain_over_base"}
+
+
+def _own_passing(records: Mapping[int, Record], requirements: Sequence[Requirement]) -> int | None:
+    """The first block whose model keeps every requirement by its own 95 % intervals; None if none does."""
+    return next((block for block in sorted(records) if _passes(records[block], requirements)), None)
+
+
+def _passes(record: Record, requirements: Sequence[Requirement]) -> bool:
+    for its in requirements:
+        match its.of:
+            case "auroc":
+                # The end that the limit looks at.
+                ends = [a.auroc.upper if its.at_most is not None else a.auroc.lower for a in record.attacks]
+            case "loss" | "loss_gain_over_base":
+                assert record.utility is not None
+                assert record.utility.gain is not None
+                gain, base = record.utility.gain, record.utility.base_loss
+                low, high = gain.lower, gain.upper
+                # Of the loss the gain's spread over users, from the same base loss.
+                low, high = (low, high) if its.of == "loss_gain_over_base" else (base - high, base - low)
+                ends = [high if its.at_most is not None else low]
+            case _:
+                continue  # exact: the same for all blocks
+        if (its.room(ends) < 0.0).any():
+            return False
+    return True
+
+
+def _preference(rule: DecisionRule, records: Mapping[int, Record]) -> float:
+    """The larger, the better: the mean over blocks of what is preferred."""
+    candidate = _candidate("", records)
+    higher = MEASURES[rule.prefer]
+    if rule.prefer in candidate.exact:
+        value = candidate.exact[rule.prefer]
+        return -np.inf if value is None else (value if higher else -value)
+    worst = max(float(np.mean(values)) for values in candidate.measured[rule.prefer])
+    return worst if higher else -worst
