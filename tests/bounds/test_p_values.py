@@ -77,7 +77,7 @@ def test_no_test_has_no_p_value_and_perfect_ones_are_bounded():
     assert p_value(scores, claim, Design(Assignment.COIN, independent_trainings=True)) is None
     assert 0 < p_value(scores, claim, DESIGN) <= 1
     member = np.arange(2000) % 2 == 0
-    assert p_value(LabelledScores(member + np.linspace(0, 0.1, 2000), member), claim, DESIGN) < 1e-10
+    assert p_value(LabelledScores(member + np.linspace(0, 0.1, 2000), member), stated_claim(1.0, 1e-15), DESIGN) < 1e-10
 
 
 # At most 5 % of audits may err; the alarm is beyond what chance gives once in a million.

@@ -24,6 +24,7 @@ from heldin.corpus.split import Part, Role
 from heldin.jobs.config import load_config
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.run.utility import read_losses
 from heldin.models.loading import quiet_transformers
 from heldin.record.document import read_record
 from tests.pdf_pages import pages, text_of
@@ -35,7 +36,7 @@ def _weights(folder):
 
 def test_every_stage_leaves_its_named_file(finished):
     names = {p.name for p in finished.iterdir()}
-    tables = {"scores.parquet", "people.parquet", "log.txt"}
+    tables = {"scores.parquet", "people.parquet", "losses.parquet", "log.txt"}
     assert names == {"config.yaml", "ledger", "plan.json", "checkpoints", "record.json", "report.pdf", *tables}
     assert stat.S_IMODE(finished.stat().st_mode) == 0o700
     assert {stat.S_IMODE((finished / name).stat().st_mode) for name in tables} == {0o600}
@@ -100,6 +101,7 @@ def test_no_number_of_the_record_is_one_users(finished):
     for user, attack, value in zip(scores["user"], scores["attack"], scores["statistic"], strict=True):
         by_user.setdefault((user, attack), []).append(value)
     everybody = [f(values) for values in by_user.values() for f in (np.mean, min, max)]
+    everybody += [value for its in read_losses(finished).values() for value in (its.loss, its.base_loss)]
     single = np.array([v for row in held_in for v in row] + everybody)
     record = json.loads((finished / "record.json").read_text(encoding="utf-8"))
     there = np.array(_numbers(record))

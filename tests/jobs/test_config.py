@@ -20,6 +20,8 @@ from heldin.jobs.run.pipeline import require_folder
 from tests.conftest import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
+# Those of sweeps are read in test_sweep.py.
+CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
 MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
 
 
@@ -27,7 +29,7 @@ def _with(**sections):
     return parse_config({**MINIMAL, **sections}, "test")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_every_shipped_config_loads(path, monkeypatch):
     monkeypatch.setenv("HELDIN_DATA_DIR", "/data")
     load = load_classification if path.parent.name == "studies" else load_config
