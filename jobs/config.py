@@ -322,6 +322,18 @@ def as_read_today(content: Any, where: str) -> Any:
         return content
 
 
+def first_difference(a: Any, b: Any, where: str = "") -> str:
+    """The dotted name of the first key in which two contents differ; "" if they are equal."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        # The keys of both: one that only the earlier config has is a difference too.
+        for key in dict.fromkeys([*a, *b]):
+            found = first_difference(a.get(key), b.get(key), f"{where}.{key}" if where else str(key))
+            if found:
+                return found
+        return ""
+    return "" if a == b else where
+
+
 def parse_config(content: Mapping[str, Any], where: str) -> RunConfig:
     """Check a config's content; ``where`` names it in errors. Raises InputError listing every error."""
     return checked(RunConfig, content, where)

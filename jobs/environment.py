@@ -39,7 +39,13 @@ def _peak_memory() -> int:
     """Bytes: of the GPU where there is one, else of this process."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
-    # Kilobytes on Linux, bytes on macOS.
+    status = Path("/proc/self/status")
+    if status.is_file():
+        # Not the resource usage, which a process on Linux inherits from whoever started it.
+        held = next((line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM:")), None)
+        if held is not None:
+            return int(held) * 1024
+    # Kilobytes, but bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

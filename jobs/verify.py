@@ -4,6 +4,7 @@ No model is run: scores are taken as they are, once it is shown that they belong
 names. What only training could reproduce (the curves) is compared with the checkpoint's own log.
 """
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,9 @@ from heldin.jobs.run.utility import kept_losses
 from heldin.models.loading import load_language_model
 from heldin.record.differences import Difference, compared
 from heldin.record.document import Body, Record, read_record
+from heldin.record.masking import with_keys_of
 
+P_VALUES_SINCE = 6  # record schema
 NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
 ALSO_NOT_RECOMPUTED = {
     "run": ("the loss curves, held against the checkpoint's log", "gradient norms of canary users' records"),
@@ -82,7 +85,8 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
         case "trainings":
             again = body_again(folder, reporter)
     again = _with_the_records_keys(again, record, folder)
-    again = again.model_copy(update={"judgement": as_old_as(again.judgement, record.judgement)})
+    if _written_as(folder) < P_VALUES_SINCE:
+        again = again.model_copy(update={"judgement": without_p_values(again.judgement)})
     # Every field of the body by default: a new one is compared without anybody thinking of it.
     names = [name for name in Body.model_fields if name not in _TAKEN_AS_THEY_ARE[record.kind]]
     parts = [compared(name, getattr(record, name), getattr(again, name)) for name in names]
@@ -91,11 +95,14 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
     return Verification(count, differing, (*NOT_RECOMPUTED, *ALSO_NOT_RECOMPUTED[record.kind]))
 
 
-def as_old_as(again: Judgement, stated: Judgement) -> Judgement:
-    """The judgement without p-values if none of the stated ones has any, as those of earlier versions."""
-    if any(its.p_value is not None for its in stated.verdicts):
-        return again
-    return replace(again, verdicts=tuple(replace(its, p_value=None) for its in again.verdicts))
+def _written_as(folder: Path) -> int:
+    """Schema of the record as it was written, before any migration."""
+    return int(json.loads((folder / "record.json").read_text(encoding="utf-8"))["schema_version"])
+
+
+def without_p_values(judgement: Judgement) -> Judgement:
+    """The judgement as records of earlier schemas have it."""
+    return replace(judgement, verdicts=tuple(replace(its, p_value=None) for its in judgement.verdicts))
 
 
 def _with_the_records_keys(again: Body, record: Record, folder: Path) -> Body:
@@ -104,18 +111,9 @@ def _with_the_records_keys(again: Body, record: Record, folder: Path) -> Body:
         return again
     config = read_run_config(folder) if record.kind == "run" else read_audit(folder).config
     today = config.model_dump(mode="json")
-    if as_read_today(_restricted(today, record.config), str(folder)) != today:
+    if as_read_today(with_keys_of(today, record.config), str(folder)) != today:
         return again
-    return again.model_copy(update={"config": _restricted(again.config, record.config)})
-
-
-def _restricted(content: Any, to: Any) -> Any:
-    """The content without the keys that ``to`` lacks."""
-    if isinstance(content, dict) and isinstance(to, dict):
-        return {key: _restricted(value, to[key]) for key, value in content.items() if key in to}
-    if isinstance(content, list) and isinstance(to, list) and len(content) == len(to):
-        return [_restricted(value, its) for value, its in zip(content, to, strict=True)]
-    return content
+    return again.model_copy(update={"config": with_keys_of(again.config, record.config)})
 
 
 def table(found: Verification) -> str:

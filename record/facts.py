@@ -353,8 +353,8 @@ class Environment(Facts):
         device: device of the models.
         threads: number of torch's threads.
         seconds: duration of each stage.
-        peak_memory: most bytes that the process held, of a GPU's memory where it used one; null in records of earlier
-            versions.
+        peak_memory: most bytes that the process held that wrote the record, of a GPU's memory where it used one; null
+            in records of earlier versions.
     """
 
     heldin: str

@@ -129,6 +129,8 @@ def prepare_data(
     layout, slots = laid_out(config, corpus, store, canaries, reporter)
     # Drawn again under the kept key when a run resumes, and compared: a corpus or split that changed is found.
     cell = read_cell(out / "ledger")
+    if cell is not None:
+        cell.require(config, out)
     ledger = ledger_of_run(
         out / "ledger",
         lambda keys: draw_ledger(layout, config.split, seed=config.seed, keys=keys),

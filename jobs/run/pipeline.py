@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -20,7 +19,7 @@ from heldin.base.log_file import LOG, logged
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.power import forecast
 from heldin.finetune.ranks import first_process_first, joined, rank
-from heldin.jobs.config import RunConfig, as_read_today
+from heldin.jobs.config import RunConfig, as_read_today, first_difference
 from heldin.jobs.environment import environment
 from heldin.jobs.run.body import run_body
 from heldin.jobs.run.corpus import read_corpus
@@ -173,18 +172,6 @@ def _require_empty(out: Path, what: str) -> None:
     # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
     if out.exists() and (not out.is_dir() or any(file.name != LOG for file in out.iterdir())):
         raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
-
-
-def first_difference(a: Any, b: Any, where: str = "") -> str:
-    """The dotted name of the first key in which two contents differ; "" if they are equal."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        # The keys of both: one that only the earlier config has is a difference too.
-        for key in dict.fromkeys([*a, *b]):
-            found = first_difference(a.get(key), b.get(key), f"{where}.{key}" if where else str(key))
-            if found:
-                return found
-        return ""
-    return "" if a == b else where
 
 
 @contextmanager

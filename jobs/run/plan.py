@@ -66,9 +66,9 @@ def settle_plan(config: RunConfig, data: RunData, out: Path, *, clip_norm: float
             raise InputError(f"'{path}' is another plan ({', '.join(changed)} differ): use a new run folder")
     else:
         write_plan(mechanism, path)
-    # A plain run has no noise that a second run could cancel.
-    if mechanism.unit != "none":
-        _refuse_copies(out)
+    # A plain run has no noise that a second run could cancel; of a cell not even that may be repeated under its coins.
+    if mechanism.unit != "none" or data.cell is not None:
+        refuse_copies(out)
     return mechanism
 
 
@@ -277,10 +277,11 @@ def _clip(defense: SampledDefense) -> Clip:
     return FlatClip(norm=defense.clip_norm) if defense.clip_kind == "flat" else NormalisedClip(norm=defense.clip_norm)
 
 
-def _refuse_copies(out: Path) -> None:
-    """Raise InputError if ``out`` is a copy of a private run's folder.
+def refuse_copies(out: Path) -> None:
+    """Raise InputError if ``out`` is a copy of a folder in which this was called before.
 
-    Trained on other data under the same key, it would differ from the original by un-noised data.
+    Trained on other data under the same key, it would differ from the original by un-noised data; a copy of a sweep's
+    cell would be a second run under coins that may have been looked at.
     """
     # the file contains its own inode number, which a copy does not share and a moved folder keeps
     path = out / "ledger" / "origin"
@@ -292,6 +293,6 @@ def _refuse_copies(out: Path) -> None:
         path.write_text(str(path.stat().st_ino), encoding="utf-8")
     elif kept != str(path.stat().st_ino):
         raise InputError(
-            f"'{out}' is a copy of a private run's folder, and two runs under one key differ by un-noised data: resume"
-            " in the original folder, or start a new run"
+            f"'{out}' is a copy of a private run's folder or of a sweep's cell, and two runs under one key differ by"
+            " un-noised data: resume in the original folder, or start a new run"
         )

@@ -8,7 +8,7 @@ from typing import Any
 from heldin.audit.shipping import probability_of_passing
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
-from heldin.defenses.config import SampledDefense
+from heldin.defenses.config import FilterDefense, SampledDefense
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.config import RunConfig
@@ -59,7 +59,7 @@ def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
     ]
     for row in checked.variants:
         promise = row["promise"]
-        said.append(f"{row['variant']:<24}{row['gradients']}; {promise}")
+        said.append(f"{row['variant']:<24}  {row['gradients']}; {promise}")
     counts = {row["gradients"] for row in checked.variants}
     if len(counts) > 1:
         said.append("note: the variants compute different numbers of gradients: their utility is not at equal compute")
@@ -106,9 +106,12 @@ def _row(name: str, group: str, config: RunConfig) -> dict[str, Any]:
 def _gradients(config: RunConfig, mechanism: Mechanism) -> str:
     """How many records' gradients training computes, in words."""
     defense = config.defense
+    if isinstance(defense, FilterDefense):
+        return f"{mechanism.steps * defense.population * mechanism.group_size:,} gradients at most"
     if not isinstance(defense, SampledDefense):
         return f"{config.finetune.epochs:g} gradients of every training record"
     if mechanism.sampled == "user" and mechanism.record_selection == "all":
         return f"{mechanism.steps:,} steps with all records of {defense.cohort:,} users"
     records = mechanism.group_size if mechanism.sampled == "user" else 1
+    records *= mechanism.local.epochs if mechanism.local else 1
     return f"{mechanism.steps * defense.cohort * records:,} gradients, expected at most"

@@ -1,5 +1,6 @@
 """What a sweep's cells say together: paired differences, several blocks at once, and verdicts that hold jointly."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,13 +18,14 @@ from heldin.bounds.p_values import holm
 from heldin.bounds.roc import Scores
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import NO_CLAIM, Standing
+from heldin.jobs.config import RunConfig
 from heldin.jobs.run.utility import read_losses
 from heldin.jobs.sweep.config import Sweep, Variant
 from heldin.jobs.sweep.plan import PlacedCell
 from heldin.jobs.sweep.shipping import shipping
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import INTERNAL_NOTICE, Record, read_record
-from heldin.record.masking import masked
+from heldin.record.masking import masked, with_keys_of
 from heldin.record.sweep import JOINT_ALPHA, CellResult, JointVerdict, SweepResult, VariantResult
 
 if TYPE_CHECKING:
@@ -62,20 +64,24 @@ def compare_cells(
         plan: hash of the plan, which every record must name.
         reporter: receives the progress.
 
-    Raises:
-        InputError: a cell's record is of another plan, another config or other coins; two cells have one training key;
-            or a cell was scored with another cell's model.
+    A cell whose record is of another plan, config, corpus or reference, or of other coins, that shares a training key,
+    or that was scored with another cell's model is left out, with its line. What is said of all cells together pays for
+    every cell of the plan, whether it has a result or not.
     """
     with reporter.track("comparison", len(cells), "cells") as advance:
-        finished = {}
+        found: dict[str, _Finished] = {}
+        problems: dict[str, str] = {}
         for cell in cells:
             if (cell.folder / "record.json").is_file():
-                finished[cell.name] = _read(cell)
+                try:
+                    found[cell.name] = _read(cell)
+                except InputError as error:
+                    problems[cell.name] = str(error)
             advance(1)
-    _require_valid(finished, plan)
-    verdicts = _joint_verdicts(finished)
-    judged = sum(len(its) for its in verdicts.values())
-    results = [_cell(cell, finished, states, verdicts, len(finished)) for cell in cells]
+    problems |= _problems(found, plan)
+    finished = {name: its for name, its in found.items() if name not in problems}
+    verdicts = _joint_verdicts(finished, cells)
+    results = [_cell(cell, finished, states, verdicts, problems, len(cells)) for cell in cells]
     variants = [_variant(variant, sweep, finished, results) for variant in sweep.variants]
     by_variant: dict[str, dict[int, Record]] = {}
     for its in finished.values():
@@ -87,7 +93,7 @@ def compare_cells(
         blocks=sweep.config.blocks,
         variants=variants,
         cells=results,
-        notes=_notes(sweep, results, judged),
+        notes=_notes(sweep, results, sum(map(len, verdicts.values()))),
         shipping=shipping(sweep, by_variant),
     )
 
@@ -105,46 +111,61 @@ def _read(cell: PlacedCell) -> _Finished:
     )
 
 
-def _require_valid(finished: Mapping[str, _Finished], plan: str) -> None:
-    """The conditions under which cells may share coins (docs/theory.md#cells-that-share-coins)."""
-    keys: dict[str | None, str] = {}
-    coins: dict[tuple[int, str], tuple[str | None, str]] = {}
-    models = {its.record.target.fingerprint: name for name, its in finished.items()}
-    for name, its in finished.items():
-        record, where = its.record, its.record.cell
+def _problems(found: Mapping[str, _Finished], plan: str) -> dict[str, str]:
+    """By cell, which condition under which cells may share coins it breaks (docs/theory.md#cells-that-share-coins)."""
+    problems: dict[str, str] = {}
+    models = {its.record.target.fingerprint: name for name, its in found.items()}
+    keys = Counter(its.record.split.key_commitment for its in found.values())
+    # Of the first cell of each kind: the others must agree with it.
+    seen: dict[tuple[str, str], tuple[str | None, str]] = {}
+    for name, its in found.items():
+        record, where, config = its.record, its.record.cell, its.cell.config
         if where is None or (where.sweep, where.block, where.variant) != (plan, its.cell.block, its.cell.variant.name):
-            raise InputError(
-                f"cell {name}: its record is of another plan, which was not fixed before these coins: start the sweep"
-                " in a new folder"
+            problems[name] = "its record is of another plan, which was not fixed before these coins: remove its folder"
+            continue
+        stated = masked(config.model_dump(mode="json"))
+        if record.config != with_keys_of(stated, record.config):
+            problems[name] = "its record is of another config than the sweep's plan: remove its folder"
+            continue
+        if keys[record.split.key_commitment] > 1:
+            problems[name] = (
+                "it was trained under the key of another cell, so that they differ by un-noised data: remove its folder"
             )
-        if record.config != masked(its.cell.config.model_dump(mode="json")):
-            raise InputError(f"cell {name}: its record is of another config than the sweep's plan")
-        other = keys.setdefault(record.split.key_commitment, name)
-        if other != name:
-            raise InputError(
-                f"cells {other} and {name} were trained under one key, so that they differ by un-noised data: remove"
-                " the folder of one and run the sweep again"
-            )
-        first, whose = coins.setdefault((where.block, where.group), (record.split.ledger_commitment, name))
-        if first != record.split.ledger_commitment:
-            raise InputError(f"cells {whose} and {name} of one block have different coins, and cannot be compared")
+            continue
         source = models.get(record.reference.fingerprint, name)
         if source != name:
-            raise InputError(
-                f"cell {name} was scored with the model of cell {source}, whose coins it shares: such scores support no"
-                " statement"
-            )
+            problems[name] = f"it was scored with the model of cell {source}, whose coins it shares: remove its folder"
+            continue
+        # Named alike, made alike: a file or folder that changed meanwhile makes another comparison.
+        same = (
+            ("has other coins than", f"{where.block}/{where.group}", record.split.ledger_commitment),
+            ("read another corpus than", config.corpus.model_dump_json(), record.corpus.fingerprint),
+            ("has another reference model than", _reference_of(config), record.reference.fingerprint),
+        )
+        for what, key, value in same:
+            first, other = seen.setdefault((what, key), (value, name))
+            if first != value:
+                problems[name] = f"it {what} cell {other}: remove its folder, or start the sweep in a new one"
+    return problems
 
 
-def _joint_verdicts(finished: Mapping[str, _Finished]) -> dict[str, list[JointVerdict]]:
-    """Every cell's verdicts, with p-values that pay for all cells and groups of people (Holm)."""
+def _reference_of(config: RunConfig) -> str:
+    """What decides the leading reference model."""
+    named = config.attack.reference
+    return named or f"{config.seed} {config.corpus.model_dump_json()} {config.model.model_dump_json()}"
+
+
+def _joint_verdicts(finished: Mapping[str, _Finished], cells: Sequence[PlacedCell]) -> dict[str, list[JointVerdict]]:
+    """Every cell's verdicts, with p-values that pay for all cells of the plan and groups of people (Holm)."""
     own = {
         name: [its for its in cell.record.judgement.verdicts if its.claim != NO_CLAIM]
         for name, cell in finished.items()
     }
-    tested = [(name, i) for name, its in own.items() for i, one in enumerate(its) if one.p_value is not None]
-    p_values = [p for name, i in tested if (p := own[name][i].p_value) is not None]
-    adjusted = dict(zip(tested, holm(p_values), strict=True))
+    tested = [(name, i) for name, its in own.items() for i in range(len(its))]
+    # A test that was not made, or not yet, counts: comparing some cells, and again more, would else be to look twice.
+    p_values = [1.0 if (p := own[name][i].p_value) is None else p for name, i in tested]
+    missing = sum(_planned_tests(cell.config) for cell in cells if cell.name not in finished)
+    adjusted = dict(zip(tested, holm([*p_values, *[1.0] * missing]), strict=False))
     return {
         name: [
             JointVerdict(
@@ -153,7 +174,7 @@ def _joint_verdicts(finished: Mapping[str, _Finished]) -> dict[str, list[JointVe
                 outcome=one.outcome.value,
                 standing=one.standing.value,
                 p_value=one.p_value,
-                adjusted=adjusted.get((name, i)),
+                adjusted=None if one.p_value is None else adjusted[name, i],
             )
             for i, one in enumerate(its)
         ]
@@ -161,11 +182,17 @@ def _joint_verdicts(finished: Mapping[str, _Finished]) -> dict[str, list[JointVe
     }
 
 
+def _planned_tests(config: RunConfig) -> int:
+    """The most tests that a cell of this config makes: one of those audited, and one of each kind of canary users."""
+    return 0 if config.defense.kind in ("none", "clip") else 1 + len({spec.kind for spec in config.canaries})
+
+
 def _cell(
     cell: PlacedCell,
     finished: Mapping[str, _Finished],
     states: "Mapping[str, CellState]",
     verdicts: Mapping[str, list[JointVerdict]],
+    problems: Mapping[str, str],
     cells: int,
 ) -> CellResult:
     state = states.get(cell.name)
@@ -173,7 +200,8 @@ def _cell(
     its = finished.get(cell.name)
     if its is None:
         what = "to do" if state is None or state.code is None else "halted" if state.halted else "failed"
-        said = state.said if state else ""
+        said = problems.get(cell.name, state.said if state else "")
+        what = "failed" if cell.name in problems else what
         return CellResult.model_validate(
             {"block": cell.block, "variant": cell.variant.name, "state": what, "said": said, "seconds": seconds}
         )
@@ -197,7 +225,7 @@ def _cell(
 
 
 def _joint_bound(its: _Finished, cells: int) -> float | None:
-    """A bound on the epsilon of those audited at alpha / number of cells, by one rule that is fixed beforehand."""
+    """A bound on the epsilon of those audited at alpha / number of planned cells, by one rule fixed beforehand."""
     # Those audited come first in a record, before canary users.
     own = next((bound for bound in its.record.judgement.bounds if bound.name == JOINT_RULE), None)
     if own is None or own.standing is not Standing.CERTIFIED:

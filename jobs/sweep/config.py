@@ -16,9 +16,11 @@ from heldin.base.errors import InputError
 from heldin.base.section import Section
 from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries
+from heldin.corpus.split import Audited
+from heldin.defenses.config import EntityDefense
 from heldin.jobs.config import RunConfig, merged, parse_config, read_config, with_overrides
 
-NAME = r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$"  # a folder, and neither hidden nor one above
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of its own
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 
@@ -31,6 +33,7 @@ class Resources(Section):
     """Threads of each; null: the cores of this machine shared out."""
 
 
+_OF_POOLS = {"entities", "categories", "group_size", "entity_cap"}
 Measure = Literal["epsilon_per_user", "auroc", "loss", "loss_gain_over_base"]
 # Whether more of it is better.
 MEASURES: dict[str, bool] = {"epsilon_per_user": False, "auroc": False, "loss": False, "loss_gain_over_base": True}
@@ -85,7 +88,7 @@ class SweepConfig(Section):
     variants: dict[Name, dict[str, Any] | None] = Field(min_length=1)
     """By name, the part of the config that differs; sections are merged key by key. Others are compared with the
     first."""
-    axes: dict[str, dict[str, list[Any]]] = Field(default_factory=dict)
+    axes: dict[str, dict[str, Annotated[list[Any], Field(min_length=1)]]] = Field(default_factory=dict)
     """By name of a variant, config keys and the values that each takes: one variant for each combination."""
     blocks: int = Field(1, ge=1)
     """How often everything is repeated, each time with coins, seeds and keys of its own."""
@@ -129,7 +132,8 @@ class Sweep:
         return config.model_copy(
             update={
                 "name": f"{self.config.name}-{variant.name}-{block}",
-                # Users, canary users, base model and references stay: they are public, and the same for all blocks.
+                # Users, canary users and base model stay: they are public, and the same for all blocks. So do reference
+                # models, but for those that are trained on public users by this recipe.
                 "split": config.split.model_copy(update={"seed": seed + later}),
                 "finetune": replace(config.finetune, seed=config.finetune.seed + later),
             }
@@ -151,8 +155,12 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     found: dict[str, RunConfig] = {}
     problems = [f"axes.{name}: no such variant" for name in config.axes if name not in config.variants]
     for name, content in _multiplied(config):
-        if name in found:
+        # Folders of names that differ by case alone are one on some disks.
+        if name.casefold() in (other.casefold() for other in found):
             problems.append(f"variants: two are called '{name}': rename one, or the values of its axes")
+            continue
+        if not re.match(NAME, name):
+            problems.append(f"variants.{name}: a name has at most 100 letters, digits, dots, underscores and hyphens")
             continue
         try:
             # Names are made of sweep, variant and block.
@@ -187,15 +195,21 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> str:
     """A value as a part of a folder's name."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", json.dumps(value)).strip("-")
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).rstrip("-") or "empty"
 
 
 def _grouped(configs: Mapping[str, RunConfig]) -> tuple[Variant, ...]:
     first: dict[str, str] = {}
     variants = []
     for name, config in configs.items():
+        # Audited entities are chosen among those that the defense finds, from what its caps keep.
+        audits_entities = config.split.audited is not Audited.USERS and isinstance(config.defense, EntityDefense)
+        pool = config.defense.model_dump(mode="json", include=_OF_POOLS) if audits_entities else None
         # Whatever decides users, pool and set-asides: others' coins would fall on other people.
-        whose = json.dumps([config.seed, *(part.model_dump(mode="json") for part in (config.corpus, config.split))])
+        whose = json.dumps(
+            [config.seed, *(part.model_dump(mode="json") for part in (config.corpus, config.split)), pool]
+        )
         variants.append(Variant(name, first.setdefault(whose, name), config))
     return tuple(variants)
 

@@ -13,17 +13,17 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from heldin.base.errors import InputError, ResumableError
+from heldin.base.errors import InputError
 from heldin.base.files import is_held, one_process_at_a_time, write_text
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.jobs.sweep.comparison import compare_cells
 from heldin.jobs.sweep.config import Sweep
-from heldin.jobs.sweep.plan import PlacedCell, placed_cells, plan_hash, plan_of, take_sweep
+from heldin.jobs.sweep.plan import PlacedCell, kept_hash, placed_cells, take_sweep
 from heldin.jobs.sweep.shared import shared_work
 from heldin.record.masking import without_names
-from heldin.record.sweep import SweepResult, write_sweep
+from heldin.record.sweep import FILE, SweepResult, write_sweep
 
 STATE = "state.json"
 _FINE = {0, 3, 4}  # exit codes of a finished run; a violation is a result
@@ -60,15 +60,16 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str) -> S
         command: the command line, for the log.
 
     Raises:
-        InputError: ``out`` holds another sweep, another process works in it, or what all cells share cannot be made.
-        ResumableError: that failed for another reason.
+        InputError: ``out`` holds another sweep, or another process works in it.
     """
     with one_process_at_a_time(out):
         take_sweep(sweep, out)
+        # Until the cells are compared anew there is nothing to read: an older comparison may be of other cells.
+        (out / FILE).unlink(missing_ok=True)
         with logged(reporter, out, command=without_names(command)) as kept:
             cells = placed_cells(sweep, out)
             states = _run_cells(sweep, cells, out, kept)
-            result = compare_cells(sweep, cells, states, plan_hash(plan_of(sweep)), kept)
+            result = compare_cells(sweep, cells, states, kept_hash(out), kept)
             write_sweep(result, out)
             return result
 
@@ -91,11 +92,14 @@ def _run_cells(sweep: Sweep, cells: Sequence[PlacedCell], out: Path, reporter: R
     threads = sweep.config.resources.threads or max(1, len(os.sched_getaffinity(0)) // workers)
     if len(todo) < len(cells):
         reporter.say(f"sweep: {len(cells) - len(todo)} of {counted(len(cells), 'cell')} are done already")
-    _make_shared(todo, threads, reporter)
+    # All before the first thread: none adds to what another one writes.
+    for cell in todo:
+        states.setdefault(cell.name, CellState())
+    todo = _with_shared(todo, threads, states, reporter)
     writing = threading.Lock()
 
     def one(cell: PlacedCell) -> None:
-        its = states.setdefault(cell.name, CellState())
+        its = states[cell.name]
         _wait_for(cell, reporter)
         # It may have been finished by the process that was waited for.
         if (cell.folder / "record.json").is_file():
@@ -134,23 +138,28 @@ def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
     return halted or (cell.folder / "record.json").is_file()
 
 
-def _make_shared(cells: Sequence[PlacedCell], threads: int, reporter: Reporter) -> None:
-    """Corpus, base and reference models, each once and one after another."""
-    first: dict[str, PlacedCell] = {}
+def _with_shared(
+    cells: Sequence[PlacedCell], threads: int, states: dict[str, CellState], reporter: Reporter
+) -> list[PlacedCell]:
+    """Make corpus, base and reference models, each once and one after another; those cells that have theirs."""
+    sharing: dict[str, list[PlacedCell]] = {}
     for cell in cells:
-        first.setdefault(shared_work(cell.config), cell)
-    with reporter.track("what cells share", len(first), "parts") as advance:
-        for cell in first.values():
-            config = str(cell.folder / "config.yaml")
+        sharing.setdefault(shared_work(cell.config), []).append(cell)
+    ready = []
+    with reporter.track("what cells share", len(sharing), "parts") as advance:
+        for its in sharing.values():
+            config = str(its[0].folder / "config.yaml")
             code, said = _process([config], threads, module="heldin.jobs.sweep.shared")
             if code in (_INTERRUPTED, -signal.SIGINT):
                 raise KeyboardInterrupt
             if code:
-                # A bug's traceback ends in its message; an error of the user's is one line already.
-                raise (InputError if said.startswith("error: ") else ResumableError)(
-                    f"what cells share could not be made (cell {cell.name}): {said.removeprefix('error: ')}"
-                )
+                for cell in its:
+                    states[cell.name].code, states[cell.name].said = code, f"what it shares could not be made: {said}"
+                    reporter.say(f"cell {cell.name}: failed: {states[cell.name].said}")
+            else:
+                ready += its
             advance(1)
+    return [cell for cell in cells if cell in ready]
 
 
 def _process(arguments: Sequence[str], threads: int, *, module: str = "heldin") -> tuple[int, str]:

@@ -14,9 +14,10 @@ from heldin.attacks.config import NamedReference
 from heldin.base.coins import new_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, write_text
-from heldin.jobs.config import RunConfig
-from heldin.jobs.run.cell import Cell, write_cell
-from heldin.jobs.run.pipeline import first_difference, require_folder, take_new_folder
+from heldin.jobs.config import RunConfig, as_read_today, first_difference
+from heldin.jobs.run.cell import FILE, Cell, write_cell
+from heldin.jobs.run.pipeline import require_folder, take_new_folder
+from heldin.jobs.run.plan import refuse_copies
 from heldin.jobs.sweep.config import Sweep, Variant
 from heldin.record.facts import CellFacts
 
@@ -73,11 +74,6 @@ def plan_of(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def plan_hash(plan: dict[str, Any]) -> str:
-    """Hash of the plan, which every cell's record names."""
-    return text_sha256("sweep", json.dumps(plan, sort_keys=True))
-
-
 def take_sweep(sweep: Sweep, out: Path) -> None:
     """Make the folder of a sweep, or find in it an earlier, unfinished call of the same.
 
@@ -90,14 +86,30 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
         take_new_folder(out, "sweep")
         # Before the coins: what is compared cannot follow from how they fall.
         write_text(out / PLAN, json.dumps(plan, indent=1) + "\n", private=True)
-    coins = _coins(sweep, out)
+    coins, hashed = _coins(sweep, out), kept_hash(out)
     for cell in placed_cells(sweep, out):
-        if require_folder(cell.config, cell.folder):
+        # Killed while it was laid out, a cell holds what is written again here.
+        if not _half_laid_out(cell.folder) and require_folder(cell.config, cell.folder):
             continue
-        facts = CellFacts(sweep=plan_hash(plan), block=cell.block, group=cell.variant.group, variant=cell.variant.name)
-        write_cell(Cell(facts, coins[_drawn_for(cell.block, cell.variant)]), cell.folder / "ledger")
+        content = cell.config.model_dump(mode="json")
+        facts = CellFacts(sweep=hashed, block=cell.block, group=cell.variant.group, variant=cell.variant.name)
+        key = coins[_drawn_for(cell.block, cell.variant)]
+        write_cell(Cell(facts, key, content), cell.folder / "ledger")
+        refuse_copies(cell.folder)
         # Last: a folder with a config is a cell that can be run, also by hand.
-        write_text(cell.folder / "config.yaml", yaml.safe_dump(cell.config.model_dump(mode="json"), sort_keys=False))
+        write_text(cell.folder / "config.yaml", yaml.safe_dump(content, sort_keys=False))
+
+
+def _half_laid_out(folder: Path) -> bool:
+    """Whether ``folder`` holds no more than a kill during ``take_sweep`` leaves."""
+    if not folder.is_dir() or {its.name for its in folder.iterdir()} != {"ledger"}:
+        return False
+    return {its.name for its in (folder / "ledger").iterdir() if not its.name.endswith(".tmp")} <= {FILE, "origin"}
+
+
+def kept_hash(out: Path) -> str:
+    """Hash of the plan that the folder keeps, which every cell's record names."""
+    return text_sha256("sweep", (out / PLAN).read_text(encoding="utf-8"))
 
 
 def require_sweep(plan: dict[str, Any], out: Path) -> bool:
@@ -109,8 +121,9 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
         kept = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"'{path}' is damaged: choose another --out") from error
-    if kept != json.loads(json.dumps(plan)):
-        differs = first_difference(_by_name(kept), _by_name(plan))
+    # Keys that came later have their defaults in a folder of an earlier version.
+    differs = first_difference(_by_name(kept), _by_name(json.loads(json.dumps(plan))))
+    if differs:
         raise InputError(
             f"'{out}' holds another sweep ('{differs}' differs), and its coins are drawn: a variant or a block that is"
             " added later needs coins of its own; choose another --out"
@@ -119,11 +132,12 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
 
 
 def _by_name(plan: Any) -> Any:
-    """The plan with its cells by name, so that a difference can be named."""
+    """The plan with its cells by name, so that a difference can be named, and their configs as they are read today."""
     if not isinstance(plan, dict) or not isinstance(plan.get("cells"), list):
         return plan
-    cells = {f"{cell.get('block')}/{cell.get('variant')}": cell.get("config") for cell in plan["cells"]}
-    return {**plan, "cells": json.loads(json.dumps(cells))}
+    cells = {f"{its['block']}/{its['variant']}": its for its in plan["cells"]}
+    today = {name: {**its, "config": as_read_today(its["config"], name)} for name, its in cells.items()}
+    return {**plan, "cells": today}
 
 
 def _refuse_own_models(sweep: Sweep, out: Path) -> None:

@@ -101,7 +101,7 @@ def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, c
     shutil.copytree(out, copy)
     code, _, err = call("run", config(), "--out", copy)
     assert code == 2
-    assert "is a copy of a private run's folder, and two runs under one key differ by un-noised data" in err
+    assert "is a copy of a private run's folder or of a sweep's cell, and two runs under one key differ" in err
 
 
 def _promise_more(run):

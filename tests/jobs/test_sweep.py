@@ -20,9 +20,11 @@ from heldin.jobs.config import load_config
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.pipeline import run
 from heldin.jobs.run.utility import read_losses
+from heldin.jobs.sweep.check import check_sweep
+from heldin.jobs.sweep.comparison import _joint_verdicts, _read
 from heldin.jobs.sweep.config import load_sweep
 from heldin.jobs.sweep.driver import run_sweep
-from heldin.jobs.sweep.plan import placed_cells
+from heldin.jobs.sweep.plan import kept_hash, placed_cells, take_sweep
 from heldin.jobs.sweep.shared import make_shared
 from heldin.jobs.sweep.shipping import shipping
 from heldin.jobs.user_scores import leading_scores
@@ -168,32 +170,124 @@ def test_a_sweep_goes_on_where_it_was_and_ends_in_the_same_comparison(swept, tmp
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("key", r"cells 1/none and 1/uls were trained under one key"),
-        ("plan", r"cell 1/uls: its record is of another plan, which was not fixed before these coins"),
-        ("lone", r"cell 1/uls: its record is of another plan"),
-        ("coins", r"cells 1/none and 1/uls of one block have different coins"),
-        ("score", r"cell 1/uls was scored with the model of cell 1/none, whose coins it shares"),
-        ("config", r"cell 1/uls: its record is of another config than the sweep's plan"),
+        ("key", "it was trained under the key of another cell"),
+        ("plan", "its record is of another plan, which was not fixed before these coins"),
+        ("lone", "its record is of another plan"),
+        ("coins", "it has other coins than cell 1/none"),
+        ("score", "it was scored with the model of cell 1/none, whose coins it shares"),
+        ("config", "its record is of another config than the sweep's plan"),
+        ("corpus", "it read another corpus than cell 1/none"),
+        ("reference", "it has another reference model than cell 1/none"),
     ],
 )
-def test_what_would_void_a_comparison_is_caught(swept, tmp_path, monkeypatch, change, said):
-    sweep, out, _ = swept
+def test_what_would_void_a_comparison_is_left_out_with_its_line(swept, tmp_path, monkeypatch, change, said):
+    sweep, out, result = swept
     copy = tmp_path / "out"
     shutil.copytree(out, copy)
     first, path = read_record(copy / "cells/1/none/record.json"), copy / "cells/1/uls/record.json"
     its = read_record(path)
+
+    def reference(fingerprint):
+        return {"reference": its.reference.model_copy(update={"fingerprint": fingerprint})}
+
     changes = {
         "key": {"split": its.split.model_copy(update={"key_commitment": first.split.key_commitment})},
         "plan": {"cell": its.cell.model_copy(update={"sweep": "0" * 64})},
         "lone": {"cell": None},
         "coins": {"split": its.split.model_copy(update={"ledger_commitment": "0" * 64})},
-        "score": {"reference": its.reference.model_copy(update={"fingerprint": first.target.fingerprint})},
+        "score": reference(first.target.fingerprint),
         "config": {"config": {**its.config, "seed": 9}},
+        "corpus": {"corpus": its.corpus.model_copy(update={"fingerprint": "0" * 64})},
+        "reference": reference("0" * 64),
     }
     write_record(its.model_copy(update=changes[change]), path)
     monkeypatch.setattr(driver, "_process", in_process)
-    with pytest.raises(InputError, match=said):
-        run_sweep(sweep, copy, QUIET, command="heldin sweep")
+    found = run_sweep(sweep, copy, QUIET, command="heldin sweep")
+    by_name = {f"{cell.block}/{cell.variant}": cell for cell in found.cells}
+    assert said in by_name["1/uls"].said
+    out_too = {"1/none"} if change == "key" else set()
+    assert {name for name, cell in by_name.items() if cell.state == "failed"} == {"1/uls"} | out_too
+    assert found.exit_code == 5
+    # What is said of the others together pays for the cell that is left out.
+    before = {f"{c.block}/{c.variant}": [v.adjusted for v in c.verdicts] for c in result.cells}
+    now = {name: [v.adjusted for v in cell.verdicts] for name, cell in by_name.items()}
+    assert now["2/uls"] >= before["2/uls"]
+
+
+def test_a_comparison_of_some_cells_pays_for_all_of_the_plan(swept):
+    sweep, out, result = swept
+    cells = placed_cells(sweep, out)
+    finished = {cell.name: _read(cell) for cell in cells}
+    whole = _joint_verdicts(finished, cells)
+    assert {name: [v.adjusted for v in its] for name, its in whole.items()} == {
+        f"{c.block}/{c.variant}": [v.adjusted for v in c.verdicts] for c in result.cells
+    }
+    # A tiny p-value in the one cell that is there first, and again when all are.
+    record = finished["1/uls"].record
+    verdicts = tuple(dataclasses.replace(v, p_value=0.013) for v in record.judgement.verdicts)
+    changed = record.model_copy(update={"judgement": dataclasses.replace(record.judgement, verdicts=verdicts)})
+    only = {"1/uls": dataclasses.replace(finished["1/uls"], record=changed)}
+    alone = _joint_verdicts(only, cells)
+    assert [v.adjusted for v in alone["1/uls"]] == [4 * 0.013] * 2
+    # A test without a p-value counts as well.
+    verdicts = (verdicts[0], dataclasses.replace(verdicts[1], p_value=None))
+    changed = record.model_copy(update={"judgement": dataclasses.replace(record.judgement, verdicts=verdicts)})
+    only = {"1/uls": dataclasses.replace(finished["1/uls"], record=changed)}
+    assert [v.adjusted for v in _joint_verdicts(only, cells)["1/uls"]] == [4 * 0.013, None]
+
+
+def test_coins_are_for_the_cells_own_config_and_folder(swept, tmp_path, call):
+    sweep, _, _ = swept
+    out = tmp_path / "out"
+    take_sweep(sweep, out)
+    cell, copy = out / "cells" / "1" / "uls", tmp_path / "mine"
+    shutil.copytree(cell, copy)
+    code, _, err = call("run", copy / "config.yaml", "--out", copy)
+    assert (code, "is a copy of a private run's folder or of a sweep's cell" in err) == (2, True), err
+    text = (cell / "config.yaml").read_text(encoding="utf-8")
+    (cell / "config.yaml").write_text(text.replace("max_characters: 200", "max_characters: 100"), encoding="utf-8")
+    code, _, err = call("run", cell / "config.yaml", "--out", cell)
+    assert (code, "whose config was fixed before its coins were drawn ('attack.max_characters' differs)" in err) == (
+        2,
+        True,
+    ), err
+
+
+def test_a_kill_while_cells_are_laid_out_is_gone_on_with(swept, tmp_path):
+    sweep, _, _ = swept
+    out = tmp_path / "out"
+    take_sweep(sweep, out)
+    cell = out / "cells" / "1" / "uls"
+    before = json.loads((cell / "ledger" / "cell.json").read_text(encoding="utf-8"))
+    (cell / "config.yaml").unlink()
+    (cell / "ledger" / "origin").unlink()
+    take_sweep(sweep, out)
+    assert json.loads((cell / "ledger" / "cell.json").read_text(encoding="utf-8")) == before
+    assert (cell / "config.yaml").is_file()
+    (out / "ledger" / "coins.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(InputError, match="this sweep cannot go on"):
+        take_sweep(sweep, out)
+
+
+def test_a_folder_from_before_a_config_key_came_is_gone_on_with(swept, tmp_path, monkeypatch):
+    sweep, out, result = swept
+    older = tmp_path / "out"
+    shutil.copytree(out, older)
+    plan = json.loads((older / "sweep.json").read_text(encoding="utf-8"))
+    for cell in plan["cells"]:
+        del cell["config"]["audit"]["test_texts_per_user"]
+    # As the version before would have written it, hash included.
+    (older / "sweep.json").write_text(json.dumps(plan), encoding="utf-8")
+    for cell in placed_cells(sweep, older):
+        path = cell.folder / "record.json"
+        its = read_record(path)
+        kept = {**its.config, "audit": {k: v for k, v in its.config["audit"].items() if k != "test_texts_per_user"}}
+        facts = its.cell.model_copy(update={"sweep": kept_hash(older)})
+        write_record(its.model_copy(update={"config": kept, "cell": facts}), path)
+    monkeypatch.setattr(driver, "_process", None)
+    again = run_sweep(sweep, older, QUIET, command="heldin sweep")
+    assert [cell.state for cell in again.cells] == ["done"] * 6
+    assert again.variants == result.variants
 
 
 def test_a_variant_or_block_that_is_added_later_is_refused(swept, tmp_path, call):
@@ -264,6 +358,31 @@ def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, 
     assert code == 0, err
     assert "sweep: 1 of 2 cells are done already" in err
     assert read_sweep(tmp_path / "out").variants[1].auroc_difference is not None
+
+
+def test_what_some_cells_share_fails_for_these_alone(tmp_path, monkeypatch, call):
+    def failing(arguments, threads, *, module="heldin"):
+        if module != "heldin" and "/lost/" in arguments[0]:
+            return 1, "error: no such model"
+        return in_process(arguments, threads, module=module)
+
+    monkeypatch.setattr(driver, "_process", failing)
+    lost = {"attack": {"references": [{"kind": "pretrained", "seed": 5}]}}
+    file = written(tmp_path, variants={"lost": lost, "none": {}})
+    code, printed, err = call("sweep", file, "--out", tmp_path / "out")
+    assert code == 5, err
+    assert "cell 1/lost: failed: what it shares could not be made: error: no such model" in printed
+    assert [its.state for its in read_sweep(tmp_path / "out").cells] == ["failed", "done"]
+
+
+def test_gradients_are_counted_as_they_are_computed(tmp_path):
+    uls = {**ULS, "group_size": 3}
+    local = {**uls, "local": {"learning_rate": 0.1, "epochs": 5}}
+    sweep = load_sweep(written(tmp_path, variants={"a": {"defense": uls}, "b": {"defense": local}}))
+    rows = check_sweep(sweep, tmp_path / "out").variants
+    assert [row["gradients"] for row in rows] == [
+        f"{n:,} gradients, expected at most" for n in (6 * 8 * 3, 6 * 8 * 3 * 5)
+    ]
 
 
 def test_axes_multiply_and_groups_follow_from_users_and_set_asides(tmp_path):
@@ -421,6 +540,10 @@ SUBSTRINGS = [{"kind": "substring", "users": 2, "lengths": [3]}]
         ({"variant": {}}, "did you mean 'variants'"),
         ({"variants": {"a b": {}}}, "variants"),
         ({"variants": {"..": {}}}, "variants"),
+        ({"variants": {"a": {}, "A": {}}}, "variants: two are called 'A'"),
+        ({"variants": {"a" * 101: {}}}, "variants"),
+        ({"axes": {"uls": {"defense.steps": []}}}, "axes.uls.defense.steps"),
+        ({"axes": {"uls": {"name": ["2020-01-01"], "defense.steps": ["x" * 99]}}}, "a name has at most 100 letters"),
         ({"axes": {"other": {"seed": [1]}}}, "axes.other: no such variant"),
         ({"axes": {"uls": {"defense.target_epsilom": [1]}}}, "did you mean 'target_epsilon'"),
         ({"axes": {"none": {"seed": [1, 1]}}}, "variants: two are called 'none-seed-1'"),
