@@ -60,6 +60,20 @@ def facts(record: Record) -> list[list[str]]:
         # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
         if t.defense != "none":
             rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
+        if t.gradients is not None:
+            rows.append(("gradients", f"of {t.gradients:,} records, a record once for each step that uses it"))
+    if record.utility:
+        u = record.utility
+        gain = f", gain {u.gain.value:.3f} ({u.gain.lower:.3f} to {u.gain.upper:.3f})" if u.gain else ""
+        rows.append(
+            (
+                "loss on test texts, nats per token",
+                f"{u.loss:.3f} on {u.texts:,} texts of {u.users:,} held-out users, the mean over these; the base model"
+                f" {u.base_loss:.3f}{gain}",
+            )
+        )
+    if record.cell:
+        rows.append(("cell of a sweep", f"block {record.cell.block}, {record.cell.variant}; {record.cell.sweep[:16]}"))
     rows += [
         ("the answer is decided by", decided_by(record)),
         (

@@ -30,6 +30,7 @@ from heldin.jobs.sweep.shipping import shipping
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import read_record, write_record
 from heldin.record.sweep import read_sweep, table
+from heldin.reports.facts import facts
 from tests.conftest import SMALL
 
 QUIET = LineReporter(lambda line: None)
@@ -317,6 +318,19 @@ def test_the_result_is_read_again_and_told_by_compare(swept, call):
     assert (code, "--over and --to are for the folders of runs" in err) == (2, True)
     code, printed, err = call("verify", out / "cells" / "2" / "uls", "--json")
     assert (code, json.loads(printed)["differences"]) == (0, []), err
+
+
+def test_a_cells_report_says_whose_cell_it_is_and_what_the_model_is_good_for(swept):
+    _, out, _ = swept
+    record = read_record(out / "cells/2/uls/record.json")
+    rows = dict(facts(record))
+    assert rows["cell of a sweep"] == f"block 2, uls; {record.cell.sweep[:16]}"
+    said = rows["loss on test texts, nats per token"]
+    assert said.startswith(
+        f"{record.utility.loss:.3f} on {record.utility.texts} texts of {record.utility.users} held-out"
+    )
+    assert f"the base model {record.utility.base_loss:.3f}, gain " in said
+    assert rows["gradients"].startswith(f"of {record.training.gradients:,} records")
 
 
 def test_a_changed_loss_is_found_by_verify(swept, tmp_path, call):
