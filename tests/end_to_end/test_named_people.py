@@ -70,6 +70,7 @@ def test_text_sampling_keeps_what_it_promises_to_the_named(run):
     assert auroc < 0.65
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_plain_training_violates_an_epsilon_of_1_for_the_named_and_a_list_of_names_hides_them(run, tmp_path):
     plain = {"epochs": 30, "batch_size": 32}

@@ -206,6 +206,7 @@ def test_running_again_does_nothing_twice_and_another_config_is_refused(call, fi
     )
 
 
+@pytest.mark.slow  # the loop's own test kills a training in the fast suite
 def test_a_run_killed_in_training_and_started_again_equals_an_undisturbed_one(finished, small_config, tmp_path):
     """The same ledger in two folders stands for the same run; one of them is killed with SIGKILL."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -140,7 +140,9 @@ def test_a_black_box_catch_is_a_certified_violation_of_epsilon_1(name):
     assert checks.claimed().epsilon() == pytest.approx(1.0, rel=1e-3)
 
 
-@pytest.mark.parametrize(("name", "code"), [("public coins", 4), ("no clipping", 3)])
+@pytest.mark.parametrize(
+    ("name", "code"), [("public coins", 4), pytest.param("no clipping", 3, marks=pytest.mark.slow)]
+)
 def test_a_white_box_catch_is_a_verdict_on_the_trainer(name, code):
     """Indicative where the curve stands; without clipping the guesses reject the curve itself."""
     found = checks.audit(BY_NAME[name].plant(), KEY)
