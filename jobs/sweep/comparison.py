@@ -249,6 +249,8 @@ def _variant(
     estimate = mine[0].record.primary().auroc if mine else None
     gains = [its.record.utility.gain for its in mine if its.record.utility and its.record.utility.gain]
     losses = [its.record.utility.loss for its in mine if its.record.utility]
+    # Of all blocks or of none: a mean over some of them is another number.
+    measured = bool(mine) and len(losses) == len(gains) == len(mine)
     done = list(own.values())
     kinds = [*(step.kind for step in variant.config.data_defenses), variant.config.defense.kind]
     return VariantResult(
@@ -264,10 +266,10 @@ def _variant(
         if estimate
         else None,
         auroc_difference=None if is_first else _difference(pairs, _auroc_difference),
-        loss=over_blocks(losses, digits=DIGITS) if losses else None,
+        loss=over_blocks(losses, digits=DIGITS) if measured else None,
         loss_difference=None if is_first else _difference(pairs, _loss_difference, digits=DIGITS),
         gain=over_blocks([its.value for its in gains], (gains[0].lower, gains[0].upper), digits=DIGITS)
-        if gains
+        if measured
         else None,
         seconds=round(float(np.mean([its.seconds for its in done])), 1) if done else None,
         gradients=_mean([its.gradients for its in done]),
@@ -290,12 +292,17 @@ def _difference(
 
 
 def _auroc_difference(first: _Finished, other: _Finished) -> Difference | None:
+    # Another attack, or other texts: their difference would not be the defense's.
+    if first.cell.config.attack != other.cell.config.attack:
+        return None
     if first.users != other.users or not np.array_equal(first.member, other.member):
         raise InputError(f"cells {first.cell.name} and {other.cell.name} scored different users")
     return auroc_difference(first.sides, other.sides)
 
 
 def _loss_difference(first: _Finished, other: _Finished) -> Difference | None:
+    if _measured_on(first) != _measured_on(other):
+        return None
     users = sorted(first.losses.keys() & other.losses.keys())
     if len(users) < max(len(first.losses), len(other.losses)):
         raise InputError(f"cells {first.cell.name} and {other.cell.name} were measured on different held-out users")
@@ -304,6 +311,12 @@ def _loss_difference(first: _Finished, other: _Finished) -> Difference | None:
         return None
     one, two = (np.array([its.losses[user].loss for user in users]) for its in (first, other))
     return mean_difference(one, two)
+
+
+def _measured_on(its: _Finished) -> tuple[object, ...]:
+    """What decides test texts and their tokens: losses per token of other ones do not compare."""
+    config = its.cell.config
+    return config.audit.test_texts_per_user, config.attack.max_characters, config.model
 
 
 def _mean(values: Sequence[int | None]) -> float | None:

@@ -95,7 +95,7 @@ class SweepConfig(Section):
     decision: DecisionRule | None = None
     """The rule that names the variant to ship; null: none is named."""
     resources: Resources = Resources()
-    """What the cells run on; it changes no number."""
+    """What the cells run on; it changes numbers by the rounding of sums only."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from heldin.audit.shipping import Candidate, CandidateResult, Requirement, Shipp
 from heldin.base.wording import counted
 from heldin.jobs.sweep.config import MEASURES, DecisionRule, Sweep
 from heldin.record.document import Record
+from heldin.record.facts import TrainingFacts
 
 
 def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipping | None:
@@ -74,10 +75,9 @@ def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
         for verdict in record.judgement.verdicts
         if verdict.outcome.value == "violated"
     ]
-    per_user = training is not None and training.unit in ("user", "user_entity")
     return Candidate(
         name=name,
-        exact={"epsilon_per_user": training.epsilon if training is not None and per_user else None},
+        exact={"epsilon_per_user": training.epsilon if training is not None and _covers_users(training) else None},
         measured={
             "auroc": _aurocs(its),
             "loss": [[record.utility.loss for record in its if record.utility]],
@@ -87,6 +87,14 @@ def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
         },
         disqualified="; ".join(violated),
     )
+
+
+def _covers_users(training: TrainingFacts) -> bool:
+    """Whether epsilon is every user's: under text sampling without caps it is that of people of so many records."""
+    if training.unit != "user_entity":
+        return training.unit == "user"
+    by = training.by_exposure
+    return by is not None and (by.counted == "holders" or by.group_size is not None)
 
 
 def _aurocs(records: Sequence[Record]) -> list[list[float]]:

@@ -14,14 +14,16 @@ import heldin.jobs.sweep.driver as driver
 from heldin.audit.paired import auroc_difference
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
+from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.p_values import holm
-from heldin.bounds.verdict import Outcome
+from heldin.bounds.scores import LabelledScores
+from heldin.bounds.verdict import Outcome, Standing
 from heldin.jobs.config import load_config
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.pipeline import run
 from heldin.jobs.run.utility import read_losses
 from heldin.jobs.sweep.check import check_sweep
-from heldin.jobs.sweep.comparison import _joint_verdicts, _read
+from heldin.jobs.sweep.comparison import _auroc_difference, _joint_bound, _joint_verdicts, _loss_difference, _read
 from heldin.jobs.sweep.config import load_sweep
 from heldin.jobs.sweep.driver import run_sweep
 from heldin.jobs.sweep.plan import kept_hash, placed_cells, take_sweep
@@ -29,6 +31,7 @@ from heldin.jobs.sweep.shared import make_shared
 from heldin.jobs.sweep.shipping import shipping
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import read_record, write_record
+from heldin.record.facts import ByExposure
 from heldin.record.sweep import read_sweep, table
 from heldin.reports.facts import facts
 from tests.conftest import SMALL
@@ -235,6 +238,42 @@ def test_a_comparison_of_some_cells_pays_for_all_of_the_plan(swept):
     changed = record.model_copy(update={"judgement": dataclasses.replace(record.judgement, verdicts=verdicts)})
     only = {"1/uls": dataclasses.replace(finished["1/uls"], record=changed)}
     assert [v.adjusted for v in _joint_verdicts(only, cells)["1/uls"]] == [4 * 0.013, None]
+
+
+def test_the_joint_bound_pays_for_all_cells_and_is_none_where_nothing_is_certified(swept):
+    sweep, out, _ = swept
+    cells = placed_cells(sweep, out)
+    its = _read(cells[0])
+    told = dataclasses.replace(its, scores=its.member + np.linspace(0, 0.1, its.member.size))
+    labelled = LabelledScores(told.scores, told.member)
+    delta = its.record.judgement.delta
+    bounds = [fdp_bound(labelled, delta, attacks=number).epsilon for number in (1, 6)]
+    assert _joint_bound(told, 6) == pytest.approx(bounds[1], abs=1e-3)
+    assert bounds[1] < bounds[0]
+    found = [dataclasses.replace(b, standing=Standing.INDICATIVE) for b in its.record.judgement.bounds]
+    judgement = dataclasses.replace(its.record.judgement, bounds=tuple(found))
+    flawed = dataclasses.replace(told, record=its.record.model_copy(update={"judgement": judgement}))
+    assert _joint_bound(flawed, 6) is None
+
+
+def test_variants_with_another_attack_or_other_texts_are_not_held_against_the_first(swept):
+    sweep, out, _ = swept
+    one, other = (_read(cell) for cell in placed_cells(sweep, out)[:2])
+    config = other.cell.config
+    attack = config.attack.model_copy(update={"max_characters": 99})
+    cell = dataclasses.replace(other.cell, config=config.model_copy(update={"attack": attack}))
+    changed = dataclasses.replace(other, cell=cell)
+    assert (_auroc_difference(one, changed), _loss_difference(one, changed)) == (None, None)
+    assert _loss_difference(one, other) is not None
+
+
+def test_gradients_and_memory_of_a_cell(swept):
+    _, out, _ = swept
+    plain, uls = (read_record(out / f"cells/1/{name}/record.json") for name in ("none", "uls"))
+    # Two epochs of every training record.
+    assert plain.training.gradients == 2 * plain.training.records
+    assert 0 < uls.training.gradients < uls.training.steps * uls.training.records
+    assert 10**8 < plain.environment.peak_memory < 10**11
 
 
 def test_coins_are_for_the_cells_own_config_and_folder(swept, tmp_path, call):
@@ -484,6 +523,20 @@ def test_the_rule_names_what_to_ship_or_why_not(swept, tmp_path):
     assert shipping(sweep, {"uls": good, "more": leaks}).variant == "uls"
     assert shipping(sweep, {"uls": leaks, "more": leaks}).answer == "none passes"
     assert shipping(sweep, {"uls": made_up(record, 0.5, 0.2, epsilon=9.0), "more": leaks}).answer == "none passes"
+    # Text sampling promises an epsilon to every user with caps only; without, to people of so many records.
+    by = ByExposure(counted="records", exposed=1, curve=[], group_size=None, entity_cap=None)
+    for group_size, answer in ((None, "none passes"), (4, "ship")):
+        texts = {
+            block: its.model_copy(
+                update={
+                    "training": its.training.model_copy(
+                        update={"unit": "user_entity", "by_exposure": by.model_copy(update={"group_size": group_size})}
+                    )
+                }
+            )
+            for block, its in good.items()
+        }
+        assert shipping(sweep, {"uls": texts, "more": leaks}).answer == answer
     unsure = made_up(record, 0.56, 0.2, spread=0.07)
     found = shipping(sweep, {"uls": unsure, "more": leaks})
     assert found.answer == "cannot be judged"
