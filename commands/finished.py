@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from heldin.base.errors import InputError
-from heldin.commands.options import BAD_INPUT, AsCsv, AsJson, answer, json_text
+from heldin.commands.options import BAD_INPUT, AsCsv, AsHtml, AsJson, answer, json_text
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run or audit.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run, audit or sweep.")],
     people: Annotated[
         bool, typer.Option("--people", help="Print the most exposed users by name, from the owner-only people.parquet.")
     ] = False,
@@ -23,11 +23,13 @@ def report(
             help="Write every user's score and side to this owner-only CSV, for heldin bound and other tools.",
         ),
     ] = None,
+    html: AsHtml = False,
     json: AsJson = False,
 ) -> None:
     """Make report.pdf from a folder's record.json, or with --people or --scores list individual users.
 
-    The report names nobody; the output of --people and --scores does, and is for the owner of the folder.
+    The folder of a sweep gives the comparison of its cells. The report names nobody; the output of --people and
+    --scores does, and is for the owner of the folder.
     """
     if scores is not None:
         if people:
@@ -42,10 +44,21 @@ def report(
         rows = [asdict(user) for user in exposed[:most]]
         typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
         return
-    from heldin.reports.pdf import write_report
+    if (run / "sweep.json").is_file():
+        from heldin.commands.sweep import write_reports
+        from heldin.record.sweep import read_sweep
 
-    file = write_report(run)
-    typer.echo(json_text({"report": str(file)}) if json else f"report: {file}")
+        files = write_reports(read_sweep(run), run, html=html)
+    else:
+        from heldin.reports.pdf import write_report
+
+        if html:
+            raise InputError(f"'{run}' is no sweep: --html is for the folder of a sweep")
+        files = [write_report(run)]
+    if json:
+        typer.echo(json_text({"report": str(files[0]), "page": str(files[1]) if html else None}))
+    else:
+        typer.echo("\n".join(f"report: {file}" for file in files))
 
 
 def _write_scores(run: Path, to: Path, json: bool) -> None:

@@ -7,10 +7,12 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, interruptible
-from heldin.commands.options import AsCsv, AsJson, Out, Quiet, answer
+from heldin.commands.options import AsCsv, AsHtml, AsJson, Out, Quiet, answer
 
 if TYPE_CHECKING:
     from heldin.record.sweep import SweepResult
+
+_LISTS = {"differs", "ceiling", "canaries", "bands"}
 
 
 def sweep(
@@ -22,13 +24,15 @@ def sweep(
     check: Annotated[
         bool, typer.Option("--check", help="Only check: print every problem (exit code 2), or all variants.")
     ] = False,
+    html: AsHtml = False,
     quiet: Quiet = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
     """Run variants of a config on the same held-in and held-out users, and compare them.
 
-    A cell is an ordinary run in OUT/cells/BLOCK/VARIANT. If the sweep is killed, the same command goes on with it.
+    A cell is an ordinary run in OUT/cells/BLOCK/VARIANT. If the sweep is killed, the same command goes on with it. It
+    ends with comparison.json and report.pdf in OUT.
     Exit codes: 3 a claim is violated, certified for all cells together; 5 cells failed, and the others are compared.
     """
     from heldin.base.progress import reporter_for_this_terminal
@@ -36,6 +40,9 @@ def sweep(
     from heldin.jobs.sweep.config import load_sweep
     from heldin.jobs.sweep.driver import run_sweep
 
+    if html:
+        # Now, and not after hours: whether a page can be made.
+        require_html()
     found = load_sweep(file, set_ or [])
     folder = out or Path("runs") / found.config.name
     if check:
@@ -47,21 +54,48 @@ def sweep(
         return
     with interruptible():
         result = run_sweep(found, folder, reporter_for_this_terminal(), command=command_line())
+        written = write_reports(result, folder, html=html)
     print_sweep(result, json=json, csv=csv)
+    if not (json or csv):
+        for path in written:
+            typer.echo(f"report: {path}")
     raise typer.Exit(result.exit_code)
+
+
+def write_reports(result: "SweepResult", folder: Path, *, html: bool) -> list[Path]:
+    """Write the PDF of a sweep, and the web page if it is asked for; their paths."""
+    from heldin.reports.sweep_pdf import FILE, typeset_sweep
+
+    written = [typeset_sweep(result, folder / FILE)]
+    if html:
+        from heldin.reports.sweep_html import FILE as PAGE
+        from heldin.reports.sweep_html import write_sweep_html
+
+        written.append(write_sweep_html(result, folder / PAGE))
+    return written
+
+
+def require_html() -> None:
+    """Raise InputError unless a web page can be made."""
+    from heldin.reports.sweep_html import altair
+
+    altair()
 
 
 def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:
     """Print a sweep as a table, as JSON, or as CSV with a row for each variant."""
-    from heldin.record.sweep import table
+    from heldin.record.sweep_table import table
 
-    rows = [its.model_dump(mode="json") for its in result.variants]
+    # What has a row of its own for each variant: the rest are lists, which comparison.json has.
+    rows = [its.model_dump(mode="json", exclude=_LISTS) for its in result.variants]
     flat = [{key: value for name, its in row.items() for key, value in _cells(name, its).items()} for row in rows]
     answer(table(result), result.model_dump(mode="json"), flat, json=json, csv=csv)
 
 
 def _cells(name: str, value: object) -> dict[str, object]:
     """A column for each number of a summary."""
+    if isinstance(value, list):
+        return {name: "; ".join(map(str, value))}
     if isinstance(value, dict):
         return {f"{name}_{part}" if part != "value" else name: its for part, its in value.items() if part != "label"}
     return {name: value}

@@ -322,16 +322,19 @@ def as_read_today(content: Any, where: str) -> Any:
         return content
 
 
-def first_difference(a: Any, b: Any, where: str = "") -> str:
-    """The dotted name of the first key in which two contents differ; "" if they are equal."""
+def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted name of every key in which two contents differ, with the second's value; None where it has none."""
     if isinstance(a, dict) and isinstance(b, dict):
         # The keys of both: one that only the earlier config has is a difference too.
         for key in dict.fromkeys([*a, *b]):
-            found = first_difference(a.get(key), b.get(key), f"{where}.{key}" if where else str(key))
-            if found:
-                return found
-        return ""
-    return "" if a == b else where
+            yield from differences(a.get(key), b.get(key), f"{where}.{key}" if where else str(key))
+    elif a != b:
+        yield where, b
+
+
+def first_difference(a: Any, b: Any) -> str:
+    """The dotted name of the first key in which two contents differ; "" if they are equal."""
+    return next((where for where, _ in differences(a, b)), "")
 
 
 def parse_config(content: Mapping[str, Any], where: str) -> RunConfig:

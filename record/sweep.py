@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -12,8 +12,9 @@ from heldin.base.errors import InputError
 from heldin.base.facts import Facts
 from heldin.base.files import write_text
 from heldin.bounds.verdict import Outcome, Standing
+from heldin.record.facts import Ceiling, CurvePoint
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 JOINT_ALPHA = 0.05  # of all statements of a sweep together
 FILE = "comparison.json"
 
@@ -44,6 +45,53 @@ class JointVerdict(Facts):
         return certified and self.adjusted is not None and self.adjusted <= JOINT_ALPHA
 
 
+class RocPoints(Facts):
+    """The ROC curve of a cell's leading attack, between groups of ten users or more.
+
+    Attributes:
+        fpr: false-positive rates, ascending, from 0 to 1.
+        tpr: true-positive rates at these.
+    """
+
+    fpr: list[float]
+    tpr: list[float]
+
+
+class CanaryPoint(Facts):
+    """How well canary users of one kind are found under a variant.
+
+    Attributes:
+        kind: how they were made.
+        length: length of the substring in tokens; null for other kinds.
+        documents: number of training documents; null: all they have.
+        auroc: AUROC of the leading attack over the blocks.
+    """
+
+    kind: str
+    length: int | None
+    documents: int | None
+    auroc: Summary
+
+
+class Band(Facts):
+    """How exposed a third of the held-in users is under a variant. The thirds are the same people for all variants.
+
+    Attributes:
+        of: what they were sorted by under the first variant: their number of training records, or how far their words
+            are from everybody else's (KL divergence, nats).
+        third: from 1, the lowest.
+        typical: mean of that over the users of the third.
+        users: number of users, all blocks together.
+        above: mean share of held-out users with a lower score; 0.5 if nothing tells the sides apart.
+    """
+
+    of: Literal["records", "word divergence"]
+    third: int
+    typical: float
+    users: int
+    above: float
+
+
 class CellResult(Facts):
     """One cell.
 
@@ -62,6 +110,11 @@ class CellResult(Facts):
         verdicts: of the cell.
         epsilon_at_least: lower bound on the epsilon of those audited that holds for all cells at once with 95 %; null
             unless it is certified.
+        held_in: number of audited held-in users and entities; null unless done.
+        held_out: number of held-out ones.
+        ledger_commitment: hash of the ledger; null unless done.
+        roc: curve of the leading attack; null unless done.
+        curve: what was measured during training.
     """
 
     block: int
@@ -77,6 +130,11 @@ class CellResult(Facts):
     answer: str | None = None
     verdicts: list[JointVerdict] = Field(default_factory=list)
     epsilon_at_least: float | None = None
+    held_in: int | None = None
+    held_out: int | None = None
+    ledger_commitment: str | None = None
+    roc: RocPoints | None = None
+    curve: list[CurvePoint] = Field(default_factory=list)
 
 
 class VariantResult(Facts):
@@ -99,6 +157,14 @@ class VariantResult(Facts):
         seconds: mean duration of a cell.
         gradients: mean number of records' gradients.
         jointly_violated: whether a claim is violated at 95 % for all cells at once, certified.
+        differs: keys of its config that are not the first variant's, with their values.
+        epsilon_per_user: epsilon, where it is every user's; null otherwise.
+        named: of 1,000 held-in users how many the leading attack names, where it names ``fpr`` of the others wrongly.
+        epsilon_at_least: largest of the cells' jointly certified lower bounds; null where no cell has one.
+        ceiling: bound on attackers' ROC curves; null without a promise to those audited.
+        canaries: how well canary users are found.
+        bands: how exposed thirds of the held-in users are.
+        dominated_by: variants that are no worse in anything and shown to be better in something.
     """
 
     name: str
@@ -117,6 +183,48 @@ class VariantResult(Facts):
     seconds: float | None
     gradients: float | None
     jointly_violated: bool
+    differs: dict[str, Any] = Field(default_factory=dict)
+    epsilon_per_user: float | None = None
+    named: Summary | None = None
+    epsilon_at_least: float | None = None
+    ceiling: Ceiling | None = None
+    canaries: list[CanaryPoint] = Field(default_factory=list)
+    bands: list[Band] = Field(default_factory=list)
+    dominated_by: list[str] = Field(default_factory=list)
+
+
+class Rule(Facts):
+    """The rule of the sweep's file, in words.
+
+    Attributes:
+        require: what a variant must keep.
+        prefer: measure in which the variant that is shipped does best.
+        candidates: variants that may be shipped.
+        level: probability at most that a variant is recommended that breaks a limit.
+    """
+
+    require: list[str]
+    prefer: str
+    candidates: list[str]
+    level: float
+
+
+class Attacker(Facts):
+    """Who attacks, as all cells of the first group have it.
+
+    Attributes:
+        attack: the leading attack.
+        aggregation: how the scores of a user's texts become one.
+        texts: whether the scored texts were trained on.
+        fpr: false-positive rate at which users are counted as named.
+        audited: whose membership was decided.
+    """
+
+    attack: str
+    aggregation: str
+    texts: Literal["fresh", "training", "mixed", "not known"]
+    fpr: float
+    audited: Literal["users", "entities", "both"]
 
 
 class SweepResult(Facts):
@@ -132,6 +240,12 @@ class SweepResult(Facts):
         cells: by block, then in the file's order.
         notes: what a reader must know.
         shipping: the answer of the file's rule; null without one.
+        created: time, UTC.
+        version: version of heldin that compared the cells.
+        command: how the sweep was called, without names of people.
+        rule: the file's rule; null without one.
+        attacker: who attacks; null before a cell is done.
+        config: config of the first variant, user-name patterns left out.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -143,6 +257,12 @@ class SweepResult(Facts):
     cells: list[CellResult]
     notes: list[str]
     shipping: Shipping | None = None
+    created: str
+    version: str
+    command: str
+    rule: Rule | None = None
+    attacker: Attacker | None = None
+    config: dict[str, Any]
 
     @property
     def exit_code(self) -> int:
@@ -168,67 +288,11 @@ def read_sweep(folder: Path) -> SweepResult:
         raise InputError(f"'{path}' is missing or damaged: {again}") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     if version != SCHEMA_VERSION:
-        raise InputError(f"'{path}' has schema {version}; this heldin reads {SCHEMA_VERSION}")
+        # It follows from the cells, whose records are read whatever wrote them.
+        older = isinstance(version, int) and version < SCHEMA_VERSION
+        what = again if older else "use the heldin that wrote it, or a later one"
+        raise InputError(f"'{path}' has schema {version}, and this heldin reads {SCHEMA_VERSION}: {what}")
     try:
         return SweepResult.model_validate(content)
     except ValidationError as error:
         raise InputError(f"'{path}' is damaged: {again}") from error
-
-
-def table(result: SweepResult) -> str:
-    """The comparison as plain text."""
-    less = "less the first"
-    head = ["variant", "defense", "epsilon", "AUROC (95 %)", less, "loss", less, "gain over base", "cells"]
-    rows = [head]
-    for its in result.variants:
-        rows.append(
-            [
-                its.name,
-                its.defense,
-                "-" if its.epsilon is None else f"{its.epsilon:.3g} per {its.unit}",
-                _shown(its.auroc),
-                _shown(its.auroc_difference, signed=True),
-                _shown(its.loss),
-                _shown(its.loss_difference, signed=True),
-                _shown(its.gain, signed=True),
-                f"{its.cells}/{result.blocks}",
-            ]
-        )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    for cell in result.cells:
-        if cell.state != "done":
-            lines.append(f"cell {cell.block}/{cell.variant}: {cell.state}{f': {cell.said}' if cell.said else ''}")
-        for verdict in cell.verdicts:
-            if verdict.outcome == "violated":
-                jointly = "also jointly" if verdict.jointly_violated else "not jointly"
-                lines.append(
-                    f"cell {cell.block}/{cell.variant}: {verdict.subjects}: {verdict.claim} is violated"
-                    f" ({verdict.standing}), {jointly}"
-                )
-    lines += [f"note: {note}" for note in result.notes]
-    return "\n".join([*lines, *(_of_rule(result.shipping) if result.shipping else [])])
-
-
-def _of_rule(shipping: Shipping) -> list[str]:
-    """How each candidate did, and last the answer."""
-    lines = []
-    for candidate in shipping.candidates:
-        how = "passes" if candidate.passes else "does not pass"
-        why = f": {candidate.disqualified}" if candidate.disqualified else ""
-        lines.append(f"candidate {candidate.name}: {how} (adjusted p {candidate.adjusted:.3g}){why}")
-        for its in candidate.tests:
-            value = "-" if its.value is None else f"{its.value:.4g}"
-            limit = "" if its.limit is None or its.limit == its.value else f", limit {its.limit:.4g}"
-            lines.append(f"  {its.requirement}: {value}{limit}")
-    return [*lines, f"answer: {shipping.said}"]
-
-
-def _shown(summary: Summary | None, *, signed: bool = False) -> str:
-    if summary is None:
-        return "-"
-    sign = "+" if signed else ""
-    value = f"{summary.value:{sign}.3f}"
-    if summary.lower is None or summary.upper is None:
-        return value
-    return f"{value} ({summary.lower:{sign}.3f} to {summary.upper:{sign}.3f})"

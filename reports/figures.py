@@ -1,5 +1,7 @@
 """Figures of a record, as SVG."""
 
+from collections.abc import Collection
+
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -32,6 +34,27 @@ def figures(record: Record) -> dict[str, str]:
     if record.canaries and any(group.auroc for group in record.canaries.groups):
         found["canaries"] = _canaries(record.canaries, record.primary().auroc, what)
     return found
+
+
+def alternatives(record: Record, drawn: Collection[str]) -> dict[str, str]:
+    """What each of the figures that were drawn shows, for whoever cannot see it."""
+    what, area = audited_by(record), record.primary().auroc
+    curve = record.training.curve if record.training else []
+    said = {
+        "histogram": f"Two histograms of scores, of {what.member} and of {what.other}.",
+        "roc": f"ROC curves of the attacks; the leading one has an AUROC of {area.value:.2f}.",
+        "norms": "Two histograms of gradient norms, of canary users' records and of real users'.",
+        "canaries": "AUROC of groups of canary users with intervals; the table below has the same numbers.",
+    }
+    if curve:
+        ends = f"{curve[0].auroc:.2f} to {curve[-1].auroc:.2f}"
+        said["curves"] = f"Validation losses and AUROC by step; the AUROC goes from {ends}."
+    if record.knowledge:
+        first, last = record.knowledge[0], record.knowledge[-1]
+        said["knowledge"] = (
+            f"AUROC by number of texts: {first.mean:.2f} with {first.texts}, {last.mean:.2f} with {last.texts}."
+        )
+    return {name: said[name] for name in drawn}
 
 
 # A record has the curves of two scores at most: those of many would tell together who was held in.

@@ -1,19 +1,16 @@
-"""Typeset a record as PDF with typst: the template next to this file, figures as SVG, the words from findings."""
+"""The PDF report of a record: figures as SVG, the words from findings, laid out by report.typ."""
 
 import json
-import tempfile
 from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import typst
 import yaml
 
-from heldin.base.files import whole_file
 from heldin.record.document import Record, read_record
 from heldin.reports.facts import facts
-from heldin.reports.figures import canary_caption, figures, shown_curves
+from heldin.reports.figures import alternatives, canary_caption, figures, shown_curves
 from heldin.reports.findings import findings
 from heldin.reports.next_steps import glossary
 from heldin.reports.tables import (
@@ -28,9 +25,8 @@ from heldin.reports.tables import (
     refused_rows,
     tpr_rows,
 )
+from heldin.reports.typesetting import write_pdf
 from heldin.reports.wording import audited_by, breakable, percent
-
-TEMPLATE = Path(__file__).with_name("report.typ")
 
 
 def write_report(folder: Path) -> Path:
@@ -44,19 +40,8 @@ def write_report(folder: Path) -> Path:
 
 def typeset(record: Record, path: Path) -> Path:
     """Write the PDF report of a record to ``path``, whole or not at all, and return the path."""
-    # A folder of its own as root: typst reads no file outside of its root.
-    with tempfile.TemporaryDirectory() as scratch:
-        workplace = Path(scratch)
-        drawn = figures(record)
-        for name, svg in drawn.items():
-            (workplace / f"{name}.svg").write_text(svg, encoding="utf-8")
-        (workplace / "report.json").write_text(json.dumps(_content(record, drawn)), encoding="utf-8")
-        (workplace / "report.typ").write_text(TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")
-        document = typst.compile(str(workplace / "report.typ"), root=scratch)
-    # Compiled before the old report is touched: a failure leaves it whole.
-    with whole_file(path) as temporary:
-        temporary.write_bytes(document)
-    return path
+    drawn = figures(record)
+    return write_pdf("report.typ", _content(record, drawn), drawn, path)
 
 
 def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
@@ -69,6 +54,7 @@ def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "findings": asdict(findings(record)),
         "what": asdict(audited_by(record)),
         "figures": sorted(drawn),
+        "alt": alternatives(record, drawn),
         "shown": shown_curves(record),
         "histogram_of": f"{record.named().attack}, {record.named().aggregation} over texts",
         "trainings": record.trainings is not None,

@@ -69,7 +69,7 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str) -> S
         with logged(reporter, out, command=without_names(command)) as kept:
             cells = placed_cells(sweep, out)
             states = _run_cells(sweep, cells, out, kept)
-            result = compare_cells(sweep, cells, states, kept_hash(out), kept)
+            result = compare_cells(sweep, cells, states, kept_hash(out), kept, command=without_names(command))
             write_sweep(result, out)
             return result
 

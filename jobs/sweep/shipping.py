@@ -77,7 +77,7 @@ def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
     ]
     return Candidate(
         name=name,
-        exact={"epsilon_per_user": training.epsilon if training is not None and _covers_users(training) else None},
+        exact={"epsilon_per_user": epsilon_per_user(training)},
         measured={
             "auroc": _aurocs(its),
             "loss": [[record.utility.loss for record in its if record.utility]],
@@ -89,12 +89,14 @@ def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
     )
 
 
-def _covers_users(training: TrainingFacts) -> bool:
-    """Whether epsilon is every user's: under text sampling without caps it is that of people of so many records."""
+def epsilon_per_user(training: TrainingFacts | None) -> float | None:
+    """Epsilon where it is every user's: under text sampling without caps it is that of people of so many records."""
+    if training is None:
+        return None
     if training.unit != "user_entity":
-        return training.unit == "user"
+        return training.epsilon if training.unit == "user" else None
     by = training.by_exposure
-    return by is not None and (by.counted == "holders" or by.group_size is not None)
+    return training.epsilon if by is not None and (by.counted == "holders" or by.group_size is not None) else None
 
 
 def _aurocs(records: Sequence[Record]) -> list[list[float]]:

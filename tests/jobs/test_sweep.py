@@ -23,16 +23,19 @@ from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.pipeline import run
 from heldin.jobs.run.utility import read_losses
 from heldin.jobs.sweep.check import check_sweep
-from heldin.jobs.sweep.comparison import _auroc_difference, _joint_bound, _joint_verdicts, _loss_difference, _read
+from heldin.jobs.sweep.comparison import _joint_bound, _joint_verdicts
 from heldin.jobs.sweep.config import load_sweep
 from heldin.jobs.sweep.driver import run_sweep
+from heldin.jobs.sweep.finished import _read
 from heldin.jobs.sweep.plan import kept_hash, placed_cells, take_sweep
 from heldin.jobs.sweep.shared import make_shared
 from heldin.jobs.sweep.shipping import shipping
+from heldin.jobs.sweep.variants import _auroc_difference, _loss_difference
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import ByExposure
-from heldin.record.sweep import read_sweep, table
+from heldin.record.sweep import read_sweep
+from heldin.record.sweep_table import table
 from heldin.reports.facts import facts
 from tests.conftest import SMALL
 

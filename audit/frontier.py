@@ -1,0 +1,79 @@
+"""Which variants of a sweep another one beats, where no rule decides: no worse in anything, and shown better in one.
+
+Promises are exact. AUROC and loss are held against each other within a block, whose cells share their users: Student's
+t over the blocks, Holm over all pairs and both measures (docs/theory.md#variants-that-are-dominated).
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from heldin.audit.blocks import LEAST_BLOCKS
+from heldin.bounds.p_values import holm
+
+LEVEL = 0.05  # probability that anything is wrongly called better, at most
+SLACK = 1.1  # ratio up to which two durations count as alike: cells disturb each other
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a variant stands; smaller is better throughout.
+
+    Attributes:
+        name: its name.
+        epsilon: what is promised to every user; infinity without a promise.
+        delta: delta of that promise.
+        auroc: AUROC of the leading attack, by block.
+        loss: loss on held-out users' test texts, by block, nats per token.
+        seconds: mean duration of a cell.
+    """
+
+    name: str
+    epsilon: float
+    delta: float
+    auroc: tuple[float, ...]
+    loss: tuple[float, ...]
+    seconds: float
+
+
+def dominated(positions: Sequence[Position]) -> dict[str, list[str]]:
+    """By name, the variants that beat it; those whom none is shown to beat have an empty list.
+
+    Args:
+        positions: variants of one group, with the same S blocks in the same order. With fewer than three blocks nothing
+            is shown, since another training would give other models.
+    """
+    found: dict[str, list[str]] = {its.name: [] for its in positions}
+    pairs = list(itertools.combinations(positions, 2))
+    if not pairs or len(positions[0].auroc) < LEAST_BLOCKS:
+        return found
+    differences = [np.subtract(one, other) for a, b in pairs for one, other in ((a.auroc, b.auroc), (a.loss, b.loss))]
+    adjusted = holm([_p_value(its) for its in differences])
+    for i, (a, b) in enumerate(pairs):
+        told_apart = [j for j in (2 * i, 2 * i + 1) if adjusted[j] <= LEVEL]
+        # A difference below zero speaks for the first of the two.
+        if _no_worse(a, b) and any(differences[j].mean() < 0 for j in told_apart):
+            found[b.name].append(a.name)
+        if _no_worse(b, a) and any(differences[j].mean() > 0 for j in told_apart):
+            found[a.name].append(b.name)
+    return found
+
+
+def _no_worse(one: Position, other: Position) -> bool:
+    """Whether ``one`` is as good in everything, by what was measured."""
+    # Of two variants that promise nothing, delta says nothing.
+    promise = one.epsilon <= other.epsilon and (math.isinf(other.epsilon) or one.delta <= other.delta)
+    measured = np.mean(one.auroc) <= np.mean(other.auroc) and np.mean(one.loss) <= np.mean(other.loss)
+    return bool(promise and measured and one.seconds <= SLACK * other.seconds)
+
+
+def _p_value(differences: np.ndarray) -> float:
+    """Two-sided, of a mean difference of zero."""
+    mean, error = float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(differences.size)
+    if error == 0.0:
+        return float(mean == 0.0)
+    return float(2.0 * stats.t.sf(abs(mean) / error, differences.size - 1))

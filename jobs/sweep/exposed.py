@@ -1,0 +1,82 @@
+"""Who is exposed under each variant of a sweep: canary users by kind, and thirds of the held-in users."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from heldin.audit.blocks import over_blocks
+from heldin.audit.coarse import LEAST_IN_GROUP, brief, significant
+from heldin.audit.exposure import Exposed
+from heldin.jobs.sweep.finished import Finished
+from heldin.record.document import Record
+from heldin.record.sweep import Band, CanaryPoint
+
+THIRDS = 3
+
+
+def canary_points(records: Sequence[Record]) -> list[CanaryPoint]:
+    """AUROC of each kind, length and number of documents over the blocks, where every block has one."""
+    found: dict[tuple[str, int | None, int | None], list[tuple[float, float, float]]] = {}
+    for record in records:
+        for group in record.canaries.groups if record.canaries else []:
+            if group.auroc is not None:
+                its = (group.auroc.value, group.auroc.lower, group.auroc.upper)
+                found.setdefault((group.kind, group.length, group.documents), []).append(its)
+    return [
+        CanaryPoint(
+            kind=kind,
+            length=length,
+            documents=documents,
+            auroc=over_blocks([value for value, *_ in its], (its[0][1], its[0][2])),
+        )
+        for (kind, length, documents), its in found.items()
+        if len(its) == len(records)
+    ]
+
+
+def bands(pairs: Sequence[tuple[Finished, Finished]]) -> list[Band]:
+    """How exposed thirds of the held-in users are under the second of each pair.
+
+    Args:
+        pairs: of each block the first variant's cell, by which users are sorted, and another's. Sorted by what users
+            wrote, never by their scores: of those who happened to score high most score lower under any other model.
+    """
+    found = []
+    for of in ("records", "word divergence"):
+        # Of each third over all blocks: values, and shares of held-out users with a lower score.
+        values: list[list[float]] = [[] for _ in range(THIRDS)]
+        above: list[list[float]] = [[] for _ in range(THIRDS)]
+        for first, other in pairs:
+            exposed = {its.user: its.above for its in other.people}
+            known = {user: value for user, value in _sorted_by(of, first).items() if user in exposed}
+            if len(known) < THIRDS * LEAST_IN_GROUP:
+                return []
+            users = sorted(known, key=lambda user: (known[user], user))
+            for third, rows in enumerate(np.array_split(np.arange(len(users)), THIRDS)):
+                values[third] += [known[users[row]] for row in rows]
+                above[third] += [exposed[users[row]] for row in rows]
+        found += [
+            Band.model_validate(
+                {
+                    "of": of,
+                    "third": third + 1,
+                    "typical": significant(float(np.mean(values[third]))),
+                    "users": len(above[third]),
+                    "above": brief(float(np.mean(above[third]))),
+                }
+            )
+            for third in range(THIRDS)
+            if above[third]
+        ]
+    return found
+
+
+def _sorted_by(of: str, cell: Finished) -> Mapping[str, float]:
+    training = cell.record.training
+    if training is None:
+        return {}
+    return {its.user: _value(of, its, training.records) for its in cell.people}
+
+
+def _value(of: str, its: Exposed, records: int) -> float:
+    return float(round(its.share * records)) if of == "records" else its.word_divergence

@@ -1,0 +1,130 @@
+"""The finished cells of a sweep: their records and owner-only files, and which of them may be compared."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heldin.audit.exposure import Exposed, read_people
+from heldin.audit.utility import UserLoss
+from heldin.base.errors import InputError
+from heldin.base.progress import Reporter
+from heldin.bounds.roc import Scores
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.utility import read_losses
+from heldin.jobs.sweep.plan import PlacedCell
+from heldin.jobs.user_scores import leading_scores
+from heldin.record.document import Record, read_record
+from heldin.record.masking import masked, with_keys_of
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A cell with a record, and the owner-only files beside it.
+
+    Attributes:
+        cell: the cell.
+        record: its record.
+        users: names of the audited users, n of them.
+        scores: score of each by the leading attack, shape (n,).
+        member: whether each is held in, shape (n,).
+        losses: by held-out user.
+        people: the held-in users; empty in an audit of entities alone.
+    """
+
+    cell: PlacedCell
+    record: Record
+    users: tuple[str, ...]
+    scores: Scores
+    member: np.ndarray
+    losses: Mapping[str, UserLoss]
+    people: tuple[Exposed, ...]
+
+    @property
+    def sides(self) -> tuple[Scores, Scores]:
+        """Scores of held-in and of held-out users."""
+        return self.scores[self.member], self.scores[~self.member]
+
+
+def finished_cells(
+    cells: Sequence[PlacedCell], plan: str, reporter: Reporter
+) -> tuple[dict[str, Finished], dict[str, str]]:
+    """By name, the cells that may be compared, and what stands against the others that have a record.
+
+    Args:
+        cells: cells of a sweep, in order.
+        plan: hash of the plan, which every record must name.
+        reporter: receives the progress.
+    """
+    found: dict[str, Finished] = {}
+    problems: dict[str, str] = {}
+    with reporter.track("comparison", len(cells), "cells") as advance:
+        for cell in cells:
+            if (cell.folder / "record.json").is_file():
+                try:
+                    found[cell.name] = _read(cell)
+                except InputError as error:
+                    problems[cell.name] = str(error)
+            advance(1)
+    problems |= _problems(found, plan)
+    return {name: its for name, its in found.items() if name not in problems}, problems
+
+
+def _read(cell: PlacedCell) -> Finished:
+    record = read_record(cell.folder / "record.json")
+    scores = leading_scores(cell.folder)
+    people = cell.folder / "people.parquet"
+    return Finished(
+        cell,
+        record,
+        tuple(its.user for its in scores),
+        np.array([its.score for its in scores]),
+        np.array([its.member for its in scores], dtype=np.bool_),
+        read_losses(cell.folder),
+        tuple(read_people(people)) if people.is_file() else (),
+    )
+
+
+def _problems(found: Mapping[str, Finished], plan: str) -> dict[str, str]:
+    """By cell, which condition under which cells may share coins it breaks (docs/theory.md#cells-that-share-coins)."""
+    problems: dict[str, str] = {}
+    models = {its.record.target.fingerprint: name for name, its in found.items()}
+    keys = Counter(its.record.split.key_commitment for its in found.values())
+    # Of the first cell of each kind: the others must agree with it.
+    seen: dict[tuple[str, str], tuple[str | None, str]] = {}
+    for name, its in found.items():
+        record, where, config = its.record, its.record.cell, its.cell.config
+        if where is None or (where.sweep, where.block, where.variant) != (plan, its.cell.block, its.cell.variant.name):
+            problems[name] = "its record is of another plan, which was not fixed before these coins: remove its folder"
+            continue
+        stated = masked(config.model_dump(mode="json"))
+        if record.config != with_keys_of(stated, record.config):
+            problems[name] = "its record is of another config than the sweep's plan: remove its folder"
+            continue
+        if keys[record.split.key_commitment] > 1:
+            problems[name] = (
+                "it was trained under the key of another cell, so that they differ by un-noised data: remove its folder"
+            )
+            continue
+        source = models.get(record.reference.fingerprint, name)
+        if source != name:
+            problems[name] = f"it was scored with the model of cell {source}, whose coins it shares: remove its folder"
+            continue
+        # Named alike, made alike: a file or folder that changed meanwhile makes another comparison.
+        same = (
+            ("has other coins than", f"{where.block}/{where.group}", record.split.ledger_commitment),
+            ("read another corpus than", config.corpus.model_dump_json(), record.corpus.fingerprint),
+            ("has another reference model than", _reference_of(config), record.reference.fingerprint),
+        )
+        for what, key, value in same:
+            first, other = seen.setdefault((what, key), (value, name))
+            if first != value:
+                problems[name] = f"it {what} cell {other}: remove its folder, or start the sweep in a new one"
+    return problems
+
+
+def _reference_of(config: RunConfig) -> str:
+    """What decides the leading reference model."""
+    named = config.attack.reference
+    return named or f"{config.seed} {config.corpus.model_dump_json()} {config.model.model_dump_json()}"

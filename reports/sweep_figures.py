@@ -1,0 +1,252 @@
+"""Figures of a sweep, as SVG: frontiers, ROC curves under their ceilings, canary users, exposure, and training."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from heldin.audit.blocks import Summary
+from heldin.base.wording import counted
+from heldin.record.sweep import CanaryPoint, RocPoints, SweepResult, VariantResult
+from heldin.reports.drawing import BLUE, GREY, ORANGE, figure, label
+from heldin.reports.sweep_words import letters
+
+PANELS = 12  # ROC curves in one figure
+_LOG_FROM = 0.01  # smallest rate of the ROC curves' axes
+_STYLES = ("-", "--", ":", "-.")
+_COLOURS = (BLUE, ORANGE, "black", GREY)
+_OFFSET = "offset points"
+_THIRDS = (("v", ORANGE, "lowest third"), ("o", "black", "middle"), ("^", BLUE, "highest"))
+_SORTED_BY = {"records": "by records in training", "word divergence": "by unlikeness of words"}
+Of = Callable[[VariantResult], "Summary | float | None"]
+
+
+def sweep_figures(result: SweepResult) -> dict[str, str]:
+    """SVG by name; those of which there is nothing to show are left out."""
+    done = [its for its in result.variants if its.cells]
+    if not done:
+        return {}
+    marks = letters(result.variants)
+    drawn = {"frontier": _frontier(done, marks)}
+    for number, first in enumerate(range(0, len(done), PANELS), start=1):
+        drawn[f"roc-{number}"] = _rocs(result, done[first : first + PANELS], marks)
+    if any(its.canaries for its in done):
+        drawn["canaries"] = _canaries(done, marks)
+    if any(its.bands for its in done):
+        drawn["exposure"] = _exposure(done, marks)
+    if any(cell.curve for cell in result.cells):
+        drawn["curves"] = _curves(result, done, marks)
+    return drawn
+
+
+def _frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+    """Leakage against what is promised, against utility, and utility against compute."""
+    with figure(7.0, 2.7) as (drawn, saved):
+        one, two, three = drawn.subplots(1, 3)
+        _scatter(one, variants, marks, x=_promise_of, y=lambda its: its.auroc)
+        for its in variants:
+            if its.ceiling is not None and its.epsilon_per_user is not None:
+                one.plot([_promise_of(its)], [its.ceiling.auroc], "_", color="black", markersize=12)
+        one.set_xscale("symlog", linthresh=1)
+        one.axhline(0.5, color=GREY, linewidth=0.6)
+        label(one, "epsilon per user (right: none)", "AUROC of the leading attack")
+        infinite = _without_promise(variants)
+        ticks = [tick for tick in (0.5, 1, 2, 4, 8, 16, 32, 64) if tick < infinite / 1.5]
+        one.set_xticks([*ticks, infinite], [*(f"{tick:g}" for tick in ticks), "none"])
+        one.minorticks_off()
+        _scatter(two, variants, marks, x=lambda its: its.gain, y=lambda its: its.auroc)
+        two.axhline(0.5, color=GREY, linewidth=0.6)
+        label(two, "loss gained over the base, nats a token", "AUROC of the leading attack")
+        _scatter(three, variants, marks, x=lambda its: its.gradients, y=lambda its: its.gain)
+        if any(its.gradients for its in variants):
+            three.set_xscale("log")
+        label(three, "gradients computed", "loss gained over the base, nats a token")
+    return saved[0]
+
+
+def _without_promise(variants: Sequence[VariantResult]) -> float:
+    """Where variants without a promise to users stand on the axis of epsilon."""
+    return 4.0 * max((its.epsilon_per_user for its in variants if its.epsilon_per_user is not None), default=4.0)
+
+
+def _scatter(axes: Axes, variants: Sequence[VariantResult], marks: Mapping[str, str], *, x: Of, y: Of) -> None:
+    infinite = _without_promise(variants)
+    points = []
+    for its in variants:
+        across, up = _placed(x(its), infinite), _placed(y(its), infinite)
+        if across is None or up is None:
+            continue
+        colour, fill = (GREY, "white") if its.dominated_by else (BLUE, BLUE)
+        axes.errorbar(
+            [across.value],
+            [up.value],
+            xerr=_reach(across),
+            yerr=_reach(up),
+            fmt="o",
+            color=colour,
+            markerfacecolor=fill,
+            markersize=3,
+            linewidth=0.7,
+        )
+        points.append((across.value, up.value, marks[its.name]))
+    _annotate(axes, points)
+    axes.margins(0.12)
+
+
+def _placed(value: "Summary | float | None", infinite: float) -> Summary | None:
+    """A number as one with an interval; infinity stands at the edge."""
+    if value is None or isinstance(value, Summary):
+        return value
+    its = value if math.isfinite(value) else infinite
+    return Summary(value=its, lower=None, upper=None, over="users")
+
+
+def _annotate(axes: Axes, points: Iterable[tuple[float, float, str]]) -> None:
+    """A mark beside each point; those of points that all but coincide stand in a row."""
+    seen: dict[tuple[float, float], int] = {}
+    for x, y, mark in points:
+        place = float(f"{x:.2g}"), float(f"{y:.2g}")
+        seen[place] = seen.get(place, 0) + 1
+        axes.annotate(mark, (x, y), (6 * seen[place] - 3, 3), textcoords=_OFFSET, fontsize=7)
+
+
+def _promise_of(its: VariantResult) -> float:
+    return math.inf if its.epsilon_per_user is None else its.epsilon_per_user
+
+
+def _reach(its: Summary) -> np.ndarray | None:
+    if its.lower is None or its.upper is None:
+        return None
+    return np.array([[max(0.0, its.value - its.lower)], [max(0.0, its.upper - its.value)]])
+
+
+def _rocs(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+    """A panel for each variant: every block's curve, and what its promise leaves to any attack."""
+    across = min(4, len(variants))
+    down = math.ceil(len(variants) / across)
+    with figure(1.75 * across, 1.9 * down) as (drawn, saved):
+        panels = np.atleast_1d(drawn.subplots(down, across, sharex=True, sharey=True, squeeze=False)).ravel()
+        for axes, its in zip(panels, variants, strict=False):
+            if its.ceiling is not None:
+                # From the edge of the axes on: what is drawn beyond it is cut off, and still makes the figure wider.
+                fpr = np.geomspace(_LOG_FROM, 1, 100)
+                tpr = np.interp(fpr, its.ceiling.fpr, its.ceiling.tpr)
+                axes.plot(fpr, tpr, color="black", linewidth=0.7)
+                axes.fill_between(fpr, tpr, 1, color=GREY, alpha=0.15, linewidth=0)
+            for cell in result.cells:
+                if cell.variant == its.name and cell.roc is not None:
+                    axes.plot(*_from_the_edge(cell.roc), color=BLUE, linewidth=0.8)
+            diagonal = np.geomspace(_LOG_FROM, 1, 30)
+            axes.plot(diagonal, diagonal, color=GREY, linewidth=0.6)
+            axes.set(xscale="log", yscale="log", xlim=(_LOG_FROM, 1), ylim=(_LOG_FROM, 1.1))
+            axes.set_title(f"{marks[its.name]}  {_short(its.name, 20)}", fontsize=6.5)
+            label(axes, "", "")
+        for axes in panels[len(variants) :]:
+            axes.axis("off")
+        drawn.supxlabel("false-positive rate", fontsize=8)
+        drawn.supylabel("true-positive rate", fontsize=8)
+    return saved[0]
+
+
+def _from_the_edge(roc: RocPoints) -> tuple[np.ndarray, np.ndarray]:
+    """A curve's vertices within the logarithmic axes, and where it enters them."""
+    fpr, tpr = np.array(roc.fpr), np.array(roc.tpr)
+    inside = (fpr > _LOG_FROM) & (tpr >= _LOG_FROM)
+    first = np.interp(_LOG_FROM, fpr, tpr)
+    start = ([_LOG_FROM], [first]) if first >= _LOG_FROM else ([], [])
+    return np.concatenate([start[0], fpr[inside]]), np.concatenate([start[1], tpr[inside]])
+
+
+def _short(name: str, most: int) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _canaries(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+    """AUROC of canary users: a panel for each kind and number of documents, a line for each variant."""
+    kinds = sorted({_kind(its) for variant in variants for its in variant.canaries})
+    across = min(2, len(kinds))
+    down = math.ceil(len(kinds) / across)
+    with figure(3.5 * across, 2.9 * down) as (drawn, saved):
+        panels = np.ravel(drawn.subplots(down, across, squeeze=False))
+        for axes, kind in zip(panels, kinds, strict=False):
+            of_kind = {
+                variant.name: {its.length or 0: its.auroc.value for its in variant.canaries if _kind(its) == kind}
+                for variant in variants
+            }
+            lengths = sorted({length for its in of_kind.values() for length in its})
+            for i, (name, values) in enumerate(of_kind.items()):
+                if not values:
+                    continue
+                # Side by side, so that those at one length do not hide each other.
+                shift = 0.06 * (i - (len(variants) - 1) / 2)
+                places = [k + shift for k, length in enumerate(lengths) if length in values]
+                heights = [values[length] for length in lengths if length in values]
+                style, colour = _line(i)
+                axes.plot(places, heights, "o" + style, color=colour, markersize=2.5, linewidth=0.8)
+                _at_the_end(axes, marks[name], (places[-1], heights[-1]), colour)
+            axes.axhline(0.5, color=GREY, linewidth=0.6)
+            axes.set_xticks(range(len(lengths)), [str(length) if length else "" for length in lengths])
+            documents = "all documents" if kind[1] < 0 else counted(kind[1], "document")
+            axes.set_title(f"{kind[0].replace('_', ' ')}, {documents}", fontsize=8)
+            axes.margins(x=0.15)
+            label(axes, "tokens in the shared substring" if any(lengths) else "", "AUROC of canary users")
+        for axes in panels[len(kinds) :]:
+            axes.axis("off")
+    return saved[0]
+
+
+def _line(i: int) -> tuple[str, str]:
+    """Dash and colour of the i-th line: no pair twice among sixteen."""
+    return _STYLES[i % 4], _COLOURS[(i // 4 + i) % 4]
+
+
+def _at_the_end(axes: Axes, mark: str, end: tuple[float, float], colour: str) -> None:
+    axes.annotate(mark, end, (3, 0), textcoords=_OFFSET, fontsize=7, color=colour)
+
+
+def _kind(its: CanaryPoint) -> tuple[str, int]:
+    return its.kind, -1 if its.documents is None else its.documents
+
+
+def _exposure(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+    """For each variant how far thirds of its held-in users stand above held-out ones."""
+    shown = [its for its in variants if its.bands]
+    with figure(7.0, 1.0 + 0.19 * len(shown)) as (drawn, saved):
+        panels = drawn.subplots(1, 2, sharey=True)
+        for axes, (of, title) in zip(panels, _SORTED_BY.items(), strict=True):
+            for row, its in enumerate(shown):
+                bands = [band for band in its.bands if band.of == of]
+                axes.plot([band.above for band in bands], [row] * len(bands), color=GREY, linewidth=0.6)
+                for band, (mark, colour, _) in zip(bands, _THIRDS, strict=False):
+                    axes.plot([band.above], [row], mark, color=colour, markersize=4)
+            axes.axvline(0.5, color=GREY, linewidth=0.6)
+            axes.set_title(title, fontsize=8)
+            axes.set_yticks(range(len(shown)), [f"{marks[its.name]}  {_short(its.name, 20)}" for its in shown])
+            label(axes, "held-out users with a lower score", "")
+        panels[0].invert_yaxis()
+        handles = [
+            panels[0].plot([], [], mark, color=colour, markersize=4, label=text)[0] for mark, colour, text in _THIRDS
+        ]
+        drawn.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=7)
+    return saved[0]
+
+
+def _curves(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
+    """Held-out loss and AUROC while models of the first block that has them were trained."""
+    with figure(7.0, 2.7) as (drawn, saved):
+        losses, areas = drawn.subplots(1, 2)
+        for i, its in enumerate(variants):
+            curve = next((cell.curve for cell in result.cells if cell.variant == its.name and cell.curve), [])
+            # As a share: variants take different numbers of steps.
+            last = max((point.step for point in curve), default=0) or 1
+            for axes, values in ((losses, [p.held_out_loss for p in curve]), (areas, [p.auroc for p in curve])):
+                known = [(p.step / last, value) for p, value in zip(curve, values, strict=True) if value is not None]
+                if known:
+                    style, colour = _line(i)
+                    axes.plot(*zip(*known, strict=True), style, color=colour, linewidth=0.9)
+                    _at_the_end(axes, marks[its.name], known[-1], colour)
+        label(losses, "share of training", "held-out validation loss, nats a token")
+        areas.axhline(0.5, color=GREY, linewidth=0.6)
+        label(areas, "share of training", "AUROC on samples of users")
+    return saved[0]

@@ -1,0 +1,224 @@
+"""The report of a sweep as one web page that needs no network: answer, table, and charts that say more on hover.
+
+Altair draws; vl-convert puts the scripts into the page (the extra ``html``).
+"""
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heldin.audit.blocks import Summary
+from heldin.base.errors import InputError
+from heldin.base.files import write_text
+from heldin.record.sweep import RocPoints, SweepResult
+from heldin.reports import sweep_words as words
+
+FILE = "report.html"
+ROC_POINTS = 200
+_HEAD = ("defense", "promise", "AUROC", "named of 1,000", "epsilon ≥", "loss gained", "gradients", "s", "result")
+_STYLE = """
+body { font-family: Georgia, serif; max-width: 64em; margin: 2em auto; padding: 0 1em; color: #111; }
+.answer { border-left: 4px solid #0072B2; background: #f2f6f9; padding: .7em 1em; font-size: 1.2em; font-weight: bold; }
+.note { border-left: 4px solid #000; background: #f0f0f0; padding: .4em 1em; margin: .4em 0; }
+table { border-collapse: collapse; font-size: .85em; } td, th { text-align: left; padding: .2em .6em; }
+thead { border-bottom: 1px solid; border-top: 1px solid; } tbody { border-bottom: 1px solid; }
+small { color: #5a5a5a; }
+"""
+Rows = list[dict[str, Any]]
+
+
+def write_sweep_html(result: SweepResult, path: Path) -> Path:
+    """Write the page to ``path``, whole or not at all, and return the path.
+
+    Raises:
+        InputError: Altair or vl-convert is not installed.
+    """
+    write_text(path, page(result))
+    return path
+
+
+def page(result: SweepResult) -> str:
+    """The page. Raises InputError if Altair or vl-convert is not installed."""
+    alt = altair()
+    drawn = charts(result)
+    # Each with data of its own scale: the panels share nothing but the marks of the variants.
+    joined = alt.vconcat(*drawn.values()).resolve_scale(color="independent", shape="independent")
+    page: str = joined.to_html(inline=True, embed_options={"actions": False}, fullhtml=True)
+    head = f'<meta charset="UTF-8"><title>{html.escape(result.name)}</title><style>{_STYLE}</style>'
+    whole = page.replace("<html>", '<html lang="en">', 1).replace('<meta charset="UTF-8">', head, 1)
+    return whole.replace("<body>", f"<body>{_words(result)}", 1)
+
+
+def charts(result: SweepResult) -> dict[str, Any]:
+    """Altair's charts by name: "frontier"; "roc"; "canaries" and "exposure" where there is something to show."""
+    alt = altair()
+    marks = words.letters(result.variants)
+    found = {"frontier": _frontier(alt, result, marks), "roc": _rocs(alt, result)}
+    canaries = [
+        {
+            "variant": its.name,
+            "kind": point.kind.replace("_", " "),
+            "tokens": point.length or 0,
+            "documents": "all" if point.documents is None else str(point.documents),
+            **_limits("AUROC", point.auroc),
+        }
+        for its in result.variants
+        for point in its.canaries
+    ]
+    if canaries:
+        base = alt.Chart(_data(alt, canaries)).encode(
+            x=alt.X("tokens:O", title="tokens in the shared substring"),
+            y=alt.Y("AUROC:Q", title="AUROC of canary users", scale=alt.Scale(zero=False)),
+            color=_variants(alt),
+            detail=["kind:N", "documents:N"],
+            tooltip=_hover(alt, canaries),
+        )
+        found["canaries"] = (base.mark_line() + base.mark_point(filled=True)).properties(
+            title="Canary users", width=420, height=220
+        )
+    bands = [
+        {"variant": its.name, "by": band.of, "third": band.third, "typical": band.typical, "above": band.above}
+        for its in result.variants
+        for band in its.bands
+    ]
+    if bands:
+        found["exposure"] = (
+            alt.Chart(_data(alt, bands))
+            .mark_point(filled=True, size=60)
+            .encode(
+                x=alt.X("above:Q", title="held-out users with a lower score", scale=alt.Scale(zero=False)),
+                y=alt.Y("variant:N", sort=None, title=None),
+                shape=alt.Shape("third:O", title="third"),
+                color=alt.Color("third:O", title="third"),
+                column=alt.Column("by:N", title="Thirds of the held-in users, by"),
+                tooltip=_hover(alt, bands),
+            )
+            .properties(width=260)
+        )
+    return found
+
+
+def _frontier(alt: Any, result: SweepResult, marks: Mapping[str, str]) -> Any:
+    infinite = 4.0 * max((its.epsilon_per_user for its in result.variants if its.epsilon_per_user), default=4.0)
+    rows = [
+        {
+            "mark": marks[its.name],
+            "variant": its.name,
+            "promise": words.promise(its),
+            "epsilon": infinite if its.epsilon_per_user is None else its.epsilon_per_user,
+            "gradients": its.gradients,
+            "seconds": its.seconds,
+            "beaten by": ", ".join(its.dominated_by) or "none of them",
+            **_limits("AUROC", its.auroc),
+            **_limits("gain", its.gain),
+        }
+        for its in result.variants
+        if its.auroc is not None
+    ]
+    panels = []
+    for x, y, title, scale in (
+        ("epsilon", "AUROC", f"epsilon per user ({infinite:g}: no promise)", "symlog"),
+        ("gain", "AUROC", "loss gained over the base, nats a token", "linear"),
+        ("gradients", "gain", "gradients computed", "log"),
+    ):
+        known = [row for row in rows if row[x] is not None and row[y] is not None]
+        base = alt.Chart(_data(alt, known)).encode(
+            x=alt.X(f"{x}:Q", title=title, scale=alt.Scale(type=scale, zero=False)),
+            y=alt.Y(
+                f"{y}:Q",
+                title="AUROC of the leading attack" if y == "AUROC" else "loss gained",
+                scale=alt.Scale(zero=False),
+            ),
+            tooltip=_hover(alt, rows),
+        )
+        limits = base.mark_rule().encode(y=alt.Y(f"{y} from:Q"), y2=alt.Y2(f"{y} to:Q"))
+        letters = base.mark_text(dx=8, dy=-6).encode(text="mark:N")
+        panels.append((limits + base.mark_circle(size=50, color="#0072B2") + letters).properties(width=260, height=220))
+    return alt.hconcat(*panels).properties(title="What each defense costs and leaves")
+
+
+def _rocs(alt: Any, result: SweepResult) -> Any:
+    rows: Rows = []
+    for cell in result.cells:
+        if cell.roc is not None:
+            rows += [
+                {"variant": cell.variant, "block": cell.block, "FPR": fpr, "TPR": tpr, "AUROC": cell.auroc}
+                for fpr, tpr in _thinned(cell.roc)
+            ]
+    return (
+        alt.Chart(_data(alt, rows))
+        .mark_line(strokeWidth=1)
+        .encode(
+            x=alt.X("FPR:Q", title="false-positive rate", scale=alt.Scale(domain=[0, 1])),
+            y=alt.Y("TPR:Q", title="true-positive rate", scale=alt.Scale(domain=[0, 1])),
+            color=_variants(alt),
+            detail="block:N",
+            tooltip=_hover(alt, rows),
+        )
+        .properties(title="ROC curves of the leading attack, one for each block", width=420, height=420)
+    )
+
+
+def _thinned(roc: RocPoints) -> list[tuple[float, float]]:
+    """At most 200 of a curve's points, the ends among them."""
+    kept = np.unique(np.linspace(0, len(roc.fpr) - 1, min(ROC_POINTS, len(roc.fpr))).round().astype(int))
+    return [(round(roc.fpr[i], 4), round(roc.tpr[i], 4)) for i in kept]
+
+
+def _hover(alt: Any, rows: Rows) -> list[Any]:
+    """Every field of a row, shown where the pointer rests."""
+    first = rows[0] if rows else {}
+    return [
+        alt.Tooltip(field=name, type="nominal" if isinstance(value, str) else "quantitative", title=name)
+        for name, value in first.items()
+    ]
+
+
+def _variants(alt: Any) -> Any:
+    return alt.Color("variant:N", sort=None, title=None)
+
+
+def _limits(name: str, its: Summary | None) -> dict[str, float | None]:
+    if its is None:
+        return {name: None, f"{name} from": None, f"{name} to": None}
+    return {name: its.value, f"{name} from": its.lower, f"{name} to": its.upper}
+
+
+def _data(alt: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Rows as JSON: a number that is not finite has no place there."""
+    clean = [
+        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        for row in rows
+    ]
+    return alt.Data(values=clean)
+
+
+def _words(result: SweepResult) -> str:
+    cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in words.main_rows(result)]
+    notes = "".join(f'<p class="note">Note. {html.escape(note)}</p>' for note in words.notes(result))
+    parts = [
+        f"<small>heldin · {html.escape(result.created)} · {html.escape(result.notice)}</small>",
+        f"<h1>{html.escape(words.title(result))}</h1><p>{html.escape(result.name)}</p>",
+        f'<p class="answer">{html.escape(words.answer(result))}</p>{notes}',
+        f"<h2>The rule</h2><p>{html.escape(words.rule(result))}</p>",
+        f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in _HEAD)}</tr></thead>",
+        f"<tbody>{''.join(f'<tr>{row}</tr>' for row in cells)}</tbody></table>",
+        f"<p><small>{html.escape(words.main_note(result))}</small></p>",
+        f"<h2>Who attacks</h2><p>{html.escape(words.attacker(result))}</p>",
+        f"<h2>What to do next</h2><p>{html.escape(words.next_step(result))}</p>",
+    ]
+    return "\n".join(parts)
+
+
+def altair() -> Any:
+    """Altair. Raises InputError if it or vl-convert is not installed."""
+    try:
+        import altair as alt
+        import vl_convert  # noqa: F401  # Altair asks for it only when the page is written
+    except ImportError as error:
+        raise InputError("a web page needs Altair and vl-convert: pip install 'heldin[html]'") from error
+    return alt

@@ -1,0 +1,297 @@
+"""A sweep in words: the answer, what it rests on, what to do next, and the rows of tables. No number is computed."""
+
+import string
+from collections.abc import Sequence
+
+import yaml
+
+from heldin.audit.blocks import LEAST_BLOCKS, Summary
+from heldin.audit.headline import AUDITED
+from heldin.audit.shipping import CandidateResult, Shipping
+from heldin.base.wording import counted
+from heldin.record.sweep import CellResult, SweepResult, VariantResult
+from heldin.reports.wording import breakable, percent, sentence
+
+MEASURES = {
+    "epsilon_per_user": "epsilon per user",
+    "auroc": "AUROC of the largest attack",
+    "loss": "loss on held-out users' test texts, nats per token",
+    "loss_gain_over_base": "loss gained over the base model, nats per token",
+}
+
+
+_MOST_NAMED = 4  # violations on page one
+
+
+def letters(variants: Sequence[VariantResult]) -> dict[str, str]:
+    """A short mark for each variant: a to z, then aa, ab and so on."""
+    single = string.ascii_lowercase
+    marks = [*single, *(first + second for first in single for second in single)]
+    return {its.name: mark for its, mark in zip(variants, marks, strict=False)}
+
+
+def title(result: SweepResult) -> str:
+    """What the report is about."""
+    return "Defenses compared" if result.rule is None else "Which defense to ship"
+
+
+def answer(result: SweepResult) -> str:
+    """The answer in a sentence."""
+    if result.shipping is not None:
+        return sentence(result.shipping.said)
+    measured = [its for its in result.variants if its.cells]
+    beaten = [its.name for its in measured if its.dominated_by]
+    said = f"No variant is named: the sweep's file has no rule. {counted(len(measured), 'variant')} were measured"
+    if result.blocks < LEAST_BLOCKS:
+        return f"{said}, in {counted(result.blocks, 'block')}: what differs, differs between these models."
+    if not beaten:
+        return f"{said}, and none is shown to be beaten by another in everything."
+    return f"{said}; {', '.join(beaten)} {'is' if len(beaten) == 1 else 'are'} beaten by another in everything."
+
+
+def attacker(result: SweepResult) -> str:
+    """Who attacks, with what, and what being named means."""
+    its = result.attacker
+    if its is None:
+        return "No cell has a result."
+    what = AUDITED[its.audited]
+    wrongly = f"{1000 * its.fpr:,.0f}"
+    kind = {
+        "fresh": "texts of theirs that no model was trained on",
+        "training": "texts of theirs that held-in ones' models were trained on",
+        "mixed": "texts of theirs, some of which held-in ones' models were trained on",
+        "not known": "texts of theirs",
+    }[its.texts]
+    return (
+        f"Somebody who can ask the model, and a reference model, for the probability of a text, and who has {kind}. The"
+        f" leading attack is {its.attack} ({its.aggregation} over texts). Named is whoever scores above the threshold"
+        f" that {wrongly} of 1,000 {what.other} exceed, who are named wrongly; with a lower threshold more are named,"
+        " rightly and wrongly."
+    )
+
+
+def next_step(result: SweepResult) -> str:
+    """What follows, for whoever decides."""
+    its = result.shipping
+    if its is None:
+        return (
+            "To have a variant named, put a decision rule into the file and run it in a new folder: a rule that is"
+            " chosen after looking picks what happened to look well. Until then the table shows what each defense"
+            " cost and left."
+        )
+    if its.answer == "ship":
+        return (
+            f"heldin export OUT/cells/{its.block}/{its.variant} --to FOLDER writes the model with its card. Its report"
+            " lies in the same folder. Audit again after any further training on these texts."
+        )
+    if its.answer == "none passes":
+        return (
+            "Ship none of these. What can change the answer is another defense, more users or records, or limits that"
+            " somebody is willing to sign; each in a sweep with a folder, and coins, of its own."
+        )
+    return (
+        "Do not read this as a pass. Run the same file with more blocks or users in a new folder: blocks that are added"
+        " to this one after looking would make its levels wrong."
+    )
+
+
+def notes(result: SweepResult) -> list[str]:
+    """What a reader must know first: violations, then what the comparison rests on."""
+    violated = [
+        f"{cell.block}/{cell.variant} ({its.subjects}, {its.claim}, {its.standing},"
+        f" {'and for all cells at once' if its.jointly_violated else 'in this cell alone'})"
+        for cell in result.cells
+        for its in cell.verdicts
+        if its.outcome == "violated"
+    ]
+    more = f" and {len(violated) - _MOST_NAMED} more" if len(violated) > _MOST_NAMED else ""
+    said = [f"A claim is violated in {'; '.join(violated[:_MOST_NAMED])}{more}."] if violated else []
+    return [*said, *(sentence(note) for note in result.notes)]
+
+
+def rule(result: SweepResult) -> str:
+    """The rule in a sentence or two."""
+    its = result.rule
+    if its is None:
+        return "None: the sweep's file names no decision."
+    needs = [_with_names(words) for words in its.require]
+    return (
+        f"{'; '.join(needs)}. Of those that pass, the best in {MEASURES.get(its.prefer, its.prefer)} is shipped."
+        f" Candidates: {', '.join(its.candidates)}. A variant that breaks a limit is recommended with a probability of"
+        f" at most {percent(its.level, 0)}."
+    )
+
+
+def _with_names(words: str) -> str:
+    measure, _, rest = words.partition(" ")
+    return f"{MEASURES.get(measure, measure)} {rest}"
+
+
+def main_rows(result: SweepResult) -> list[list[str]]:
+    """A row for each variant: mark and name, promise, leakage, named, bound, utility, gradients, seconds, result."""
+    marks = letters(result.variants)
+    return [
+        [
+            f"{marks[its.name]}  {breakable(its.name)}",
+            promise(its),
+            summary(its.auroc, digits=2),
+            summary(its.named, digits=0),
+            "-" if its.epsilon_at_least is None else f"{its.epsilon_at_least:.2f}",
+            summary(its.gain, digits=2, signed=True),
+            *_cost(its),
+            outcome(result, its),
+        ]
+        for its in result.variants
+    ]
+
+
+def promise(its: VariantResult) -> str:
+    """The promise in a few words: epsilon, delta, and whom they protect."""
+    if its.promise is None:
+        return "not known"
+    if its.epsilon is None:
+        return "none"
+    return f"{its.epsilon:.3g} ({its.delta:g}), {its.unit}"
+
+
+def summary(its: Summary | None, *, digits: int = 3, signed: bool = False) -> str:
+    """A number with its interval."""
+    if its is None:
+        return "-"
+    sign = "+" if signed else ""
+    value = f"{its.value:{sign}.{digits}f}"
+    if its.lower is None or its.upper is None:
+        return value
+    return f"{value} ({its.lower:{sign}.{digits}f} to {its.upper:{sign}.{digits}f})"
+
+
+def _cost(its: VariantResult) -> tuple[str, str]:
+    gradients = "-" if its.gradients is None else f"{its.gradients:,.0f}"
+    return gradients, "-" if its.seconds is None else f"{its.seconds:,.0f}"
+
+
+def outcome(result: SweepResult, its: VariantResult) -> str:
+    """Passes, or why not; and who beats it."""
+    said = ["a claim is violated"] if its.jointly_violated else []
+    if result.shipping is not None:
+        mine = next((candidate for candidate in result.shipping.candidates if candidate.name == its.name), None)
+        said.append("not a candidate" if mine is None else _judged(mine, result.shipping))
+    if its.dominated_by:
+        said.append("beaten by " + ", ".join(f"'{name}'" for name in its.dominated_by))
+    if its.cells < result.blocks:
+        said.append(f"{its.cells} of {counted(result.blocks, 'cell')}")
+    return "; ".join(said) or "not told apart"
+
+
+def _judged(candidate: CandidateResult, shipping: Shipping) -> str:
+    if shipping.variant == candidate.name:
+        return "ship this one"
+    if candidate.passes:
+        return "passes"
+    missed = [tested.requirement for tested in candidate.tests if tested.p_value > shipping.level]
+    why = candidate.disqualified or ", ".join(_with_names(words) for words in missed)
+    how = "breaks" if candidate.breaks else "not shown to keep"
+    return f"{how}: {why}" if why else "not shown, corrected for all candidates"
+
+
+def candidate_rows(result: SweepResult) -> list[list[str]]:
+    """A row for each requirement of each candidate: value, limit, p-value, and Holm's over the candidates."""
+    rows = []
+    for its in result.shipping.candidates if result.shipping else []:
+        for tested in its.tests:
+            rows.append(
+                [
+                    breakable(its.name),
+                    _with_names(tested.requirement),
+                    "-" if tested.value is None else f"{tested.value:.4g}",
+                    "-" if tested.limit is None else f"{tested.limit:.4g}",
+                    f"{tested.p_value:.3f}",
+                    f"{its.adjusted:.3f}",
+                ]
+            )
+    return rows
+
+
+def difference_rows(result: SweepResult) -> list[list[str]]:
+    """Each variant against the first of its group."""
+    return [
+        [
+            breakable(its.name),
+            breakable(its.group),
+            summary(its.auroc_difference, signed=True),
+            summary(its.loss_difference, digits=4, signed=True),
+            summary(its.loss, digits=4),
+        ]
+        for its in result.variants
+        if its.name != its.group
+    ]
+
+
+def cell_rows(result: SweepResult) -> list[list[str]]:
+    """A row for each cell."""
+    return [_cell_row(cell) for cell in result.cells]
+
+
+def _cell_row(cell: CellResult) -> list[str]:
+    verdicts = [
+        f"{its.subjects}: {its.outcome} ({its.standing}"
+        + (")" if its.adjusted is None else f", joint p {its.adjusted:.3f})")
+        for its in cell.verdicts
+    ]
+    return [
+        str(cell.block),
+        breakable(cell.variant),
+        cell.state if not cell.said else f"{cell.state}: {breakable(cell.said)}",
+        *("-" if value is None else f"{value:.{digits}f}" for value, digits in ((cell.auroc, 3), (cell.loss, 4))),
+        "-" if cell.epsilon_at_least is None else f"{cell.epsilon_at_least:.2f}",
+        "; ".join(verdicts) or "-",
+        f"{cell.seconds:,.0f}",
+    ]
+
+
+def setting_rows(result: SweepResult) -> list[list[str]]:
+    """What each variant changes of the first one's config."""
+    return [
+        [
+            breakable(its.name),
+            "; ".join(f"{breakable(key)}: {breakable(_value(value))}" for key, value in its.differs.items()) or "-",
+        ]
+        for its in result.variants[1:]
+    ]
+
+
+def _value(value: object) -> str:
+    return yaml.safe_dump(value, default_flow_style=True, width=1000).replace("\n...", "").strip()
+
+
+def commitment_rows(result: SweepResult) -> list[list[str]]:
+    """The hash that fixes who was held in, for each block and group of variants."""
+    groups = {its.name: its.group for its in result.variants}
+    found: dict[tuple[int, str], str] = {}
+    for cell in result.cells:
+        if cell.ledger_commitment is not None:
+            found.setdefault((cell.block, groups[cell.variant]), cell.ledger_commitment)
+    return [[str(block), breakable(group), breakable(its)] for (block, group), its in found.items()]
+
+
+def over(result: SweepResult) -> str:
+    """What the intervals are over."""
+    if result.blocks >= LEAST_BLOCKS:
+        return f"intervals over {result.blocks} blocks, which hold over coins, seeds and trainings"
+    if result.blocks == 1:
+        return "intervals over the users of one block, which leave out that another training gives another model"
+    return "two blocks give no interval"
+
+
+def main_note(result: SweepResult) -> str:
+    """How the columns of the main table are to be read."""
+    rate = (
+        "" if result.attacker is None else f" where {1000 * result.attacker.fpr:,.0f} of 1,000 others are named wrongly"
+    )
+    return sentence(
+        f"means over the blocks with 95 % intervals; {over(result)}. promise: epsilon (delta) and whom"
+        " it protects. AUROC: of the leading attack, 0.5 is guessing."
+        f" named of 1,000: held-in users whom it names{rate}. epsilon ≥: certified for all cells at once. loss gained:"
+        " over the base model, on held-out users' test texts, nats per token. s: seconds of one cell, with attack and"
+        " report"
+    )

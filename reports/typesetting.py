@@ -1,0 +1,40 @@
+"""Typeset a report as PDF with typst: a template, what it prints as JSON, and figures as SVG with words for each."""
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typst
+
+from heldin.base.files import whole_file
+
+FOLDER = Path(__file__).parent
+# PDF/UA-1: it can be read aloud. Typst refuses a figure without alternative text, or a heading out of order.
+STANDARD = "ua-1"
+
+
+def write_pdf(template: str, content: Mapping[str, Any], figures: Mapping[str, str], path: Path) -> Path:
+    """Write the PDF to ``path``, whole or not at all, and return the path.
+
+    Args:
+        template: name of a template beside this file, which reads report.json and figures.
+        content: what it prints, as text: the template only lays out and computes nothing. Its ``alt`` has words for
+            each figure, by name.
+        figures: SVG by name.
+        path: where the PDF goes.
+    """
+    # A folder of its own as root: typst reads no file outside of its root.
+    with tempfile.TemporaryDirectory() as scratch:
+        workplace = Path(scratch)
+        for name, svg in figures.items():
+            (workplace / f"{name}.svg").write_text(svg, encoding="utf-8")
+        (workplace / "report.json").write_text(json.dumps(content), encoding="utf-8")
+        for name in (template, "style.typ"):
+            (workplace / name).write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
+        document = typst.compile(str(workplace / template), root=scratch, pdf_standards=STANDARD)
+    # Compiled before the old report is touched: a failure leaves it whole.
+    with whole_file(path) as temporary:
+        temporary.write_bytes(document)
+    return path

@@ -1,0 +1,151 @@
+"""The document of a made-up sweep, for what reads one."""
+
+import numpy as np
+
+from heldin.audit.blocks import over_blocks
+from heldin.audit.shipping import Candidate, Requirement, Shipping, judge_candidates
+from heldin.record.facts import Ceiling, CurvePoint
+from heldin.record.sweep import (
+    Attacker,
+    Band,
+    CanaryPoint,
+    CellResult,
+    JointVerdict,
+    RocPoints,
+    Rule,
+    SweepResult,
+    VariantResult,
+)
+
+RATES = np.linspace(0, 1, 21)
+
+
+def roc(auroc):
+    """Power curve with this area."""
+    return RocPoints(fpr=RATES.tolist(), tpr=(RATES ** ((1 - auroc) / auroc)).tolist())
+
+
+def made_sweep(names=("none", "cap10", "uls"), blocks=5, *, shipped=None, dominated=(), violated=False):
+    """A sweep whose variants leak and learn the less, the later they stand; from the third on with a promise."""
+    rng = np.random.default_rng(0)
+    variants, cells = [], []
+    for i, name in enumerate(names):
+        private, place = i >= 2, i / max(1, len(names) - 1)
+        aurocs = [round(0.8 - 0.28 * place + 0.01 * x, 3) for x in rng.standard_normal(blocks)]
+        gains = [round(0.6 - 0.3 * place + 0.01 * x, 4) for x in rng.standard_normal(blocks)]
+        variants.append(_variant(name, names[0], aurocs, gains, private, name in dominated))
+        cells += [
+            _cell(block, name, aurocs[block - 1], gains[block - 1], private, violated and block == 1)
+            for block in range(1, blocks + 1)
+        ]
+    cells.sort(key=lambda cell: cell.block)
+    rule = shipping = None
+    if shipped is not None:
+        rule = Rule(require=["auroc at most 0.6"], prefer="loss_gain_over_base", candidates=[shipped], level=0.05)
+        own = [cell.auroc for cell in cells if cell.variant == shipped]
+        judged = judge_candidates([Candidate(shipped, {}, {"auroc": [own]})], [Requirement("auroc", 0.6)], 0.05)
+        shipping = Shipping(
+            answer="ship", variant=shipped, block=1, level=0.05, candidates=judged, said=f"ship {shipped}"
+        )
+    return SweepResult(
+        notice="INTERNAL",
+        name="made-up",
+        sweep="ab" * 32,
+        blocks=blocks,
+        variants=variants,
+        cells=cells,
+        notes=["a note that is made up"],
+        shipping=shipping,
+        created="2026-11-23T00:00:00+00:00",
+        version="0.1.0",
+        command="heldin sweep made-up.yaml",
+        rule=rule,
+        attacker=Attacker(
+            attack="likelihood-ratio-per-token", aggregation="mean", texts="fresh", fpr=0.05, audited="users"
+        ),
+        config={"seed": 0, "corpus": {"source": {"kind": "synthetic"}}},
+    )
+
+
+def _variant(name, first, aurocs, gains, private, beaten):
+    ceiling = Ceiling(auroc=0.9, fpr=RATES.tolist(), tpr=np.minimum(1, 4 * RATES).tolist()) if private else None
+    is_first = name == first
+    return VariantResult(
+        name=name,
+        group=first,
+        defense="uls" if private else "none",
+        promise="epsilon 8, delta 1e-05 per user (add/remove)" if private else "not a DP guarantee",
+        unit="user" if private else "none",
+        epsilon=8.0 if private else None,
+        delta=1e-5 if private else None,
+        cells=len(aurocs),
+        auroc=over_blocks(aurocs, (aurocs[0] - 0.05, aurocs[0] + 0.05)),
+        auroc_difference=None if is_first else over_blocks([a - 0.8 for a in aurocs], (-0.2, 0.1)),
+        loss=over_blocks([5.0 - gain for gain in gains], digits=4),
+        loss_difference=None if is_first else over_blocks([0.6 - gain for gain in gains], (0.1, 0.2), digits=4),
+        gain=over_blocks(gains, (gains[0] - 0.01, gains[0] + 0.01), digits=4),
+        seconds=61.5,
+        gradients=3840.0 if private else 12000.0,
+        jointly_violated=False,
+        differs={} if is_first else {"defense.kind": "uls", "defense.cohort": 16},
+        epsilon_per_user=8.0 if private else None,
+        named=over_blocks([400.0 * (a - 0.4) for a in aurocs], digits=0),
+        epsilon_at_least=0.25 if not private else None,
+        ceiling=ceiling,
+        canaries=[
+            CanaryPoint(
+                kind="substring",
+                length=length,
+                documents=None,
+                auroc=over_blocks([min(0.99, a + k / 20) for a in aurocs]),
+            )
+            for k, length in enumerate((1, 10, 100))
+        ],
+        bands=[
+            Band(of=of, third=third, typical=10.0 * third, users=50, above=0.5 + (aurocs[0] - 0.5) * third / 3)
+            for of in ("records", "word divergence")
+            for third in (1, 2, 3)
+        ],
+        dominated_by=[first] if beaten else [],
+    )
+
+
+def _cell(block, name, auroc, gain, private, violated):
+    verdict = JointVerdict(
+        subjects="real users",
+        claim="epsilon 8 at delta 1e-05",
+        outcome="violated" if violated else "consistent",
+        standing="certified",
+        p_value=0.001 if violated else 1.0,
+        adjusted=0.04 if violated else 1.0,
+    )
+    return CellResult(
+        block=block,
+        variant=name,
+        state="done",
+        said="",
+        seconds=61.5,
+        auroc=auroc,
+        loss=round(5.0 - gain, 4),
+        gain=gain,
+        gradients=3840,
+        peak_memory=10**9,
+        answer="no leak found",
+        verdicts=[verdict] if private else [],
+        epsilon_at_least=None,
+        held_in=100,
+        held_out=100,
+        ledger_commitment=f"{block:02d}" * 32,
+        roc=roc(auroc),
+        curve=[
+            CurvePoint(
+                step=step,
+                epoch=step / 20,
+                train_loss=5.0,
+                held_in_loss=4.9,
+                held_out_loss=5.0 - gain * step / 40,
+                auroc=0.5,
+            )
+            for step in (10, 20, 40)
+        ],
+    )

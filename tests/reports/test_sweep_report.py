@@ -1,0 +1,176 @@
+"""The report of a sweep as a reader sees it: page one decides, numbers are the document's, nothing runs off a page."""
+
+import json
+import re
+
+import pytest
+
+from heldin.audit.blocks import Summary
+from heldin.base.errors import InputError
+from heldin.record.sweep import SweepResult
+from heldin.reports import sweep_html, sweep_words
+from heldin.reports.sweep_figures import sweep_figures
+from heldin.reports.sweep_html import charts, write_sweep_html
+from heldin.reports.sweep_pdf import typeset_sweep
+from heldin.reports.typesetting import write_pdf
+from tests.made_sweeps import made_sweep
+from tests.pdf_pages import TEXT, pages
+
+MARGIN = 62.0  # points, of 2.2 cm
+LONG = "a-name-that-somebody-typed-without-a-thought-for-whoever-must-print-it-in-a-narrow-column-of-a-table-0123"[:100]
+CASES = {
+    "rule": made_sweep(shipped="uls"),
+    "no rule": made_sweep(dominated=("cap10",)),
+    "one block": made_sweep(blocks=1),
+    "violated": made_sweep(shipped="uls", violated=True),
+    "fifty": made_sweep(names=("none", LONG, *(f"{LONG[:90]}-{i}" for i in range(8))), shipped=LONG),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.pdf"
+    typeset_sweep(CASES[request.param], path)
+    return CASES[request.param], pages(path)
+
+
+def test_page_one_answers_and_is_signed(case):
+    result, printed = case
+    assert printed[0].says(sweep_words.answer(result))
+    whole = printed[0].text + printed[1].text
+    for words in ("The rule", "Who attacks", "What to do next", "Read and decided"):
+        assert words in whole, words
+    for its in result.variants:
+        assert any(page.says(its.name) for page in printed[:2])
+
+
+def test_every_number_of_the_main_table_is_the_documents(case):
+    result, printed = case
+    for its in result.variants:
+        area, gain = its.auroc, its.gain
+        first = [f"{area.value:.2f}"]
+        if area.lower is not None:
+            first = [f"{area.value:.2f} ({area.lower:.2f} to {area.upper:.2f})"]
+            first.append(f"{gain.value:+.2f} ({gain.lower:+.2f} to {gain.upper:+.2f})")
+        # Ten names of a hundred letters take more than a page.
+        assert all(any(page.says(number) for page in printed[:2]) for number in first)
+    text = " ".join(page.text for page in printed)
+    for cell in result.cells:
+        assert f"{cell.auroc:.3f}" in text
+        assert f"{cell.loss:.4f}" in text
+
+
+def test_nothing_runs_off_the_paper(case):
+    for page in case[1]:
+        for _, left, bottom, right, top in page.boxes:
+            assert left > MARGIN - 3, page.text[:80]
+            assert right < page.width - MARGIN + 3, page.text[:80]
+            assert bottom > 20
+            assert top < page.height - 20
+
+
+def test_no_line_of_text_lies_on_another(case):
+    for page in case[1]:
+        lines = [box for kind, *box in page.boxes if kind == TEXT and box[2] - box[0] > 2 and box[3] - box[1] > 2]
+        for i, (left, bottom, right, top) in enumerate(lines):
+            for other in lines[i + 1 :]:
+                wide = min(right, other[2]) - max(left, other[0])
+                high = min(top, other[3]) - max(bottom, other[1])
+                assert not (wide > 1 and high > 2.5), page.text[:200]
+
+
+def test_a_report_of_many_cells_has_no_more_pages_than_a_reader_takes(case):
+    assert 4 <= len(case[1]) <= 12
+
+
+def test_a_violation_stands_on_page_one():
+    said = sweep_words.notes(CASES["violated"])
+    assert "violated in 1/uls" in said[0]
+    assert "certified, and for all cells at once" in said[0]
+
+
+def test_who_is_beaten_and_by_whom_stands_in_the_table():
+    rows = {row[0].split("  ")[1]: row[-1] for row in sweep_words.main_rows(CASES["no rule"])}
+    assert rows["cap10"] == "beaten by 'none'"
+    assert rows["uls"] == "not told apart"
+    assert "cap10 is beaten by another in everything" in sweep_words.answer(CASES["no rule"])
+
+
+def test_one_block_speaks_of_models_and_of_no_defense():
+    assert "these models" in sweep_words.answer(CASES["one block"])
+
+
+def test_a_figure_without_words_is_refused(tmp_path):
+    # The standard PDF/UA-1 asks for them: without it nobody would notice that they are missing.
+    drawn = {"picture": "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>"}
+    template = '#set document(title: "t")\n= t\n#image("picture.svg")'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("heldin.reports.typesetting.FOLDER", tmp_path)
+        (tmp_path / "bare.typ").write_text(template)
+        (tmp_path / "style.typ").write_text("")
+        with pytest.raises(Exception, match="alt"):
+            write_pdf("bare.typ", {}, drawn, tmp_path / "bare.pdf")
+        assert not (tmp_path / "bare.pdf").exists()
+        (tmp_path / "bare.typ").write_text(template.replace('svg")', 'svg", alt: "nothing")'))
+        write_pdf("bare.typ", {}, drawn, tmp_path / "bare.pdf")
+
+
+def test_unfinished_cells_and_missing_numbers_are_shown_as_such(tmp_path):
+    result = made_sweep()
+    cells = [cell.model_copy(update={"state": "failed", "said": "no memory"}) for cell in result.cells]
+    nothing = {"auroc": None, "gain": None, "loss": None, "named": None, "cells": 0, "promise": None}
+    bare = [its.model_copy(update=nothing) for its in result.variants]
+    failed = result.model_copy(update={"cells": cells, "variants": bare, "attacker": None})
+    assert sweep_figures(failed) == {}
+    printed = pages(typeset_sweep(failed, tmp_path / "failed.pdf"))
+    assert any(page.says("failed: no memory") for page in printed)
+    assert sweep_words.main_rows(failed)[0][-1] == "0 of 5 cells"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_chart_of_the_page_can_be_drawn_and_hover_shows_the_cell(name):
+    vl_convert = pytest.importorskip("vl_convert")
+    drawn = charts(CASES[name])
+    assert set(drawn) == {"frontier", "roc", "canaries", "exposure"}
+    for chart in drawn.values():
+        assert len(vl_convert.vegalite_to_svg(chart.to_json())) > 5000
+        assert '"tooltip"' in chart.to_json()
+
+
+def test_the_page_needs_no_network_and_is_small(tmp_path):
+    pytest.importorskip("vl_convert")
+    path = write_sweep_html(CASES["fifty"], tmp_path / "report.html")
+    text = path.read_text(encoding="utf-8")
+    assert path.stat().st_size < 3_000_000
+    assert not re.search(r"<script[^>]+src=", text)
+    # Within scripts such words are strings that Vega never uses here.
+    marked_up = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    assert not re.search(r"<(link|img)[^>]+(src|href)=", marked_up)
+    assert sweep_words.answer(CASES["fifty"]) in text
+    assert text.index("charset") < 1024
+
+
+def test_names_are_text_and_never_markup():
+    pytest.importorskip("vl_convert")
+    result = CASES["no rule"].model_copy(update={"name": "<script>alert(1)</script>"})
+    assert "<script>alert(1)" not in sweep_html.page(result)
+
+
+def test_without_altair_the_page_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "altair", None)
+    with pytest.raises(InputError, match=r"pip install 'heldin\[html\]'"):
+        sweep_html.altair()
+
+
+def test_a_curve_of_many_points_is_thinned_with_its_ends():
+    points = [i / 999 for i in range(1000)]
+    kept = sweep_html._thinned(CASES["rule"].cells[0].roc.model_copy(update={"fpr": points, "tpr": points}))
+    assert len(kept) == sweep_html.ROC_POINTS
+    assert kept[0] == (0, 0)
+    assert kept[-1] == (1, 1)
+
+
+def test_the_document_comes_back_as_it_was():
+    for result in CASES.values():
+        assert SweepResult.model_validate(json.loads(result.model_dump_json())) == result
+    assert isinstance(CASES["rule"].variants[0].auroc, Summary)
