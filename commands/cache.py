@@ -1,12 +1,11 @@
 """``heldin cache``: list or clear what is kept to save time."""
 
-import sys
 from typing import Annotated
 
 import typer
 
 from heldin.base.errors import InputError
-from heldin.commands.options import AsCsv, AsJson, answer, json_text
+from heldin.commands.options import AsCsv, AsJson, answer, confirm, json_text
 
 
 def cache(
@@ -30,14 +29,7 @@ def cache(
     if csv:
         raise InputError("--csv is for the list: leave it out with --clear")
     # Asked after the folders were read, so that sizes are seen before the answer.
-    if not yes:
-        if not sys.stdin.isatty():
-            raise InputError("no terminal to ask for confirmation: give --yes to remove it")
-        # On stderr, as the question: stdout holds the one line or JSON object that scripts read.
-        typer.echo("\n".join(engine.lines(found)), err=True)
-        if not typer.confirm("Remove all this? It will be made again when needed.", err=True):
-            # Exit code 2: a script must not take a refusal for a cleared cache.
-            raise InputError("nothing was removed")
+    confirm(engine.lines(found), "Remove all this? It will be made again when needed.", yes=yes)
     size = engine.clear(found)
     kinds = [part.kind for part in found]
     typer.echo(

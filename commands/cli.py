@@ -39,14 +39,14 @@ app = typer.Typer(
 
 
 app.callback()(beginning)
-app.command()(run.demo)
+app.command()(sweep.demo)
 app.command()(run.run)
 app.command()(sweep.sweep)
 app.command()(config.config)
 app.command()(audit.audit)
 app.command("audit-training")(training.audit_training)
 app.command("audit-trainer")(trainer.audit_trainer)
-for command in (finished.report, finished.compare, finished.verify, finished.export, cache.cache):
+for command in (finished.report, finished.compare, finished.verify, finished.export, finished.purge, cache.cache):
     app.command()(command)
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(account.app, name="account")

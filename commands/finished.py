@@ -1,4 +1,4 @@
-"""What is done with finished runs: report, compare, verify, export."""
+"""What is done with finished runs: report, compare, verify, export, purge."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from heldin.base.errors import InputError
-from heldin.commands.options import BAD_INPUT, AsCsv, AsHtml, AsJson, answer, json_text
+from heldin.commands.options import BAD_INPUT, AsCsv, AsHtml, AsJson, answer, confirm, json_text
 
 
 def report(
@@ -159,3 +159,31 @@ def export(
 
     files = export_run(run, to)
     typer.echo(json_text({"folder": str(to), "files": files}) if json else f"{to}: {', '.join(files)}")
+
+
+def purge(
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished run, audit or sweep.")],
+    keep: Annotated[str, typer.Option(help="What stays, with commas: record, report, log, model.")] = "record,report",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Remove weights, scores, ledger and keys, and say what can no longer be verified.
+
+    Of a sweep all cells are purged. Files are unlinked; backups and snapshots are beyond it. Nothing that heldin did
+    not write is touched.
+    """
+    from heldin.jobs import purge as engine
+
+    kept = [name.strip() for name in keep.split(",") if name.strip()]
+    found = engine.plan_purge(folder, kept)
+    confirm(engine.lines(found, done=False), "Remove it? It cannot be made again.", yes=yes)
+    engine.purge(folder, kept)
+    fields = {
+        "folder": str(folder),
+        "removed": found.removed,
+        "bytes": found.bytes,
+        "kept": found.kept,
+        "others": found.others,
+        "unverifiable": found.unverifiable,
+    }
+    typer.echo(json_text(fields) if json else "\n".join(engine.lines(found, done=True)))

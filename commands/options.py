@@ -1,5 +1,6 @@
 """Options that several commands share, and how they print JSON."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -117,3 +118,16 @@ def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":
         first = error.errors()[0]
         option = f"--exclude-{first['loc'][0]} {first['input']}: " if first["loc"] else ""
         raise InputError(f"{option}{first['msg'].removeprefix('Value error, ')}") from error
+
+
+def confirm(lines: list[str], question: str, *, yes: bool) -> None:
+    """Ask before something is removed. Raises InputError unless the answer, or ``yes``, agrees."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError("no terminal to ask for confirmation: give --yes to remove it")
+    # On stderr, as the question: stdout holds the one line or JSON object that scripts read.
+    typer.echo("\n".join(lines), err=True)
+    if not typer.confirm(question, err=True):
+        # Exit code 2: a script must not take a refusal for something removed.
+        raise InputError("nothing was removed")

@@ -1,4 +1,4 @@
-"""``heldin run`` and ``heldin demo``: corpus to report."""
+"""``heldin run``: corpus to report."""
 
 import os
 from pathlib import Path
@@ -13,13 +13,6 @@ from heldin.commands.options import BAD_INPUT, AsJson, Out, Quiet, json_text
 
 if TYPE_CHECKING:
     from heldin.jobs.config import RunConfig
-
-
-def demo(out: Out = None, quiet: Quiet = False, json: AsJson = False) -> None:
-    """Run everything on the built-in corpus, a few minutes on two cores, and print where the PDF is."""
-    from heldin.jobs.demo import demo_config
-
-    _run(demo_config(), out, json)
 
 
 def run(

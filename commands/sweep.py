@@ -10,6 +10,7 @@ from heldin.commands.finish import command_line, interruptible
 from heldin.commands.options import AsCsv, AsHtml, AsJson, Out, Quiet, answer
 
 if TYPE_CHECKING:
+    from heldin.jobs.sweep.config import Sweep
     from heldin.record.sweep import SweepResult
 
 _LISTS = {"differs", "ceiling", "canaries", "bands"}
@@ -35,14 +36,9 @@ def sweep(
     ends with comparison.json and report.pdf in OUT.
     Exit codes: 3 a claim is violated, certified for all cells together; 5 cells failed, and the others are compared.
     """
-    from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.sweep.check import check_sweep, lines
     from heldin.jobs.sweep.config import load_sweep
-    from heldin.jobs.sweep.driver import run_sweep
 
-    if html:
-        # Now, and not after hours: whether a page can be made.
-        require_html()
     found = load_sweep(file, set_ or [])
     folder = out or Path("runs") / found.config.name
     if check:
@@ -52,8 +48,26 @@ def sweep(
         fields = {"ok": True, "cells": len(checked.variants) * found.config.blocks, "variants": checked.variants}
         answer("\n".join(lines(checked, found)), fields, checked.variants, json=json, csv=csv)
         return
+    _run(found, folder, html=html, json=json, csv=csv)
+
+
+def demo(out: Out = None, html: AsHtml = False, quiet: Quiet = False, json: AsJson = False) -> None:
+    """Compare five defenses on the built-in corpus, a few minutes on two cores, and print where the PDF is."""
+    from heldin.jobs.demo import demo_sweep
+
+    found = demo_sweep()
+    _run(found, out or Path("runs") / found.config.name, html=html, json=json, csv=False)
+
+
+def _run(sweep: "Sweep", folder: Path, *, html: bool, json: bool, csv: bool) -> None:
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.jobs.sweep.driver import run_sweep
+
+    if html:
+        # Now, and not after hours: whether a page can be made.
+        require_html()
     with interruptible():
-        result = run_sweep(found, folder, reporter_for_this_terminal(), command=command_line())
+        result = run_sweep(sweep, folder, reporter_for_this_terminal(), command=command_line())
         written = write_reports(result, folder, html=html)
     print_sweep(result, json=json, csv=csv)
     if not (json or csv):

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from heldin.audit.scored_users import scored_users
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
+from heldin.base.purged import require_not_purged
 from heldin.jobs.checkpoint.groups import read_groups
 from heldin.jobs.checkpoint.job import audit_job
 from heldin.jobs.run.ledger import load_ledger
@@ -41,6 +42,7 @@ def leading_scores(folder: Path) -> list[UserScore]:
         InputError: no finished run or audit, scores or ledger missing or damaged, or an audit of trainings.
     """
     record = read_record(folder / "record.json")
+    require_not_purged(folder)
     member = _membership(folder, record)
     path = folder / "scores.parquet"
     try:

@@ -12,6 +12,7 @@ from typing import Any
 from heldin.attacks.table import TextStatistic
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
+from heldin.base.purged import require_not_purged
 from heldin.bounds.judgement import Judgement
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
@@ -77,6 +78,7 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
         InputError: no record, or a file it depends on is missing, damaged, or belongs to another run.
     """
     record = read_record(folder / "record.json")
+    require_not_purged(folder)
     match record.kind:
         case "run":
             again = _run_again(folder, record, reporter)

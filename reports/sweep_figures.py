@@ -59,8 +59,11 @@ def _frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> st
         two.axhline(0.5, color=GREY, linewidth=0.6)
         label(two, "loss gained over the base, nats a token", "AUROC of the leading attack")
         _scatter(three, variants, marks, x=lambda its: its.gradients, y=lambda its: its.gain)
-        if any(its.gradients for its in variants):
+        counts = [its.gradients for its in variants if its.gradients]
+        if counts and max(counts) > 10 * min(counts):
             three.set_xscale("log")
+        else:
+            three.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
         label(three, "gradients computed", "loss gained over the base, nats a token")
     return saved[0]
 

@@ -20,6 +20,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory, write_text
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
+from heldin.base.purged import require_not_purged
 from heldin.bounds.claims import claims_of
 from heldin.bounds.trainings import forecast, reach_line
 from heldin.bounds.verdict import Claim, stated_claim
@@ -198,6 +199,7 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
 def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
     """Take a new folder, or one that holds exactly this audit; return its key, which is drawn once."""
     path, secret = _options_file(out), out / "ledger" / "key"
+    require_not_purged(out)
     content = {"config": audit.config.model_dump(mode="json"), "options": audit.options()}
     if path.is_file():
         try:

@@ -17,6 +17,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory, write_text
 from heldin.base.log_file import LOG, logged
 from heldin.base.progress import LineReporter, Reporter
+from heldin.base.purged import require_not_purged
 from heldin.bounds.power import forecast
 from heldin.finetune.ranks import first_process_first, joined, rank
 from heldin.jobs.config import RunConfig, as_read_today, first_difference
@@ -147,6 +148,7 @@ def require_folder(config: RunConfig, out: Path) -> bool:
         InputError: it holds something else.
     """
     path = out / "config.yaml"
+    require_not_purged(out)
     # As data, not as text: order and comments of a file do not make another config.
     content = config.model_dump(mode="json")
     if path.is_file():

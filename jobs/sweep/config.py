@@ -151,7 +151,15 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         InputError: no such file, or errors of the file or of any variant; the message lists all of them.
     """
     config = checked(SweepConfig, with_overrides(read_config(path), overrides), str(path))
-    base = read_config(path.parent / config.base)
+    return sweep_of(config, read_config(path.parent / config.base), str(path))
+
+
+def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
+    """A sweep of variants of the config ``base``; ``where`` names it in errors.
+
+    Raises:
+        InputError: errors of any variant, of axes or of the rule; the message lists all of them.
+    """
     found: dict[str, RunConfig] = {}
     problems = [f"axes.{name}: no such variant" for name in config.axes if name not in config.variants]
     for name, content in _multiplied(config):
@@ -172,7 +180,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     problems += list(_rule_problems(config, variants))
     if problems:
         lines = [line.strip() for problem in problems for line in problem.splitlines()]
-        raise InputError("\n".join([f"{path}: {counted(len(problems), 'problem')}", *(f"  {line}" for line in lines)]))
+        raise InputError("\n".join([f"{where}: {counted(len(problems), 'problem')}", *(f"  {line}" for line in lines)]))
     return Sweep(config, variants)
 
 

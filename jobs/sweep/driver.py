@@ -89,13 +89,15 @@ def _run_cells(sweep: Sweep, cells: Sequence[PlacedCell], out: Path, reporter: R
     states = read_states(out)
     todo = [cell for cell in cells if not _done(cell, states)]
     workers = min(sweep.config.resources.workers, max(1, len(todo)))
-    threads = sweep.config.resources.threads or max(1, len(os.sched_getaffinity(0)) // workers)
+    cores = len(os.sched_getaffinity(0))
+    threads = sweep.config.resources.threads or max(1, cores // workers)
     if len(todo) < len(cells):
         reporter.say(f"sweep: {len(cells) - len(todo)} of {counted(len(cells), 'cell')} are done already")
     # All before the first thread: none adds to what another one writes.
     for cell in todo:
         states.setdefault(cell.name, CellState())
-    todo = _with_shared(todo, threads, states, reporter)
+    # One after another, so that each may have what the workers would share.
+    todo = _with_shared(todo, max(threads, cores), states, reporter)
     writing = threading.Lock()
 
     def one(cell: PlacedCell) -> None:

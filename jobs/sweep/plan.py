@@ -14,6 +14,7 @@ from heldin.attacks.config import NamedReference
 from heldin.base.coins import new_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, write_text
+from heldin.base.purged import require_not_purged
 from heldin.jobs.config import RunConfig, as_read_today, first_difference
 from heldin.jobs.run.cell import FILE, Cell, write_cell
 from heldin.jobs.run.pipeline import require_folder, take_new_folder
@@ -115,6 +116,7 @@ def kept_hash(out: Path) -> str:
 def require_sweep(plan: dict[str, Any], out: Path) -> bool:
     """Whether ``out`` holds this sweep; nothing is written. Raises InputError if it holds another."""
     path = out / PLAN
+    require_not_purged(out)
     if not path.is_file():
         return False
     try:

@@ -12,12 +12,12 @@ import typer.main
 
 from heldin.base.strict_json import strict_json
 from heldin.commands import cli
-from heldin.jobs.config import load_config
+from heldin.jobs.sweep.config import load_sweep
 from heldin.studies import effective_noise, mean_estimation_sweeps
 from heldin.studies.mean_estimation import Task
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOW = {"audit-trainer", "study mean-estimation", "study proposition"}
+SLOW = {"audit-trainer", "demo", "study mean-estimation", "study proposition"}
 ELSEWHERE = ("audit", "audit-training")  # test_audit_command.py and test_audit_training.py ask them for JSON
 PRIVATE = ["--steps", 10, "--delta", 1e-5, "--noise-multiplier", 2]
 UNIT = ["--sampling-rate", 0.1]
@@ -38,7 +38,7 @@ CALLED = [
 
 @pytest.fixture
 def arguments(finished, small_config, tmp_path, monkeypatch):
-    """By command, how it is called here; run and demo find a finished run."""
+    """By command, how it is called here; run finds a finished run."""
     corpus = tmp_path / "m.jsonl"
     corpus.write_text('{"user": "a", "text": "b"}\n{"user": "a", "text": "b"}\n', encoding="utf-8")
     names = tmp_path / "names.txt"
@@ -48,9 +48,10 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
     scores.write_text("user,score,member\n" + "\n".join(rows) + "\n", encoding="utf-8")
     run = tmp_path / "run"
     shutil.copytree(finished, run)
-    monkeypatch.setattr("heldin.jobs.demo.demo_config", lambda: load_config(small_config))
+    tiny = load_sweep(_sweep(tmp_path, small_config))
+    monkeypatch.setattr("heldin.jobs.demo.demo_sweep", lambda: tiny)
     return {
-        "demo": ["--out", run],
+        "demo": ["--out", tmp_path / "demo"],
         "run": [small_config, "--out", run],
         "config": ["finetune"],
         "audit-trainer": [*TRAINER, *PRIVATE],
@@ -58,6 +59,7 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "compare": [run, finished],
         "verify": [run],
         "export": [run, "--to", tmp_path / "public"],
+        "purge": [run, "--yes"],
         "cache": [],
         "bound": [scores, "--assignment", "coin", "--claim", "epsilon=4,delta=1e-6"],
         "power": ["--users", 100, "--auroc", 0.7],

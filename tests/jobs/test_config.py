@@ -15,7 +15,7 @@ from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 from heldin.finetune.recipe import Optimizer
 from heldin.jobs.classification.config import load_classification
 from heldin.jobs.config import load_config, parse_config
-from heldin.jobs.demo import demo_config
+from heldin.jobs.demo import demo_sweep
 from heldin.jobs.run.pipeline import require_folder
 from tests.conftest import SMALL
 
@@ -80,7 +80,7 @@ def test_the_papers_configs_have_the_papers_hyperparameters(monkeypatch):
 
 
 def test_the_demo_loads_and_the_defaults_are_the_papers():
-    demo_config()
+    assert [its.name for its in demo_sweep().variants] == ["none", "dedup-cap", "example", "els", "uls"]
     config = parse_config(MINIMAL, "test")
     assert (config.finetune.epochs, config.finetune.batch_size, config.finetune.learning_rate) == (10, 8, 5e-5)
     assert (config.split.attacker_fraction, config.split.evaluation_fraction) == (0.1, 0.1)
