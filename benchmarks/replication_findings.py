@@ -3,11 +3,9 @@
 python benchmarks/replication_findings.py runs/replication plays
 python benchmarks/replication_findings.py runs/replication enron
 
-A finding that something changes is confirmed if the 95 % interval of the difference lies on its side of zero, and not
-confirmed if the interval lies on the other side or within +-MARGIN. A finding that nothing changes is confirmed if the
-interval lies within +-MARGIN, and not confirmed if it lies outside. Otherwise it cannot be judged at this scale.
-Different runs have independent coins: their AUROCs' intervals are joined by MOVER (Zou and Donner 2008), which keeps
-the exact limit of a group that is told apart completely. Settings on one run are paired (DeLong).
+The tests are those of ``heldin.audit.findings``. Different runs have independent coins: their AUROCs' intervals are
+joined by MOVER (Zou and Donner 2008), which keeps the exact limit of a group that is told apart completely. Settings on
+one run are paired (DeLong).
 """
 
 import contextlib
@@ -21,35 +19,13 @@ from scipy import stats
 
 from heldin.audit.attack_results import DialSetting
 from heldin.audit.bootstrap import Estimate
+from heldin.audit.findings import Change, alike, less, more
 from heldin.audit.paired import independent_difference
 from heldin.base.errors import InputError
 from heldin.record.document import Record, read_record
 
-MARGIN = 0.1
-Change = tuple[float, float, float]  # value, lower and upper 95 % limit
 Measure = Callable[[Record], Change]
 CHANCE = (0.5, 0.5, 0.5)
-
-
-def less(of: Change) -> str:
-    """The verdict on "it falls"."""
-    return more((-of[0], -of[2], -of[1]))
-
-
-def more(of: Change) -> str:
-    """The verdict on "it rises"."""
-    _, low, high = of
-    if low > 0:
-        return "confirmed"
-    return "not confirmed" if high < 0 or (low > -MARGIN and high < MARGIN) else "cannot be judged"
-
-
-def alike(of: Change) -> str:
-    """The verdict on "it stays"."""
-    _, low, high = of
-    if low > -MARGIN and high < MARGIN:
-        return "confirmed"
-    return "not confirmed" if low > MARGIN or high < -MARGIN else "cannot be judged"
 
 
 def real(record: Record) -> Change:

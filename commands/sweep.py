@@ -22,6 +22,7 @@ def sweep(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override, in YAML: blocks=3, resources.workers=2. Repeatable.")
     ] = None,
+    scale: Annotated[str | None, typer.Option(help="Another size, which the file has under scales: tiny.")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check: print every problem (exit code 2), or all variants.")
     ] = False,
@@ -39,7 +40,7 @@ def sweep(
     from heldin.jobs.sweep.check import check_sweep, lines
     from heldin.jobs.sweep.config import load_sweep
 
-    found = load_sweep(file, set_ or [])
+    found = load_sweep(file, set_ or [], scale)
     folder = out or Path("runs") / found.config.name
     if check:
         checked = check_sweep(found, folder)

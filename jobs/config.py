@@ -16,7 +16,7 @@ from heldin.base.errors import InputError
 from heldin.base.section import ExpandedName, Section
 from heldin.base.yaml_files import parse_yaml, read_yaml
 from heldin.canaries.config import CanarySpec, SubstringCanaries
-from heldin.corpus.config import CorpusConfig, FileCorpus
+from heldin.corpus.config import CorpusConfig, CorpusSource, FileCorpus
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
 from heldin.corpus.split import Audited, SplitRule, UserFilter
@@ -74,8 +74,10 @@ PRETRAINING = Recipe(
 class PretrainConfig(Section):
     """A tiny GPT-Neo trained from scratch on public users: users that this rule admits and that are not audited."""
 
+    source: CorpusSource | None = None
+    """A public corpus to train on; null: that of the run, without its audited users."""
     users: UserFilter = UserFilter(min_records=1)
-    """Which of the users that are not audited to train on."""
+    """Which of the users that are not audited to train on; with ``source``, which of its users."""
     max_records_per_user: int | None = Field(None, ge=1)
     """Maximum number of records per user, taking the first ones; null: all."""
     shape: TinyModel = TinyModel()

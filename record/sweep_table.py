@@ -36,6 +36,10 @@ def table(result: SweepResult) -> str:
                     f"cell {cell.block}/{cell.variant}: {verdict.subjects}: {verdict.claim} is violated"
                     f" ({verdict.standing}), {jointly}"
                 )
+    lines += [
+        f"finding: {found.finding} ({found.source}): {found.seen}; {_shown(found.difference, signed=True)}"
+        for found in result.findings
+    ]
     lines += [f"note: {note}" for note in result.notes]
     return "\n".join([*lines, *(_of_rule(result.shipping) if result.shipping else [])])
 

@@ -212,6 +212,16 @@ def candidate_rows(result: SweepResult) -> list[list[str]]:
     return rows
 
 
+def finding_rows(result: SweepResult) -> list[list[str]]:
+    """A row for each published finding: what it says, what was seen here, and the figures."""
+    rows = []
+    for its in result.findings:
+        ours = " to ".join("-" if value is None else f"{value:.3f}" for value in its.values)
+        figures = f"{summary(its.difference, signed=True)}; {ours}"
+        rows.append([its.finding, its.source, its.seen, figures, its.published or "-"])
+    return rows
+
+
 def difference_rows(result: SweepResult) -> list[list[str]]:
     """Each variant against the first of its group."""
     return [

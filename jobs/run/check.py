@@ -17,6 +17,7 @@ from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries, check_enough_users
 from heldin.corpus.aliases import load_aliases
 from heldin.corpus.config import (
+    CorpusSource,
     FileCorpus,
     HubCorpus,
     MaildirCorpus,
@@ -96,27 +97,32 @@ def _problem(look: Callable[[], object]) -> str:
 
 
 def _sources(config: RunConfig) -> Iterator[Callable[[], object]]:
-    source = config.corpus.source
+    yield from _source("corpus.source", config.corpus.source)
+    if config.model.pretrain is not None and config.model.pretrain.source is not None:
+        yield from _source("model.pretrain.source", config.model.pretrain.source)
+
+
+def _source(key: str, source: CorpusSource) -> Iterator[Callable[[], object]]:
     match source:
         case FileCorpus(path=path):
-            yield from (_existing(one) for one in ([path] if isinstance(path, Path) else path))
+            yield from (_existing(key, one) for one in ([path] if isinstance(path, Path) else path))
         case MaildirCorpus(path=path):
-            yield _existing(path, folder=True)
+            yield _existing(key, path, folder=True)
         case PresetCorpus(path=path):
             # A published file has an ending; a path without one may be a folder of files.
-            yield _existing(path, folder=path.suffix == "" or path.is_dir())
+            yield _existing(key, path, folder=path.suffix == "" or path.is_dir())
         case HubCorpus():
             yield source.source
         case _:
             pass
 
 
-def _existing(path: Path, *, folder: bool = False) -> Callable[[], object]:
+def _existing(key: str, path: Path, *, folder: bool = False) -> Callable[[], object]:
     def look() -> None:
         if not path.exists() or (not folder and not path.is_file()):
-            raise InputError(f"corpus.source.path: no such {'file or folder' if folder else 'file'}: '{path}'")
+            raise InputError(f"{key}.path: no such {'file or folder' if folder else 'file'}: '{path}'")
         if not os.access(path, os.R_OK):
-            raise InputError(f"corpus.source.path: '{path}' cannot be read by you: change its permissions")
+            raise InputError(f"{key}.path: '{path}' cannot be read by you: change its permissions")
 
     return look
 

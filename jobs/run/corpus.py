@@ -26,10 +26,11 @@ class CorpusData:
     Attributes:
         store: the corpus.
         audited: the audited users, and how many were dropped.
-        public_rows: rows that pre-training may see.
+        public_rows: rows of ``public_store`` that pre-training may see.
         public_users: number of users with such rows.
         validation_rows: rows of public validation users.
         text_unit: what a record is: one of the source, or a sentence of one.
+        public_store: the corpus that pre-training is from; None: ``store``.
     """
 
     store: CorpusStore
@@ -38,10 +39,11 @@ class CorpusData:
     public_users: int
     validation_rows: tuple[int, ...] = ()
     text_unit: str = "record"
+    public_store: CorpusStore | None = None
 
     def public_texts(self) -> list[str]:
         """Texts that pre-training may see."""
-        return texts_of(self.store, self.public_rows)
+        return texts_of(self.public_store or self.store, self.public_rows)
 
 
 def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
@@ -81,7 +83,10 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
     taken = frozenset((*audited.users, *validation))
     # At most so many of each, so that no one user's texts decide.
     rows = [row for user in validation for row in list(store.rows(user))[:VALIDATION_RECORDS]]
-    return CorpusData(store, audited, *_public_rows(config, store, taken), tuple(rows), config.corpus.text_unit)
+    public_store = _public_store(config, reporter)
+    # Another corpus has other people: none of its users is audited.
+    public = _public_rows(config, public_store, frozenset()) if public_store else _public_rows(config, store, taken)
+    return CorpusData(store, audited, *public, tuple(rows), config.corpus.text_unit, public_store)
 
 
 def corpus_facts(corpus: CorpusData) -> CorpusFacts:
@@ -115,8 +120,16 @@ def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection)
     return users
 
 
+def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
+    """The corpus that the base model is pre-trained on, if it is not the run's."""
+    if config.model.pretrain is None or config.model.pretrain.source is None:
+        return None
+    reporter.say("public corpus: reading")
+    return build_store(config.model.pretrain.source.source(), cache_directory())
+
+
 def _public_rows(config: RunConfig, store: CorpusStore, taken: frozenset[str]) -> tuple[tuple[int, ...], int]:
-    """Rows of public users, who are neither audited nor validation users, limited per user by the config."""
+    """Rows of ``store`` of public users, who are not among ``taken``, limited per user by the config."""
     if config.model.pretrain is None:
         return (), 0
     rule = config.model.pretrain.users

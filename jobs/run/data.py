@@ -287,7 +287,7 @@ def _overlaps(data: RunData) -> Overlaps:
         held_out_texts_in_training=measured(of_left_out.anywhere),
         held_out_users_in_training=measured(len(of_left_out.users)),
         held_out_texts_in_held_in=measured(texts_in(*sides)),
-        audited_texts_in_public=measured(texts_in(audited, texts_of(store, data.corpus.public_rows))),
+        audited_texts_in_public=measured(texts_in(audited, data.public_texts())),
     )
 
 

@@ -20,6 +20,8 @@ def assumptions(config: RunConfig) -> tuple[str, ...]:
     public = ", and what it saw of named entities is public" if isinstance(defense, EntityDefense) else ""
     if config.model.pretrain is None:
         said = [f"taking it that the base model and its tokenizer saw no protected user{public}"]
+    elif config.model.pretrain.source is not None:
+        said = [f"taking it that the corpus which pre-trained the base model has no protected user's texts{public}"]
     else:
         public = public and ", and what they say of others with them"
         # With ``audit_fraction`` whoever is always in is protected like the others; older plans keep their words.

@@ -199,14 +199,14 @@ class _Maker:
     def _candidates(self, spec: UnseenTokenCanaries) -> list[int]:
         """Tokens that were never seen, or the rarest ones if there are too few unseen tokens for signatures."""
         tokenizer = self.base.tokenizer
-        rows = list(self.corpus.public_rows)
+        texts = self.corpus.public_texts()
         if spec.rarity == "corpus":
             # Real users decide which tokens are unseen: the plan declares it as a step that is not user-local.
-            rows += [row for user in self.left for row in self._store.rows(user)]
-        counts = token_counts(tokenizer, texts_of(self._store, rows))
+            texts += texts_of(self._store, [row for user in self.left for row in self._store.rows(user)])
+        counts = token_counts(tokenizer, texts)
         rarest = rare_tokens(tokenizer, counts)
         least = 4 * spec.signature_tokens  # tokens: enough to choose sequences that encode to themselves
-        if not rows:  # a base from elsewhere: what it saw is not known
+        if not texts:  # a base from elsewhere: what it saw is not known
             return rarest[: max(least, int(LATEST_MERGES * len(rarest)))]
         unseen = [token for token in rarest if not counts[token]]
         return unseen if len(unseen) >= least else rarest[:least]

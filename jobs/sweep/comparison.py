@@ -15,6 +15,7 @@ from heldin.bounds.verdict import NO_CLAIM, Standing
 from heldin.jobs.config import RunConfig
 from heldin.jobs.environment import version
 from heldin.jobs.sweep.config import Sweep
+from heldin.jobs.sweep.findings import finding_results
 from heldin.jobs.sweep.finished import Finished, finished_cells
 from heldin.jobs.sweep.plan import PlacedCell
 from heldin.jobs.sweep.shipping import shipping
@@ -73,6 +74,7 @@ def compare_cells(
         command=command,
         rule=_rule(sweep),
         attacker=_attacker(finished),
+        findings=finding_results(sweep, finished),
         config=masked(sweep.variants[0].config.model_dump(mode="json")),
     )
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from heldin.audit.findings import MARGIN
 from heldin.audit.shipping import LEAST_BLOCKS, MOST_CANDIDATES, Requirement
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
@@ -78,6 +79,27 @@ class DecisionRule(Section):
         return [Requirement(its.of, its.at_most, its.at_least) for its in self.require]
 
 
+class Finding(Section):
+    """A published finding, tested by the difference of two variants: the test is fixed before anything is measured."""
+
+    finding: str
+    """What is said to hold, in a sentence."""
+    source: str
+    """Paper, and where in it."""
+    of: Literal["auroc", "loss", "canaries"]
+    """auroc of the leading attack; loss on held-out users' test texts; or canaries, the mean AUROC of their groups."""
+    variant: str
+    """The variant that is said to differ, or not to."""
+    against: str
+    """The variant that it is held against."""
+    expect: Literal["less", "more", "alike"]
+    """Whether the variant is said to have less of it, more, or the same."""
+    margin: float = Field(MARGIN, gt=0)
+    """Differences within it are no differences."""
+    published: str = ""
+    """The published figures, shown beside ours."""
+
+
 class SweepConfig(Section):
     """A sweep."""
 
@@ -94,6 +116,10 @@ class SweepConfig(Section):
     """How often everything is repeated, each time with coins, seeds and keys of its own."""
     decision: DecisionRule | None = None
     """The rule that names the variant to ship; null: none is named."""
+    findings: tuple[Finding, ...] = ()
+    """Published findings that these variants test."""
+    scales: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    """By name, other sizes of the same sweep: what --scale NAME changes of this file, merged as ``extends`` merges."""
     resources: Resources = Resources()
     """What the cells run on; it changes numbers by the rounding of sums only."""
 
@@ -144,13 +170,21 @@ class Sweep:
         return itertools.product(range(1, self.config.blocks + 1), self.variants)
 
 
-def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
-    """Read a sweep's file and apply ``a.b=value`` overrides.
+def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Sweep:
+    """Read a sweep's file, at another scale if one is named, and apply ``a.b=value`` overrides.
 
     Raises:
-        InputError: no such file, or errors of the file or of any variant; the message lists all of them.
+        InputError: no such file or scale, or errors of the file or of any variant; the message lists all of them.
     """
-    config = checked(SweepConfig, with_overrides(read_config(path), overrides), str(path))
+    content = read_config(path)
+    if scale is not None:
+        scales = content.get("scales") or {}
+        if not isinstance(scales, dict) or scale not in scales:
+            known = f"it has {', '.join(map(str, scales))}" if scales else "it has none"
+            raise InputError(f"{path}: no scale '{scale}'; {known}")
+        # A sweep of another size is another sweep, with a folder of its own.
+        content = merged(content, {"name": f"{content.get('name')}-{scale}", **(scales[scale] or {})})
+    config = checked(SweepConfig, with_overrides(content, overrides), str(path))
     return sweep_of(config, read_config(path.parent / config.base), str(path))
 
 
@@ -178,6 +212,11 @@ def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
     variants = _grouped(found)
     problems += list(_canaries_differ(variants))
     problems += list(_rule_problems(config, variants))
+    names = {variant.name for variant in variants}
+    for i, its in enumerate(config.findings):
+        missing = [name for name in (its.variant, its.against) if name not in names]
+        if missing:
+            problems.append(f"findings[{i}]: no variant '{missing[0]}'; there are {', '.join(sorted(names))}")
     if problems:
         lines = [line.strip() for problem in problems for line in problem.splitlines()]
         raise InputError("\n".join([f"{where}: {counted(len(problems), 'problem')}", *(f"  {line}" for line in lines)]))

@@ -66,11 +66,13 @@ def plan_of(sweep: Sweep) -> dict[str, Any]:
         }
         for block, variant in sweep.cells()
     ]
-    rule = sweep.config.decision
+    rule, findings = sweep.config.decision, sweep.config.findings
     return {
         "name": sweep.config.name,
         "blocks": sweep.config.blocks,
         "decision": rule.model_dump(mode="json") if rule else None,
+        # Left out where there are none, as in folders of earlier versions.
+        **({"findings": [its.model_dump(mode="json") for its in findings]} if findings else {}),
         "cells": cells,
     }
 

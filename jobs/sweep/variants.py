@@ -104,9 +104,9 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
         auroc=over_blocks([its.auroc for its in done if its.auroc is not None], (estimate.lower, estimate.upper))
         if estimate
         else None,
-        auroc_difference=None if is_first else _difference(pairs, _auroc_difference),
+        auroc_difference=None if is_first else _difference(pairs, auroc_change),
         loss=over_blocks(losses, digits=DIGITS) if measured else None,
-        loss_difference=None if is_first else _difference(pairs, _loss_difference, digits=DIGITS),
+        loss_difference=None if is_first else _difference(pairs, loss_change, digits=DIGITS),
         gain=over_blocks([its.value for its in gains], (gains[0].lower, gains[0].upper), digits=DIGITS)
         if measured
         else None,
@@ -141,7 +141,8 @@ def _difference(
     return over_blocks([its.value for its in stated], (stated[0].lower, stated[0].upper), digits=digits)
 
 
-def _auroc_difference(first: Finished, other: Finished) -> Difference | None:
+def auroc_change(first: Finished, other: Finished) -> Difference | None:
+    """The second's AUROC less the first's on the same users; None for other attacks, or where it has no error."""
     # Another attack, or other texts: their difference would not be the defense's.
     if first.cell.config.attack != other.cell.config.attack:
         return None
@@ -150,7 +151,8 @@ def _auroc_difference(first: Finished, other: Finished) -> Difference | None:
     return auroc_difference(first.sides, other.sides)
 
 
-def _loss_difference(first: Finished, other: Finished) -> Difference | None:
+def loss_change(first: Finished, other: Finished) -> Difference | None:
+    """The second's loss less the first's on the same held-out users; None for other texts or too few users."""
     if _measured_on(first) != _measured_on(other):
         return None
     users = sorted(first.losses.keys() & other.losses.keys())

@@ -18,21 +18,6 @@ def rules():
     return module
 
 
-@pytest.mark.parametrize(
-    ("change", "rises", "falls", "stays"),
-    [
-        ((0.2, 0.1, 0.3), "confirmed", "not confirmed", "cannot be judged"),
-        ((0.3, 0.15, 0.45), "confirmed", "not confirmed", "not confirmed"),
-        ((-0.2, -0.3, -0.15), "not confirmed", "confirmed", "not confirmed"),
-        ((0.01, -0.04, 0.06), "not confirmed", "not confirmed", "confirmed"),
-        ((0.05, -0.05, 0.15), "cannot be judged", "cannot be judged", "cannot be judged"),
-        ((0.05, 0.01, 0.09), "confirmed", "not confirmed", "confirmed"),
-    ],
-)
-def test_verdicts(rules, change, rises, falls, stays):
-    assert (rules.more(change), rules.less(change), rules.alike(change)) == (rises, falls, stays)
-
-
 def test_canary_groups_weigh_alike_and_their_mean_has_the_limits_of_a_mean(rules, finished):
     from heldin.audit.canary_groups import CanaryGroup
     from heldin.record.document import read_record

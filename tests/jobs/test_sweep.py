@@ -30,7 +30,7 @@ from heldin.jobs.sweep.finished import _read
 from heldin.jobs.sweep.plan import kept_hash, placed_cells, take_sweep
 from heldin.jobs.sweep.shared import make_shared
 from heldin.jobs.sweep.shipping import shipping
-from heldin.jobs.sweep.variants import _auroc_difference, _loss_difference
+from heldin.jobs.sweep.variants import auroc_change, loss_change
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import ByExposure
@@ -266,8 +266,8 @@ def test_variants_with_another_attack_or_other_texts_are_not_held_against_the_fi
     attack = config.attack.model_copy(update={"max_characters": 99})
     cell = dataclasses.replace(other.cell, config=config.model_copy(update={"attack": attack}))
     changed = dataclasses.replace(other, cell=cell)
-    assert (_auroc_difference(one, changed), _loss_difference(one, changed)) == (None, None)
-    assert _loss_difference(one, other) is not None
+    assert (auroc_change(one, changed), loss_change(one, changed)) == (None, None)
+    assert loss_change(one, other) is not None
 
 
 def test_gradients_and_memory_of_a_cell(swept):

@@ -1,0 +1,56 @@
+"""A base model that another, public corpus pre-trained: its texts alone, and a guarantee that says what it assumes."""
+
+from heldin.base.files import cache_directory
+from heldin.base.progress import LineReporter
+from heldin.corpus.store import texts_of
+from heldin.finetune.pretraining import pretrained_folder
+from heldin.jobs.config import parse_config
+from heldin.jobs.run.check import check_run
+from heldin.jobs.run.corpus import read_corpus
+from heldin.jobs.run.data_steps import assumptions
+from heldin.jobs.run.models import base_model
+from tests.conftest import SMALL
+
+QUIET = LineReporter(lambda line: None)
+PUBLIC = {"kind": "synthetic", "parameters": {"seed": 77, "users": 12, "mean_records": 5, "min_records": 2}}
+
+
+def config(source=PUBLIC, **changes):
+    model = {"pretrain": {**SMALL["model"]["pretrain"], "source": source}}
+    return parse_config({**SMALL, "model": model, **changes}, "test")
+
+
+def test_the_base_model_sees_the_public_corpus_and_nobody_of_the_runs():
+    of_its_own, of_the_run = read_corpus(config(), QUIET), read_corpus(config(None), QUIET)
+    assert of_its_own.public_store is not None
+    assert of_its_own.public_store.fingerprint != of_its_own.store.fingerprint
+    texts = of_its_own.public_texts()
+    assert texts == texts_of(of_its_own.public_store, range(len(of_its_own.public_store)))
+    assert of_its_own.public_users == len(of_its_own.public_store.users) == 12
+    private = {of_its_own.store.record(row).text for row in range(len(of_its_own.store))}
+    assert not private & set(texts)
+    # The same people are audited: the public corpus takes nobody away.
+    assert of_its_own.audited == of_the_run.audited
+    name, _ = base_model(config(), of_its_own, QUIET)
+    pretrain = config().model.pretrain
+    assert name == str(pretrained_folder(texts, pretrain.shape, pretrain.recipe, cache_directory()))
+
+
+def test_its_users_are_picked_by_the_rule_and_cut_like_others():
+    its = config()
+    pretrain = its.model.pretrain.model_copy(update={"max_records_per_user": 2})
+    short = its.model_copy(update={"model": its.model.model_copy(update={"pretrain": pretrain})})
+    assert len(read_corpus(short, QUIET).public_rows) == 24
+
+
+def test_the_guarantee_says_what_it_takes_for_granted():
+    assert assumptions(config()) == (
+        "taking it that the corpus which pre-trained the base model has no protected user's texts",
+    )
+    assert "taken as public" in assumptions(config(None))[0]
+
+
+def test_a_file_that_is_not_there_is_told_by_its_key(tmp_path):
+    source = {"kind": "jsonl", "path": str(tmp_path / "none.jsonl")}
+    problems = check_run(config(source), tmp_path / "run").problems
+    assert [its for its in problems if its.startswith("model.pretrain.source.path: no such file")]
