@@ -119,7 +119,8 @@ class SweepConfig(Section):
     findings: tuple[Finding, ...] = ()
     """Published findings that these variants test."""
     scales: dict[Name, dict[str, Any]] = Field(default_factory=dict)
-    """By name, other sizes of the same sweep: what --scale NAME changes of this file, merged as ``extends`` merges."""
+    """By name, other sizes of the same sweep: what --scale NAME changes of this file, merged as ``extends`` merges; null
+    takes a key out."""
     resources: Resources = Resources()
     """What the cells run on; it changes numbers by the rounding of sums only."""
 
@@ -183,9 +184,19 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = No
             known = f"it has {', '.join(map(str, scales))}" if scales else "it has none"
             raise InputError(f"{path}: no scale '{scale}'; {known}")
         # A sweep of another size is another sweep, with a folder of its own.
-        content = merged(content, {"name": f"{content.get('name')}-{scale}", **(scales[scale] or {})})
+        content = _scaled(content, {"name": f"{content.get('name')}-{scale}", **(scales[scale] or {})})
     config = checked(SweepConfig, with_overrides(content, overrides), str(path))
     return sweep_of(config, read_config(path.parent / config.base), str(path))
+
+
+def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """The content changed by a scale, sections key by key; what the scale sets to null is left out."""
+    both = {
+        key: _scaled(content[key], over[key])
+        for key in over
+        if isinstance(content.get(key), dict) and isinstance(over[key], dict)
+    }
+    return {key: value for key, value in {**content, **over, **both}.items() if over.get(key, 0) is not None}
 
 
 def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:

@@ -25,7 +25,8 @@ def test_the_base_model_sees_the_public_corpus_and_nobody_of_the_runs():
     assert of_its_own.public_store is not None
     assert of_its_own.public_store.fingerprint != of_its_own.store.fingerprint
     texts = of_its_own.public_texts()
-    assert texts == texts_of(of_its_own.public_store, range(len(of_its_own.public_store)))
+    store = of_its_own.public_store
+    assert texts == texts_of(store, [row for user in store.users for row in list(store.rows(user))[:6]])
     assert of_its_own.public_users == len(of_its_own.public_store.users) == 12
     private = {of_its_own.store.record(row).text for row in range(len(of_its_own.store))}
     assert not private & set(texts)
