@@ -194,6 +194,24 @@ class VariantResult(Facts):
     dominated_by: list[str] = Field(default_factory=list)
 
 
+class Composed(Facts):
+    """What all cells of a group of variants together cost a user whom they share.
+
+    Attributes:
+        group: the group.
+        private: number of its cells with a promise to every user.
+        others: number of its cells without one.
+        epsilon: of the private cells together; null where they cannot be composed.
+        delta: delta of that epsilon.
+    """
+
+    group: str
+    private: int
+    others: int
+    epsilon: float | None
+    delta: float
+
+
 class Rule(Facts):
     """The rule of the sweep's file, in words.
 
@@ -276,6 +294,7 @@ class SweepResult(Facts):
         attacker: who attacks; null before a cell is done.
         config: config of the first variant, user-name patterns left out.
         findings: the findings that the file names.
+        composed: what all cells of a group together cost a user.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -294,6 +313,7 @@ class SweepResult(Facts):
     attacker: Attacker | None = None
     config: dict[str, Any]
     findings: list[FindingResult] = Field(default_factory=list)
+    composed: list[Composed] = Field(default_factory=list)
 
     @property
     def exit_code(self) -> int:

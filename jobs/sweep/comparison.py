@@ -14,6 +14,7 @@ from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import NO_CLAIM, Standing
 from heldin.jobs.config import RunConfig
 from heldin.jobs.environment import version
+from heldin.jobs.sweep.composed import choice_is_covered, composed
 from heldin.jobs.sweep.config import Sweep
 from heldin.jobs.sweep.findings import finding_results
 from heldin.jobs.sweep.finished import Finished, finished_cells
@@ -22,7 +23,7 @@ from heldin.jobs.sweep.shipping import shipping
 from heldin.jobs.sweep.variants import variant_results
 from heldin.record.document import INTERNAL_NOTICE, Record
 from heldin.record.masking import masked
-from heldin.record.sweep import JOINT_ALPHA, Attacker, CellResult, JointVerdict, RocPoints, Rule, SweepResult
+from heldin.record.sweep import JOINT_ALPHA, Attacker, CellResult, Composed, JointVerdict, RocPoints, Rule, SweepResult
 
 if TYPE_CHECKING:
     from heldin.jobs.sweep.driver import CellState
@@ -60,6 +61,7 @@ def compare_cells(
     by_variant: dict[str, dict[int, Record]] = {}
     for its in finished.values():
         by_variant.setdefault(its.cell.variant.name, {})[its.cell.block] = its.record
+    together = composed(sweep, cells)
     return SweepResult(
         notice=INTERNAL_NOTICE,
         name=sweep.config.name,
@@ -67,7 +69,7 @@ def compare_cells(
         blocks=sweep.config.blocks,
         variants=variant_results(sweep, finished, results),
         cells=results,
-        notes=_notes(sweep, results, sum(map(len, verdicts.values()))),
+        notes=[*_notes(sweep, results, sum(map(len, verdicts.values()))), *_about_epsilon(sweep, cells, together)],
         shipping=shipping(sweep, by_variant),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         version=version(),
@@ -75,6 +77,7 @@ def compare_cells(
         rule=_rule(sweep),
         attacker=_attacker(finished),
         findings=finding_results(sweep, finished),
+        composed=together,
         config=masked(sweep.variants[0].config.model_dump(mode="json")),
     )
 
@@ -203,12 +206,35 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[str
         )
     if len({variant.group for variant in sweep.variants}) > 1:
         notes.append("variants of different groups have different users or set-asides, and are not compared")
-    if sweep.config.decision is not None:
-        notes.append(
-            "the rule reads un-noised scores and losses of audited users: no epsilon covers this choice, and that of a"
-            " variant is of its training alone"
-        )
     unfinished = [its for its in results if its.state != "done"]
     if unfinished:
         notes.append(f"{counted(len(unfinished), 'cell')} without a result: what is said is about the others")
     return notes
+
+
+def _about_epsilon(sweep: Sweep, cells: Sequence[PlacedCell], together: Sequence[Composed]) -> list[str]:
+    """What the cells cost together, and whether that covers the choice."""
+    notes = []
+    for its in together:
+        whose = f" of {its.group}" if len(together) > 1 else ""
+        value = "cannot be composed" if its.epsilon is None else f"is {its.epsilon:.3g} at delta {its.delta:g}"
+        others = (
+            f"; {counted(its.others, 'cell')} without such a promise trained on the same users" if its.others else ""
+        )
+        notes.append(
+            f"epsilon of a variant is of one cell; of the {counted(its.private, 'private cell')}{whose} together it"
+            f" {value}{others}"
+        )
+    if sweep.config.decision is None:
+        return notes
+    if choice_is_covered(sweep, cells) and not any(its.epsilon is None for its in together):
+        return [
+            *notes,
+            "the rule reads private cells and audited users' own texts: for users who are always in, the composed"
+            " epsilon covers the choice; for audited ones none does",
+        ]
+    return [
+        *notes,
+        "the rule reads un-noised scores and losses of audited users: no epsilon covers this choice, and that of a"
+        " variant is of its training alone",
+    ]

@@ -119,8 +119,8 @@ class SweepConfig(Section):
     findings: tuple[Finding, ...] = ()
     """Published findings that these variants test."""
     scales: dict[Name, dict[str, Any]] = Field(default_factory=dict)
-    """By name, other sizes of the same sweep: what --scale NAME changes of this file, merged as ``extends`` merges; null
-    takes a key out."""
+    """By name, other sizes of the same sweep: what --scale NAME changes of this file, section by section; null takes a
+    key out."""
     resources: Resources = Resources()
     """What the cells run on; it changes numbers by the rounding of sums only."""
 

@@ -1,34 +1,32 @@
-"""A sweep: its file, blocks that share coins and nothing else, what is compared, and what is refused."""
+"""A sweep: blocks that share coins and nothing else, what is compared, and what is refused."""
 
+import csv
 import dataclasses
 import json
 import shutil
 import stat
-from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+from scipy import stats
 
 import heldin.jobs.sweep.driver as driver
-from heldin.audit.paired import auroc_difference
+from heldin.audit.paired import auroc_difference, independent_difference
 from heldin.base.errors import InputError
-from heldin.base.progress import LineReporter
 from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.p_values import holm
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Outcome, Standing
-from heldin.jobs.config import load_config
 from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.pipeline import run
 from heldin.jobs.run.utility import read_losses
 from heldin.jobs.sweep.check import check_sweep
 from heldin.jobs.sweep.comparison import _joint_bound, _joint_verdicts
-from heldin.jobs.sweep.config import load_sweep
+from heldin.jobs.sweep.config import Finding, load_sweep
 from heldin.jobs.sweep.driver import run_sweep
-from heldin.jobs.sweep.finished import _read
+from heldin.jobs.sweep.exposed import bands
+from heldin.jobs.sweep.findings import finding_results
+from heldin.jobs.sweep.finished import _read, finished_cells
 from heldin.jobs.sweep.plan import kept_hash, placed_cells, take_sweep
-from heldin.jobs.sweep.shared import make_shared
 from heldin.jobs.sweep.shipping import shipping
 from heldin.jobs.sweep.variants import auroc_change, loss_change
 from heldin.jobs.user_scores import leading_scores
@@ -37,33 +35,7 @@ from heldin.record.facts import ByExposure
 from heldin.record.sweep import read_sweep
 from heldin.record.sweep_table import table
 from heldin.reports.facts import facts
-from tests.conftest import SMALL
-
-QUIET = LineReporter(lambda line: None)
-ROOT = Path(__file__).resolve().parents[2]
-ULS = {"kind": "uls", "population": 30, "cohort": 8, "steps": 6, "delta": 1e-3, "noise_multiplier": 1.0}
-USERS = {"corpus": {"users": {"min_records": 8, "fraction": 0.5, "max_users": None}}, "finetune": {"select": "last"}}
-CANARIES = [{"kind": "rare_phrase", "users": 10, "documents": [4]}]
-
-
-def written(folder, **content):
-    folder.mkdir(exist_ok=True, parents=True)
-    (folder / "base.yaml").write_text(yaml.safe_dump(SMALL), encoding="utf-8")
-    sweep = {"name": "two", "base": "base.yaml", "variants": {"none": None, "uls": {"defense": ULS}}, **content}
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False), encoding="utf-8")
-    return folder / "sweep.yaml"
-
-
-def in_process(arguments, threads, *, module="heldin"):
-    """A cell in this process: the real one takes seconds to start (test_sweep_processes)."""
-    if module != "heldin":
-        make_shared(load_config(Path(arguments[0])), QUIET)
-        return 0, ""
-    try:
-        record = run(load_config(Path(arguments[1])), Path(arguments[3]), QUIET, command="heldin run")
-    except InputError as error:
-        return 2, f"error: {error}"
-    return record.judgement.exit_code, ""
+from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
 
 
 @pytest.fixture(scope="module")
@@ -441,42 +413,6 @@ def test_gradients_are_counted_as_they_are_computed(tmp_path):
     ]
 
 
-def test_axes_multiply_and_groups_follow_from_users_and_set_asides(tmp_path):
-    sweep = load_sweep(
-        written(
-            tmp_path,
-            variants={
-                "none": None,
-                "uls": {"defense": {**ULS, "noise_multiplier": None}},
-                "fewer": {"corpus": {"users": {"max_users": 20}}},
-                "fewer-uls": {"corpus": {"users": {"max_users": 20}}, "defense": ULS},
-            },
-            axes={"uls": {"defense.target_epsilon": [2, 8.5], "finetune.learning_rate": [1e-4]}},
-            blocks=3,
-        )
-    )
-    names = [variant.name for variant in sweep.variants]
-    assert names == [
-        "none",
-        "uls-target_epsilon-2-learning_rate-0.0001",
-        "uls-target_epsilon-8.5-learning_rate-0.0001",
-        "fewer",
-        "fewer-uls",
-    ]
-    assert [variant.group for variant in sweep.variants] == ["none", "none", "none", "fewer", "fewer"]
-    assert sweep.variants[2].config.defense.target_epsilon == 8.5
-    assert len(list(sweep.cells())) == 15
-    first, third = sweep.of_block(sweep.variants[0], 1), sweep.of_block(sweep.variants[0], 3)
-    assert (third.split.seed - first.split.seed, third.finetune.seed - first.finetune.seed) == (2, 2)
-    assert (first.seed, first.model, first.corpus) == (third.seed, third.model, third.corpus)
-
-
-@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/sweeps/*.yaml")), ids=lambda p: p.stem)
-def test_every_shipped_sweep_is_read(path, monkeypatch, tmp_path):
-    monkeypatch.setenv("HELDIN_DATA_DIR", str(tmp_path))
-    assert len(load_sweep(path).variants) > 3
-
-
 RULE = {
     "require": [
         {"of": "epsilon_per_user", "at_most": 8},
@@ -598,83 +534,115 @@ def test_check_says_how_probably_a_candidate_passes(tmp_path, call):
     assert "with 1,000 audited users" in printed
 
 
-SUBSTRINGS = [{"kind": "substring", "users": 2, "lengths": [3]}]
+def test_findings_are_tested_in_pairs_within_a_group_and_without_across_groups(swept):
+    sweep, out, _ = swept
+    cells = placed_cells(sweep, out)
+    finished, problems = finished_cells(cells, kept_hash(out), QUIET)
+    assert not problems
+    asked = [
+        {"of": "auroc", "variant": "uls", "against": "none", "expect": "less"},
+        {"of": "loss", "variant": "uls", "against": "none", "expect": "more", "margin": 1e-6},
+        {"of": "canaries", "variant": "uls", "against": "none", "expect": "alike"},
+        {"of": "auroc", "variant": "apart", "against": "none", "expect": "alike"},
+    ]
+    findings = tuple(Finding(finding="a finding", source="nobody", **its) for its in asked)
+    with_findings = dataclasses.replace(sweep, config=sweep.config.model_copy(update={"findings": findings}))
+    area, loss, canaries, apart = finding_results(with_findings, finished)
+    # Two blocks give no interval: nothing can be judged.
+    assert {its.seen for its in (area, loss, canaries, apart)} == {"cannot be judged"}
+    by_hand = np.mean(
+        [
+            finished[f"{b}/uls"].record.primary().auroc.value - finished[f"{b}/none"].record.primary().auroc.value
+            for b in "12"
+        ]
+    )
+    assert area.difference.value == pytest.approx(by_hand, abs=1e-3)
+    assert area.values[1] - area.values[0] == pytest.approx(by_hand, abs=1e-3)
+    # One block has the interval of its own users.
+    first = {name: its for name, its in finished.items() if name.startswith("1/")}
+    area, loss, canaries, apart = finding_results(with_findings, first)
+    pair = auroc_change(first["1/none"], first["1/uls"])
+    assert (area.difference.lower, area.difference.upper) == pytest.approx((pair.lower, pair.upper), abs=1e-3)
+    one, other = (first[f"1/{name}"].record.primary().auroc for name in ("none", "apart"))
+    joined = independent_difference((one.value, one.lower, one.upper), (other.value, other.lower, other.upper))
+    assert (apart.difference.lower, apart.difference.upper) == pytest.approx(joined[1:], abs=1e-3)
+    assert loss.difference.over == "users"
+    assert canaries.difference is None or canaries.difference.lower <= canaries.difference.value
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ({"variants": {}}, "variants"),
-        ({"base": "nothing.yaml"}, "no such config"),
-        ({"blocks": 0}, "blocks"),
-        ({"variant": {}}, "did you mean 'variants'"),
-        ({"variants": {"a b": {}}}, "variants"),
-        ({"variants": {"..": {}}}, "variants"),
-        ({"variants": {"a": {}, "A": {}}}, "variants: two are called 'A'"),
-        ({"variants": {"a" * 101: {}}}, "variants"),
-        ({"axes": {"uls": {"defense.steps": []}}}, "axes.uls.defense.steps"),
-        ({"axes": {"uls": {"name": ["2020-01-01"], "defense.steps": ["x" * 99]}}}, "a name has at most 100 letters"),
-        ({"axes": {"other": {"seed": [1]}}}, "axes.other: no such variant"),
-        ({"axes": {"uls": {"defense.target_epsilom": [1]}}}, "did you mean 'target_epsilon'"),
-        ({"axes": {"none": {"seed": [1, 1]}}}, "variants: two are called 'none-seed-1'"),
-        ({"variants": {"a": {"seed": -1}, "b": {"name": {}, "finetune": {"epoch": 1}}}}, "2 problems"),
-        ({"variants": {"a": {}, "b": {"canaries": CANARIES}}}, "variants.b: its canary users are not those of 'a'"),
-        (
-            {
-                "variants": {
-                    "a": {"canaries": SUBSTRINGS},
-                    "b": {"canaries": SUBSTRINGS, "finetune": {"sequence_length": 24}},
-                }
-            },
-            "variants.b: its canary users are not those of 'a'",
-        ),
-    ],
-)
-def test_a_file_that_cannot_be_is_refused_with_every_problem(tmp_path, call, content, said):
-    code, _, err = call("sweep", written(tmp_path, **content), "--out", tmp_path / "out")
-    assert (code, said in err) == (2, True), err
-    assert not (tmp_path / "out").exists()
+def test_across_groups_three_blocks_or_more_are_joined_by_welchs_interval(swept):
+    sweep, out, _ = swept
+    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
+    values = {"none": [0.70, 0.74, 0.72, 0.75], "apart": [0.60, 0.66, 0.63, 0.61]}
+    made = {}
+    for name, areas in values.items():
+        its = finished[f"1/{name}"]
+        for block, area in enumerate(areas, start=1):
+            attacks = [
+                a.model_copy(update={"auroc": a.auroc.model_copy(update={"value": area})}) for a in its.record.attacks
+            ]
+            record = its.record.model_copy(update={"attacks": attacks})
+            made[f"{block}/{name}"] = dataclasses.replace(
+                its, record=record, cell=dataclasses.replace(its.cell, block=block)
+            )
+    finding = Finding(
+        finding="less", source="nobody", of="auroc", variant="apart", against="none", expect="less", published="much"
+    )
+    config = sweep.config.model_copy(update={"findings": (finding,)})
+    (found,) = finding_results(dataclasses.replace(sweep, config=config), made)
+    limits = stats.ttest_ind(values["apart"], values["none"], equal_var=False).confidence_interval(0.95)
+    assert (found.difference.lower, found.difference.upper) == pytest.approx((limits.low, limits.high), abs=1e-4)
+    assert (found.seen, found.published, found.difference.over) == ("confirmed", "much", "blocks")
 
 
-def test_two_variants_of_one_name_are_refused(tmp_path, call):
-    path = written(tmp_path)
-    path.write_text(path.read_text(encoding="utf-8").replace("  uls:", "  none:"), encoding="utf-8")
-    code, _, err = call("sweep", path, "--out", tmp_path / "out")
-    assert (code, "none" in err) == (2, True), err
+def test_thirds_are_the_same_people_under_every_variant_and_sorted_by_what_they_wrote(swept):
+    sweep, out, _ = swept
+    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
+    first, other = finished["1/none"], finished["1/uls"]
+    # Ten users a third are asked for: these sixteen people stand for three times as many.
+    more = [
+        dataclasses.replace(
+            its, people=tuple(dataclasses.replace(p, user=f"{p.user}-{i}") for i in range(3) for p in its.people)
+        )
+        for its in (first, other)
+    ]
+    found = bands([tuple(more)])
+    assert [(its.of, its.third) for its in found] == [
+        (of, t) for of in ("records", "word divergence") for t in (1, 2, 3)
+    ]
+    above = {p.user: p.above for p in more[1].people}
+    ordered = sorted(more[0].people, key=lambda p: (round(p.share * first.record.training.records), p.user))
+    lowest = np.array_split(np.array([above[p.user] for p in ordered]), 3)[0]
+    assert found[0].above == pytest.approx(lowest.mean(), abs=1e-3)
+    assert sum(its.users for its in found[:3]) == len(ordered)
+    # Too few for groups in which nobody can be told apart.
+    assert bands([(first, other)]) == []
 
 
-def test_check_lists_every_variant_with_its_promise_and_gradients(tmp_path, call):
-    path = written(tmp_path, blocks=5)
-    code, printed, err = call("sweep", path, "--check", "--out", tmp_path / "out")
+def test_the_report_of_a_sweep_is_made_with_it_and_again_from_its_document(swept, call):
+    _, out, result = swept
+    code, printed, err = call("report", out, "--html")
     assert code == 0, err
-    assert printed.startswith("2 variants in 5 blocks: 10 cells, 1 at a time")
-    assert "not at equal compute" in printed
-    code, printed, _ = call("sweep", path, "--check", "--json", "--out", tmp_path / "out")
-    rows = json.loads(printed)["variants"]
-    assert [row["variant"] for row in rows] == ["none", "uls"]
-    assert "gradients" in rows[1]["gradients"]
-    assert not (tmp_path / "out").exists()
-    broken = {"a": {"attack": {"reference": "/no/such/model"}}, "b": {"model": {"base": "/no", "pretrain": None}}}
-    code, _, err = call("sweep", written(tmp_path, variants=broken), "--check", "--out", tmp_path / "out")
-    assert code == 2
-    assert "variants.a: " in err
-    assert "variants.b: " in err
+    assert (out / "report.pdf").stat().st_size > 20_000
+    assert (out / "report.html").stat().st_size < 3_000_000
+    assert f"report: {out / 'report.pdf'}" in printed
+    code, _, err = call("report", out / "cells" / "1" / "none", "--html")
+    assert (code, "is no sweep" in err) == (2, True)
+    assert result.attacker.fpr == 0.05
+    for its in result.variants:
+        assert 0 <= its.named.value <= 1000
+        assert its.dominated_by == []  # two blocks show nothing
+    assert result.variants[1].differs["defense.kind"] == "uls"
+    assert result.variants[1].epsilon_per_user == result.variants[1].epsilon
+    assert result.variants[0].epsilon_per_user is None
+    assert result.variants[1].ceiling is not None
 
 
-def test_a_document_of_another_version_or_a_damaged_one_is_one_line(tmp_path):
-    (tmp_path / "comparison.json").write_text('{"schema_version": 99}', encoding="utf-8")
-    with pytest.raises(InputError, match="has schema 99; this heldin reads 1"):
-        read_sweep(tmp_path)
-    (tmp_path / "comparison.json").write_text('{"schema_version": 1}', encoding="utf-8")
-    with pytest.raises(InputError, match="is damaged: run heldin sweep again"):
-        read_sweep(tmp_path)
-    with pytest.raises(InputError, match="is missing or damaged"):
-        read_sweep(tmp_path / "nowhere")
-
-
-def test_every_key_of_a_sweep_is_named_in_its_page():
-    from heldin.jobs.sweep.config import DecisionRule, RequirementConfig, Resources, SweepConfig
-
-    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
-    for section in (SweepConfig, Resources, DecisionRule, RequirementConfig):
-        assert not [name for name in section.model_fields if f"`{name}`" not in page]
+def test_the_table_of_a_sweep_as_csv_has_a_row_for_each_variant(swept, call):
+    _, out, result = swept
+    code, printed, err = call("compare", out, "--csv")
+    assert code == 0, err
+    rows = list(csv.DictReader(printed.splitlines()))
+    assert [row["name"] for row in rows] == [its.name for its in result.variants]
+    assert float(rows[1]["auroc"]) == result.variants[1].auroc.value
+    assert not {"ceiling", "canaries", "bands", "differs"} & rows[0].keys()

@@ -1,0 +1,178 @@
+"""The file of a sweep: what it multiplies and groups, what is refused, and what --check says."""
+
+import json
+
+import pytest
+import yaml
+
+from heldin.base.errors import InputError
+from heldin.jobs.sweep.config import load_sweep
+from heldin.jobs.sweep.plan import plan_of
+from heldin.record.sweep import read_sweep
+from tests.tiny_sweeps import CANARIES, ROOT, ULS, written
+
+
+def test_axes_multiply_and_groups_follow_from_users_and_set_asides(tmp_path):
+    sweep = load_sweep(
+        written(
+            tmp_path,
+            variants={
+                "none": None,
+                "uls": {"defense": {**ULS, "noise_multiplier": None}},
+                "fewer": {"corpus": {"users": {"max_users": 20}}},
+                "fewer-uls": {"corpus": {"users": {"max_users": 20}}, "defense": ULS},
+            },
+            axes={"uls": {"defense.target_epsilon": [2, 8.5], "finetune.learning_rate": [1e-4]}},
+            blocks=3,
+        )
+    )
+    names = [variant.name for variant in sweep.variants]
+    assert names == [
+        "none",
+        "uls-target_epsilon-2-learning_rate-0.0001",
+        "uls-target_epsilon-8.5-learning_rate-0.0001",
+        "fewer",
+        "fewer-uls",
+    ]
+    assert [variant.group for variant in sweep.variants] == ["none", "none", "none", "fewer", "fewer"]
+    assert sweep.variants[2].config.defense.target_epsilon == 8.5
+    assert len(list(sweep.cells())) == 15
+    first, third = sweep.of_block(sweep.variants[0], 1), sweep.of_block(sweep.variants[0], 3)
+    assert (third.split.seed - first.split.seed, third.finetune.seed - first.finetune.seed) == (2, 2)
+    assert (first.seed, first.model, first.corpus) == (third.seed, third.model, third.corpus)
+
+
+SHIPPED = [*ROOT.glob("configs/sweeps/*.yaml"), *ROOT.glob("configs/paper/sweeps/*.yaml")]
+SCALED = [
+    (path, scale)
+    for path in sorted(SHIPPED)
+    for scale in (None, *yaml.safe_load(path.read_text(encoding="utf-8")).get("scales", {}))
+]
+
+
+@pytest.mark.parametrize(("path", "scale"), SCALED, ids=[f"{path.stem}-{scale or 'full'}" for path, scale in SCALED])
+def test_every_shipped_sweep_is_read_at_every_scale(path, scale, monkeypatch, tmp_path):
+    monkeypatch.setenv("HELDIN_DATA_DIR", str(tmp_path))
+    sweep = load_sweep(path, (), scale)
+    assert len(sweep.variants) > 1
+    named = {name for its in sweep.config.findings for name in (its.variant, its.against)}
+    assert named <= {its.name for its in sweep.variants}
+    if scale:
+        assert sweep.config.name == f"{load_sweep(path).config.name}-{scale}"
+        # Nothing that a hub has: two cores pre-train their own.
+        assert all(its.config.model.base is None for its in sweep.variants)
+
+
+def test_a_scale_changes_the_file_section_by_section_and_null_takes_a_key_out(tmp_path):
+    uls = {"defense": ULS, "finetune": {"epochs": 3}}
+    scales = {"tiny": {"blocks": 2, "variants": {"uls": {"defense": {"steps": 2}, "finetune": None}}}}
+    path = written(tmp_path, variants={"none": None, "uls": uls}, scales=scales)
+    full, tiny = load_sweep(path), load_sweep(path, (), "tiny")
+    assert (full.config.name, tiny.config.name) == ("two", "two-tiny")
+    assert (full.config.blocks, tiny.config.blocks) == (1, 2)
+    assert [its.variants[1].config.defense.steps for its in (full, tiny)] == [6, 2]
+    assert [its.variants[1].config.finetune.epochs for its in (full, tiny)] == [3, 2]
+    assert tiny.variants[1].config.defense.population == 30
+    for scale, said in (("large", "no scale 'large'; it has tiny"),):
+        with pytest.raises(InputError, match=said):
+            load_sweep(path, (), scale)
+    with pytest.raises(InputError, match="no scale 'tiny'; it has none"):
+        load_sweep(written(tmp_path / "bare"), (), "tiny")
+
+
+FINDING = {"finding": "it falls", "source": "us", "of": "auroc", "variant": "uls", "against": "none", "expect": "less"}
+
+
+def test_a_finding_about_a_variant_that_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"findings\[0\]: no variant 'els'; there are none, uls"):
+        load_sweep(written(tmp_path, findings=[{**FINDING, "variant": "els"}]))
+
+
+def test_findings_are_part_of_the_plan_and_plans_without_them_stay_as_they_were(tmp_path):
+    assert "findings" not in plan_of(load_sweep(written(tmp_path)))
+    assert plan_of(load_sweep(written(tmp_path, findings=[FINDING])))["findings"][0]["expect"] == "less"
+
+
+SUBSTRINGS = [{"kind": "substring", "users": 2, "lengths": [3]}]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"variants": {}}, "variants"),
+        ({"base": "nothing.yaml"}, "no such config"),
+        ({"blocks": 0}, "blocks"),
+        ({"variant": {}}, "did you mean 'variants'"),
+        ({"variants": {"a b": {}}}, "variants"),
+        ({"variants": {"..": {}}}, "variants"),
+        ({"variants": {"a": {}, "A": {}}}, "variants: two are called 'A'"),
+        ({"variants": {"a" * 101: {}}}, "variants"),
+        ({"axes": {"uls": {"defense.steps": []}}}, "axes.uls.defense.steps"),
+        ({"axes": {"uls": {"name": ["2020-01-01"], "defense.steps": ["x" * 99]}}}, "a name has at most 100 letters"),
+        ({"axes": {"other": {"seed": [1]}}}, "axes.other: no such variant"),
+        ({"axes": {"uls": {"defense.target_epsilom": [1]}}}, "did you mean 'target_epsilon'"),
+        ({"axes": {"none": {"seed": [1, 1]}}}, "variants: two are called 'none-seed-1'"),
+        ({"variants": {"a": {"seed": -1}, "b": {"name": {}, "finetune": {"epoch": 1}}}}, "2 problems"),
+        ({"variants": {"a": {}, "b": {"canaries": CANARIES}}}, "variants.b: its canary users are not those of 'a'"),
+        (
+            {
+                "variants": {
+                    "a": {"canaries": SUBSTRINGS},
+                    "b": {"canaries": SUBSTRINGS, "finetune": {"sequence_length": 24}},
+                }
+            },
+            "variants.b: its canary users are not those of 'a'",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_with_every_problem(tmp_path, call, content, said):
+    code, _, err = call("sweep", written(tmp_path, **content), "--out", tmp_path / "out")
+    assert (code, said in err) == (2, True), err
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_variants_of_one_name_are_refused(tmp_path, call):
+    path = written(tmp_path)
+    path.write_text(path.read_text(encoding="utf-8").replace("  uls:", "  none:"), encoding="utf-8")
+    code, _, err = call("sweep", path, "--out", tmp_path / "out")
+    assert (code, "none" in err) == (2, True), err
+
+
+def test_check_lists_every_variant_with_its_promise_and_gradients(tmp_path, call):
+    path = written(tmp_path, blocks=5)
+    code, printed, err = call("sweep", path, "--check", "--out", tmp_path / "out")
+    assert code == 0, err
+    assert printed.startswith("2 variants in 5 blocks: 10 cells, 1 at a time")
+    assert "not at equal compute" in printed
+    code, printed, _ = call("sweep", path, "--check", "--json", "--out", tmp_path / "out")
+    rows = json.loads(printed)["variants"]
+    assert [row["variant"] for row in rows] == ["none", "uls"]
+    assert "gradients" in rows[1]["gradients"]
+    assert not (tmp_path / "out").exists()
+    broken = {"a": {"attack": {"reference": "/no/such/model"}}, "b": {"model": {"base": "/no", "pretrain": None}}}
+    code, _, err = call("sweep", written(tmp_path, variants=broken), "--check", "--out", tmp_path / "out")
+    assert code == 2
+    assert "variants.a: " in err
+    assert "variants.b: " in err
+
+
+def test_a_document_of_another_version_or_a_damaged_one_is_one_line(tmp_path):
+    (tmp_path / "comparison.json").write_text('{"schema_version": 99}', encoding="utf-8")
+    with pytest.raises(InputError, match="has schema 99, and this heldin reads 2: use the heldin that wrote it"):
+        read_sweep(tmp_path)
+    (tmp_path / "comparison.json").write_text('{"schema_version": 1}', encoding="utf-8")
+    with pytest.raises(InputError, match="has schema 1, and this heldin reads 2: run heldin sweep again"):
+        read_sweep(tmp_path)
+    (tmp_path / "comparison.json").write_text('{"schema_version": 2}', encoding="utf-8")
+    with pytest.raises(InputError, match="is damaged: run heldin sweep again"):
+        read_sweep(tmp_path)
+    with pytest.raises(InputError, match="is missing or damaged"):
+        read_sweep(tmp_path / "nowhere")
+
+
+def test_every_key_of_a_sweep_is_named_in_its_page():
+    from heldin.jobs.sweep.config import DecisionRule, Finding, RequirementConfig, Resources, SweepConfig
+
+    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    for section in (SweepConfig, Resources, DecisionRule, RequirementConfig, Finding):
+        assert not [name for name in section.model_fields if f"`{name}`" not in page]

@@ -1,0 +1,38 @@
+"""Sweeps of tiny cells, which run in this process."""
+
+from pathlib import Path
+
+import yaml
+
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter
+from heldin.jobs.config import load_config
+from heldin.jobs.run.pipeline import run
+from heldin.jobs.sweep.shared import make_shared
+from tests.conftest import SMALL
+
+QUIET = LineReporter(lambda line: None)
+ROOT = Path(__file__).resolve().parents[1]
+ULS = {"kind": "uls", "population": 30, "cohort": 8, "steps": 6, "delta": 1e-3, "noise_multiplier": 1.0}
+USERS = {"corpus": {"users": {"min_records": 8, "fraction": 0.5, "max_users": None}}, "finetune": {"select": "last"}}
+CANARIES = [{"kind": "rare_phrase", "users": 10, "documents": [4]}]
+
+
+def written(folder, **content):
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / "base.yaml").write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    sweep = {"name": "two", "base": "base.yaml", "variants": {"none": None, "uls": {"defense": ULS}}, **content}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False), encoding="utf-8")
+    return folder / "sweep.yaml"
+
+
+def in_process(arguments, threads, *, module="heldin"):
+    """A cell in this process: the real one takes seconds to start (test_sweep_processes)."""
+    if module != "heldin":
+        make_shared(load_config(Path(arguments[0])), QUIET)
+        return 0, ""
+    try:
+        record = run(load_config(Path(arguments[1])), Path(arguments[3]), QUIET, command="heldin run")
+    except InputError as error:
+        return 2, f"error: {error}"
+    return record.judgement.exit_code, ""
