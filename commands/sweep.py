@@ -38,7 +38,7 @@ def sweep(
     Exit codes: 3 a claim is violated, certified for all cells together; 5 cells failed, and the others are compared.
     """
     from heldin.jobs.sweep.check import check_sweep, lines
-    from heldin.jobs.sweep.config import load_sweep
+    from heldin.jobs.sweep.load import load_sweep
 
     found = load_sweep(file, set_ or [], scale)
     folder = out or Path("runs") / found.config.name

@@ -2,7 +2,8 @@
 
 from heldin.base.config_errors import checked
 from heldin.jobs.config import merged
-from heldin.jobs.sweep.config import Sweep, SweepConfig, sweep_of
+from heldin.jobs.sweep.config import Sweep, SweepConfig
+from heldin.jobs.sweep.load import sweep_of
 
 DEMO = {
     "name": "demo",

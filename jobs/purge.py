@@ -14,6 +14,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import is_held, one_process_at_a_time, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import MARK
+from heldin.record.sweep import TUNING
 
 # What may be kept, and what each is called in a folder.
 KEPT = {
@@ -69,7 +70,7 @@ def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
         raise InputError(f"--keep {unknown[0]}: choose from {', '.join(KEPT)}")
     folders = _folders(folder)
     removed = [path for its in folders for path in _removed(its, keep)]
-    known = {name for names in KEPT.values() for name in names} | {*_SECRETS, *_STATE, MARK, "cells"}
+    known = {name for names in KEPT.values() for name in names} | {*_SECRETS, *_STATE, MARK, "cells", TUNING}
     left = [path for its in folders for path in sorted(its.iterdir()) if path not in removed]
     lost = [_LOST["ledger"]] if any(path.name == "ledger" for path in removed) else []
     lost += [_LOST["scores"]] if any(path.name in _SECRETS[1:] for path in removed) else []
@@ -78,7 +79,7 @@ def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
         folders,
         tuple(str(path.relative_to(folder)) for path in removed),
         sum(_size(path) for path in removed),
-        tuple(str(path.relative_to(folder)) for path in left if path.name in known and path.name != "cells"),
+        tuple(str(path.relative_to(folder)) for path in left if path.name in known - {"cells", TUNING}),
         tuple(str(path.relative_to(folder)) for path in left if path.name not in known),
         tuple(lost),
     )
@@ -107,10 +108,11 @@ def purge(folder: Path, keep: Collection[str]) -> Purged:
 
 
 def _folders(folder: Path) -> tuple[Path, ...]:
-    cells = sorted(path for path in folder.glob("cells/*/*") if path.is_dir())
+    of_its_own = [folder, folder / TUNING]
+    cells = sorted(path for its in of_its_own for path in its.glob("cells/*/*") if path.is_dir())
     if (folder / "sweep.json").is_file() or (cells and (folder / MARK).is_file()):
         # The keys of the cells' coins before the cells: each of them says who was held in.
-        return (folder, *cells)
+        return (*(its for its in of_its_own if its.is_dir()), *cells)
     if not any((folder / name).exists() for name in ("record.json", "ledger", MARK, *_STATE)):
         raise InputError(f"'{folder}' holds no run, audit or sweep")
     return (folder,)

@@ -18,6 +18,7 @@ from heldin.record.facts import Ceiling, CurvePoint
 SCHEMA_VERSION = 2
 JOINT_ALPHA = 0.05  # of all statements of a sweep together
 FILE = "comparison.json"
+TUNING = "tuning"  # the folder, within a sweep's, of the sweep that tunes it
 
 
 class JointVerdict(Facts):
@@ -194,6 +195,22 @@ class VariantResult(Facts):
     dominated_by: list[str] = Field(default_factory=list)
 
 
+class Tried(Facts):
+    """A combination of the grid that tuned a variant.
+
+    Attributes:
+        variant: the variant.
+        values: the values that were tried, by key.
+        public_loss: mean loss of public validation users over the blocks of tuning, nats per token.
+        chosen: whether the variant has these values.
+    """
+
+    variant: str
+    values: dict[str, Any]
+    public_loss: float
+    chosen: bool
+
+
 class Composed(Facts):
     """What all cells of a group of variants together cost a user whom they share.
 
@@ -294,7 +311,8 @@ class SweepResult(Facts):
         attacker: who attacks; null before a cell is done.
         config: config of the first variant, user-name patterns left out.
         findings: the findings that the file names.
-        composed: what all cells of a group together cost a user.
+        composed: what all cells of a group, and those that tuned them, together cost a user.
+        tried: what tuning tried; empty where nothing was tuned.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -314,6 +332,7 @@ class SweepResult(Facts):
     config: dict[str, Any]
     findings: list[FindingResult] = Field(default_factory=list)
     composed: list[Composed] = Field(default_factory=list)
+    tried: list[Tried] = Field(default_factory=list)
 
     @property
     def exit_code(self) -> int:

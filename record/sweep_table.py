@@ -40,6 +40,10 @@ def table(result: SweepResult) -> str:
         f"finding: {found.finding} ({found.source}): {found.seen}; {_shown(found.difference, signed=True)}"
         for found in result.findings
     ]
+    for tried in result.tried:
+        if tried.chosen:
+            values = ", ".join(f"{key} {value}" for key, value in tried.values.items())
+            lines.append(f"tuned: {tried.variant}: {values} (public users' loss {tried.public_loss:.4f})")
     lines += [f"note: {note}" for note in result.notes]
     return "\n".join([*lines, *(_of_rule(result.shipping) if result.shipping else [])])
 

@@ -52,6 +52,7 @@ def _content(result: SweepResult, figures: list[str]) -> dict[str, Any]:
         "canary_width": 100 if len(panels) > 1 else 55,
         "cells": words.cell_rows(result),
         "tests": _tests(result),
+        "tried": words.tried_rows(result),
         "settings": words.setting_rows(result),
         "commitments": words.commitment_rows(result),
         "kept": (

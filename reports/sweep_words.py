@@ -222,6 +222,19 @@ def finding_rows(result: SweepResult) -> list[list[str]]:
     return rows
 
 
+def tried_rows(result: SweepResult) -> list[list[str]]:
+    """A row for each combination that tuning tried."""
+    return [
+        [
+            breakable(its.variant),
+            "; ".join(f"{breakable(key)}: {breakable(_value(value))}" for key, value in its.values.items()),
+            f"{its.public_loss:.4f}",
+            "chosen" if its.chosen else "",
+        ]
+        for its in result.tried
+    ]
+
+
 def difference_rows(result: SweepResult) -> list[list[str]]:
     """Each variant against the first of its group."""
     return [

@@ -4,7 +4,7 @@ config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json  log.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -164,15 +164,15 @@ def require_folder(config: RunConfig, out: Path) -> bool:
     return False
 
 
-def take_new_folder(out: Path, what: str) -> None:
-    """Make ``out``, owner-only; raises InputError, changing nothing, if it holds anything or is a file."""
-    _require_empty(out, what)
+def take_new_folder(out: Path, what: str, besides: Collection[str] = ()) -> None:
+    """Make ``out``, owner-only; raises InputError, changing nothing, if it is a file or holds anything ``besides``."""
+    _require_empty(out, what, besides)
     private_directory(out)
 
 
-def _require_empty(out: Path, what: str) -> None:
+def _require_empty(out: Path, what: str, besides: Collection[str] = ()) -> None:
     # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
-    if out.exists() and (not out.is_dir() or any(file.name != LOG for file in out.iterdir())):
+    if out.exists() and (not out.is_dir() or any(file.name not in (LOG, *besides) for file in out.iterdir())):
         raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
 
 

@@ -57,6 +57,9 @@ def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
         f"{counted(len(checked.variants), 'variant')} in {counted(config.blocks, 'block')}:"
         f" {counted(len(checked.variants) * config.blocks, 'cell')}, {config.resources.workers} at a time"
     ]
+    if sweep.tuning is not None:
+        count = len(sweep.tried) * sweep.tuning.config.blocks
+        said.append(f"tuned beforehand, by public users' loss: {counted(count, 'cell')} more")
     for row in checked.variants:
         promise = row["promise"]
         said.append(f"{row['variant']:<24}  {row['gradients']}; {promise}")

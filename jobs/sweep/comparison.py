@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heldin.audit.blocks import LEAST_BLOCKS
@@ -18,8 +19,9 @@ from heldin.jobs.sweep.composed import choice_is_covered, composed
 from heldin.jobs.sweep.config import Sweep
 from heldin.jobs.sweep.findings import finding_results
 from heldin.jobs.sweep.finished import Finished, finished_cells
-from heldin.jobs.sweep.plan import PlacedCell
+from heldin.jobs.sweep.plan import PlacedCell, kept_hash, placed_cells
 from heldin.jobs.sweep.shipping import shipping
+from heldin.jobs.sweep.tuning import tries, tuning_cells
 from heldin.jobs.sweep.variants import variant_results
 from heldin.record.document import INTERNAL_NOTICE, Record
 from heldin.record.masking import masked
@@ -33,21 +35,14 @@ JOINT_RULE = "one-run f-DP"
 
 
 def compare_cells(
-    sweep: Sweep,
-    cells: Sequence[PlacedCell],
-    states: "Mapping[str, CellState]",
-    plan: str,
-    reporter: Reporter,
-    *,
-    command: str,
+    sweep: Sweep, out: Path, states: "Mapping[str, CellState]", reporter: Reporter, *, command: str
 ) -> SweepResult:
     """Compare the finished cells of a sweep.
 
     Args:
         sweep: the sweep.
-        cells: its cells, in order.
-        states: how they stand, by name.
-        plan: hash of the plan, which every record must name.
+        out: its folder, whose plan every record must name.
+        states: how its cells stand, by name.
         reporter: receives the progress.
         command: the command line, without names of people.
 
@@ -55,13 +50,14 @@ def compare_cells(
     or that was scored with another cell's model is left out, with its line. What is said of all cells together pays for
     every cell of the plan, whether it has a result or not.
     """
+    cells, plan, tuning = placed_cells(sweep, out), kept_hash(out), tuning_cells(sweep, out)
     finished, problems = finished_cells(cells, plan, reporter)
     verdicts = _joint_verdicts(finished, cells)
     results = [_cell(cell, finished, states, verdicts, problems, len(cells)) for cell in cells]
     by_variant: dict[str, dict[int, Record]] = {}
     for its in finished.values():
         by_variant.setdefault(its.cell.variant.name, {})[its.cell.block] = its.record
-    together = composed(sweep, cells)
+    together = composed(sweep, cells, tuning)
     return SweepResult(
         notice=INTERNAL_NOTICE,
         name=sweep.config.name,
@@ -69,7 +65,10 @@ def compare_cells(
         blocks=sweep.config.blocks,
         variants=variant_results(sweep, finished, results),
         cells=results,
-        notes=[*_notes(sweep, results, sum(map(len, verdicts.values()))), *_about_epsilon(sweep, cells, together)],
+        notes=[
+            *_notes(sweep, results, sum(map(len, verdicts.values()))),
+            *_about_epsilon(sweep, choice_is_covered(sweep, cells, tuning), together),
+        ],
         shipping=shipping(sweep, by_variant),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         version=version(),
@@ -78,6 +77,7 @@ def compare_cells(
         attacker=_attacker(finished),
         findings=finding_results(sweep, finished),
         composed=together,
+        tried=tries(sweep, out),
         config=masked(sweep.variants[0].config.model_dump(mode="json")),
     )
 
@@ -212,22 +212,20 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[str
     return notes
 
 
-def _about_epsilon(sweep: Sweep, cells: Sequence[PlacedCell], together: Sequence[Composed]) -> list[str]:
+def _about_epsilon(sweep: Sweep, covered: bool, together: Sequence[Composed]) -> list[str]:
     """What the cells cost together, and whether that covers the choice."""
     notes = []
     for its in together:
         whose = f" of {its.group}" if len(together) > 1 else ""
         value = "cannot be composed" if its.epsilon is None else f"is {its.epsilon:.3g} at delta {its.delta:g}"
-        others = (
-            f"; {counted(its.others, 'cell')} without such a promise trained on the same users" if its.others else ""
-        )
+        others = f"; {counted(its.others, 'cell')} without one trained on the same users" if its.others else ""
         notes.append(
             f"epsilon of a variant is of one cell; of the {counted(its.private, 'private cell')}{whose} together it"
             f" {value}{others}"
         )
     if sweep.config.decision is None:
         return notes
-    if choice_is_covered(sweep, cells) and not any(its.epsilon is None for its in together):
+    if covered and not any(its.epsilon is None for its in together):
         return [
             *notes,
             "the rule reads private cells and audited users' own texts: for users who are always in, the composed"

@@ -11,16 +11,17 @@ from heldin.jobs.sweep.plan import PlacedCell
 from heldin.record.sweep import Composed
 
 
-def composed(sweep: Sweep, cells: Sequence[PlacedCell]) -> list[Composed]:
+def composed(sweep: Sweep, cells: Sequence[PlacedCell], tuning: Sequence[PlacedCell]) -> list[Composed]:
     """For each group of variants with the same users: epsilon of all its private cells together, planned ones too.
 
     Args:
         sweep: the sweep.
         cells: its cells; groups without a private cell are left out.
+        tuning: cells that tuned it; counted for every group, whose users they may have trained on.
     """
     found = []
     for group in dict.fromkeys(its.group for its in sweep.variants):
-        own = [_mechanism(cell) for cell in cells if cell.variant.group == group]
+        own = [_mechanism(cell) for cell in (*(its for its in cells if its.variant.group == group), *tuning)]
         private = [its for its in own if its.user_event is not None and not its.reasons() and its.delta is not None]
         if not private:
             continue
@@ -38,7 +39,7 @@ def composed(sweep: Sweep, cells: Sequence[PlacedCell]) -> list[Composed]:
     return found
 
 
-def choice_is_covered(sweep: Sweep, cells: Sequence[PlacedCell]) -> bool:
+def choice_is_covered(sweep: Sweep, cells: Sequence[PlacedCell], tuning: Sequence[PlacedCell]) -> bool:
     """Whether the composed epsilon covers the rule's choice for users who are always in.
 
     It does if whatever the rule reads comes from private cells and from audited users' own texts (docs/theory.md
@@ -47,7 +48,7 @@ def choice_is_covered(sweep: Sweep, cells: Sequence[PlacedCell]) -> bool:
     rule = sweep.config.decision
     if rule is None:
         return False
-    read = [cell for cell in cells if cell.variant.name in rule.candidates]
+    read = [*(cell for cell in cells if cell.variant.name in rule.candidates), *tuning]
     apart = all(cell.config.split.audit_fraction is not None for cell in read)
     mechanisms = [_mechanism(cell) for cell in read]
     return apart and all(its.user_event is not None and not its.reasons() for its in mechanisms)

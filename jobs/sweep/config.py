@@ -1,25 +1,16 @@
-"""The file of a sweep: a base config, variants of it, axes that multiply them, and blocks that repeat all of them."""
+"""A sweep's config: a base config, variants of it, axes that multiply them, and blocks that repeat all of them."""
 
 import itertools
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
 from heldin.audit.findings import MARGIN
-from heldin.audit.shipping import LEAST_BLOCKS, MOST_CANDIDATES, Requirement
-from heldin.base.config_errors import checked
-from heldin.base.errors import InputError
+from heldin.audit.shipping import Requirement
 from heldin.base.section import Section
-from heldin.base.wording import counted
-from heldin.canaries.config import SubstringCanaries
-from heldin.corpus.split import Audited
-from heldin.defenses.config import EntityDefense
-from heldin.jobs.config import RunConfig, merged, parse_config, read_config, with_overrides
+from heldin.jobs.config import RunConfig
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of its own
 Name = Annotated[str, StringConstraints(pattern=NAME)]
@@ -34,7 +25,6 @@ class Resources(Section):
     """Threads of each; null: the cores of this machine shared out."""
 
 
-_OF_POOLS = {"entities", "categories", "group_size", "entity_cap"}
 Measure = Literal["epsilon_per_user", "auroc", "loss", "loss_gain_over_base"]
 # Whether more of it is better.
 MEASURES: dict[str, bool] = {"epsilon_per_user": False, "auroc": False, "loss": False, "loss_gain_over_base": True}
@@ -100,6 +90,16 @@ class Finding(Section):
     """The published figures, shown beside ours."""
 
 
+class Tuning(Section):
+    """A fixed grid for some variants, judged by public users' loss in blocks of its own, before the others' coins."""
+
+    over: dict[Name, dict[str, Annotated[list[Any], Field(min_length=1)]]] = Field(min_length=1)
+    """By name of a variant, config keys and the values that are tried, all combinations; of a variant with axes, for
+    each of them. The config needs corpus.public_validation."""
+    blocks: int = Field(1, ge=1)
+    """How often each combination is tried, with coins and seeds of its own; their mean decides."""
+
+
 class SweepConfig(Section):
     """A sweep."""
 
@@ -114,6 +114,8 @@ class SweepConfig(Section):
     """By name of a variant, config keys and the values that each takes: one variant for each combination."""
     blocks: int = Field(1, ge=1)
     """How often everything is repeated, each time with coins, seeds and keys of its own."""
+    tune: Tuning | None = None
+    """What is tuned beforehand; null: nothing."""
     decision: DecisionRule | None = None
     """The rule that names the variant to ship; null: none is named."""
     findings: tuple[Finding, ...] = ()
@@ -146,11 +148,15 @@ class Sweep:
 
     Attributes:
         config: its file.
-        variants: its variants, axes multiplied out.
+        variants: its variants, axes multiplied out; of those that are tuned, with the first values of the grid.
+        tuning: the sweep that tunes them; None where nothing is tuned.
+        tried: by variant of ``tuning``, the variant that it is a try of, and its values by key.
     """
 
     config: SweepConfig
     variants: tuple[Variant, ...]
+    tuning: "Sweep | None" = None
+    tried: Mapping[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
 
     def of_block(self, variant: Variant, block: int) -> RunConfig:
         """The config of the variant's cell in a block, from 1: set-asides and training have seeds of their own."""
@@ -169,152 +175,3 @@ class Sweep:
     def cells(self) -> Iterator[tuple[int, Variant]]:
         """Every block and variant, block by block."""
         return itertools.product(range(1, self.config.blocks + 1), self.variants)
-
-
-def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Sweep:
-    """Read a sweep's file, at another scale if one is named, and apply ``a.b=value`` overrides.
-
-    Raises:
-        InputError: no such file or scale, or errors of the file or of any variant; the message lists all of them.
-    """
-    content = read_config(path)
-    if scale is not None:
-        scales = content.get("scales") or {}
-        if not isinstance(scales, dict) or scale not in scales:
-            known = f"it has {', '.join(map(str, scales))}" if scales else "it has none"
-            raise InputError(f"{path}: no scale '{scale}'; {known}")
-        # A sweep of another size is another sweep, with a folder of its own.
-        content = _scaled(content, {"name": f"{content.get('name')}-{scale}", **(scales[scale] or {})})
-    config = checked(SweepConfig, with_overrides(content, overrides), str(path))
-    return sweep_of(config, read_config(path.parent / config.base), str(path))
-
-
-def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """The content changed by a scale, sections key by key; what the scale sets to null is left out."""
-    both = {
-        key: _scaled(content[key], over[key])
-        for key in over
-        if isinstance(content.get(key), dict) and isinstance(over[key], dict)
-    }
-    return {key: value for key, value in {**content, **over, **both}.items() if over.get(key, 0) is not None}
-
-
-def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
-    """A sweep of variants of the config ``base``; ``where`` names it in errors.
-
-    Raises:
-        InputError: errors of any variant, of axes or of the rule; the message lists all of them.
-    """
-    found: dict[str, RunConfig] = {}
-    problems = [f"axes.{name}: no such variant" for name in config.axes if name not in config.variants]
-    for name, content in _multiplied(config):
-        # Folders of names that differ by case alone are one on some disks.
-        if name.casefold() in (other.casefold() for other in found):
-            problems.append(f"variants: two are called '{name}': rename one, or the values of its axes")
-            continue
-        if not re.match(NAME, name):
-            problems.append(f"variants.{name}: a name has at most 100 letters, digits, dots, underscores and hyphens")
-            continue
-        try:
-            # Names are made of sweep, variant and block.
-            found[name] = parse_config({**merged(base, content), "name": name}, f"variants.{name}")
-        except InputError as error:
-            problems.append(str(error))
-    variants = _grouped(found)
-    problems += list(_canaries_differ(variants))
-    problems += list(_rule_problems(config, variants))
-    names = {variant.name for variant in variants}
-    for i, its in enumerate(config.findings):
-        missing = [name for name in (its.variant, its.against) if name not in names]
-        if missing:
-            problems.append(f"findings[{i}]: no variant '{missing[0]}'; there are {', '.join(sorted(names))}")
-    if problems:
-        lines = [line.strip() for problem in problems for line in problem.splitlines()]
-        raise InputError("\n".join([f"{where}: {counted(len(problems), 'problem')}", *(f"  {line}" for line in lines)]))
-    return Sweep(config, variants)
-
-
-def _multiplied(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and contents of all variants, axes multiplied out."""
-    for name, content in config.variants.items():
-        axes = config.axes.get(name, {})
-        for values in itertools.product(*axes.values()):
-            changed, parts = dict(content or {}), [name]
-            for key, value in zip(axes, values, strict=True):
-                changed = merged(changed, _nested(key, value))
-                parts += [key.rsplit(".", 1)[-1], _plain(value)]
-            yield "-".join(parts), changed
-
-
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    first, _, rest = key.partition(".")
-    return {first: _nested(rest, value) if rest else value}
-
-
-def _plain(value: Any) -> str:
-    """A value as a part of a folder's name."""
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).rstrip("-") or "empty"
-
-
-def _grouped(configs: Mapping[str, RunConfig]) -> tuple[Variant, ...]:
-    first: dict[str, str] = {}
-    variants = []
-    for name, config in configs.items():
-        # Audited entities are chosen among those that the defense finds, from what its caps keep.
-        audits_entities = config.split.audited is not Audited.USERS and isinstance(config.defense, EntityDefense)
-        pool = config.defense.model_dump(mode="json", include=_OF_POOLS) if audits_entities else None
-        # Whatever decides users, pool and set-asides: others' coins would fall on other people.
-        whose = json.dumps(
-            [config.seed, *(part.model_dump(mode="json") for part in (config.corpus, config.split)), pool]
-        )
-        variants.append(Variant(name, first.setdefault(whose, name), config))
-    return tuple(variants)
-
-
-def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
-    """Variants whose canary users differ from those of their group's first."""
-    by_name = {variant.name: variant for variant in variants}
-    for variant in variants:
-        first = by_name[variant.group]
-        if _canaries(variant.config) != _canaries(first.config):
-            yield (
-                f"variants.{variant.name}: its canary users are not those of '{first.name}', which has the same users:"
-                " within a block they must be the same; give it another split.seed, and it is a group of its own"
-            )
-
-
-def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator[str]:
-    """Why the rule cannot be applied to these variants."""
-    rule = config.decision
-    if rule is None:
-        return
-    by_name = {variant.name: variant for variant in variants}
-    missing = [name for name in rule.candidates if name not in by_name]
-    if missing:
-        yield f"decision.candidates: no variant '{missing[0]}'; there are {', '.join(by_name)}"
-        return
-    if len(set(rule.candidates)) < len(rule.candidates):
-        yield "decision.candidates: a variant stands there twice"
-    if len(rule.candidates) > MOST_CANDIDATES:
-        yield (
-            f"decision.candidates: {len(rule.candidates)} variants, of which at most {MOST_CANDIDATES} are tested for"
-            " shipping: each is paid for by all"
-        )
-    if len({by_name[name].group for name in rule.candidates}) > 1:
-        yield "decision.candidates: they have different users or set-asides, and cannot be held against each other"
-    if config.blocks < LEAST_BLOCKS:
-        yield f"decision: its limits are over {counted(config.blocks, 'block')}: give {LEAST_BLOCKS} blocks or more"
-    promised = {"uls", "els", "group", "user_entity", "uedp", "filter"}
-    kinds = {by_name[name].config.defense.kind for name in rule.candidates}
-    if any(its.of == "epsilon_per_user" for its in rule.require) and not kinds & promised:
-        yield "decision.require: no candidate promises an epsilon_per_user: take the requirement out, or name another"
-
-
-def _canaries(config: RunConfig) -> Any:
-    """Whatever decides the texts of canary users."""
-    if not config.canaries:
-        return ()
-    visible = (config.finetune.sequence_length, config.attack.max_characters)
-    substrings = any(isinstance(spec, SubstringCanaries) for spec in config.canaries)
-    return (config.canaries, config.model, visible if substrings else None)

@@ -13,17 +13,18 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import is_held, one_process_at_a_time, write_text
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.jobs.sweep.comparison import compare_cells
 from heldin.jobs.sweep.config import Sweep
-from heldin.jobs.sweep.plan import PlacedCell, kept_hash, placed_cells, take_sweep
+from heldin.jobs.sweep.plan import PlacedCell, placed_cells, take_sweep
 from heldin.jobs.sweep.shared import shared_work
+from heldin.jobs.sweep.tuning import tries, with_choices
 from heldin.record.masking import without_names
-from heldin.record.sweep import FILE, SweepResult, write_sweep
+from heldin.record.sweep import FILE, TUNING, SweepResult, write_sweep
 
 STATE = "state.json"
 _FINE = {0, 3, 4}  # exit codes of a finished run; a violation is a result
@@ -61,15 +62,23 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str) -> S
 
     Raises:
         InputError: ``out`` holds another sweep, or another process works in it.
+        ResumableError: a cell that tunes has no result.
     """
     with one_process_at_a_time(out):
+        if sweep.tuning is not None:
+            tuned = run_sweep(sweep.tuning, out / TUNING, reporter, command=command)
+            failed = [f"{its.block}/{its.variant}: {its.said}" for its in tuned.cells if its.state != "done"]
+            if failed:
+                raise ResumableError(f"tuning: cell {failed[0]}; the same command tries it again")
+            # Before the coins of the blocks: what is chosen is part of the plan that they are drawn after.
+            sweep = with_choices(sweep, tries(sweep, out))
         take_sweep(sweep, out)
         # Until the cells are compared anew there is nothing to read: an older comparison may be of other cells.
         (out / FILE).unlink(missing_ok=True)
         with logged(reporter, out, command=without_names(command)) as kept:
             cells = placed_cells(sweep, out)
             states = _run_cells(sweep, cells, out, kept)
-            result = compare_cells(sweep, cells, states, kept_hash(out), kept, command=without_names(command))
+            result = compare_cells(sweep, out, states, kept, command=without_names(command))
             write_sweep(result, out)
             return result
 

@@ -21,6 +21,7 @@ from heldin.jobs.run.pipeline import require_folder, take_new_folder
 from heldin.jobs.run.plan import refuse_copies
 from heldin.jobs.sweep.config import Sweep, Variant
 from heldin.record.facts import CellFacts
+from heldin.record.sweep import TUNING
 
 PLAN, COINS = "sweep.json", Path("ledger") / "coins.json"
 
@@ -86,7 +87,7 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
     _refuse_own_models(sweep, out)
     plan = plan_of(sweep)
     if not require_sweep(plan, out):
-        take_new_folder(out, "sweep")
+        take_new_folder(out, "sweep", besides=(TUNING,) if sweep.tuning else ())
         # Before the coins: what is compared cannot follow from how they fall.
         write_text(out / PLAN, json.dumps(plan, indent=1) + "\n", private=True)
     coins, hashed = _coins(sweep, out), kept_hash(out)

@@ -12,7 +12,7 @@ import typer.main
 
 from heldin.base.strict_json import strict_json
 from heldin.commands import cli
-from heldin.jobs.sweep.config import load_sweep
+from heldin.jobs.sweep.load import load_sweep
 from heldin.studies import effective_noise, mean_estimation_sweeps
 from heldin.studies.mean_estimation import Task
 

@@ -21,11 +21,12 @@ from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.utility import read_losses
 from heldin.jobs.sweep.check import check_sweep
 from heldin.jobs.sweep.comparison import _joint_bound, _joint_verdicts
-from heldin.jobs.sweep.config import Finding, load_sweep
+from heldin.jobs.sweep.config import Finding
 from heldin.jobs.sweep.driver import run_sweep
 from heldin.jobs.sweep.exposed import bands
 from heldin.jobs.sweep.findings import finding_results
 from heldin.jobs.sweep.finished import _read, finished_cells
+from heldin.jobs.sweep.load import load_sweep
 from heldin.jobs.sweep.plan import kept_hash, placed_cells, take_sweep
 from heldin.jobs.sweep.shipping import shipping
 from heldin.jobs.sweep.variants import auroc_change, loss_change

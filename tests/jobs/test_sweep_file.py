@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from heldin.base.errors import InputError
-from heldin.jobs.sweep.config import load_sweep
+from heldin.jobs.sweep.load import load_sweep
 from heldin.jobs.sweep.plan import plan_of
 from heldin.record.sweep import read_sweep
 from tests.tiny_sweeps import CANARIES, ROOT, ULS, written

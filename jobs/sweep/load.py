@@ -1,0 +1,262 @@
+"""Read the file of a sweep: scales, axes multiplied out, variants grouped by their users, and all problems at once."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from heldin.audit.shipping import LEAST_BLOCKS, MOST_CANDIDATES
+from heldin.base.config_errors import checked
+from heldin.base.errors import InputError
+from heldin.base.wording import counted
+from heldin.canaries.config import SubstringCanaries
+from heldin.corpus.split import Audited
+from heldin.defenses.config import EntityDefense
+from heldin.jobs.config import RunConfig, merged, parse_config, read_config, with_overrides
+from heldin.jobs.sweep.config import NAME, Sweep, SweepConfig, Variant
+
+_TUNABLE = ("finetune", "defense", "data_defenses")
+_OF_POOLS = {"entities", "categories", "group_size", "entity_cap"}
+
+
+def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Sweep:
+    """Read a sweep's file, at another scale if one is named, and apply ``a.b=value`` overrides.
+
+    Raises:
+        InputError: no such file or scale, or errors of the file or of any variant; the message lists all of them.
+    """
+    content = read_config(path)
+    if scale is not None:
+        scales = content.get("scales") or {}
+        if not isinstance(scales, dict) or scale not in scales:
+            known = f"it has {', '.join(map(str, scales))}" if scales else "it has none"
+            raise InputError(f"{path}: no scale '{scale}'; {known}")
+        # A sweep of another size is another sweep, with a folder of its own.
+        content = _scaled(content, {"name": f"{content.get('name')}-{scale}", **(scales[scale] or {})})
+    config = checked(SweepConfig, with_overrides(content, overrides), str(path))
+    return sweep_of(config, read_config(path.parent / config.base), str(path))
+
+
+def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """The content changed by a scale, sections key by key; what the scale sets to null is left out."""
+    both = {
+        key: _scaled(content[key], over[key])
+        for key in over
+        if isinstance(content.get(key), dict) and isinstance(over[key], dict)
+    }
+    return {key: value for key, value in {**content, **over, **both}.items() if over.get(key, 0) is not None}
+
+
+def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
+    """A sweep of variants of the config ``base``; ``where`` names it in errors.
+
+    Raises:
+        InputError: errors of any variant, of axes or of the rule; the message lists all of them.
+    """
+    problems = [f"axes.{name}: no such variant" for name in config.axes if name not in config.variants]
+    contents = list(_multiplied(config))
+    tuned, tried = _tuned(config, contents)
+    variants, wrong = _parsed(tuned, base)
+    problems += wrong
+    problems += list(_rule_problems(config, variants))
+    names = {variant.name for variant in variants}
+    for i, its in enumerate(config.findings):
+        missing = [name for name in (its.variant, its.against) if name not in names]
+        if missing:
+            problems.append(f"findings[{i}]: no variant '{missing[0]}'; there are {', '.join(sorted(names))}")
+    tuning, wrong = _tuning(config, contents, tried, base)
+    problems += wrong
+    if problems:
+        lines = [line.strip() for problem in problems for line in problem.splitlines()]
+        raise InputError("\n".join([f"{where}: {counted(len(problems), 'problem')}", *(f"  {line}" for line in lines)]))
+    return Sweep(config, variants, tuning, tried)
+
+
+def _parsed(
+    contents: Sequence[tuple[str, dict[str, Any]]], base: dict[str, Any]
+) -> tuple[tuple[Variant, ...], list[str]]:
+    """The variants of these names and contents, each a change of ``base``, and what is wrong with them."""
+    found: dict[str, RunConfig] = {}
+    problems = []
+    for name, content in contents:
+        # Folders of names that differ by case alone are one on some disks.
+        if name.casefold() in (other.casefold() for other in found):
+            problems.append(f"variants: two are called '{name}': rename one, or the values of its axes")
+            continue
+        if not re.match(NAME, name):
+            problems.append(f"variants.{name}: a name has at most 100 letters, digits, dots, underscores and hyphens")
+            continue
+        try:
+            # Names are made of sweep, variant and block.
+            found[name] = parse_config({**merged(base, content), "name": name}, f"variants.{name}")
+        except InputError as error:
+            problems.append(str(error))
+    variants = _grouped(found)
+    return variants, [*problems, *_canaries_differ(variants)]
+
+
+def _tuned(
+    config: SweepConfig, contents: Sequence[tuple[str, dict[str, Any]]]
+) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, tuple[str, dict[str, Any]]]]:
+    """The contents with the first values of the grid, and all tries by their name."""
+    changed, tried = [], {}
+    for name, content in contents:
+        grid = _grid_of(config, name)
+        for i, chosen in enumerate(_combinations(grid)):
+            if not i:
+                changed.append((name, with_values(content, chosen)))
+            if grid:
+                tried[_named(name, chosen)] = (name, chosen)
+    return changed, tried
+
+
+def _grid_of(config: SweepConfig, name: str) -> dict[str, list[Any]]:
+    """What is tried of a variant: its own grid, or that of the variant whose axes made it."""
+    over = config.tune.over if config.tune else {}
+    made_of = {made: origin for origin, made in _origins(config)}
+    return over.get(name) or over.get(made_of[name], {})
+
+
+def _tuning(
+    config: SweepConfig,
+    contents: Sequence[tuple[str, dict[str, Any]]],
+    tried: Mapping[str, tuple[str, dict[str, Any]]],
+    base: dict[str, Any],
+) -> tuple[Sweep | None, list[str]]:
+    """The sweep of all tries, and what is wrong with it."""
+    if config.tune is None:
+        return None, []
+    known = {name for names in _origins(config) for name in names}
+    problems = [f"tune.over.{name}: no such variant" for name in config.tune.over if name not in known]
+    for name, grid in config.tune.over.items():
+        # Users, canary users and base model are those of the blocks: what is tuned must leave them as they are.
+        problems += [
+            f"tune.over.{name}: '{key}' cannot be tuned: choose keys of {', '.join(_TUNABLE)}"
+            for key in grid
+            if key.split(".")[0] not in _TUNABLE
+        ]
+    by_name = dict(contents)
+    variants, wrong = _parsed([(name, with_values(by_name[of], values)) for name, (of, values) in tried.items()], base)
+    for its in variants:
+        if its.config.corpus.public_validation is None:
+            problems.append(f"tune: variant '{its.name}' has no corpus.public_validation, whose loss would judge it")
+            break
+    own = config.model_copy(
+        update={
+            "name": f"{config.name}-tuning",
+            "blocks": config.tune.blocks,
+            "tune": None,
+            "decision": None,
+            "findings": (),
+        }
+    )
+    return Sweep(own, variants), [*problems, *wrong]
+
+
+def with_values(content: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The content with dotted keys set."""
+    for key, value in values.items():
+        content = merged(content, _nested(key, value))
+    return content
+
+
+def _multiplied(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names and contents of all variants, axes multiplied out."""
+    for name, content in config.variants.items():
+        for values in _combinations(config.axes.get(name, {})):
+            yield _named(name, values), with_values(content or {}, values)
+
+
+def _origins(config: SweepConfig) -> Iterator[tuple[str, str]]:
+    """Each variant of the file with the names that its axes make of it."""
+    for name in config.variants:
+        for values in _combinations(config.axes.get(name, {})):
+            yield name, _named(name, values)
+
+
+def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    for values in itertools.product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def _named(name: str, values: Mapping[str, Any]) -> str:
+    """A name with the last parts of keys and their values."""
+    return "-".join(
+        [name, *(part for key, value in values.items() for part in (key.rsplit(".", 1)[-1], _plain(value)))]
+    )
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    first, _, rest = key.partition(".")
+    return {first: _nested(rest, value) if rest else value}
+
+
+def _plain(value: Any) -> str:
+    """A value as a part of a folder's name."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).rstrip("-") or "empty"
+
+
+def _grouped(configs: Mapping[str, RunConfig]) -> tuple[Variant, ...]:
+    first: dict[str, str] = {}
+    variants = []
+    for name, config in configs.items():
+        # Audited entities are chosen among those that the defense finds, from what its caps keep.
+        audits_entities = config.split.audited is not Audited.USERS and isinstance(config.defense, EntityDefense)
+        pool = config.defense.model_dump(mode="json", include=_OF_POOLS) if audits_entities else None
+        # Whatever decides users, pool and set-asides: others' coins would fall on other people.
+        whose = json.dumps(
+            [config.seed, *(part.model_dump(mode="json") for part in (config.corpus, config.split)), pool]
+        )
+        variants.append(Variant(name, first.setdefault(whose, name), config))
+    return tuple(variants)
+
+
+def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
+    """Variants whose canary users differ from those of their group's first."""
+    by_name = {variant.name: variant for variant in variants}
+    for variant in variants:
+        first = by_name[variant.group]
+        if _canaries(variant.config) != _canaries(first.config):
+            yield (
+                f"variants.{variant.name}: its canary users are not those of '{first.name}', which has the same users:"
+                " within a block they must be the same; give it another split.seed, and it is a group of its own"
+            )
+
+
+def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator[str]:
+    """Why the rule cannot be applied to these variants."""
+    rule = config.decision
+    if rule is None:
+        return
+    by_name = {variant.name: variant for variant in variants}
+    missing = [name for name in rule.candidates if name not in by_name]
+    if missing:
+        yield f"decision.candidates: no variant '{missing[0]}'; there are {', '.join(by_name)}"
+        return
+    if len(set(rule.candidates)) < len(rule.candidates):
+        yield "decision.candidates: a variant stands there twice"
+    if len(rule.candidates) > MOST_CANDIDATES:
+        yield (
+            f"decision.candidates: {len(rule.candidates)} variants, of which at most {MOST_CANDIDATES} are tested for"
+            " shipping: each is paid for by all"
+        )
+    if len({by_name[name].group for name in rule.candidates}) > 1:
+        yield "decision.candidates: they have different users or set-asides, and cannot be held against each other"
+    if config.blocks < LEAST_BLOCKS:
+        yield f"decision: its limits are over {counted(config.blocks, 'block')}: give {LEAST_BLOCKS} blocks or more"
+    promised = {"uls", "els", "group", "user_entity", "uedp", "filter"}
+    kinds = {by_name[name].config.defense.kind for name in rule.candidates}
+    if any(its.of == "epsilon_per_user" for its in rule.require) and not kinds & promised:
+        yield "decision.require: no candidate promises an epsilon_per_user: take the requirement out, or name another"
+
+
+def _canaries(config: RunConfig) -> Any:
+    """Whatever decides the texts of canary users."""
+    if not config.canaries:
+        return ()
+    visible = (config.finetune.sequence_length, config.attack.max_characters)
+    substrings = any(isinstance(spec, SubstringCanaries) for spec in config.canaries)
+    return (config.canaries, config.model, visible if substrings else None)

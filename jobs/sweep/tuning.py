@@ -1,0 +1,70 @@
+"""Tuning: a fixed grid, judged by public users' loss alone, in blocks of its own before any other coin is drawn."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from heldin.audit.coarse import brief
+from heldin.audit.utility import DIGITS
+from heldin.base.errors import ResumableError
+from heldin.jobs.config import parse_config
+from heldin.jobs.sweep.config import Sweep, Variant
+from heldin.jobs.sweep.load import with_values
+from heldin.jobs.sweep.plan import PlacedCell, placed_cells
+from heldin.record.document import Record, read_record
+from heldin.record.sweep import TUNING, Tried
+
+
+def tuning_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
+    """The cells that tune a sweep in ``out``; none where nothing is tuned."""
+    return placed_cells(sweep.tuning, out / TUNING) if sweep.tuning else []
+
+
+def tries(sweep: Sweep, out: Path) -> list[Tried]:
+    """Every combination that was tried, and for each variant the one with the least loss, of equals the first.
+
+    Raises:
+        InputError: a record that cannot be read.
+        ResumableError: a cell has no result: all combinations, or none, decide.
+    """
+    losses: dict[str, list[float]] = {}
+    for cell in tuning_cells(sweep, out):
+        path = cell.folder / "record.json"
+        if not path.is_file():
+            raise ResumableError(f"tuning: cell {cell.name} has no result: the same command tries it again")
+        losses.setdefault(cell.variant.name, []).append(_public_loss(read_record(path), cell.name))
+    means = {name: float(np.mean(its)) for name, its in losses.items()}
+    best: dict[str, str] = {}
+    for name, (of, _) in sweep.tried.items():
+        if of not in best or means[name] < means[best[of]]:
+            best[of] = name
+    return [
+        Tried(variant=of, values=values, public_loss=brief(means[name], DIGITS), chosen=best[of] == name)
+        for name, (of, values) in sweep.tried.items()
+    ]
+
+
+def with_choices(sweep: Sweep, tried: Sequence[Tried]) -> Sweep:
+    """The sweep with the chosen values in its variants: what is planned, hashed and run."""
+    chosen = {its.variant: its.values for its in tried if its.chosen}
+    return replace(sweep, variants=tuple(_with(its, chosen.get(its.name, {})) for its in sweep.variants))
+
+
+def _with(variant: Variant, values: Mapping[str, object]) -> Variant:
+    if not values:
+        return variant
+    content = with_values(variant.config.model_dump(mode="json"), values)
+    return replace(variant, config=parse_config(content, f"variants.{variant.name}"))
+
+
+def _public_loss(record: Record, name: str) -> float:
+    """Loss of public validation users at the chosen checkpoint, nats per token."""
+    training = record.training
+    points = [its for its in training.curve if its.step == training.chosen_step] if training else []
+    if not points or points[-1].public_loss is None:
+        raise ResumableError(
+            f"tuning: cell {name} measured no public users' loss: set finetune.evaluations to 1 at least"
+        )
+    return points[-1].public_loss

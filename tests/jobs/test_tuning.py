@@ -1,0 +1,158 @@
+"""Tuning: judged by public users' loss alone, in blocks of its own, before the coins of what is compared."""
+
+import json
+
+import numpy as np
+import pytest
+
+import heldin.jobs.sweep.driver as driver
+from heldin.base.errors import InputError, ResumableError
+from heldin.jobs.purge import purge
+from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.sweep.check import check_sweep, lines
+from heldin.jobs.sweep.driver import run_sweep
+from heldin.jobs.sweep.load import load_sweep
+from heldin.jobs.sweep.plan import placed_cells
+from heldin.jobs.sweep.tuning import tries, tuning_cells, with_choices
+from heldin.record.document import read_record
+from heldin.record.sweep import read_sweep
+from heldin.record.sweep_table import table
+from tests.conftest import SMALL
+from tests.tiny_sweeps import QUIET, ULS, in_process, written
+
+USERS = {
+    "corpus": {
+        "users": {"min_records": 8, "fraction": 0.5, "max_users": None},
+        "public_validation": {"min_records": 4, "fraction": 0.5},
+    },
+    "finetune": {"select": "last", "evaluations": 1},
+}
+TUNE = {"over": {"none": {"finetune.learning_rate": [1.0e-6, 0.003]}}}
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tuned")
+    variants = {"none": USERS, "uls": {**USERS, "defense": ULS}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "_process", in_process)
+        sweep = load_sweep(written(folder, variants=variants, tune=TUNE))
+        result = run_sweep(sweep, folder / "out", QUIET, command="heldin sweep")
+    return sweep, folder / "out", result
+
+
+def test_the_least_loss_of_public_users_is_chosen_and_enters_the_plan(tuned):
+    sweep, out, result = tuned
+    by_hand = {}
+    for cell in tuning_cells(sweep, out):
+        training = read_record(cell.folder / "record.json").training
+        (point,) = [its for its in training.curve if its.step == training.chosen_step]
+        by_hand[cell.config.finetune.learning_rate] = point.public_loss
+    best = min(by_hand, key=by_hand.get)
+    assert len(by_hand) == 2
+    # Standing still learns nothing: the test would else not see which was taken.
+    assert best == 0.003
+    assert {its.values["finetune.learning_rate"]: its.public_loss for its in result.tried} == pytest.approx(by_hand)
+    assert [its.values["finetune.learning_rate"] for its in result.tried if its.chosen] == [best]
+    plan = json.loads((out / "sweep.json").read_text(encoding="utf-8"))
+    assert plan["cells"][0]["config"]["finetune"]["learning_rate"] == best
+    assert read_record(out / "cells/1/none/record.json").config["finetune"]["learning_rate"] == best
+    # What is not tuned stays, and so does what is tuned but for the grid's keys.
+    assert plan["cells"][1]["config"]["finetune"]["learning_rate"] == SMALL["finetune"]["learning_rate"]
+    assert "tuned: none: finetune.learning_rate 0.003" in table(result)
+
+
+def test_tuning_has_coins_of_its_own_drawn_before_those_of_the_blocks(tuned):
+    sweep, out, _ = tuned
+    first = load_ledger(tuning_cells(sweep, out)[0].folder / "ledger")
+    later = load_ledger(placed_cells(sweep, out)[0].folder / "ledger")
+    assert first.coins_key != later.coins_key
+    assert first.roles != later.roles
+    assert (out / "tuning" / "comparison.json").stat().st_mtime <= (out / "ledger" / "coins.json").stat().st_mtime
+
+
+def test_what_tuning_cost_is_composed_with_the_rest(tuned):
+    _, _, result = tuned
+    (composed,) = result.composed
+    # One private cell; the plain one and two tries promise nothing.
+    assert (composed.private, composed.others) == (1, 3)
+    assert composed.epsilon == pytest.approx(result.variants[1].epsilon, rel=0.01)
+    assert any("3 cells without one trained on the same users" in note for note in result.notes)
+
+
+def test_a_second_call_chooses_the_same_and_a_missing_try_is_told(tuned, monkeypatch):
+    sweep, out, result = tuned
+    monkeypatch.setattr(driver, "_process", lambda *_, **__: pytest.fail("there is nothing to do"))
+    again = run_sweep(sweep, out, QUIET, command="heldin sweep")
+    assert again.tried == result.tried
+    assert again.variants == result.variants
+    record = tuning_cells(sweep, out)[0].folder / "record.json"
+    kept = record.read_bytes()
+    record.unlink()
+    with pytest.raises(ResumableError, match=r"tuning: cell 1/none-learning_rate-1e-06 has no result"):
+        tries(sweep, out)
+    record.write_bytes(kept)
+
+
+def test_a_try_that_fails_stops_the_sweep_before_any_coin_of_its_blocks(tmp_path, monkeypatch):
+    def failing(arguments, threads, *, module="heldin"):
+        return (0, "") if module != "heldin" else (1, "no memory")
+
+    monkeypatch.setattr(driver, "_process", failing)
+    sweep = load_sweep(written(tmp_path, variants={"none": USERS}, tune=TUNE))
+    with pytest.raises(ResumableError, match=r"tuning: cell 1/none-learning_rate-1e-06: no memory"):
+        run_sweep(sweep, tmp_path / "out", QUIET, command="heldin sweep")
+    assert not (tmp_path / "out" / "ledger").exists()
+
+
+def test_a_grid_multiplies_and_covers_what_axes_made(tmp_path):
+    variants = {"none": USERS, "uls": {**USERS, "defense": ULS}}
+    grid = {"finetune.learning_rate": [0.001, 0.002], "defense.group_size": [1, 2]}
+    sweep = load_sweep(
+        written(
+            tmp_path,
+            variants=variants,
+            axes={"uls": {"defense.steps": [4, 6]}},
+            tune={"over": {"uls": grid}, "blocks": 2},
+        )
+    )
+    assert [its.name for its in sweep.variants] == ["none", "uls-steps-4", "uls-steps-6"]
+    assert len(sweep.tried) == len(sweep.tuning.variants) == 8
+    assert sweep.tuning.config.blocks == 2
+    # Until it is tuned a variant has the first values, so that --check has something to say.
+    assert {its.config.finetune.learning_rate for its in sweep.variants[1:]} == {0.001}
+    said = lines(check_sweep(sweep, tmp_path / "out"), sweep)
+    assert any("16 cells more" in line for line in said)
+
+
+def test_of_equal_losses_the_first_is_chosen_and_means_over_blocks_decide(tuned, monkeypatch):
+    sweep, out, _ = tuned
+    monkeypatch.setattr("heldin.jobs.sweep.tuning._public_loss", lambda *_: 1.0)
+    assert [its.chosen for its in tries(sweep, out)] == [True, False]
+    chosen = with_choices(sweep, tries(sweep, out))
+    assert chosen.variants[0].config.finetune.learning_rate == 1.0e-6
+    assert np.isclose(chosen.variants[1].config.finetune.learning_rate, SMALL["finetune"]["learning_rate"])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"tune": {"over": {"els": {"finetune.epochs": [1]}}}}, "tune.over.els: no such variant"),
+        ({"tune": {"over": {"none": {"split.seed": [1, 2]}}}}, "'split.seed' cannot be tuned"),
+        ({"tune": TUNE, "variants": {"none": None}}, "has no corpus.public_validation"),
+        ({"tune": {"over": {"none": {"finetune.epoch": [1]}}}}, "finetune.epoch: unknown key"),
+    ],
+)
+def test_what_cannot_be_tuned_is_told_before_anything_runs(tmp_path, content, said):
+    with pytest.raises(InputError, match=said):
+        load_sweep(written(tmp_path, **{"variants": {"none": USERS}, **content}))
+
+
+def test_a_purge_of_the_sweep_purges_what_tuned_it(tuned, tmp_path):
+    import shutil
+
+    shutil.copytree(tuned[1], tmp_path / "copy")
+    found = purge(tmp_path / "copy", ("record", "report"))
+    assert len(found.folders) == 2 + 2 + 2
+    assert not list((tmp_path / "copy").rglob("*.safetensors")) + list((tmp_path / "copy").rglob("ledger"))
+    assert read_sweep(tmp_path / "copy" / "tuning").name == "two-tuning"
