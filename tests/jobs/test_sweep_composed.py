@@ -1,0 +1,66 @@
+"""What a sweep's cells cost together, and when that covers the rule's choice."""
+
+import pytest
+
+from heldin.jobs.sweep.comparison import _about_epsilon
+from heldin.jobs.sweep.composed import choice_is_covered, composed
+from heldin.jobs.sweep.load import load_sweep
+from heldin.jobs.sweep.plan import placed_cells
+from heldin.jobs.sweep.tuning import tuning_cells
+from tests.tiny_sweeps import ULS, USERS, written
+
+APART = {**USERS, "split": {"audit_fraction": 0.5}}
+RULE = {"require": [{"of": "auroc", "at_most": 0.6}], "prefer": "auroc", "candidates": ["uls"]}
+BOTH = {**RULE, "candidates": ["none", "uls"]}
+PUBLIC = {"corpus": {**USERS["corpus"], "public_validation": {"min_records": 4}}, "finetune": {"select": "last"}}
+
+
+def judged(folder, variants, **content):
+    sweep = load_sweep(written(folder, variants=variants, blocks=5, **content))
+    cells, tuning = placed_cells(sweep, folder / "out"), tuning_cells(sweep, folder / "out")
+    return sweep, choice_is_covered(sweep, cells, tuning), composed(sweep, cells, tuning)
+
+
+def test_all_private_cells_of_a_group_are_composed_and_the_others_counted(tmp_path):
+    variants = {"none": USERS, "uls": {**USERS, "defense": ULS}, "apart": {**APART, "defense": ULS}}
+    _, _, (together, apart) = judged(tmp_path, variants)
+    assert (together.group, together.private, together.others) == ("none", 5, 5)
+    assert (apart.group, apart.private, apart.others) == ("apart", 5, 0)
+    # Five blocks of one mechanism under five keys are one run of five times the steps.
+    assert together.epsilon == pytest.approx(apart.epsilon)
+    _, _, (one,) = judged(tmp_path / "one", {"uls": {**USERS, "defense": {**ULS, "steps": 5 * ULS["steps"]}}})
+    assert together.epsilon < one.epsilon  # which itself is five times as long in five blocks
+    assert together.delta == ULS["delta"]
+
+
+@pytest.mark.parametrize(
+    ("variants", "content", "covered"),
+    [
+        ({"none": APART, "uls": {**APART, "defense": ULS}}, {"decision": RULE}, True),
+        ({"none": USERS, "uls": {**USERS, "defense": ULS}}, {"decision": RULE}, False),
+        (
+            {"none": APART, "uls": {**APART, "defense": ULS}},
+            {"decision": {**RULE, "candidates": ["none", "uls"]}},
+            False,
+        ),
+        ({"none": APART, "uls": {**APART, "defense": ULS}}, {}, False),
+        (
+            {"none": {**APART, **PUBLIC}, "uls": {**APART, **PUBLIC, "defense": ULS}},
+            {"decision": RULE, "tune": {"over": {"none": {"finetune.epochs": [1, 2]}}}},
+            False,
+        ),
+        (
+            {"none": {**APART, **PUBLIC}, "uls": {**APART, **PUBLIC, "defense": ULS}},
+            {"decision": RULE, "tune": {"over": {"uls": {"defense.group_size": [1, 2]}}}},
+            True,
+        ),
+    ],
+)
+def test_the_choice_is_covered_only_if_all_that_is_read_is_private_and_audited_users_are_apart(
+    tmp_path, variants, content, covered
+):
+    sweep, found, together = judged(tmp_path, variants, **content)
+    assert found is covered
+    said = " ".join(_about_epsilon(sweep, found, together))
+    assert ("covers the choice" in said) is covered
+    assert ("no epsilon covers this choice" in said) is (not covered and "decision" in content)
