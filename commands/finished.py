@@ -96,9 +96,10 @@ def compare(
             raise InputError("--over and --to are for the folders of runs: a sweep's cells lie in its folder cells/")
         print_sweep(read_sweep(runs[0]), json=json, csv=csv)
         return
+    from heldin.jobs.user_scores import paired_difference
     from heldin.record import compare as engine
 
-    compared = engine.compare(runs, over)
+    compared = engine.compare(runs, over, paired_difference)
     fields = {"over": over, "runs": [row.as_dict() for row in compared.rows], "notes": compared.notes}
     # Files before the table: an error of writing is not lost above a screen of numbers.
     if to is not None:

@@ -4,9 +4,11 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from heldin.audit.paired import Difference, auroc_difference
 from heldin.audit.scored_users import scored_users
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
@@ -56,6 +58,24 @@ def leading_scores(folder: Path) -> list[UserScore]:
     # The first aggregation leads (``Record.primary``).
     scores = table.scores(record.primary_attack, record.config["attack"]["aggregations"][0])
     return [UserScore(u, float(s), bool(m)) for u, s, m in zip(table.users, scores, table.member, strict=True)]
+
+
+def paired_difference(first: Path, other: Path) -> Difference | None:
+    """AUROC of the leading attack in ``other`` minus that in ``first``, user by user (DeLong).
+
+    None if the two did not score the same users on the same sides, if their scores are gone, or if an attack separates
+    the sides completely.
+    """
+    try:
+        one, two = leading_scores(first), leading_scores(other)
+    except InputError:
+        return None
+    if [(its.user, its.member) for its in one] != [(its.user, its.member) for its in two]:
+        return None
+    member = np.array([its.member for its in one])
+    scores = [np.array([its.score for its in side]) for side in (one, two)]
+    found = auroc_difference(*((side[member], side[~member]) for side in scores))
+    return found.brief() if found else None
 
 
 def write_user_scores(scores: list[UserScore], path: Path) -> None:

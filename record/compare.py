@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from heldin.audit.bootstrap import Estimate
-from heldin.audit.paired import independent_difference
+from heldin.audit.paired import Difference, independent_difference
 from heldin.base.errors import InputError
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record, read_record
@@ -33,6 +33,7 @@ class Row:
         auroc_low: lower end of its 95 % interval.
         auroc_high: upper end of its 95 % interval.
         difference: AUROC minus that of the first run, with a 95 % interval; None in the first row.
+        paired: whether both runs have the same held-in and held-out users, whose own differences make the interval.
         tpr_at: (FPR, TPR), TPR None where too few held-out users resolve it.
         ceiling: the accountant's bound on AUROC; None without one.
         answer: the audit's answer.
@@ -52,6 +53,7 @@ class Row:
     auroc_low: float
     auroc_high: float
     difference: tuple[float, float, float] | None
+    paired: bool
     tpr_at: tuple[tuple[float, float | None], ...]
     ceiling: float | None
     answer: str
@@ -79,13 +81,18 @@ class Comparison:
     over: str | None
 
 
-def compare(folders: Sequence[Path], over: str | None = None) -> Comparison:
+Pair = Callable[[Path, Path], Difference | None]
+
+
+def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None = None) -> Comparison:
     """Read the runs' records and set them side by side.
 
     Args:
         folders: folders of finished runs; the others are compared with the first.
         over: dotted key of the runs' configs (``finetune.learning_rate``), or ``parameters``, ``users``, ``records``:
             the model's size, held-in users, and records trained on.
+        pair: the difference of two runs' AUROCs user by user, asked where their ledgers agree; None where it cannot be
+            had. Others are joined as independent samples (MOVER).
 
     Raises:
         InputError: a folder without a record, fewer than two, or a config without the key.
@@ -95,9 +102,11 @@ def compare(folders: Sequence[Path], over: str | None = None) -> Comparison:
         raise InputError("a comparison needs the folders of at least two finished runs")
     records = [read_record(folder / "record.json") for folder in folders]
     rows = [_row(folder, record, records[0], over) for folder, record in zip(folders, records, strict=True)]
+    if pair is not None:
+        rows = [_with_pair(row, pair, folders, records, i) for i, row in enumerate(rows)]
     # The first row would differ from itself by 0 with an interval that means nothing.
     first = dataclasses.replace(rows[0], difference=None)
-    return Comparison(tuple(records), (first, *rows[1:]), tuple(_notes(records)), over)
+    return Comparison(tuple(records), (first, *rows[1:]), tuple(_notes(records, rows)), over)
 
 
 def table(compared: Comparison) -> str:
@@ -156,12 +165,27 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
         auroc_low=primary.auroc.lower,
         auroc_high=primary.auroc.upper,
         difference=_difference(first.primary().auroc, primary.auroc),
+        paired=False,
         # None where too few held-out users resolve the rate: a 0 would read as an attack that fails.
         tpr_at=tuple((t.fpr, t.estimate.value if t.estimate else None) for t in record.curve().tpr_at),
         ceiling=ceiling.auroc if (ceiling := record.ceiling()) else None,
         answer=record.decision.decision.answer.value,
         verdict=", ".join(verdicts) or None,
     )
+
+
+def _with_pair(row: Row, pair: Pair, folders: Sequence[Path], records: Sequence[Record], i: int) -> Row:
+    """The row with the difference user by user, if its run has the first one's held-in users and is attacked alike."""
+    first, its = records[0], records[i]
+    same = (
+        first.split.ledger_commitment is not None
+        and first.split.ledger_commitment == its.split.ledger_commitment
+        and first.config.get("attack") == its.config.get("attack")
+    )
+    found = pair(folders[0], folders[i]) if i and same else None
+    if found is None:
+        return row
+    return dataclasses.replace(row, difference=(found.value, found.lower, found.upper), paired=True)
 
 
 def _value(folder: Path, record: Record, over: str) -> Any:
@@ -205,8 +229,8 @@ def _defense(training: TrainingFacts | None) -> str:
     return " + ".join(parts) or "none"
 
 
-def _notes(records: Sequence[Record]) -> list[str]:
-    """What differs between the runs and should not. Coins, and so held-in users, always differ."""
+def _notes(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
+    """What differs between the runs and should not. Held-in users differ by chance, but for cells of one block."""
     notes = []
     # What must be the same for a difference between rows to be about the defense.
     same = (
@@ -229,7 +253,11 @@ def _notes(records: Sequence[Record]) -> list[str]:
     # samples (``_difference``) is too wide.
     if len({r.corpus.fingerprint for r in records if r.kind == "audit"}) < sum(r.kind == "audit" for r in records):
         notes.append("some audits are of the same users: their differences are better known than the intervals say")
-    if any(r.kind != "audit" for r in records):
+    paired = [row.name for row in rows if row.paired]
+    if paired:
+        whose = "on the same held-in and held-out users as the first"
+        notes.append(f"{whose}, difference user by user: {', '.join(paired)}")
+    if any(r.kind != "audit" and not row.paired for r, row in list(zip(records, rows, strict=True))[1:]):
         notes.append("every run drew its own coins: rows differ by chance too, as their intervals say")
     return notes
 

@@ -17,6 +17,7 @@ from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.p_values import holm
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Outcome, Standing
+from heldin.jobs.purge import purge
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.utility import read_losses
 from heldin.jobs.sweep.check import check_sweep
@@ -647,3 +648,22 @@ def test_the_table_of_a_sweep_as_csv_has_a_row_for_each_variant(swept, call):
     assert [row["name"] for row in rows] == [its.name for its in result.variants]
     assert float(rows[1]["auroc"]) == result.variants[1].auroc.value
     assert not {"ceiling", "canaries", "bands", "differs"} & rows[0].keys()
+
+
+def test_cells_of_a_block_that_are_given_one_by_one_are_paired_and_others_are_not(swept, call, tmp_path):
+    _, out, result = swept
+    none, uls, apart = (out / "cells" / "1" / name for name in ("none", "uls", "apart"))
+    code, printed, err = call("compare", none, uls, apart, "--json")
+    assert code == 0, err
+    first, second, third = json.loads(printed)["runs"]
+    assert (first["paired"], second["paired"], third["paired"]) == (False, True, False)
+    by_hand = auroc_change(*(_read(cell) for cell in placed_cells(*swept[:2])[:2])).brief()
+    assert second["difference"] == [by_hand.value, by_hand.lower, by_hand.upper]
+    notes = json.loads(printed)["notes"]
+    assert any("user by user: uls" in note for note in notes)
+    assert any("drew its own coins" in note for note in notes)
+    # Without its scores a run is joined as independent ones are.
+    shutil.copytree(uls, tmp_path / "uls")
+    purge(tmp_path / "uls", ("record",))
+    code, printed, _ = call("compare", none, tmp_path / "uls", "--json")
+    assert (code, json.loads(printed)["runs"][1]["paired"]) == (0, False)
