@@ -26,6 +26,9 @@ def sweep(
     check: Annotated[
         bool, typer.Option("--check", help="Only check: print every problem (exit code 2), or all variants.")
     ] = False,
+    mirror: Annotated[
+        str | None, typer.Option(metavar="URL", help="Copy records and reports there at the end: a folder, s3://...")
+    ] = None,
     html: AsHtml = False,
     quiet: Quiet = False,
     json: AsJson = False,
@@ -34,7 +37,7 @@ def sweep(
     """Run variants of a config on the same held-in and held-out users, and compare them.
 
     A cell is an ordinary run in OUT/cells/BLOCK/VARIANT. If the sweep is killed, the same command goes on with it. It
-    ends with comparison.json and report.pdf in OUT.
+    ends with comparison.json and report.pdf in OUT. Ledgers, keys and scores are never mirrored.
     Exit codes: 3 a claim is violated, certified for all cells together; 5 cells failed, and the others are compared.
     """
     from heldin.jobs.sweep.check import check_sweep, lines
@@ -49,7 +52,7 @@ def sweep(
         fields = {"ok": True, "cells": len(checked.variants) * found.config.blocks, "variants": checked.variants}
         answer("\n".join(lines(checked, found)), fields, checked.variants, json=json, csv=csv)
         return
-    _run(found, folder, html=html, json=json, csv=csv)
+    _run(found, folder, mirror=mirror, html=html, json=json, csv=csv)
 
 
 def demo(out: Out = None, html: AsHtml = False, quiet: Quiet = False, json: AsJson = False) -> None:
@@ -57,19 +60,25 @@ def demo(out: Out = None, html: AsHtml = False, quiet: Quiet = False, json: AsJs
     from heldin.jobs.demo import demo_sweep
 
     found = demo_sweep()
-    _run(found, out or Path("runs") / found.config.name, html=html, json=json, csv=False)
+    _run(found, out or Path("runs") / found.config.name, mirror=None, html=html, json=json, csv=False)
 
 
-def _run(sweep: "Sweep", folder: Path, *, html: bool, json: bool, csv: bool) -> None:
+def _run(sweep: "Sweep", folder: Path, *, mirror: str | None, html: bool, json: bool, csv: bool) -> None:
     from heldin.base.progress import reporter_for_this_terminal
+    from heldin.jobs.sweep import mirror as engine
     from heldin.jobs.sweep.driver import run_sweep
 
+    # Now, and not after hours: whether a page can be made, and whether the mirror can be written.
     if html:
-        # Now, and not after hours: whether a page can be made.
         require_html()
+    if mirror is not None:
+        engine.open_mirror(mirror)
+    reporter = reporter_for_this_terminal()
     with interruptible():
-        result = run_sweep(sweep, folder, reporter_for_this_terminal(), command=command_line())
+        result = run_sweep(sweep, folder, reporter, command=command_line())
         written = write_reports(result, folder, html=html)
+        if mirror is not None:
+            engine.mirror(folder, mirror, models=sweep.config.resources.mirror_models, reporter=reporter)
     print_sweep(result, json=json, csv=csv)
     if not (json or csv):
         for path in written:

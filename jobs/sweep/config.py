@@ -23,6 +23,8 @@ class Resources(Section):
     """Cells at a time, each a process of its own."""
     threads: int | None = Field(None, ge=1)
     """Threads of each; null: the cores of this machine shared out."""
+    mirror_models: bool = False
+    """Whether --mirror copies the cells' models too."""
 
 
 Measure = Literal["epsilon_per_user", "auroc", "loss", "loss_gain_over_base"]

@@ -651,7 +651,7 @@ def test_the_table_of_a_sweep_as_csv_has_a_row_for_each_variant(swept, call):
 
 
 def test_cells_of_a_block_that_are_given_one_by_one_are_paired_and_others_are_not(swept, call, tmp_path):
-    _, out, result = swept
+    _, out, _ = swept
     none, uls, apart = (out / "cells" / "1" / name for name in ("none", "uls", "apart"))
     code, printed, err = call("compare", none, uls, apart, "--json")
     assert code == 0, err
