@@ -27,8 +27,8 @@ class Position:
         name: its name.
         epsilon: what is promised to every user; infinity without a promise.
         delta: delta of that promise.
-        auroc: AUROC of the leading attack, by block.
-        loss: loss on held-out users' test texts, by block, nats per token.
+        auroc: AUROC of the leading attack, by block, unrounded.
+        loss: loss on held-out users' test texts, by block, nats per token, unrounded.
         seconds: mean duration of a cell.
     """
 
@@ -74,6 +74,7 @@ def _no_worse(one: Position, other: Position) -> bool:
 def _p_value(differences: np.ndarray) -> float:
     """Two-sided, of a mean difference of zero."""
     mean, error = float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(differences.size)
+    # No spread at all is no evidence: numbers that were rounded look so.
     if error == 0.0:
-        return float(mean == 0.0)
+        return 1.0
     return float(2.0 * stats.t.sf(abs(mean) / error, differences.size - 1))

@@ -19,6 +19,7 @@ from heldin.bounds.p_values import holm
 
 MOST_CANDIDATES = 3  # more would be paid for by all of them
 LEAST_BLOCKS = 5  # of a rule's limits: with three the first step of Holm hardly ever passes
+_ROUNDING = 0.001 / math.sqrt(12.0)  # standard deviation of what three decimals leave out
 _MOST_BLOCKS = 500  # that are asked for
 
 
@@ -204,7 +205,8 @@ def _p_value(room: np.ndarray) -> float:
 
 def _mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     its = np.asarray(values, dtype=np.float64)
-    return float(its.mean()), float(its.std(ddof=1)) / math.sqrt(its.size)
+    # Records have three decimals of an AUROC: what spreads by less than their rounding may still lie apart by that.
+    return float(its.mean()), max(float(its.std(ddof=1)), _ROUNDING) / math.sqrt(its.size)
 
 
 def _blocks_needed(candidate: Candidate, requirements: Sequence[Requirement], level: float) -> int | None:

@@ -170,8 +170,8 @@ def purge(
 ) -> None:
     """Remove weights, scores, ledger and keys, and say what can no longer be verified.
 
-    Of a sweep all cells are purged. Files are unlinked; backups and snapshots are beyond it. Nothing that heldin did
-    not write is touched.
+    Of a sweep all cells are purged. Files are unlinked; backups and snapshots are beyond it. Only what has heldin's
+    names is removed, in folders that heldin made; links are not followed.
     """
     from heldin.jobs import purge as engine
 

@@ -1,6 +1,6 @@
 """Remove the secrets of a finished run, audit or sweep: keys, ledgers, scores, weights. What decided stays readable.
 
-A file is removed only if heldin writes one of that name there; whatever else lies in the folder is left and named.
+A folder is taken only if heldin wrote what is in it, and of it only what has heldin's names; links are never followed.
 """
 
 import json
@@ -14,6 +14,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import is_held, one_process_at_a_time, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import MARK
+from heldin.record.document import read_record
 from heldin.record.sweep import TUNING
 
 # What may be kept, and what each is called in a folder.
@@ -24,9 +25,12 @@ KEPT = {
     "model": ("checkpoints",),
 }
 # The order in which they go: without the key, coins and noise cannot be drawn again, whatever is left after a kill.
-_SECRETS = ("ledger", "scores.parquet", "scores.csv", "losses.parquet", "people.parquet", "runs", "work", "shadow")
-_STATE = ("state.json", "trainings.json", "trials.json")
+_SECRETS = ("ledger", "scores.parquet", "scores.csv", "losses.parquet", "people.parquet", "shadow")
+_OF_TRAININGS = ("runs", "work")
+_OPTIONS = ("trainings.json", "trials.json")
+_STATE = ("state.json", *_OPTIONS)
 _FINAL = "final"  # within checkpoints, the model itself; the others hold states of the optimizer
+_LEDGERS = ("ledger.json", "cell.json", "key")
 _LOST = {
     "ledger": "who was held in; that coins and noise followed from the key whose hash the record names",
     "scores": "the record's numbers from scores (heldin verify, heldin report --scores)",
@@ -39,7 +43,7 @@ class Purged:
     """What a purge would remove, or removed.
 
     Attributes:
-        folders: the folder, and for a sweep its cells.
+        folders: the folder, and for a sweep those that tuned it and its cells.
         removed: files and folders, relative to the folder.
         bytes: their size.
         kept: what stays of what heldin wrote.
@@ -63,24 +67,30 @@ def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
         keep: what stays, of ``KEPT``.
 
     Raises:
-        InputError: it is none of these, or ``keep`` names something else.
+        InputError: it is none of these, it is a cell of a sweep, or ``keep`` names something else.
     """
     unknown = sorted(set(keep) - KEPT.keys())
     if unknown:
         raise InputError(f"--keep {unknown[0]}: choose from {', '.join(KEPT)}")
     folders = _folders(folder)
     removed = [path for its in folders for path in _removed(its, keep)]
-    known = {name for names in KEPT.values() for name in names} | {*_SECRETS, *_STATE, MARK, "cells", TUNING}
-    left = [path for its in folders for path in sorted(its.iterdir()) if path not in removed]
-    lost = [_LOST["ledger"]] if any(path.name == "ledger" for path in removed) else []
-    lost += [_LOST["scores"]] if any(path.name in _SECRETS[1:] for path in removed) else []
-    lost += [_LOST["model"]] if any("checkpoints" in path.parts and path.name != "resume" for path in removed) else []
+    mine = {name for names in KEPT.values() for name in names} | {MARK}
+    left = [
+        path
+        for its in folders
+        for path in sorted(its.iterdir())
+        if path not in removed and path not in folders and path.name not in ("cells", TUNING)
+    ]
+    gone = {path.name for path in removed}
+    lost = [_LOST["ledger"]] if "ledger" in gone else []
+    lost += [_LOST["scores"]] if gone & {*_SECRETS[1:], *_OF_TRAININGS} else []
+    lost += [_LOST["model"]] if "checkpoints" in gone else []
     return Purged(
         folders,
         tuple(str(path.relative_to(folder)) for path in removed),
         sum(_size(path) for path in removed),
-        tuple(str(path.relative_to(folder)) for path in left if path.name in known - {"cells", TUNING}),
-        tuple(str(path.relative_to(folder)) for path in left if path.name not in known),
+        tuple(str(path.relative_to(folder)) for path in left if path.name in mine),
+        tuple(str(path.relative_to(folder)) for path in left if path.name not in mine),
         tuple(lost),
     )
 
@@ -102,51 +112,95 @@ def purge(folder: Path, keep: Collection[str]) -> Purged:
         for its in found.folders:
             # First: a folder with a part of its secrets is no folder to go on with.
             write_text(its / MARK, json.dumps({"purged": now, "kept": sorted(keep)}) + "\n")
-            for path in _removed(its, keep):
+            for path in list(_removed(its, keep)):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return found
 
 
 def _folders(folder: Path) -> tuple[Path, ...]:
-    of_its_own = [folder, folder / TUNING]
-    cells = sorted(path for its in of_its_own for path in its.glob("cells/*/*") if path.is_dir())
-    if (folder / "sweep.json").is_file() or (cells and (folder / MARK).is_file()):
+    above = folder.resolve().parents
+    if (folder / "ledger" / "cell.json").is_file() and len(above) > 2 and (above[2] / "sweep.json").is_file():
+        raise InputError(f"'{folder}' is a cell of the sweep '{above[2]}', whose coins others share: purge the sweep")
+    own = [its for its in (folder, folder / TUNING) if _is_sweep(its)]
+    if own:
         # The keys of the cells' coins before the cells: each of them says who was held in.
-        return (*(its for its in of_its_own if its.is_dir()), *cells)
-    if not any((folder / name).exists() for name in ("record.json", "ledger", MARK, *_STATE)):
+        cells = [path for its in own for path in sorted(its.glob("cells/*/*")) if path.is_dir()]
+        return (*dict.fromkeys((folder, *own)), *(path for path in cells if not path.is_symlink()))
+    if not _is_run_or_audit(folder):
         raise InputError(f"'{folder}' holds no run, audit or sweep")
     return (folder,)
 
 
+def _is_sweep(folder: Path) -> bool:
+    if folder.is_symlink():
+        return False
+    # Where the plan was not kept, the mark and the folder of the cells are left.
+    return "cells" in _content(folder / "sweep.json") or (
+        "purged" in _content(folder / MARK) and (folder / "cells").is_dir()
+    )
+
+
+def _is_run_or_audit(folder: Path) -> bool:
+    if "purged" in _content(folder / MARK) or _is_of_trainings(folder):
+        return True
+    if any((folder / "ledger" / name).is_file() for name in _LEDGERS):
+        return True
+    try:
+        read_record(folder / "record.json")
+    except InputError:
+        return False
+    return True
+
+
+def _is_of_trainings(folder: Path) -> bool:
+    return any({"config", "options"} <= set(_content(folder / name)) for name in _OPTIONS)
+
+
+def _content(path: Path) -> dict[str, object]:
+    """A JSON object; empty for a file that is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
-    """What goes, secrets first."""
-    for name in (*_SECRETS, *_STATE):
-        if (folder / name).exists():
+    """What goes, secrets first, and what killed processes left of it."""
+    trainings = _OF_TRAININGS if _is_of_trainings(folder) else ()
+    gone = [*_SECRETS, *trainings, *_STATE, *(n for what, names in KEPT.items() if what not in keep for n in names)]
+    for name in gone:
+        if (folder / name).is_symlink() or (folder / name).exists():
             yield folder / name
-    for what, names in KEPT.items():
-        for name in names:
-            path = folder / name
-            if not path.exists():
-                continue
-            if what not in keep:
-                yield path
-            elif what == "model":
-                yield from (its for its in sorted(path.iterdir()) if its.name != _FINAL)
+    checkpoints = folder / "checkpoints"
+    if "model" in keep and checkpoints.is_dir() and not checkpoints.is_symlink():
+        yield from (its for its in sorted(checkpoints.iterdir()) if its.name != _FINAL)
+    for name in dict.fromkeys((*gone, *(n for names in KEPT.values() for n in names))):
+        yield from sorted(path for path in folder.glob(f".{name}.*.tmp") if path.name not in gone)
 
 
 def _size(path: Path) -> int:
+    if path.is_symlink():
+        return 0
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def lines(found: Purged, *, done: bool) -> list[str]:
-    """What goes and what stays, for a terminal: of a sweep the number of cells."""
-    where = f" in {len(found.folders) - 1} cells and the folder itself" if len(found.folders) > 1 else ""
-    names = sorted({name.split("/")[3] if name.startswith("cells/") else name for name in found.removed})
-    stays = sorted({name.split("/")[3] if name.startswith("cells/") else name for name in found.kept})
+    """What goes and what stays, for a terminal: of a sweep each name once."""
+    where = f" in {len(found.folders)} folders" if len(found.folders) > 1 else ""
+
+    def names(paths: tuple[str, ...]) -> str:
+        # Of each path the part within its own folder, the innermost of those that hold it.
+        own = set()
+        for path in (found.folders[0] / name for name in paths):
+            holder = max((its for its in found.folders if path.is_relative_to(its)), key=lambda its: len(its.parts))
+            own.add(str(path.relative_to(holder)))
+        return ", ".join(sorted(own)) or "nothing"
+
     said = [
-        f"{'removed' if done else 'would remove'} {found.bytes:,} bytes{where}: {', '.join(names) or 'nothing'}",
-        f"{'stays' if done else 'would stay'}: {', '.join(stays) or 'nothing'}",
+        f"{'removed' if done else 'would remove'} {found.bytes:,} bytes{where}: {names(found.removed)}",
+        f"{'stays' if done else 'would stay'}: {names(found.kept)}",
     ]
     if found.others:
         said.append(f"not heldin's, and left: {', '.join(found.others)}")

@@ -201,32 +201,33 @@ class Tried(Facts):
     Attributes:
         variant: the variant.
         values: the values that were tried, by key.
-        public_loss: mean loss of public validation users over the blocks of tuning, nats per token.
+        public_loss: mean loss of public validation users over the blocks of tuning, nats per token; null where a filter
+            ended training without a model.
         chosen: whether the variant has these values.
     """
 
     variant: str
     values: dict[str, Any]
-    public_loss: float
+    public_loss: float | None
     chosen: bool
 
 
 class Composed(Facts):
-    """What all cells of a group of variants together cost a user whom they share.
+    """What all cells together cost a user who is in all of them.
 
     Attributes:
-        group: the group.
-        private: number of its cells with a promise to every user.
-        others: number of its cells without one.
-        epsilon: of the private cells together; null where they cannot be composed.
+        private: number of trainings with a promise to every user: cells, and shadow models under their mechanism.
+        others: number of trainings without one.
+        epsilon: of the private ones together; null where they cannot be composed, or it is too large to say anything.
         delta: delta of that epsilon.
+        adjacency: which data sets count as neighbours; null where the private ones differ in it.
     """
 
-    group: str
     private: int
     others: int
     epsilon: float | None
     delta: float
+    adjacency: str | None
 
 
 class Rule(Facts):
@@ -246,7 +247,7 @@ class Rule(Facts):
 
 
 class Attacker(Facts):
-    """Who attacks, as all cells of the first group have it.
+    """Who attacks, the same in all cells.
 
     Attributes:
         attack: the leading attack.
@@ -308,11 +309,12 @@ class SweepResult(Facts):
         version: version of heldin that compared the cells.
         command: how the sweep was called, without names of people.
         rule: the file's rule; null without one.
-        attacker: who attacks; null before a cell is done.
+        attacker: who attacks; null before a cell is done, or where cells are attacked in different ways.
         config: config of the first variant, user-name patterns left out.
         findings: the findings that the file names.
-        composed: what all cells of a group, and those that tuned them, together cost a user.
+        composed: what all cells, and those that tuned them, together cost a user; null without a private one.
         tried: what tuning tried; empty where nothing was tuned.
+        tuning_violated: whether a cell that tuned violates a claim jointly, certified.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -331,13 +333,14 @@ class SweepResult(Facts):
     attacker: Attacker | None = None
     config: dict[str, Any]
     findings: list[FindingResult] = Field(default_factory=list)
-    composed: list[Composed] = Field(default_factory=list)
+    composed: Composed | None = None
     tried: list[Tried] = Field(default_factory=list)
+    tuning_violated: bool = False
 
     @property
     def exit_code(self) -> int:
         """3 for a claim that is violated jointly, certified; 5 if cells failed; else 0."""
-        if any(its.jointly_violated for its in self.variants):
+        if self.tuning_violated or any(its.jointly_violated for its in self.variants):
             return 3
         return 5 if any(its.state == "failed" for its in self.cells) else 0
 

@@ -43,7 +43,8 @@ def table(result: SweepResult) -> str:
     for tried in result.tried:
         if tried.chosen:
             values = ", ".join(f"{key} {value}" for key, value in tried.values.items())
-            lines.append(f"tuned: {tried.variant}: {values} (public users' loss {tried.public_loss:.4f})")
+            loss = "no model" if tried.public_loss is None else f"public users' loss {tried.public_loss:.4f}"
+            lines.append(f"tuned: {tried.variant}: {values} ({loss})")
     lines += [f"note: {note}" for note in result.notes]
     return "\n".join([*lines, *(_of_rule(result.shipping) if result.shipping else [])])
 

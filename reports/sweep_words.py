@@ -45,15 +45,19 @@ def answer(result: SweepResult) -> str:
     if result.blocks < LEAST_BLOCKS:
         return f"{said}, in {counted(result.blocks, 'block')}: what differs, differs between these models."
     if not beaten:
-        return f"{said}, and none is shown to be beaten by another in everything."
-    return f"{said}; {', '.join(beaten)} {'is' if len(beaten) == 1 else 'are'} beaten by another in everything."
+        return f"{said}, and none is shown to be beaten by another."
+    return (
+        f"{said}; {', '.join(beaten)} {'is' if len(beaten) == 1 else 'are'} beaten by another, which is better in AUROC"
+        " or loss and in nothing worse as measured."
+    )
 
 
 def attacker(result: SweepResult) -> str:
     """Who attacks, with what, and what being named means."""
     its = result.attacker
     if its is None:
-        return "No cell has a result."
+        done = any(cell.state == "done" for cell in result.cells)
+        return "Cells are attacked in different ways, as each one's report says." if done else "No cell has a result."
     what = AUDITED[its.audited]
     wrongly = f"{1000 * its.fpr:,.0f}"
     kind = {
@@ -178,6 +182,9 @@ def outcome(result: SweepResult, its: VariantResult) -> str:
         said.append("not a candidate" if mine is None else _judged(mine, result.shipping))
     if its.dominated_by:
         said.append("beaten by " + ", ".join(f"'{name}'" for name in its.dominated_by))
+    worse = [other.name for other in result.variants if its.name in other.dominated_by]
+    if worse:
+        said.append("beats " + ", ".join(f"'{name}'" for name in worse))
     if its.cells < result.blocks:
         said.append(f"{its.cells} of {counted(result.blocks, 'cell')}")
     return "; ".join(said) or "not told apart"
@@ -228,7 +235,7 @@ def tried_rows(result: SweepResult) -> list[list[str]]:
         [
             breakable(its.variant),
             "; ".join(f"{breakable(key)}: {breakable(_value(value))}" for key, value in its.values.items()),
-            f"{its.public_loss:.4f}",
+            "no model" if its.public_loss is None else f"{its.public_loss:.4f}",
             "chosen" if its.chosen else "",
         ]
         for its in result.tried
@@ -299,11 +306,26 @@ def commitment_rows(result: SweepResult) -> list[list[str]]:
 
 def over(result: SweepResult) -> str:
     """What the intervals are over."""
+    finished = {its.cells for its in result.variants if its.cells}
+    if finished - {result.blocks}:
+        return (
+            "cells are missing: intervals are over the blocks that a variant has, if these are three or more, or over"
+            " the users of its only one"
+        )
     if result.blocks >= LEAST_BLOCKS:
         return f"intervals over {result.blocks} blocks, which hold over coins, seeds and trainings"
     if result.blocks == 1:
         return "intervals over the users of one block, which leave out that another training gives another model"
     return "two blocks give no interval"
+
+
+def findings_note(result: SweepResult) -> str:
+    """How far the verdicts on findings hold."""
+    if result.blocks >= LEAST_BLOCKS:
+        return "Each is tested at its own 95 %: of twenty, one may be wrong by chance."
+    return (
+        "In one block a verdict is about these models alone: another training gives others. Two blocks judge nothing."
+    )
 
 
 def main_note(result: SweepResult) -> str:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dp_accounting.pld import pld_privacy_accountant
 
 from heldin.defenses.accounting.events import to_dp_event
+from heldin.defenses.accounting.guarantees import epsilon
 from heldin.defenses.mechanism import Mechanism
 
+MOST = 100.0  # sum of the epsilons: beyond it no number says anything, and the grid would not fit into memory
 WIDTH = 1e-3  # of the grid of privacy losses: coarser than one run's own accounting, as a sum of many runs allows
 
 
@@ -21,8 +23,10 @@ def composed_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | N
         delta: of the statement.
 
     Returns:
-        An upper bound; None if one of them promises users nothing, or has no event that dp-accounting composes.
+        An upper bound; None if one of them promises users nothing, has no event that dp-accounting composes, or their
+        epsilons add up to more than 100.
     """
+    total = 0.0
     accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=WIDTH)
     for its in mechanisms:
         event = its.user_event
@@ -30,6 +34,9 @@ def composed_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | N
             return None
         composed = to_dp_event(event, its.steps)
         if not accountant.supports(composed):
+            return None
+        total += epsilon(event, its.steps, delta)
+        if total > MOST:
             return None
         accountant.compose(composed)
     return float(accountant.get_epsilon(delta))

@@ -1,12 +1,13 @@
 """Check a sweep before anything is read, made or trained: what is wrong with its cells, and what they would do."""
 
+import contextlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from heldin.audit.shipping import probability_of_passing
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, ResumableError
 from heldin.base.wording import counted
 from heldin.defenses.config import FilterDefense, SampledDefense
 from heldin.defenses.guarantee import Guarantee
@@ -16,6 +17,7 @@ from heldin.jobs.run.check import check_run
 from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.sweep.config import Sweep
 from heldin.jobs.sweep.plan import placed_cells, plan_of, require_sweep
+from heldin.jobs.sweep.tuning import tries, tuning_cells, with_choices
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,17 @@ class CheckedSweep:
 def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
     """Check every variant as ``heldin run --check`` checks a run, and change nothing."""
     problems = []
+    # Once it is tuned, a variant has what was chosen.
+    with contextlib.suppress(InputError, ResumableError):
+        sweep = with_choices(sweep, tries(sweep, out))
     try:
         require_sweep(plan_of(sweep), out)
     except InputError as error:
         problems.append(str(error))
+    for cell in tuning_cells(sweep, out):
+        if cell.block == 1:
+            found = check_run(cell.config, cell.folder)
+            problems += [f"tune: {cell.variant.name}: {problem}" for problem in found.problems]
     rows = []
     # One cell of each variant: its cells in other blocks differ in seeds and coins alone.
     for cell in placed_cells(sweep, out):

@@ -57,7 +57,7 @@ def compare_cells(
     by_variant: dict[str, dict[int, Record]] = {}
     for its in finished.values():
         by_variant.setdefault(its.cell.variant.name, {})[its.cell.block] = its.record
-    together = composed(sweep, cells, tuning)
+    together = composed([*cells, *tuning])
     return SweepResult(
         notice=INTERNAL_NOTICE,
         name=sweep.config.name,
@@ -91,17 +91,18 @@ def _rule(sweep: Sweep) -> Rule | None:
 
 
 def _attacker(finished: Mapping[str, Finished]) -> Attacker | None:
-    first = next(iter(finished.values()), None)
-    if first is None:
-        return None
-    record = first.record
-    return Attacker(
-        attack=record.primary_attack,
-        aggregation=record.primary().aggregation,
-        texts=record.scored_texts.kind,
-        fpr=record.decision.by.fpr,
-        audited=record.split.audited,
-    )
+    """Who attacks, if all finished cells have it alike."""
+    found = [
+        Attacker(
+            attack=its.record.primary_attack,
+            aggregation=its.record.primary().aggregation,
+            texts=its.record.scored_texts.kind,
+            fpr=its.record.decision.by.fpr,
+            audited=its.record.split.audited,
+        )
+        for its in finished.values()
+    ]
+    return found[0] if found and all(its == found[0] for its in found) else None
 
 
 def _joint_verdicts(finished: Mapping[str, Finished], cells: Sequence[PlacedCell]) -> dict[str, list[JointVerdict]]:
@@ -212,20 +213,20 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[str
     return notes
 
 
-def _about_epsilon(sweep: Sweep, covered: bool, together: Sequence[Composed]) -> list[str]:
+def _about_epsilon(sweep: Sweep, covered: bool, its: Composed | None) -> list[str]:
     """What the cells cost together, and whether that covers the choice."""
     notes = []
-    for its in together:
-        whose = f" of {its.group}" if len(together) > 1 else ""
-        value = "cannot be composed" if its.epsilon is None else f"is {its.epsilon:.3g} at delta {its.delta:g}"
-        others = f"; {counted(its.others, 'cell')} without one trained on the same users" if its.others else ""
+    if its is not None:
+        value = "cannot be stated" if its.epsilon is None else f"is {its.epsilon:.3g} at delta {its.delta:g}"
+        neighbours = f" ({its.adjacency.replace('_', '/')})" if its.adjacency else ""
+        others = f"; {counted(its.others, 'training')} without one may have seen the same users" if its.others else ""
         notes.append(
-            f"epsilon of a variant is of one cell; of the {counted(its.private, 'private cell')}{whose} together it"
-            f" {value}{others}"
+            f"epsilon of a variant is of one cell; of the {counted(its.private, 'private training')} of this sweep"
+            f" together it {value}{neighbours}{others}"
         )
     if sweep.config.decision is None:
         return notes
-    if covered and not any(its.epsilon is None for its in together):
+    if covered and its is not None and its.epsilon is not None:
         return [
             *notes,
             "the rule reads private cells and audited users' own texts: for users who are always in, the composed"

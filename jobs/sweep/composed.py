@@ -1,7 +1,8 @@
-"""What all cells of a sweep together let anybody learn about a user whom they share."""
+"""What all cells of a sweep together let anybody learn about a user who is in all of them."""
 
 from collections.abc import Sequence
 
+from heldin.base.errors import InputError
 from heldin.defenses.accounting.joint import composed_epsilon
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
@@ -11,50 +12,61 @@ from heldin.jobs.sweep.plan import PlacedCell
 from heldin.record.sweep import Composed
 
 
-def composed(sweep: Sweep, cells: Sequence[PlacedCell], tuning: Sequence[PlacedCell]) -> list[Composed]:
-    """For each group of variants with the same users: epsilon of all its private cells together, planned ones too.
+def composed(cells: Sequence[PlacedCell]) -> Composed | None:
+    """Epsilon of all private cells together, planned ones too; None without a private cell.
+
+    Groups of variants are not told apart: other coins and other set-asides may well fall on the same people. Shadow
+    models, which a cell trains under its own mechanism on the same users, count as cells.
 
     Args:
-        sweep: the sweep.
-        cells: its cells; groups without a private cell are left out.
-        tuning: cells that tuned it; counted for every group, whose users they may have trained on.
+        cells: all cells of a sweep, those that tuned it among them.
     """
-    found = []
-    for group in dict.fromkeys(its.group for its in sweep.variants):
-        own = [_mechanism(cell) for cell in (*(its for its in cells if its.variant.group == group), *tuning)]
-        private = [its for its in own if its.user_event is not None and not its.reasons() and its.delta is not None]
-        if not private:
-            continue
-        # At the largest of their deltas, of which every cell's own epsilon is at least as large.
-        delta = max(its.delta for its in private if its.delta is not None)
-        found.append(
-            Composed(
-                group=group,
-                private=len(private),
-                others=len(own) - len(private),
-                epsilon=composed_epsilon(private, delta),
-                delta=delta,
-            )
-        )
-    return found
+    private: list[Mechanism] = []
+    others = 0
+    for cell in cells:
+        its, times = _mechanism(cell), 1 + cell.config.attack.shadow_models
+        if its is not None and _promises_users(its):
+            private += [its] * times
+        else:
+            others += times
+    if not private:
+        return None
+    # Each cell's own epsilon, at a delta of its own, holds at the largest of these too.
+    delta = max(its.delta for its in private if its.delta is not None)
+    adjacencies = {its.adjacency for its in private}
+    return Composed(
+        private=len(private),
+        others=others,
+        epsilon=composed_epsilon(private, delta) if len(adjacencies) == 1 else None,
+        delta=delta,
+        adjacency=adjacencies.pop() if len(adjacencies) == 1 else None,
+    )
 
 
 def choice_is_covered(sweep: Sweep, cells: Sequence[PlacedCell], tuning: Sequence[PlacedCell]) -> bool:
     """Whether the composed epsilon covers the rule's choice for users who are always in.
 
-    It does if whatever the rule reads comes from private cells and from audited users' own texts (docs/theory.md
-    #shipping-by-a-rule): the candidates are private, and users who are not audited are set apart by their own coins.
+    It does if whatever the rule reads comes from private cells and from audited users' own texts
+    (docs/theory.md#several-trainings-of-one-user): the candidates and all of tuning are private, and users who are not
+    audited are set apart by coins of their own.
     """
     rule = sweep.config.decision
     if rule is None:
         return False
     read = [*(cell for cell in cells if cell.variant.name in rule.candidates), *tuning]
-    apart = all(cell.config.split.audit_fraction is not None for cell in read)
     mechanisms = [_mechanism(cell) for cell in read]
-    return apart and all(its.user_event is not None and not its.reasons() for its in mechanisms)
+    apart = all(cell.config.split.audit_fraction is not None for cell in read)
+    return apart and all(its is not None and _promises_users(its) for its in mechanisms)
 
 
-def _mechanism(cell: PlacedCell) -> Mechanism:
-    """What the cell runs: its plan, or what the plan will be."""
+def _promises_users(its: Mechanism) -> bool:
+    return its.user_event is not None and its.delta is not None and not its.reasons()
+
+
+def _mechanism(cell: PlacedCell) -> Mechanism | None:
+    """What the cell runs: its plan, or what the plan will be; None for one that cannot be planned or read."""
     path = cell.folder / "plan.json"
-    return read_plan(path) if path.is_file() else mechanism_of(cell.config, plain_steps=1, clip_norm=1.0)
+    try:
+        return read_plan(path) if path.is_file() else mechanism_of(cell.config, plain_steps=1, clip_norm=1.0)
+    except InputError:
+        return None

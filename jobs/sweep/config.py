@@ -95,7 +95,9 @@ class Finding(Section):
 class Tuning(Section):
     """A fixed grid for some variants, judged by public users' loss in blocks of its own, before the others' coins."""
 
-    over: dict[Name, dict[str, Annotated[list[Any], Field(min_length=1)]]] = Field(min_length=1)
+    over: dict[Name, Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]] = Field(
+        min_length=1
+    )
     """By name of a variant, config keys and the values that are tried, all combinations; of a variant with axes, for
     each of them. The config needs corpus.public_validation."""
     blocks: int = Field(1, ge=1)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from heldin.record.sweep import FILE, TUNING, SweepResult, write_sweep
 STATE = "state.json"
 _FINE = {0, 3, 4}  # exit codes of a finished run; a violation is a result
 _INTERRUPTED = 130
+VIOLATED = 3  # exit code of a jointly certified violation
 _PAUSE = 1.0  # seconds between looks at a cell that another process works on
 
 
@@ -40,7 +42,7 @@ class CellState:
         seconds: duration of all its processes so far, those of killed sweeps aside.
         calls: number of these processes.
         code: exit code of the last one; null before the first.
-        said: its last line if it failed.
+        said: its last line if it failed, up to what it quotes: names of users never reach documents.
         halted: whether a filter ended training without a model, which is a result.
     """
 
@@ -65,11 +67,16 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str) -> S
         ResumableError: a cell that tunes has no result.
     """
     with one_process_at_a_time(out):
+        violated = False
         if sweep.tuning is not None:
             tuned = run_sweep(sweep.tuning, out / TUNING, reporter, command=command)
-            failed = [f"{its.block}/{its.variant}: {its.said}" for its in tuned.cells if its.state != "done"]
+            failed = [its for its in tuned.cells if its.state in ("failed", "to do")]
             if failed:
-                raise ResumableError(f"tuning: cell {failed[0]}; the same command tries it again")
+                raise ResumableError(
+                    f"tuning: cell {failed[0].block}/{failed[0].variant}: {failed[0].said}; the same command tries it"
+                    " again; if it cannot succeed, take it out of the grid and begin in a new folder"
+                )
+            violated = tuned.exit_code == VIOLATED
             # Before the coins of the blocks: what is chosen is part of the plan that they are drawn after.
             sweep = with_choices(sweep, tries(sweep, out))
         take_sweep(sweep, out)
@@ -79,6 +86,9 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str) -> S
             cells = placed_cells(sweep, out)
             states = _run_cells(sweep, cells, out, kept)
             result = compare_cells(sweep, out, states, kept, command=without_names(command))
+            if violated:
+                note = f"a claim is violated in '{out / TUNING}', certified for all of its cells at once"
+                result = result.model_copy(update={"tuning_violated": True, "notes": [note, *result.notes]})
             write_sweep(result, out)
             return result
 
@@ -188,7 +198,13 @@ def _process(arguments: Sequence[str], threads: int, *, module: str = "heldin") 
     )
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     said = lines[-1].strip() if lines else f"ended with code {done.returncode} and no word"
-    return done.returncode, "" if done.returncode in _FINE else said
+    return done.returncode, "" if done.returncode in _FINE else _without_names(said)
+
+
+def _without_names(line: str) -> str:
+    """The line up to what it quotes, but for paths: that may be a user's name, and the line goes into documents."""
+    first = re.search(r"(?<!\w)['\"](?![/.])", line)
+    return line if first is None else f"{line[: first.start()]}... (heldin run with this cell's config says more)"
 
 
 def _wait_for(cell: PlacedCell, reporter: Reporter) -> None:

@@ -10,7 +10,7 @@ from heldin.audit.exposure import Exposed, read_people
 from heldin.audit.utility import UserLoss
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
-from heldin.bounds.roc import Scores
+from heldin.bounds.roc import Scores, auroc
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.utility import read_losses
 from heldin.jobs.sweep.plan import PlacedCell
@@ -40,6 +40,18 @@ class Finished:
     member: np.ndarray
     losses: Mapping[str, UserLoss]
     people: tuple[Exposed, ...]
+
+    @property
+    def auroc(self) -> float:
+        """AUROC of the leading attack, unrounded: in a record's three decimals alike models would differ by nothing."""
+        return auroc(*self.sides)
+
+    @property
+    def loss(self) -> float | None:
+        """Mean over held-out users of the loss on their test texts, unrounded; None where the record states none."""
+        if self.record.utility is None:
+            return None
+        return float(np.mean([its.loss for its in self.losses.values()]))
 
     @property
     def sides(self) -> tuple[Scores, Scores]:

@@ -17,6 +17,7 @@ from heldin.defenses.config import EntityDefense
 from heldin.jobs.config import RunConfig, merged, parse_config, read_config, with_overrides
 from heldin.jobs.sweep.config import NAME, Sweep, SweepConfig, Variant
 
+_NAMING = ("include", "exclude", "users", "public_validation", "corpus", "canaries")
 _TUNABLE = ("finetune", "defense", "data_defenses")
 _OF_POOLS = {"entities", "categories", "group_size", "entity_cap"}
 
@@ -33,8 +34,12 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = No
         if not isinstance(scales, dict) or scale not in scales:
             known = f"it has {', '.join(map(str, scales))}" if scales else "it has none"
             raise InputError(f"{path}: no scale '{scale}'; {known}")
+        over = {} if scales[scale] is None else scales[scale]
+        if not isinstance(over, dict):
+            raise InputError(f"{path}: scales.{scale}: write the keys that it changes, and not {over!r}")
         # A sweep of another size is another sweep, with a folder of its own.
-        content = _scaled(content, {"name": f"{content.get('name')}-{scale}", **(scales[scale] or {})})
+        name = {"name": f"{content['name']}-{scale}"} if "name" in content else {}
+        content = _scaled(content, {**name, **over})
     config = checked(SweepConfig, with_overrides(content, overrides), str(path))
     return sweep_of(config, read_config(path.parent / config.base), str(path))
 
@@ -100,15 +105,24 @@ def _parsed(
 def _tuned(
     config: SweepConfig, contents: Sequence[tuple[str, dict[str, Any]]]
 ) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, tuple[str, dict[str, Any]]]]:
-    """The contents with the first values of the grid, and all tries by their name."""
-    changed, tried = [], {}
+    """The contents with the first values of the grid, and all tries by their name.
+
+    Raises:
+        InputError: two tries of one variant have the same values.
+    """
+    changed: list[tuple[str, dict[str, Any]]] = []
+    tried: dict[str, tuple[str, dict[str, Any]]] = {}
     for name, content in contents:
         grid = _grid_of(config, name)
         for i, chosen in enumerate(_combinations(grid)):
             if not i:
                 changed.append((name, with_values(content, chosen)))
             if grid:
-                tried[_named(name, chosen)] = (name, chosen)
+                its = _named(name, chosen, grid)
+                its = its if re.match(NAME, its) else f"{name}-try-{i + 1}"
+                if its in tried:
+                    raise InputError(f"tune.over: two tries are called '{its}': a value stands twice in a grid")
+                tried[its] = (name, chosen)
     return changed, tried
 
 
@@ -165,15 +179,17 @@ def with_values(content: dict[str, Any], values: Mapping[str, Any]) -> dict[str,
 def _multiplied(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
     """Names and contents of all variants, axes multiplied out."""
     for name, content in config.variants.items():
-        for values in _combinations(config.axes.get(name, {})):
-            yield _named(name, values), with_values(content or {}, values)
+        axes = config.axes.get(name, {})
+        for values in _combinations(axes):
+            yield _named(name, values, axes), with_values(content or {}, values)
 
 
 def _origins(config: SweepConfig) -> Iterator[tuple[str, str]]:
     """Each variant of the file with the names that its axes make of it."""
     for name in config.variants:
-        for values in _combinations(config.axes.get(name, {})):
-            yield name, _named(name, values)
+        axes = config.axes.get(name, {})
+        for values in _combinations(axes):
+            yield name, _named(name, values, axes)
 
 
 def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
@@ -181,11 +197,13 @@ def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]
         yield dict(zip(grid, values, strict=True))
 
 
-def _named(name: str, values: Mapping[str, Any]) -> str:
-    """A name with the last parts of keys and their values."""
-    return "-".join(
-        [name, *(part for key, value in values.items() for part in (key.rsplit(".", 1)[-1], _plain(value)))]
-    )
+def _named(name: str, values: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> str:
+    """A name with the last parts of keys and their values; rules about users, which may name people, are numbered."""
+    parts = []
+    for key, value in values.items():
+        last = key.rsplit(".", 1)[-1]
+        parts += [last, str(list(grid[key]).index(value) + 1) if last in _NAMING else _plain(value)]
+    return "-".join([name, *parts])
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:

@@ -74,6 +74,7 @@ def plan_of(sweep: Sweep) -> dict[str, Any]:
         "decision": rule.model_dump(mode="json") if rule else None,
         # Left out where there are none, as in folders of earlier versions.
         **({"findings": [its.model_dump(mode="json") for its in findings]} if findings else {}),
+        **({"tune": sweep.config.tune.model_dump(mode="json")} if sweep.config.tune else {}),
         "cells": cells,
     }
 
@@ -87,6 +88,9 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
     _refuse_own_models(sweep, out)
     plan = plan_of(sweep)
     if not require_sweep(plan, out):
+        # A kill while the plan was written leaves this behind, and nothing that was drawn.
+        for leftover in out.glob(f".{PLAN}.*.tmp"):
+            leftover.unlink()
         take_new_folder(out, "sweep", besides=(TUNING,) if sweep.tuning else ())
         # Before the coins: what is compared cannot follow from how they fall.
         write_text(out / PLAN, json.dumps(plan, indent=1) + "\n", private=True)

@@ -1,5 +1,6 @@
 """Tuning: a fixed grid, judged by public users' loss alone, in blocks of its own before any other coin is drawn."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from heldin.jobs.sweep.config import Sweep, Variant
 from heldin.jobs.sweep.load import with_values
 from heldin.jobs.sweep.plan import PlacedCell, placed_cells
 from heldin.record.document import Record, read_record
-from heldin.record.sweep import TUNING, Tried
+from heldin.record.sweep import TUNING, Tried, read_sweep
 
 
 def tuning_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
@@ -29,19 +30,27 @@ def tries(sweep: Sweep, out: Path) -> list[Tried]:
         InputError: a record that cannot be read.
         ResumableError: a cell has no result: all combinations, or none, decide.
     """
+    if sweep.tuning is None:
+        return []
+    states = {f"{its.block}/{its.variant}": its.state for its in read_sweep(out / TUNING).cells}
     losses: dict[str, list[float]] = {}
     for cell in tuning_cells(sweep, out):
         path = cell.folder / "record.json"
-        if not path.is_file():
+        # A filter that ended training without a model is a result: nobody could ship it.
+        if states.get(cell.name) == "halted":
+            loss = math.inf
+        elif path.is_file():
+            loss = _public_loss(read_record(path), cell.name)
+        else:
             raise ResumableError(f"tuning: cell {cell.name} has no result: the same command tries it again")
-        losses.setdefault(cell.variant.name, []).append(_public_loss(read_record(path), cell.name))
+        losses.setdefault(cell.variant.name, []).append(loss)
     means = {name: float(np.mean(its)) for name, its in losses.items()}
     best: dict[str, str] = {}
     for name, (of, _) in sweep.tried.items():
         if of not in best or means[name] < means[best[of]]:
             best[of] = name
     return [
-        Tried(variant=of, values=values, public_loss=brief(means[name], DIGITS), chosen=best[of] == name)
+        Tried(variant=of, values=values, public_loss=_stated(means[name]), chosen=best[of] == name)
         for name, (of, values) in sweep.tried.items()
     ]
 
@@ -57,6 +66,10 @@ def _with(variant: Variant, values: Mapping[str, object]) -> Variant:
         return variant
     content = with_values(variant.config.model_dump(mode="json"), values)
     return replace(variant, config=parse_config(content, f"variants.{variant.name}"))
+
+
+def _stated(loss: float) -> float | None:
+    return brief(loss, DIGITS) if math.isfinite(loss) else None
 
 
 def _public_loss(record: Record, name: str) -> float:

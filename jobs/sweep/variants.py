@@ -57,7 +57,7 @@ def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished])
     positions = []
     for its in group:
         own = [cells[its.name][block] for block in blocks]
-        losses = [cell.record.utility.loss for cell in own if cell.record.utility]
+        losses = [cell.loss for cell in own if cell.loss is not None]
         if len(losses) < len(blocks) or _like(own) != _like([cells[its.group][block] for block in blocks]):
             return []
         positions.append(
@@ -65,7 +65,7 @@ def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished])
                 name=its.name,
                 epsilon=math.inf if its.epsilon_per_user is None else its.epsilon_per_user,
                 delta=its.delta or 0.0,
-                auroc=tuple(cell.record.primary().auroc.value for cell in own),
+                auroc=tuple(cell.auroc for cell in own),
                 loss=tuple(losses),
                 seconds=its.seconds or 0.0,
             )
@@ -75,7 +75,7 @@ def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished])
 
 def _like(cells: Sequence[Finished]) -> list[object]:
     """What AUROCs and losses must have in common to be held against each other."""
-    return [(its.cell.config.attack, *_measured_on(its)) for its in cells]
+    return [(its.cell.config.attack, *measured_on(its)) for its in cells]
 
 
 def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequence[CellResult]) -> VariantResult:
@@ -87,7 +87,7 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
     training = mine[0].record.training if mine else None
     estimate = mine[0].record.primary().auroc if mine else None
     gains = [its.record.utility.gain for its in mine if its.record.utility and its.record.utility.gain]
-    losses = [its.record.utility.loss for its in mine if its.record.utility]
+    losses = [its.loss for its in mine if its.loss is not None]
     # Of all blocks or of none: a mean over some of them is another number.
     measured = bool(mine) and len(losses) == len(gains) == len(mine)
     kinds = [*(step.kind for step in variant.config.data_defenses), variant.config.defense.kind]
@@ -101,13 +101,11 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
         epsilon=training.epsilon if training else None,
         delta=training.delta if training else None,
         cells=len(done),
-        auroc=over_blocks([its.auroc for its in done if its.auroc is not None], (estimate.lower, estimate.upper))
-        if estimate
-        else None,
+        auroc=over_blocks([its.auroc for its in mine], (estimate.lower, estimate.upper)) if estimate else None,
         auroc_difference=None if is_first else _difference(pairs, auroc_change),
         loss=over_blocks(losses, digits=DIGITS) if measured else None,
         loss_difference=None if is_first else _difference(pairs, loss_change, digits=DIGITS),
-        gain=over_blocks([its.value for its in gains], (gains[0].lower, gains[0].upper), digits=DIGITS)
+        gain=over_blocks([_gain(its) for its in mine], (gains[0].lower, gains[0].upper), digits=DIGITS)
         if measured
         else None,
         seconds=round(float(np.mean([its.seconds for its in done])), 1) if done else None,
@@ -120,6 +118,11 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
         canaries=canary_points([its.record for its in mine]),
         bands=bands(pairs),
     )
+
+
+def _gain(its: Finished) -> float:
+    """How far the loss is below the base model's, unrounded."""
+    return float(np.mean([user.base_loss - user.loss for user in its.losses.values()]))
 
 
 def _named_of_1000(its: Finished) -> float:
@@ -153,7 +156,7 @@ def auroc_change(first: Finished, other: Finished) -> Difference | None:
 
 def loss_change(first: Finished, other: Finished) -> Difference | None:
     """The second's loss less the first's on the same held-out users; None for other texts or too few users."""
-    if _measured_on(first) != _measured_on(other):
+    if measured_on(first) != measured_on(other):
         return None
     users = sorted(first.losses.keys() & other.losses.keys())
     if len(users) < max(len(first.losses), len(other.losses)):
@@ -165,7 +168,7 @@ def loss_change(first: Finished, other: Finished) -> Difference | None:
     return mean_difference(one, two)
 
 
-def _measured_on(its: Finished) -> tuple[object, ...]:
+def measured_on(its: Finished) -> tuple[object, ...]:
     """What decides test texts and their tokens: losses per token of other ones do not compare."""
     config = its.cell.config
     return config.audit.test_texts_per_user, config.attack.max_characters, config.model

@@ -83,3 +83,9 @@ def test_without_holm_the_same_simulation_would_be_wrong_far_more_often(monkeypa
         its = all_alike(rng, 5)
         wrong += any(dominated(its).values())
     assert wrong > 60
+
+
+def test_numbers_that_rounding_made_equal_are_no_evidence():
+    a = position("a", (0.500, 0.500, 0.500), (4.0, 4.0, 4.0))
+    b = position("b", (0.501, 0.501, 0.501), (4.0001, 4.0001, 4.0001))
+    assert dominated([a, b]) == {"a": [], "b": []}

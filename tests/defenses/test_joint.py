@@ -40,3 +40,9 @@ def test_example_level_sampling_is_composed_for_all_of_a_users_records():
     exact = epsilon(whole.user_event, 200, DELTA)
     assert exact <= composed_epsilon([half, half], DELTA) <= exact * 1.02
     assert composed_epsilon([els(steps=100), uls(steps=100)], DELTA) > composed_epsilon([uls(steps=100)], DELTA)
+
+
+def test_what_says_nothing_any_more_is_not_composed_and_takes_no_time():
+    # With so little noise the grid of losses would not fit into memory.
+    assert composed_epsilon([uls(steps=40, noise_multiplier=0.001)], DELTA) is None
+    assert composed_epsilon([uls(steps=40, noise_multiplier=0.03)], DELTA) is None

@@ -90,14 +90,15 @@ def test_of_a_sweep_the_coins_and_every_cell_are_purged(folder, tmp_path):
         shutil.copytree(folder, swept / "cells" / block / "none")
     (swept / "ledger").mkdir()
     (swept / "ledger" / "coins.json").write_text("{}", encoding="utf-8")
-    for name in ("sweep.json", "comparison.json", "state.json"):
+    (swept / "sweep.json").write_text('{"cells": []}', encoding="utf-8")
+    for name in ("comparison.json", "state.json"):
         (swept / name).write_text("{}", encoding="utf-8")
     found = purge(swept, DEFAULT)
     assert len(found.folders) == 3
     assert not list(swept.rglob("ledger")) + list(swept.rglob("*.safetensors")) + list(swept.rglob("*.parquet"))
     assert (swept / "comparison.json").is_file()
     assert len(list(swept.rglob(MARK))) == 3
-    assert "in 2 cells and the folder itself" in lines(found, done=True)[0]
+    assert "in 3 folders: checkpoints" in lines(found, done=True)[0]
     # Even where the plan of the sweep was not kept, a second call finds the cells again.
     purge(swept, ())
     assert not list(swept.rglob("record.json"))
@@ -116,13 +117,72 @@ def test_a_folder_in_use_and_a_folder_of_something_else_are_refused(folder, tmp_
         plan_purge(folder, ("weights",))
 
 
-def test_links_are_removed_and_not_what_they_point_to(folder, tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "file").write_text("stays", encoding="utf-8")
-    (folder / "shadow").symlink_to(tmp_path / "elsewhere")
-    purge(folder, DEFAULT)
-    assert not (folder / "shadow").exists()
-    assert (tmp_path / "elsewhere" / "file").is_file()
+def test_links_are_removed_or_left_and_never_followed(folder, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(folder, elsewhere)
+    before = sorted(path for path in elsewhere.rglob("*"))
+    (folder / "shadow").symlink_to(elsewhere)
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "checkpoints").symlink_to(elsewhere)
+    (folder / "people.parquet").unlink(missing_ok=True)
+    (folder / "people.parquet").symlink_to(tmp_path / "nowhere")
+    purge(folder, ("record", "model"))
+    assert not (folder / "shadow").is_symlink()
+    assert not (folder / "people.parquet").is_symlink()
+    assert (folder / "checkpoints").is_symlink()
+    purge(folder, ("record",))
+    assert not (folder / "checkpoints").is_symlink()
+    swept = tmp_path / "swept"
+    (swept / "cells" / "1").mkdir(parents=True)
+    (swept / "sweep.json").write_text('{"cells": []}', encoding="utf-8")
+    (swept / "cells" / "1" / "none").symlink_to(elsewhere)
+    purge(swept, ("record",))
+    assert sorted(path for path in elsewhere.rglob("*")) == before
+
+
+def test_a_folder_of_somebody_else_with_names_like_heldins_is_refused(tmp_path):
+    for name in ("runs", "work", "record.json"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+    for name in ("state.json", "trainings.json", "sweep.json", "work/thesis.tex", "runs/1.txt"):
+        (tmp_path / "mine" / name).write_text("{}", encoding="utf-8")
+    with pytest.raises(InputError, match="holds no run, audit or sweep"):
+        purge(tmp_path / "mine", ())
+    assert (tmp_path / "mine" / "work" / "thesis.tex").is_file()
+
+
+def test_what_is_no_part_of_a_run_stays_in_a_runs_folder(folder):
+    (folder / "work").mkdir()
+    (folder / "work" / "thesis.tex").write_text("mine", encoding="utf-8")
+    found = purge(folder, ("record",))
+    assert found.others == ("work",)
+    assert (folder / "work" / "thesis.tex").is_file()
+
+
+def test_what_killed_processes_left_goes_too(folder):
+    left = [folder / f".{name}.host.123.tmp" for name in ("scores.parquet", "people.parquet", "record.json")]
+    for path in left:
+        path.write_text("secret", encoding="utf-8")
+    (folder / ".checkpoints.host.1.old.tmp").mkdir()
+    purge(folder, ("record", "report"))
+    assert not [path for path in folder.iterdir() if path.name.endswith(".tmp")]
+
+
+def test_one_cell_of_a_sweep_is_not_purged_alone_since_others_keep_its_coins(folder, tmp_path):
+    swept = tmp_path / "swept"
+    cell = swept / "cells" / "1" / "none"
+    shutil.copytree(folder, cell)
+    (cell / "ledger" / "cell.json").write_text("{}", encoding="utf-8")
+    (swept / "sweep.json").write_text('{"cells": []}', encoding="utf-8")
+    with pytest.raises(InputError, match="whose coins others share: purge the sweep"):
+        purge(cell, ())
+
+
+def test_a_sweep_that_was_killed_while_it_was_tuned_can_be_purged(folder, tmp_path):
+    swept = tmp_path / "swept" / "tuning"
+    shutil.copytree(folder, swept / "cells" / "1" / "none")
+    (swept / "sweep.json").write_text('{"cells": []}', encoding="utf-8")
+    assert len(purge(tmp_path / "swept", ()).folders) == 3
+    assert not list(swept.rglob("ledger"))
 
 
 def test_a_damaged_mark_is_still_one_line(folder):

@@ -12,6 +12,7 @@ from scipy import stats
 
 import heldin.jobs.sweep.driver as driver
 from heldin.audit.paired import auroc_difference, independent_difference
+from heldin.audit.utility import UserLoss
 from heldin.base.errors import InputError
 from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.p_values import holm
@@ -26,7 +27,7 @@ from heldin.jobs.sweep.config import Finding
 from heldin.jobs.sweep.driver import run_sweep
 from heldin.jobs.sweep.exposed import bands
 from heldin.jobs.sweep.findings import finding_results
-from heldin.jobs.sweep.finished import _read, finished_cells
+from heldin.jobs.sweep.finished import Finished, _read, finished_cells
 from heldin.jobs.sweep.load import load_sweep
 from heldin.jobs.sweep.plan import kept_hash, placed_cells, take_sweep
 from heldin.jobs.sweep.shipping import shipping
@@ -562,7 +563,8 @@ def test_findings_are_tested_in_pairs_within_a_group_and_without_across_groups(s
     assert area.values[1] - area.values[0] == pytest.approx(by_hand, abs=1e-3)
     # One block has the interval of its own users.
     first = {name: its for name, its in finished.items() if name.startswith("1/")}
-    area, loss, canaries, apart = finding_results(with_findings, first)
+    one_block = with_findings.config.model_copy(update={"blocks": 1})
+    area, loss, canaries, apart = finding_results(dataclasses.replace(with_findings, config=one_block), first)
     pair = auroc_change(first["1/none"], first["1/uls"])
     assert (area.difference.lower, area.difference.upper) == pytest.approx((pair.lower, pair.upper), abs=1e-3)
     one, other = (first[f"1/{name}"].record.primary().auroc for name in ("none", "apart"))
@@ -572,25 +574,20 @@ def test_findings_are_tested_in_pairs_within_a_group_and_without_across_groups(s
     assert canaries.difference is None or canaries.difference.lower <= canaries.difference.value
 
 
-def test_across_groups_three_blocks_or_more_are_joined_by_welchs_interval(swept):
+def test_across_groups_three_blocks_or_more_are_joined_by_welchs_interval(swept, monkeypatch):
     sweep, out, _ = swept
     finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
     values = {"none": [0.70, 0.74, 0.72, 0.75], "apart": [0.60, 0.66, 0.63, 0.61]}
+    monkeypatch.setattr(Finished, "auroc", property(lambda its: values[its.cell.variant.name][its.cell.block - 1]))
     made = {}
-    for name, areas in values.items():
+    for name in values:
         its = finished[f"1/{name}"]
-        for block, area in enumerate(areas, start=1):
-            attacks = [
-                a.model_copy(update={"auroc": a.auroc.model_copy(update={"value": area})}) for a in its.record.attacks
-            ]
-            record = its.record.model_copy(update={"attacks": attacks})
-            made[f"{block}/{name}"] = dataclasses.replace(
-                its, record=record, cell=dataclasses.replace(its.cell, block=block)
-            )
+        for block in (1, 2, 3, 4):
+            made[f"{block}/{name}"] = dataclasses.replace(its, cell=dataclasses.replace(its.cell, block=block))
     finding = Finding(
         finding="less", source="nobody", of="auroc", variant="apart", against="none", expect="less", published="much"
     )
-    config = sweep.config.model_copy(update={"findings": (finding,)})
+    config = sweep.config.model_copy(update={"findings": (finding,), "blocks": 4})
     (found,) = finding_results(dataclasses.replace(sweep, config=config), made)
     limits = stats.ttest_ind(values["apart"], values["none"], equal_var=False).confidence_interval(0.95)
     assert (found.difference.lower, found.difference.upper) == pytest.approx((limits.low, limits.high), abs=1e-4)
@@ -667,3 +664,65 @@ def test_cells_of_a_block_that_are_given_one_by_one_are_paired_and_others_are_no
     purge(tmp_path / "uls", ("record",))
     code, printed, _ = call("compare", none, tmp_path / "uls", "--json")
     assert (code, json.loads(printed)["runs"][1]["paired"]) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("error: the score of user 'o'neil@example.com' is nan", "error: the score of user ..."),
+        ("KeyError: 'alice'", "KeyError: ..."),
+        ('error: user "o\'neil" is there twice', "error: user ..."),
+        ("error: a held-out user's test text has no finite loss", None),
+        ("error: '/runs/a' is damaged: remove it", None),
+    ],
+)
+def test_what_a_failed_cell_says_reaches_documents_up_to_what_it_quotes(said, shown):
+    assert driver._without_names(said) == (
+        said if shown is None else f"{shown} (heldin run with this cell's config says more)"
+    )
+
+
+def test_findings_hold_like_against_like_only_and_wait_for_all_blocks(swept):
+    sweep, out, _ = swept
+    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
+
+    def judged(cells, blocks, of, variant):
+        finding = Finding(finding="f", source="s", of=of, variant=variant, against="none", expect="alike")
+        config = sweep.config.model_copy(update={"findings": (finding,), "blocks": blocks})
+        (found,) = finding_results(dataclasses.replace(sweep, config=config), cells)
+        return found
+
+    first = {name: its for name, its in finished.items() if name.startswith("1/")}
+    for of in ("auroc", "loss"):
+        assert judged(first, 1, of, "apart").difference is not None
+        # A block is missing: what is there is not judged for the whole.
+        assert judged(first, 2, of, "apart").difference is None
+    its = first["1/apart"]
+    attack = its.cell.config.attack.model_copy(update={"max_characters": 99})
+    config = its.cell.config.model_copy(update={"attack": attack})
+    other = {**first, "1/apart": dataclasses.replace(its, cell=dataclasses.replace(its.cell, config=config))}
+    assert judged(other, 1, "auroc", "apart").difference is None
+    assert judged(other, 1, "loss", "apart").difference is None
+
+
+def test_of_different_people_the_loss_has_the_spread_of_the_people(swept):
+    sweep, out, _ = swept
+    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
+    rng = np.random.default_rng(0)
+    finding = Finding(finding="f", source="s", of="loss", variant="apart", against="none", expect="alike")
+    config = sweep.config.model_copy(update={"findings": (finding,), "blocks": 1})
+    missed = 0
+    for _ in range(400):
+        made = {}
+        for name in ("none", "apart"):
+            its = finished[f"1/{name}"]
+            # People differ much in their loss, and hardly in what training changed of it.
+            losses = {
+                f"u{i}": UserLoss(f"u{i}", 1, base + 0.05 * rng.standard_normal(), base)
+                for i, base in enumerate(5 + 0.5 * rng.standard_normal(60))
+            }
+            made[f"1/{name}"] = dataclasses.replace(its, losses=losses)
+        (found,) = finding_results(dataclasses.replace(sweep, config=config), made)
+        missed += not found.difference.lower <= 0 <= found.difference.upper
+    # 20 are expected; with the spread of the gains it would be more than 300.
+    assert missed <= 50

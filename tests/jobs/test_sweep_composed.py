@@ -18,19 +18,30 @@ PUBLIC = {"corpus": {**USERS["corpus"], "public_validation": {"min_records": 4}}
 def judged(folder, variants, **content):
     sweep = load_sweep(written(folder, variants=variants, blocks=5, **content))
     cells, tuning = placed_cells(sweep, folder / "out"), tuning_cells(sweep, folder / "out")
-    return sweep, choice_is_covered(sweep, cells, tuning), composed(sweep, cells, tuning)
+    return sweep, choice_is_covered(sweep, cells, tuning), composed([*cells, *tuning])
 
 
-def test_all_private_cells_of_a_group_are_composed_and_the_others_counted(tmp_path):
+def test_all_private_cells_of_all_groups_are_composed_and_the_others_counted(tmp_path):
     variants = {"none": USERS, "uls": {**USERS, "defense": ULS}, "apart": {**APART, "defense": ULS}}
-    _, _, (together, apart) = judged(tmp_path, variants)
-    assert (together.group, together.private, together.others) == ("none", 5, 5)
-    assert (apart.group, apart.private, apart.others) == ("apart", 5, 0)
-    # Five blocks of one mechanism under five keys are one run of five times the steps.
-    assert together.epsilon == pytest.approx(apart.epsilon)
-    _, _, (one,) = judged(tmp_path / "one", {"uls": {**USERS, "defense": {**ULS, "steps": 5 * ULS["steps"]}}})
-    assert together.epsilon < one.epsilon  # which itself is five times as long in five blocks
-    assert together.delta == ULS["delta"]
+    _, _, found = judged(tmp_path, variants)
+    # Other coins and set-asides may fall on the same people: groups are not told apart.
+    assert (found.private, found.others, found.delta, found.adjacency) == (10, 5, ULS["delta"], "add_remove")
+    # Ten trainings of one mechanism under ten keys are one of ten times the steps.
+    _, _, one = judged(tmp_path / "one", {"uls": {**USERS, "defense": {**ULS, "steps": 2 * ULS["steps"]}}})
+    assert (one.private, one.others) == (5, 0)
+    assert found.epsilon == pytest.approx(one.epsilon, rel=0.01)
+
+
+def test_shadow_models_count_as_trainings(tmp_path):
+    shadow = {**USERS, "defense": ULS, "attack": {"shadow_models": 4}}
+    _, _, found = judged(tmp_path, {"uls": shadow})
+    assert found.private == 5 * (1 + 4)
+
+
+def test_a_cell_that_cannot_be_planned_promises_nothing_and_stops_nothing(tmp_path):
+    broken = {**USERS, "defense": {**ULS, "cohort": 40}}
+    _, _, found = judged(tmp_path, {"uls": {**USERS, "defense": ULS}, "broken": broken})
+    assert (found.private, found.others) == (5, 5)
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,18 @@ def test_a_scale_changes_the_file_section_by_section_and_null_takes_a_key_out(tm
         load_sweep(written(tmp_path / "bare"), (), "tiny")
 
 
+def test_a_scale_that_is_no_section_is_one_line(tmp_path):
+    for value in (5, [1], "small", True):
+        with pytest.raises(InputError, match="scales"):
+            load_sweep(written(tmp_path, scales={"tiny": value}), (), "tiny")
+
+
+def test_patterns_of_user_names_are_numbered_and_not_spelled_in_names_of_variants(tmp_path):
+    axes = {"none": {"corpus.users.include": [["alice@*"], ["bob@*"]]}}
+    sweep = load_sweep(written(tmp_path, variants={"none": None}, axes=axes))
+    assert [its.name for its in sweep.variants] == ["none-include-1", "none-include-2"]
+
+
 FINDING = {"finding": "it falls", "source": "us", "of": "auroc", "variant": "uls", "against": "none", "expect": "less"}
 
 

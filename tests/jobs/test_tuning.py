@@ -1,5 +1,6 @@
 """Tuning: judged by public users' loss alone, in blocks of its own, before the coins of what is compared."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -12,7 +13,7 @@ from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.sweep.check import check_sweep, lines
 from heldin.jobs.sweep.driver import run_sweep
 from heldin.jobs.sweep.load import load_sweep
-from heldin.jobs.sweep.plan import placed_cells
+from heldin.jobs.sweep.plan import placed_cells, plan_of, require_sweep
 from heldin.jobs.sweep.tuning import tries, tuning_cells, with_choices
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
@@ -73,11 +74,11 @@ def test_tuning_has_coins_of_its_own_drawn_before_those_of_the_blocks(tuned):
 
 def test_what_tuning_cost_is_composed_with_the_rest(tuned):
     _, _, result = tuned
-    (composed,) = result.composed
+    composed = result.composed
     # One private cell; the plain one and two tries promise nothing.
     assert (composed.private, composed.others) == (1, 3)
     assert composed.epsilon == pytest.approx(result.variants[1].epsilon, rel=0.01)
-    assert any("3 cells without one trained on the same users" in note for note in result.notes)
+    assert any("3 trainings without one may have seen the same users" in note for note in result.notes)
 
 
 def test_a_second_call_chooses_the_same_and_a_missing_try_is_told(tuned, monkeypatch):
@@ -156,3 +157,55 @@ def test_a_purge_of_the_sweep_purges_what_tuned_it(tuned, tmp_path):
     assert len(found.folders) == 2 + 2 + 2
     assert not list((tmp_path / "copy").rglob("*.safetensors")) + list((tmp_path / "copy").rglob("ledger"))
     assert read_sweep(tmp_path / "copy" / "tuning").name == "two-tuning"
+
+
+def test_a_try_that_a_filter_halts_is_no_choice_and_no_dead_end(tuned, monkeypatch):
+    sweep, out, _ = tuned
+    kept = read_sweep(out / "tuning")
+    # The better of the two has no model: the other one is chosen.
+    halted = [its.model_copy(update={"state": "halted"}) if "0.003" in its.variant else its for its in kept.cells]
+    monkeypatch.setattr("heldin.jobs.sweep.tuning.read_sweep", lambda _: kept.model_copy(update={"cells": halted}))
+    found = tries(sweep, out)
+    assert [(its.public_loss is None, its.chosen) for its in found] == [(False, True), (True, False)]
+
+
+def test_a_violation_among_the_tries_is_told_and_decides_the_exit_code(tuned, tmp_path, monkeypatch):
+    import shutil
+
+    sweep, out, result = tuned
+    shutil.copytree(out, tmp_path / "out")
+    monkeypatch.setattr(driver, "_process", lambda *_, **__: pytest.fail("there is nothing to do"))
+    monkeypatch.setattr(driver, "VIOLATED", 0)  # as if the sweep that tunes had ended so
+    again = run_sweep(sweep, tmp_path / "out", QUIET, command="heldin sweep")
+    assert (result.exit_code, again.exit_code) == (0, 3)
+    assert again.notes[0].startswith("a claim is violated in")
+
+
+def test_check_knows_what_was_chosen_and_looks_at_every_try(tuned, tmp_path):
+    sweep, out, _ = tuned
+    assert not check_sweep(sweep, out).problems
+    uls = {**USERS, "defense": ULS}
+    grid = {"over": {"uls": {"attack.reference": ["/no/such/model"]}}}
+    with pytest.raises(InputError, match="cannot be tuned"):
+        load_sweep(written(tmp_path, variants={"uls": uls}, tune=grid))
+    grid = {"over": {"uls": {"defense.cohort": [8, 40]}}}
+    problems = check_sweep(load_sweep(written(tmp_path, variants={"uls": uls}, tune=grid)), tmp_path / "out").problems
+    assert any(its.startswith("tune: uls-cohort-40: ") for its in problems)
+
+
+def test_the_grid_is_part_of_the_plan(tuned):
+    sweep, out, _ = tuned
+    plan = json.loads((out / "sweep.json").read_text(encoding="utf-8"))
+    assert plan["tune"]["over"] == TUNE["over"]
+    # Without it the cells would be the same, and what tuning cost would be forgotten.
+    without = with_choices(sweep, tries(sweep, out))
+    without = dataclasses.replace(without, config=sweep.config.model_copy(update={"tune": None}), tuning=None)
+    with pytest.raises(InputError, match="holds another sweep"):
+        require_sweep(plan_of(without), out)
+
+
+def test_a_value_that_stands_twice_in_a_grid_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="a value stands twice in a grid"):
+        load_sweep(written(tmp_path, variants={"none": USERS}, tune={"over": {"none": {"finetune.epochs": [1, 1]}}}))
+    with pytest.raises(InputError, match="tune.over.none"):
+        load_sweep(written(tmp_path, variants={"none": USERS}, tune={"over": {"none": {}}}))
