@@ -30,7 +30,8 @@ def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
     """The sections one after the other: key, allowed values, default, meaning."""
     found: list[str] = []
     for block in blocks:
-        found += ["", _title(block)] if found else [_title(block)]
+        title = textwrap.wrap(_title(block), width, subsequent_indent="    ")
+        found += ["", *title] if found else title
         found += textwrap.wrap(block.meaning, width, initial_indent="  ", subsequent_indent="  ")
         for key in _shown(block):
             head = f"{key.name}: {_default(key, block)}   ({key.allowed})"

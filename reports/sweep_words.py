@@ -12,6 +12,7 @@ from heldin.base.wording import counted
 from heldin.record.sweep import CellResult, SweepResult, VariantResult
 from heldin.reports.wording import breakable, percent, sentence
 
+SHORT = {"epsilon_per_user": "epsilon", "auroc": "AUROC", "loss": "loss", "loss_gain_over_base": "loss gained"}
 MEASURES = {
     "epsilon_per_user": "epsilon per user",
     "auroc": "AUROC of the largest attack",
@@ -141,7 +142,7 @@ def main_rows(result: SweepResult) -> list[list[str]]:
             summary(its.auroc, digits=2),
             summary(its.named, digits=0),
             "-" if its.epsilon_at_least is None else f"{its.epsilon_at_least:.2f}",
-            summary(its.gain, digits=2, signed=True),
+            summary(its.gain, signed=True),
             *_cost(its),
             outcome(result, its),
         ]
@@ -175,16 +176,17 @@ def _cost(its: VariantResult) -> tuple[str, str]:
 
 
 def outcome(result: SweepResult, its: VariantResult) -> str:
-    """Passes, or why not; and who beats it."""
+    """Passes, or why not; and who beats it, by their marks."""
+    marks = letters(result.variants)
     said = ["a claim is violated"] if its.jointly_violated else []
     if result.shipping is not None:
         mine = next((candidate for candidate in result.shipping.candidates if candidate.name == its.name), None)
         said.append("not a candidate" if mine is None else _judged(mine, result.shipping))
     if its.dominated_by:
-        said.append("beaten by " + ", ".join(f"'{name}'" for name in its.dominated_by))
-    worse = [other.name for other in result.variants if its.name in other.dominated_by]
+        said.append("beaten by " + ", ".join(marks[name] for name in its.dominated_by))
+    worse = [marks[other.name] for other in result.variants if its.name in other.dominated_by]
     if worse:
-        said.append("beats " + ", ".join(f"'{name}'" for name in worse))
+        said.append("beats " + ", ".join(worse))
     if its.cells < result.blocks:
         said.append(f"{its.cells} of {counted(result.blocks, 'cell')}")
     return "; ".join(said) or "not told apart"
@@ -195,8 +197,8 @@ def _judged(candidate: CandidateResult, shipping: Shipping) -> str:
         return "ship this one"
     if candidate.passes:
         return "passes"
-    missed = [tested.requirement for tested in candidate.tests if tested.p_value > shipping.level]
-    why = candidate.disqualified or ", ".join(_with_names(words) for words in missed)
+    missed = [tested.requirement.split(" ")[0] for tested in candidate.tests if tested.p_value > shipping.level]
+    why = candidate.disqualified or ", ".join(SHORT.get(name, name) for name in missed)
     how = "breaks" if candidate.breaks else "not shown to keep"
     return f"{how}: {why}" if why else "not shown, corrected for all candidates"
 

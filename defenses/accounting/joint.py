@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dp_accounting.pld import pld_privacy_accountant
 
-from heldin.defenses.accounting.events import to_dp_event
+from heldin.defenses.accounting.events import Event, to_dp_event
 from heldin.defenses.accounting.guarantees import epsilon
 from heldin.defenses.mechanism import Mechanism
 
@@ -27,16 +27,19 @@ def composed_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | N
         epsilons add up to more than 100.
     """
     total = 0.0
-    accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=WIDTH)
+    # Equal steps of several trainings are one long training: composed once, in seconds and not minutes.
+    steps: dict[Event, int] = {}
     for its in mechanisms:
-        event = its.user_event
-        if event is None or its.reasons():
+        if its.user_event is None or its.reasons():
             return None
-        composed = to_dp_event(event, its.steps)
-        if not accountant.supports(composed):
-            return None
-        total += epsilon(event, its.steps, delta)
+        total += epsilon(its.user_event, its.steps, delta)
         if total > MOST:
+            return None
+        steps[its.user_event] = steps.get(its.user_event, 0) + its.steps
+    accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=WIDTH)
+    for event, count in steps.items():
+        composed = to_dp_event(event, count)
+        if not accountant.supports(composed):
             return None
         accountant.compose(composed)
     return float(accountant.get_epsilon(delta))
