@@ -1,5 +1,6 @@
 """What several blocks say together: one number from each, with the spread over coins, seeds and trainings at once."""
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -30,7 +31,14 @@ class Summary(Facts):
     label: Literal["estimate"] = "estimate"
 
 
-def over_blocks(values: Sequence[float], within: tuple[float, float] | None = None, *, digits: int = 3) -> Summary:
+def over_blocks(
+    values: Sequence[float],
+    within: tuple[float, float] | None = None,
+    *,
+    digits: int = 3,
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> Summary:
     """Mean of one number a block; from three blocks on with Student's t interval, of one block with its own interval.
 
     Coins, seeds and trainings of different blocks are independent, so that their numbers are; an interval over the
@@ -41,12 +49,19 @@ def over_blocks(values: Sequence[float], within: tuple[float, float] | None = No
         values: a number of each block, S of them.
         within: limits of the 95 % interval over users, used for one block only.
         digits: decimals.
+        least: smallest possible value, such as 0 of an AUROC: an interval ends there.
+        most: largest possible value.
+
+    Blocks that do not differ at all have no interval: it would have no width, and say that another block could not
+    differ.
     """
     mean = float(np.mean(values))
     if len(values) >= LEAST_BLOCKS:
         spread = mean_difference(np.zeros(len(values)), np.asarray(values, dtype=np.float64))
         assert spread is not None
-        lower, upper = brief(spread.lower, digits), brief(spread.upper, digits)
+        if min(values) == max(values):
+            return Summary(value=brief(mean, digits), lower=None, upper=None, over="blocks")
+        lower, upper = (brief(min(max(its, least), most), digits) for its in (spread.lower, spread.upper))
         return Summary(value=brief(mean, digits), lower=lower, upper=upper, over="blocks")
     limits = within if len(values) == 1 else None
     low, high = (None, None) if limits is None else (brief(limit, digits) for limit in limits)

@@ -27,7 +27,7 @@ def canary_points(records: Sequence[Record]) -> list[CanaryPoint]:
             kind=kind,
             length=length,
             documents=documents,
-            auroc=over_blocks([value for value, *_ in its], (its[0][1], its[0][2])),
+            auroc=over_blocks([value for value, *_ in its], (its[0][1], its[0][2]), least=0.0, most=1.0),
         )
         for (kind, length, documents), its in found.items()
         if len(its) == len(records)

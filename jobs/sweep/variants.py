@@ -101,7 +101,9 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
         epsilon=training.epsilon if training else None,
         delta=training.delta if training else None,
         cells=len(done),
-        auroc=over_blocks([its.auroc for its in mine], (estimate.lower, estimate.upper)) if estimate else None,
+        auroc=over_blocks([its.auroc for its in mine], (estimate.lower, estimate.upper), least=0.0, most=1.0)
+        if estimate
+        else None,
         auroc_difference=None if is_first else _difference(pairs, auroc_change),
         loss=over_blocks(losses, digits=DIGITS) if measured else None,
         loss_difference=None if is_first else _difference(pairs, loss_change, digits=DIGITS),
@@ -112,7 +114,7 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
         gradients=_mean([its.gradients for its in done]),
         jointly_violated=any(verdict.jointly_violated for its in done for verdict in its.verdicts),
         epsilon_per_user=epsilon_per_user(training),
-        named=over_blocks([_named_of_1000(its) for its in mine], digits=0) if mine else None,
+        named=over_blocks([_named_of_1000(its) for its in mine], digits=0, least=0.0, most=1000.0) if mine else None,
         epsilon_at_least=max(bounds, default=None),
         ceiling=mine[0].record.ceiling() if mine else None,
         canaries=canary_points([its.record for its in mine]),

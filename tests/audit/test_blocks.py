@@ -80,3 +80,11 @@ def test_utility_is_a_mean_over_users_and_needs_ten_of_them():
     assert (found.gain.lower, found.gain.upper) == pytest.approx((low, high), abs=1e-4)
     assert utility_of(dict(list(losses.items())[:9])) is None
     assert utility_of({}) is None
+
+
+def test_an_interval_ends_where_the_measure_does_and_blocks_that_do_not_differ_have_none():
+    near_one = over_blocks([0.99, 1.0, 0.97], least=0.0, most=1.0)
+    assert over_blocks([0.99, 1.0, 0.97]).upper > 1.0 == near_one.upper
+    assert near_one.lower == over_blocks([0.99, 1.0, 0.97]).lower
+    separated = over_blocks([1.0, 1.0, 1.0, 1.0, 1.0])
+    assert (separated.value, separated.lower, separated.upper) == (1.0, None, None)
