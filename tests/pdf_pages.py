@@ -40,3 +40,15 @@ def squashed(text: str) -> str:
 def text_of(path: Path) -> str:
     """All pages' words."""
     return "\n".join(page.text for page in pages(path))
+
+
+def lines_lie_apart(page: Page) -> bool:
+    """Whether no line of text lies on another."""
+    lines = [box for kind, *box in page.boxes if kind == TEXT and box[2] - box[0] > 2 and box[3] - box[1] > 2]
+    for i, (left, bottom, right, top) in enumerate(lines):
+        for other in lines[i + 1 :]:
+            wide = min(right, other[2]) - max(left, other[0])
+            high = min(top, other[3]) - max(bottom, other[1])
+            if wide > 1 and high > 2.5:
+                return False
+    return True

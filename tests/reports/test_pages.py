@@ -14,7 +14,7 @@ from heldin.reports.findings import findings
 from heldin.reports.pdf import write_report
 from heldin.reports.retraining_figure import trainings_histogram
 from tests.made_facts import attack_result, canary_facts, decision_of, estimate, evidence, score
-from tests.pdf_pages import FORM, TEXT, pages
+from tests.pdf_pages import FORM, lines_lie_apart, pages
 
 MARGIN = 62.0  # points, of 2.2 cm
 LONG = "a_very_long_name_of_an_audit_that_somebody_typed_without_a_single_blank-" * 3
@@ -124,12 +124,7 @@ def test_nothing_runs_off_the_paper_or_into_the_margins(printed):
 
 def test_no_line_of_text_lies_on_another(printed):
     for page in printed:
-        lines = [box for kind, *box in page.boxes if kind == TEXT and box[2] - box[0] > 2 and box[3] - box[1] > 2]
-        for i, (left, bottom, right, top) in enumerate(lines):
-            for other in lines[i + 1 :]:
-                wide = min(right, other[2]) - max(left, other[0])
-                high = min(top, other[3]) - max(bottom, other[1])
-                assert not (wide > 1 and high > 2.5), page.text[:200]
+        assert lines_lie_apart(page), page.text[:200]
 
 
 def test_a_table_and_its_note_stand_on_one_page(printed):

@@ -14,7 +14,7 @@ from heldin.reports.sweep_html import charts, write_sweep_html
 from heldin.reports.sweep_pdf import typeset_sweep
 from heldin.reports.typesetting import write_pdf
 from tests.made_sweeps import made_sweep
-from tests.pdf_pages import TEXT, pages
+from tests.pdf_pages import lines_lie_apart, pages
 
 MARGIN = 62.0  # points, of 2.2 cm
 LONG = "a-name-that-somebody-typed-without-a-thought-for-whoever-must-print-it-in-a-narrow-column-of-a-table-0123"[:100]
@@ -71,12 +71,7 @@ def test_nothing_runs_off_the_paper(case):
 
 def test_no_line_of_text_lies_on_another(case):
     for page in case[1]:
-        lines = [box for kind, *box in page.boxes if kind == TEXT and box[2] - box[0] > 2 and box[3] - box[1] > 2]
-        for i, (left, bottom, right, top) in enumerate(lines):
-            for other in lines[i + 1 :]:
-                wide = min(right, other[2]) - max(left, other[0])
-                high = min(top, other[3]) - max(bottom, other[1])
-                assert not (wide > 1 and high > 2.5), page.text[:200]
+        assert lines_lie_apart(page), page.text[:200]
 
 
 def test_a_report_of_many_cells_has_no_more_pages_than_a_reader_takes(case):
