@@ -115,8 +115,8 @@ def _run_cells(sweep: Sweep, cells: Sequence[PlacedCell], out: Path, reporter: R
     # All before the first thread: none adds to what another one writes.
     for cell in todo:
         states.setdefault(cell.name, CellState())
-    # One after another, so that each may have what the workers would share.
-    todo = _with_shared(todo, max(threads, cores), states, reporter)
+    # One after another, so that each may have what the workers would share, unless the file sets a limit.
+    todo = _with_shared(todo, sweep.config.resources.threads or cores, states, reporter)
     writing = threading.Lock()
 
     def one(cell: PlacedCell) -> None:
@@ -203,7 +203,7 @@ def _process(arguments: Sequence[str], threads: int, *, module: str = "heldin") 
 
 def _without_names(line: str) -> str:
     """The line up to what it quotes, but for paths: that may be a user's name, and the line goes into documents."""
-    first = re.search(r"(?<!\w)['\"](?![/.])", line)
+    first = re.search(r"(?<!\w)['\"](?!/|\.{1,2}/)", line)
     return line if first is None else f"{line[: first.start()]}... (heldin run with this cell's config says more)"
 
 

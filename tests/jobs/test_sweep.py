@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import os
 import shutil
 import stat
 
@@ -674,6 +675,8 @@ def test_cells_of_a_block_that_are_given_one_by_one_are_paired_and_others_are_no
         ('error: user "o\'neil" is there twice', "error: user ..."),
         ("error: a held-out user's test text has no finite loss", None),
         ("error: '/runs/a' is damaged: remove it", None),
+        ("error: '../a' is damaged: remove it", None),
+        ("error: the score of user '.alice' is nan", "error: the score of user ..."),
     ],
 )
 def test_what_a_failed_cell_says_reaches_documents_up_to_what_it_quotes(said, shown):
@@ -726,3 +729,12 @@ def test_of_different_people_the_loss_has_the_spread_of_the_people(swept):
         missed += not found.difference.lower <= 0 <= found.difference.upper
     # 20 are expected; with the spread of the gains it would be more than 300.
     assert missed <= 50
+
+
+@pytest.mark.parametrize(("threads", "of_shared"), [(1, 1), (None, len(os.sched_getaffinity(0)))])
+def test_what_cells_share_has_all_cores_unless_the_file_sets_a_limit(tmp_path, monkeypatch, threads, of_shared):
+    asked = []
+    monkeypatch.setattr(driver, "_process", lambda _, threads, **__: asked.append(threads) or (1, "no memory"))
+    resources = {"workers": 2, "threads": threads}
+    run_sweep(load_sweep(written(tmp_path, resources=resources)), tmp_path / "out", QUIET, command="heldin sweep")
+    assert asked == [of_shared]
