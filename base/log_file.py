@@ -7,11 +7,11 @@ import contextlib
 import importlib.metadata
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from heldin.base.progress import Advance, Reporter
+from heldin.base.progress import Advance, Reporter, Standing
 
 LOG = "log.txt"
 
@@ -43,6 +43,10 @@ class LoggedReporter:
                 yield advance
         finally:
             log_line(self._folder, f"{title}: {done}/{total} {unit} in {time.monotonic() - started:,.1f} s")
+
+    def follow(self, look: Callable[[], Standing]) -> contextlib.AbstractContextManager[None]:
+        """Pass it on: how work stands in between is not logged."""
+        return self._reporter.follow(look)
 
 
 @contextlib.contextmanager

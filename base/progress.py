@@ -2,20 +2,42 @@
 
 import contextlib
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Task as RichTask
+from rich.table import Table
 from rich.text import Text
 
 from heldin.base.quiet import is_quiet
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_TABLES = 60.0
 
 Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How several pieces of work stand that go on side by side.
+
+    Attributes:
+        columns: headings of the table.
+        rows: its rows, those that matter most first.
+        caption: a line below it.
+        lines: what is said where there is no terminal.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str
+    lines: Sequence[str]
 
 
 class Reporter(Protocol):
@@ -27,6 +49,10 @@ class Reporter(Protocol):
 
     def track(self, title: str, total: int, unit: str) -> contextlib.AbstractContextManager[Advance]:
         """Follow ``total`` units of work; call the context's value with the number of units just done."""
+        ...
+
+    def follow(self, look: Callable[[], Standing]) -> contextlib.AbstractContextManager[None]:
+        """Show again and again how work stands, until the context ends; a thread of its own looks."""
         ...
 
 
@@ -64,6 +90,21 @@ class TerminalReporter:
             task = progress.add_task(title, total=total, unit=unit)
             yield lambda done: progress.advance(task, done)
 
+    @contextlib.contextmanager
+    def follow(self, look: Callable[[], Standing]) -> Iterator[None]:
+        """Show a table, as many of its rows as fit, until the context ends."""
+
+        def drawn() -> Table:
+            standing = look()
+            # Without markup: a line of a process may have brackets.
+            table = Table(*standing.columns, caption=Text(standing.caption), caption_justify="left", box=None)
+            for row in standing.rows[: max(1, self._console.height - 4)]:
+                table.add_row(*(Text(cell, overflow="ellipsis", no_wrap=True) for cell in row))
+            return table
+
+        with Live(get_renderable=drawn, console=self._console, refresh_per_second=1):
+            yield
+
 
 class LineReporter:
     """Plain lines, at most one every ten seconds per piece of work."""
@@ -97,6 +138,24 @@ class LineReporter:
         yield advance
         self._write(f"{title}: {done}/{total} {unit} in {time.monotonic() - started:,.1f} s")
 
+    @contextlib.contextmanager
+    def follow(self, look: Callable[[], Standing]) -> Iterator[None]:
+        """Write the lines once a minute."""
+        ended = threading.Event()
+
+        def write() -> None:
+            while not ended.wait(SECONDS_BETWEEN_TABLES):
+                for line in look().lines:
+                    self._write(line)
+
+        looking = threading.Thread(target=write, daemon=True)
+        looking.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            looking.join()
+
 
 class SilentReporter:
     """Says nothing, for work that takes no time worth showing."""
@@ -107,6 +166,10 @@ class SilentReporter:
     def track(self, title: str, total: int, unit: str) -> contextlib.AbstractContextManager[Advance]:
         """Show nothing."""
         return contextlib.nullcontext(lambda _done: None)
+
+    def follow(self, look: Callable[[], Standing]) -> contextlib.AbstractContextManager[None]:
+        """Show nothing."""
+        return contextlib.nullcontext()
 
 
 def reporter_for_this_terminal() -> Reporter:

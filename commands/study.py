@@ -93,6 +93,38 @@ def text_classification(
     typer.echo(json_text(found.as_dict()) if json else f"{table(found)}\nnumbers: {where}")
 
 
+@app.command("personalization")
+def personalization(
+    sweep: Annotated[Path, typer.Argument(help="Folder of a finished sweep, with models and ledgers.")],
+    to: Annotated[Path | None, typer.Option(help="JSON file for the numbers; default: in SWEEP.")] = None,
+    users: Annotated[int, typer.Option(min=10, help="Held-out users of each cell, at most.")] = 200,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over half of a user's records.")] = 4,
+    learning_rate: Annotated[
+        list[float] | None,
+        typer.Option(help="Of SGD. Repeatable: of several, public users' loss chooses; default: five."),
+    ] = None,
+    quiet: Quiet = False,
+    json: AsJson = False,
+) -> None:
+    """Train each model of a sweep further on each held-out user's records (Charles et al., Appendix G.2).
+
+    The loss on the other half of the user's records, before and after, under every defense. The models are not kept.
+    """
+    from heldin.base.errors import InputError
+    from heldin.base.files import write_text
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.jobs.personalization.job import LEARNING_RATES, Options, personalize, table
+
+    rates = tuple(learning_rate or LEARNING_RATES)
+    if min(rates) <= 0:
+        raise InputError(f"--learning-rate {min(rates):g}: it must be above 0")
+    options = Options(users=users, epochs=epochs, learning_rates=rates)
+    found = personalize(sweep, options, reporter_for_this_terminal())
+    where = to or sweep / "personalization.json"
+    write_text(where, json_text(found.as_dict()) + "\n")
+    typer.echo(json_text(found.as_dict()) if json else f"{table(found)}\nnumbers: {where}")
+
+
 def _study(folder: Path, name: str, fields: dict[str, Any], table: str, figure: str, as_json: bool) -> None:
     from heldin.base.files import write_text
 

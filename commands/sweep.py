@@ -1,5 +1,6 @@
 """``heldin sweep``: several defenses in one batch, on the same people."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +30,10 @@ def sweep(
     mirror: Annotated[
         str | None, typer.Option(metavar="URL", help="Copy records and reports there at the end: a folder, s3://...")
     ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Run the cells on a Ray cluster: HOST:PORT, or auto (extra cluster)."),
+    ] = None,
     html: AsHtml = False,
     quiet: Quiet = False,
     json: AsJson = False,
@@ -38,6 +43,7 @@ def sweep(
 
     A cell is an ordinary run in OUT/cells/BLOCK/VARIANT. If the sweep is killed, the same command goes on with it. It
     ends with comparison.json and report.pdf in OUT. Ledgers, keys and scores are never mirrored.
+    On a Ray cluster OUT must be on a file system that all machines share.
     Exit codes: 3 a claim is violated, certified for all cells together; 5 cells failed, and the others are compared.
     """
     from heldin.jobs.sweep.check import check_sweep, lines
@@ -52,7 +58,7 @@ def sweep(
         fields = {"ok": True, "cells": len(checked.variants) * found.config.blocks, "variants": checked.variants}
         answer("\n".join(lines(checked, found)), fields, checked.variants, json=json, csv=csv)
         return
-    _run(found, folder, mirror=mirror, html=html, json=json, csv=csv)
+    _run(found, folder, mirror=mirror, ray_address=ray_address, html=html, json=json, csv=csv)
 
 
 def demo(out: Out = None, html: AsHtml = False, quiet: Quiet = False, json: AsJson = False) -> None:
@@ -60,13 +66,17 @@ def demo(out: Out = None, html: AsHtml = False, quiet: Quiet = False, json: AsJs
     from heldin.jobs.demo import demo_sweep
 
     found = demo_sweep()
-    _run(found, out or Path("runs") / found.config.name, mirror=None, html=html, json=json, csv=False)
+    _run(found, out or Path("runs") / found.config.name, mirror=None, ray_address=None, html=html, json=json, csv=False)
 
 
-def _run(sweep: "Sweep", folder: Path, *, mirror: str | None, html: bool, json: bool, csv: bool) -> None:
+def _run(
+    sweep: "Sweep", folder: Path, *, mirror: str | None, ray_address: str | None, html: bool, json: bool, csv: bool
+) -> None:
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.sweep import mirror as engine
     from heldin.jobs.sweep.driver import run_sweep
+    from heldin.jobs.sweep.processes import Machine
+    from heldin.jobs.sweep.ray_cluster import Cluster
 
     # Now, and not after hours: whether a page can be made, and whether the mirror can be written.
     if html:
@@ -75,7 +85,8 @@ def _run(sweep: "Sweep", folder: Path, *, mirror: str | None, html: bool, json: 
         engine.open_mirror(mirror)
     reporter = reporter_for_this_terminal()
     with interruptible():
-        result = run_sweep(sweep, folder, reporter, command=command_line())
+        connect = partial(Cluster, address=ray_address, out=folder) if ray_address else Machine
+        result = run_sweep(sweep, folder, reporter, command=command_line(), connect=connect)
         written = write_reports(result, folder, html=html)
         if mirror is not None:
             engine.mirror(folder, mirror, models=sweep.config.resources.mirror_models, reporter=reporter)

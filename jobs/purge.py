@@ -19,7 +19,7 @@ from heldin.record.sweep import TUNING
 
 # What may be kept, and what each is called in a folder.
 KEPT = {
-    "record": ("record.json", "comparison.json", "plan.json", "config.yaml", "sweep.json"),
+    "record": ("record.json", "comparison.json", "plan.json", "config.yaml", "sweep.json", "personalization.json"),
     "report": ("report.pdf", "report.html"),
     "log": (LOG,),
     "model": ("checkpoints",),
@@ -27,6 +27,7 @@ KEPT = {
 # The order in which they go: without the key, coins and noise cannot be drawn again, whatever is left after a kill.
 _SECRETS = ("ledger", "scores.parquet", "scores.csv", "losses.parquet", "people.parquet", "shadow")
 _OF_TRAININGS = ("runs", "work")
+_OF_SWEEPS = ("shared", "progress")  # copies of corpus and models for the machines of a cluster; what processes said
 _OPTIONS = ("trainings.json", "trials.json")
 _STATE = ("state.json", *_OPTIONS)
 _FINAL = "final"  # within checkpoints, the model itself; the others hold states of the optimizer
@@ -168,7 +169,14 @@ def _content(path: Path) -> dict[str, object]:
 def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
     """What goes, secrets first, and what killed processes left of it."""
     trainings = _OF_TRAININGS if _is_of_trainings(folder) else ()
-    gone = [*_SECRETS, *trainings, *_STATE, *(n for what, names in KEPT.items() if what not in keep for n in names)]
+    batch = _OF_SWEEPS if _is_sweep(folder) else ()
+    gone = [
+        *_SECRETS,
+        *trainings,
+        *batch,
+        *_STATE,
+        *(n for what, names in KEPT.items() if what not in keep for n in names),
+    ]
     for name in gone:
         if (folder / name).is_symlink() or (folder / name).exists():
             yield folder / name

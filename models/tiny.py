@@ -36,16 +36,21 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
     )
 
 
-def new_tiny_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> GPTNeoForCausalLM:
-    """A GPT-Neo with random weights from ``seed``, no dropout, and tied embeddings as in the released models."""
+def tiny_config(shape: TinyModel, vocabulary: int) -> GPTNeoConfig:
+    """The config of a tiny GPT-Neo without dropout. Raises InputError if there is no such model.
+
+    Args:
+        shape: its shape.
+        vocabulary: size of its tokenizer's vocabulary.
+    """
     if shape.hidden % shape.heads or shape.layers < 1:
         raise InputError(
             f"a model of {shape.layers} layers, hidden {shape.hidden}, heads {shape.heads} cannot be built"
         )
     # One kind too many where the number of layers is odd; it is cut off below.
     kinds = ["global", "local"] * ((shape.layers + 1) // 2)
-    config = GPTNeoConfig(
-        vocab_size=len(tokenizer),
+    return GPTNeoConfig(
+        vocab_size=vocabulary,
         max_position_embeddings=shape.context,
         hidden_size=shape.hidden,
         num_layers=shape.layers,
@@ -55,9 +60,13 @@ def new_tiny_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: i
         resid_dropout=0.0,
         embed_dropout=0.0,
         attention_dropout=0.0,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
     )
+
+
+def new_tiny_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> GPTNeoForCausalLM:
+    """A GPT-Neo with random weights from ``seed``, no dropout, and tied embeddings as in the released models."""
+    config = tiny_config(shape, len(tokenizer))
+    config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
     # Weights are drawn from the global generator, which the caller should find as it was.
     state = torch.get_rng_state()
     torch.manual_seed(seed)

@@ -10,7 +10,7 @@ from heldin.record.document import Record
 from heldin.record.facts import Count
 from heldin.reports import training_findings
 from heldin.reports.next_steps import next_step
-from heldin.reports.wording import audited_by, group_name, interval, percent, sentence
+from heldin.reports.wording import audited_by, group_name, interval, percent, promise, sentence
 
 HOW_WELL = "How well the attacks did"
 BOUNDS = "Bounds and verdict"
@@ -135,10 +135,10 @@ def _origin(record: Record) -> str:
     else:
         which = f"the best of {t.steps:,} steps, step {t.chosen_step:,}"
     # the conditions of the promise are in the table of facts
-    promise = t.guarantee.split(";")[0] if t.epsilon is not None else t.guarantee
+    promised = t.guarantee.split(";")[0] if t.epsilon is not None else promise(t)
     said = (
         f" It was fine-tuned on {counted(t.records, 'text')} of {counted(t.users, 'user')} ({which}; defense:"
-        f" {t.defense}; {promise})."
+        f" {t.defense}; {promised})."
     )
     said += "".join(f" The {r.name} had {r.did} of {r.before:,} of them." for r in t.removals)
     if record.canaries:

@@ -8,6 +8,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.config import load_config
 from heldin.jobs.run.pipeline import run
+from heldin.jobs.sweep.processes import Ended
 from heldin.jobs.sweep.shared import make_shared
 from tests.conftest import SMALL
 
@@ -26,13 +27,13 @@ def written(folder, **content):
     return folder / "sweep.yaml"
 
 
-def in_process(arguments, threads, *, module="heldin"):
+def in_process(task, slot, environment=None):
     """A cell in this process: the real one takes seconds to start (test_sweep_processes)."""
-    if module != "heldin":
-        make_shared(load_config(Path(arguments[0])), QUIET)
-        return 0, ""
+    if task.module != "heldin":
+        make_shared([Path(name) for name in task.words], QUIET)
+        return Ended(0)
     try:
-        record = run(load_config(Path(arguments[1])), Path(arguments[3]), QUIET, command="heldin run")
+        record = run(load_config(Path(task.words[1])), Path(task.words[3]), QUIET, command="heldin run")
     except InputError as error:
-        return 2, f"error: {error}"
-    return record.judgement.exit_code, ""
+        return Ended(2, f"error: {error}")
+    return Ended(record.judgement.exit_code)

@@ -22,6 +22,7 @@ from heldin.jobs.run.references import reference_model
 from heldin.jobs.run.score_file import read_scores, write_scores
 from heldin.jobs.run.shadows import shadow_statistics
 from heldin.jobs.run.texts import Scoring, known_texts, texts_under_attack
+from heldin.jobs.run.utility import utility_texts
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.models.score_cache import ScoreCache, ScoredModel
 
@@ -95,6 +96,38 @@ def score_users_texts(
     return _scored([*attacks], texts, target, reference, reporter) + _scored(
         [Loss(name=REFERENCE_ALONE)], texts, reference, None, None
     )
+
+
+def score_references(
+    config: RunConfig,
+    data: RunData,
+    leading: LanguageModel,
+    base: LanguageModel,
+    references: Sequence[LanguageModel],
+    reporter: Reporter,
+) -> None:
+    """Fill the cache with all scores of a run but those of its target, so that runs on the same texts share them.
+
+    Args:
+        config: config of the run.
+        data: corpus and ledger of the run.
+        leading: the leading reference model.
+        base: the model before fine-tuning, whose loss on test texts utility is measured against.
+        references: further reference models.
+        reporter: receives the progress.
+    """
+    plain = [text for _, _, text in texts_under_attack(config, data).flat()]
+    asked = [(leading, plain), (base, [text for its in utility_texts(config, data).values() for text in its])]
+    asked += [(model, plain) for model in references]
+    for which in config.attack.documents[1:]:
+        asked.append((leading, [text for _, _, text in texts_under_attack(config, data, which).flat()]))
+    cache = ScoreCache(cache_directory() / "scores")
+    try:
+        with reporter.track("scoring by reference models", sum(len(its) for _, its in asked), "texts") as advance:
+            for model, texts in asked:
+                cache.scores(model, texts, advance=advance)
+    finally:
+        cache.close()
 
 
 def score_with_dial(

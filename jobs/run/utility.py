@@ -37,7 +37,7 @@ def measure_losses(
     Raises:
         InputError: a text has no finite loss.
     """
-    texts = _test_texts(config, data)
+    texts = utility_texts(config, data)
     of = _name(texts, target.fingerprint, base.fingerprint)
     kept = _read(out / FILE, of=of)
     if kept is not None:
@@ -83,13 +83,13 @@ def kept_losses(config: RunConfig, data: RunData, out: Path, *, target: str, bas
     """
     if not (out / FILE).is_file():
         return {}
-    kept = _read(out / FILE, of=_name(_test_texts(config, data), target, base))
+    kept = _read(out / FILE, of=_name(utility_texts(config, data), target, base))
     if kept is None:
         raise InputError(f"'{out / FILE}' is damaged, or of other models or texts than the record names")
     return kept
 
 
-def _test_texts(config: RunConfig, data: RunData) -> dict[str, list[str]]:
+def utility_texts(config: RunConfig, data: RunData) -> dict[str, list[str]]:
     """By held-out user, a sample of test texts, each cut like the attacker's."""
     users = data.real(data.ledger.users(Role.HELD_OUT))
     key, most = seed_key(config.seed), config.audit.test_texts_per_user

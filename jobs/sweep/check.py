@@ -16,6 +16,7 @@ from heldin.jobs.config import RunConfig
 from heldin.jobs.run.check import check_run
 from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.sweep.config import Sweep
+from heldin.jobs.sweep.estimate import Timing
 from heldin.jobs.sweep.plan import placed_cells, plan_of, require_sweep
 from heldin.jobs.sweep.tuning import tries, tuning_cells, with_choices
 
@@ -48,6 +49,7 @@ def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
             found = check_run(cell.config, cell.folder)
             problems += [f"tune: {cell.variant.name}: {problem}" for problem in found.problems]
     rows = []
+    timing = Timing(sweep.config.resources)
     # One cell of each variant: its cells in other blocks differ in seeds and coins alone.
     for cell in placed_cells(sweep, out):
         if cell.block > 1:
@@ -55,7 +57,7 @@ def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
         found = check_run(cell.config, cell.folder)
         problems += [f"variants.{cell.variant.name}: {problem}" for problem in found.problems]
         if not found.problems:
-            rows.append(_row(cell.variant.name, cell.variant.group, cell.config))
+            rows.append(_row(cell.variant.name, cell.variant.group, cell.config, timing))
     return CheckedSweep(tuple(dict.fromkeys(problems)), rows)
 
 
@@ -71,15 +73,31 @@ def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
         said.append(f"tuned beforehand, by public users' loss: {counted(count, 'cell')} more")
     for row in checked.variants:
         promise = row["promise"]
-        said.append(f"{row['variant']:<24}  {row['gradients']}; {promise}")
+        said.append(f"{row['variant']:<24}  {row['gradients']}{_time(row)}; {promise}")
     counts = {row["gradients"] for row in checked.variants}
     if len(counts) > 1:
         said.append("note: the variants compute different numbers of gradients: their utility is not at equal compute")
     said += _chances(sweep)
+    said += _duration(checked, sweep)
     groups = {row["group"] for row in checked.variants}
     if len(groups) > 1:
         said.append(f"note: {len(groups)} groups of variants have different users or set-asides, and are not compared")
     return said
+
+
+def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:
+    """How long the training of all cells takes whose number of gradients is known beforehand."""
+    known = [row["training_seconds"] for row in checked.variants if row["training_seconds"] is not None]
+    if not known:
+        return []
+    blocks, workers = sweep.config.blocks, sweep.config.resources.workers
+    minutes = sum(known) * blocks / min(workers, len(known) * blocks) / 60
+    said = f"time: {minutes:,.1f} minutes at most for the training of {counted(len(known) * blocks, 'cell')}"
+    # Texts that are shorter than sequence_length take less.
+    return [
+        f"{said}, by the pace of a few batches of full length on this machine as it is now; other training, what cells"
+        " share, curves and scoring come on top"
+    ]
 
 
 def _chances(sweep: Sweep) -> list[str]:
@@ -102,28 +120,43 @@ def _chances(sweep: Sweep) -> list[str]:
     ]
 
 
-def _row(name: str, group: str, config: RunConfig) -> dict[str, Any]:
+def _time(row: dict[str, Any]) -> str:
+    """How long training takes a cell, in words."""
+    if row["training_seconds"] is not None:
+        return f", {row['training_seconds']:,.0f} s at most"
+    if row["seconds_per_1000_gradients"] is not None:
+        return f", {row['seconds_per_1000_gradients']:,.1f} s at most for 1,000 of them"
+    return ""
+
+
+def _row(name: str, group: str, config: RunConfig, timing: Timing) -> dict[str, Any]:
     mechanism = mechanism_of(config, plain_steps=1, clip_norm=1.0)
     promise = mechanism.guarantee()
+    words, count = _gradients(config, mechanism)
+    seconds = timing.seconds_per_gradient(config)
     return {
         "variant": name,
         "group": group,
-        "gradients": _gradients(config, mechanism),
+        "gradients": words,
         "promise": promise.label,
         "epsilon": promise.epsilon if isinstance(promise, Guarantee) else None,
         "delta": mechanism.delta,
+        "seconds_per_1000_gradients": None if seconds is None else 1000 * seconds,
+        "training_seconds": None if seconds is None or count is None else count * seconds,
     }
 
 
-def _gradients(config: RunConfig, mechanism: Mechanism) -> str:
-    """How many records' gradients training computes, in words."""
+def _gradients(config: RunConfig, mechanism: Mechanism) -> tuple[str, int | None]:
+    """How many records' gradients training computes, in words, and as a number where it does not follow from data."""
     defense = config.defense
     if isinstance(defense, FilterDefense):
-        return f"{mechanism.steps * defense.population * mechanism.group_size:,} gradients at most"
+        count = mechanism.steps * defense.population * mechanism.group_size
+        return f"{count:,} gradients at most", count
     if not isinstance(defense, SampledDefense):
-        return f"{config.finetune.epochs:g} gradients of every training record"
+        return f"{config.finetune.epochs:g} gradients of every training record", None
     if mechanism.sampled == "user" and mechanism.record_selection == "all":
-        return f"{mechanism.steps:,} steps with all records of {defense.cohort:,} users"
+        return f"{mechanism.steps:,} steps with all records of {defense.cohort:,} users", None
     records = mechanism.group_size if mechanism.sampled == "user" else 1
     records *= mechanism.local.epochs if mechanism.local else 1
-    return f"{mechanism.steps * defense.cohort * records:,} gradients, expected at most"
+    count = mechanism.steps * defense.cohort * records
+    return f"{count:,} gradients, expected at most", count

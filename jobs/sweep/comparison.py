@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from heldin.audit.blocks import LEAST_BLOCKS
 from heldin.base.errors import ConstantScores, TooFewUsers
@@ -20,6 +19,7 @@ from heldin.jobs.sweep.config import Sweep
 from heldin.jobs.sweep.findings import finding_results
 from heldin.jobs.sweep.finished import Finished, finished_cells
 from heldin.jobs.sweep.plan import PlacedCell, kept_hash, placed_cells
+from heldin.jobs.sweep.running import CellState
 from heldin.jobs.sweep.shipping import shipping
 from heldin.jobs.sweep.tuning import tries, tuning_cells
 from heldin.jobs.sweep.variants import variant_results
@@ -27,15 +27,11 @@ from heldin.record.document import INTERNAL_NOTICE, Record
 from heldin.record.masking import masked
 from heldin.record.sweep import JOINT_ALPHA, Attacker, CellResult, Composed, JointVerdict, RocPoints, Rule, SweepResult
 
-if TYPE_CHECKING:
-    from heldin.jobs.sweep.driver import CellState
-
-
 JOINT_RULE = "one-run f-DP"
 
 
 def compare_cells(
-    sweep: Sweep, out: Path, states: "Mapping[str, CellState]", reporter: Reporter, *, command: str
+    sweep: Sweep, out: Path, states: Mapping[str, CellState], reporter: Reporter, *, command: str
 ) -> SweepResult:
     """Compare the finished cells of a sweep.
 
@@ -140,7 +136,7 @@ def _planned_tests(config: RunConfig) -> int:
 def _cell(
     cell: PlacedCell,
     finished: Mapping[str, Finished],
-    states: "Mapping[str, CellState]",
+    states: Mapping[str, CellState],
     verdicts: Mapping[str, list[JointVerdict]],
     problems: Mapping[str, str],
     cells: int,

@@ -20,9 +20,12 @@ class Resources(Section):
     """What the cells run on."""
 
     workers: int = Field(1, ge=1)
-    """Cells at a time, each a process of its own."""
+    """Cells at a time; with --ray-address, on each machine."""
+    processes: int = Field(1, ge=1)
+    """Processes of each cell, started by torchrun, which share the work of training; each has a GPU, where there are
+    any."""
     threads: int | None = Field(None, ge=1)
-    """Threads of each; null: the cores of this machine shared out."""
+    """Threads of each process; null: the cores of a machine shared out."""
     mirror_models: bool = False
     """Whether --mirror copies the cells' models too."""
 

@@ -1,18 +1,24 @@
-"""What cells share, made once before any of them: ``python -m heldin.jobs.sweep.shared CONFIG``.
+"""What cells share, made once before any of them: ``python -m heldin.jobs.sweep.shared FOLDER...``.
 
-Corpus, base model and reference models lie in the cache; cells that found them missing would make them side by side.
+Corpus, base model, reference models and their scores lie in the cache; cells that found them missing would make them
+side by side. The folders are those of cells that share all but the texts that are scored, one for each block.
 """
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, ResumableError
+from heldin.base.files import one_process_at_a_time
 from heldin.base.progress import LineReporter, Reporter
 from heldin.jobs.config import RunConfig, load_config
-from heldin.jobs.run.corpus import read_corpus
+from heldin.jobs.run.corpus import CorpusData, read_corpus
+from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.models import base_model
 from heldin.jobs.run.references import check_references, reference_model
+from heldin.jobs.run.scoring import score_references
+from heldin.models.loading import LanguageModel, load_language_model
 
 
 def shared_work(config: RunConfig) -> str:
@@ -23,18 +29,55 @@ def shared_work(config: RunConfig) -> str:
     return json.dumps(parts, sort_keys=True)
 
 
-def make_shared(config: RunConfig, reporter: Reporter) -> None:
-    """Read the corpus, pre-train the base model and train the reference models, unless the cache has them."""
+def shared_scores(config: RunConfig) -> str:
+    """A name for the texts that a cell of this config scores with models that it shares: cells of one name share it."""
+    model = config.model_dump(mode="json")
+    # What is set aside, planted and cut, and all that chooses among it.
+    return json.dumps([model[key] for key in ("split", "canaries", "attack", "audit", "data_defenses")], sort_keys=True)
+
+
+def make_shared(folders: Sequence[Path], reporter: Reporter) -> None:
+    """Make what the cells of these folders share, unless the cache has it.
+
+    Args:
+        folders: of cells; all share corpus, base model and reference models.
+        reporter: receives the progress.
+
+    Raises:
+        InputError: the input cannot be used, or another process works on a cell.
+    """
+    config = load_config(folders[0] / "config.yaml")
     corpus = read_corpus(config, reporter)
     check_references(config, corpus)
-    base_name, _ = base_model(config, corpus, reporter)
-    for spec in config.attack.references:
-        reference_model(spec, config, corpus, base_name, reporter)
+    base_name, base = base_model(config, corpus, reporter)
+    references = [reference_model(spec, config, corpus, base_name, reporter) for spec in config.attack.references]
+    for folder in folders:
+        # A finished cell has scores of its own.
+        if not (folder / "scores.parquet").is_file():
+            _score(folder, corpus, base_name, base, references, reporter)
+
+
+def _score(
+    folder: Path,
+    corpus: CorpusData,
+    base_name: str,
+    base: LanguageModel,
+    references: Sequence[LanguageModel],
+    reporter: Reporter,
+) -> None:
+    config = load_config(folder / "config.yaml")
+    with one_process_at_a_time(folder, wait=True):
+        # As the cell itself would: it finds set-asides and coins drawn under its own and its block's key.
+        data = prepare_data(config, folder, reporter, corpus, base)
+        leading = load_language_model(config.attack.reference) if config.attack.reference else base
+        score_references(config, data, leading, base, references, reporter)
 
 
 if __name__ == "__main__":
     try:
-        make_shared(load_config(Path(sys.argv[1])), LineReporter())
+        make_shared([Path(name) for name in sys.argv[1:]], LineReporter())
+    # The last line is what the sweep shows.
     except InputError as error:
-        # The last line is what the sweep shows.
         sys.exit(f"error: {error}")
+    except ResumableError as error:
+        sys.exit(f"stopped: {error}")

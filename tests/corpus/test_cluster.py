@@ -108,6 +108,6 @@ def test_ray_builds_the_same_store(tmp_path):
     assert len(skipping) == len(whole)
     assert skipping.report.skipped == 1
     with pytest.raises(
-        InputError, match=r"no usable record in '.*bad.jsonl': 1 rows skipped, the first: bad.jsonl line 1"
+        InputError, match=r"no usable record in '.*bad.jsonl': 1 row skipped, the first: bad.jsonl line 1"
     ):
         build_on_cluster([JsonLines(bad, Columns())], tmp_path / "nothing", skip_bad_rows=True)

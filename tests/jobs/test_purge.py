@@ -93,7 +93,12 @@ def test_of_a_sweep_the_coins_and_every_cell_are_purged(folder, tmp_path):
     (swept / "sweep.json").write_text('{"cells": []}', encoding="utf-8")
     for name in ("comparison.json", "state.json"):
         (swept / name).write_text("{}", encoding="utf-8")
+    # Copies for the machines of a cluster, and what a killed sweep's processes said.
+    for name in ("shared/1/corpora", "progress"):
+        (swept / name).mkdir(parents=True)
     found = purge(swept, DEFAULT)
+    assert not (swept / "shared").exists()
+    assert not (swept / "progress").exists()
     assert len(found.folders) == 3
     assert not list(swept.rglob("ledger")) + list(swept.rglob("*.safetensors")) + list(swept.rglob("*.parquet"))
     assert (swept / "comparison.json").is_file()

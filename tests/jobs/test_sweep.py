@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import heldin.jobs.sweep.driver as driver
+import heldin.jobs.sweep.processes as processes
 from heldin.audit.paired import auroc_difference, independent_difference
 from heldin.audit.utility import UserLoss
 from heldin.base.errors import InputError
@@ -31,6 +31,7 @@ from heldin.jobs.sweep.findings import finding_results
 from heldin.jobs.sweep.finished import Finished, _read, finished_cells
 from heldin.jobs.sweep.load import load_sweep
 from heldin.jobs.sweep.plan import kept_hash, placed_cells, take_sweep
+from heldin.jobs.sweep.processes import Ended
 from heldin.jobs.sweep.shipping import shipping
 from heldin.jobs.sweep.variants import auroc_change, loss_change
 from heldin.jobs.user_scores import leading_scores
@@ -53,7 +54,7 @@ def swept(tmp_path_factory):
     }
     variants["none"] = {**USERS, "canaries": CANARIES}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "_process", in_process)
+        patch.setattr(processes, "run_process", in_process)
         sweep = load_sweep(written(folder, variants=variants, blocks=2))
         result = run_sweep(sweep, folder / "out", QUIET, command="heldin sweep")
     return sweep, folder / "out", result
@@ -132,13 +133,13 @@ def test_a_sweep_goes_on_where_it_was_and_ends_in_the_same_comparison(swept, tmp
     shutil.rmtree(lost)
     called = []
 
-    def counting(arguments, threads, *, module="heldin"):
-        called.append(arguments)
-        return in_process(arguments, threads, module=module)
+    def counting(task, slot):
+        called.append(task.words)
+        return in_process(task, slot)
 
-    monkeypatch.setattr(driver, "_process", counting)
+    monkeypatch.setattr(processes, "run_process", counting)
     resumed = run_sweep(sweep, again, QUIET, command="heldin sweep")
-    assert [a[0] for a in called] == [str(lost / "config.yaml"), "run"]
+    assert [a[0] for a in called] == [str(lost), "run"]
     now = load_ledger(lost / "ledger")
     assert (now.coins_key, now.roles) == (before.coins_key, before.roles)
     assert now.key != before.key, "a lost cell is trained under a key of its own"
@@ -184,7 +185,7 @@ def test_what_would_void_a_comparison_is_left_out_with_its_line(swept, tmp_path,
         "reference": reference("0" * 64),
     }
     write_record(its.model_copy(update=changes[change]), path)
-    monkeypatch.setattr(driver, "_process", in_process)
+    monkeypatch.setattr(processes, "run_process", in_process)
     found = run_sweep(sweep, copy, QUIET, command="heldin sweep")
     by_name = {f"{cell.block}/{cell.variant}": cell for cell in found.cells}
     assert said in by_name["1/uls"].said
@@ -303,7 +304,7 @@ def test_a_folder_from_before_a_config_key_came_is_gone_on_with(swept, tmp_path,
         kept = {**its.config, "audit": {k: v for k, v in its.config["audit"].items() if k != "test_texts_per_user"}}
         facts = its.cell.model_copy(update={"sweep": kept_hash(older)})
         write_record(its.model_copy(update={"config": kept, "cell": facts}), path)
-    monkeypatch.setattr(driver, "_process", None)
+    monkeypatch.setattr(processes, "run_process", None)
     again = run_sweep(sweep, older, QUIET, command="heldin sweep")
     assert [cell.state for cell in again.cells] == ["done"] * 6
     assert again.variants == result.variants
@@ -366,12 +367,12 @@ def test_a_changed_loss_is_found_by_verify(swept, tmp_path, call):
 
 
 def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, call):
-    def failing(arguments, threads, *, module="heldin"):
-        if module == "heldin" and "/wild/" in arguments[1]:
-            return 5, "stopped: training stopped: the loss became NaN"
-        return in_process(arguments, threads, module=module)
+    def failing(task, slot):
+        if task.module == "heldin" and "/wild/" in task.words[1]:
+            return Ended(5, "stopped: training stopped: the loss became NaN")
+        return in_process(task, slot)
 
-    monkeypatch.setattr(driver, "_process", failing)
+    monkeypatch.setattr(processes, "run_process", failing)
     file = written(
         tmp_path, variants={"wild": {}, "tame": {"defense": {"kind": "clip", "unit": "batch", "clip_norm": 1.0}}}
     )
@@ -385,7 +386,7 @@ def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, 
     assert found.variants[1].auroc_difference is None
     assert found.variants[1].auroc.over == "users"
     assert found.variants[1].auroc.lower < found.variants[1].auroc.value < found.variants[1].auroc.upper
-    monkeypatch.setattr(driver, "_process", in_process)
+    monkeypatch.setattr(processes, "run_process", in_process)
     code, printed, err = call("sweep", file, "--out", tmp_path / "out")
     assert code == 0, err
     assert "sweep: 1 of 2 cells are done already" in err
@@ -393,12 +394,12 @@ def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, 
 
 
 def test_what_some_cells_share_fails_for_these_alone(tmp_path, monkeypatch, call):
-    def failing(arguments, threads, *, module="heldin"):
-        if module != "heldin" and "/lost/" in arguments[0]:
-            return 1, "error: no such model"
-        return in_process(arguments, threads, module=module)
+    def failing(task, slot):
+        if task.module != "heldin" and task.words[0].endswith("/lost"):
+            return Ended(1, "error: no such model")
+        return in_process(task, slot)
 
-    monkeypatch.setattr(driver, "_process", failing)
+    monkeypatch.setattr(processes, "run_process", failing)
     lost = {"attack": {"references": [{"kind": "pretrained", "seed": 5}]}}
     file = written(tmp_path, variants={"lost": lost, "none": {}})
     code, printed, err = call("sweep", file, "--out", tmp_path / "out")
@@ -680,7 +681,7 @@ def test_cells_of_a_block_that_are_given_one_by_one_are_paired_and_others_are_no
     ],
 )
 def test_what_a_failed_cell_says_reaches_documents_up_to_what_it_quotes(said, shown):
-    assert driver._without_names(said) == (
+    assert processes._without_names(said) == (
         said if shown is None else f"{shown} (heldin run with this cell's config says more)"
     )
 
@@ -734,7 +735,7 @@ def test_of_different_people_the_loss_has_the_spread_of_the_people(swept):
 @pytest.mark.parametrize(("threads", "of_shared"), [(1, 1), (None, len(os.sched_getaffinity(0)))])
 def test_what_cells_share_has_all_cores_unless_the_file_sets_a_limit(tmp_path, monkeypatch, threads, of_shared):
     asked = []
-    monkeypatch.setattr(driver, "_process", lambda _, threads, **__: asked.append(threads) or (1, "no memory"))
+    monkeypatch.setattr(processes, "run_process", lambda _, slot: asked.append(slot.threads) or Ended(1, "no memory"))
     resources = {"workers": 2, "threads": threads}
     run_sweep(load_sweep(written(tmp_path, resources=resources)), tmp_path / "out", QUIET, command="heldin sweep")
     assert asked == [of_shared]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import heldin.jobs.sweep.driver as driver
+import heldin.jobs.sweep.processes as processes
 from heldin.base.errors import InputError, ResumableError
 from heldin.jobs.purge import purge
 from heldin.jobs.run.ledger import load_ledger
@@ -14,6 +15,7 @@ from heldin.jobs.sweep.check import check_sweep, lines
 from heldin.jobs.sweep.driver import run_sweep
 from heldin.jobs.sweep.load import load_sweep
 from heldin.jobs.sweep.plan import placed_cells, plan_of, require_sweep
+from heldin.jobs.sweep.processes import Ended
 from heldin.jobs.sweep.tuning import tries, tuning_cells, with_choices
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
@@ -36,7 +38,7 @@ def tuned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuned")
     variants = {"none": USERS, "uls": {**USERS, "defense": ULS}}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "_process", in_process)
+        patch.setattr(processes, "run_process", in_process)
         sweep = load_sweep(written(folder, variants=variants, tune=TUNE))
         result = run_sweep(sweep, folder / "out", QUIET, command="heldin sweep")
     return sweep, folder / "out", result
@@ -83,7 +85,7 @@ def test_what_tuning_cost_is_composed_with_the_rest(tuned):
 
 def test_a_second_call_chooses_the_same_and_a_missing_try_is_told(tuned, monkeypatch):
     sweep, out, result = tuned
-    monkeypatch.setattr(driver, "_process", lambda *_, **__: pytest.fail("there is nothing to do"))
+    monkeypatch.setattr(processes, "run_process", lambda *_, **__: pytest.fail("there is nothing to do"))
     again = run_sweep(sweep, out, QUIET, command="heldin sweep")
     assert again.tried == result.tried
     assert again.variants == result.variants
@@ -96,10 +98,10 @@ def test_a_second_call_chooses_the_same_and_a_missing_try_is_told(tuned, monkeyp
 
 
 def test_a_try_that_fails_stops_the_sweep_before_any_coin_of_its_blocks(tmp_path, monkeypatch):
-    def failing(arguments, threads, *, module="heldin"):
-        return (0, "") if module != "heldin" else (1, "no memory")
+    def failing(task, slot):
+        return Ended(0) if task.module != "heldin" else Ended(1, "no memory")
 
-    monkeypatch.setattr(driver, "_process", failing)
+    monkeypatch.setattr(processes, "run_process", failing)
     sweep = load_sweep(written(tmp_path, variants={"none": USERS}, tune=TUNE))
     with pytest.raises(ResumableError, match=r"tuning: cell 1/none-learning_rate-1e-06: no memory"):
         run_sweep(sweep, tmp_path / "out", QUIET, command="heldin sweep")
@@ -174,7 +176,7 @@ def test_a_violation_among_the_tries_is_told_and_decides_the_exit_code(tuned, tm
 
     sweep, out, result = tuned
     shutil.copytree(out, tmp_path / "out")
-    monkeypatch.setattr(driver, "_process", lambda *_, **__: pytest.fail("there is nothing to do"))
+    monkeypatch.setattr(processes, "run_process", lambda *_, **__: pytest.fail("there is nothing to do"))
     monkeypatch.setattr(driver, "VIOLATED", 0)  # as if the sweep that tunes had ended so
     again = run_sweep(sweep, tmp_path / "out", QUIET, command="heldin sweep")
     assert (result.exit_code, again.exit_code) == (0, 3)

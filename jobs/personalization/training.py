@@ -1,0 +1,64 @@
+"""A model trained further on one user's own records, and thrown away (Charles et al. 2024, Appendix G.2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from heldin.finetune.batches import collate, record_losses
+
+BATCH = 16  # records
+Halves = tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Losses on the reserved half of a user's records, nats per token, mean over its tokens.
+
+    Attributes:
+        before: of the model as it is.
+        after: of the model that was trained further on the other half.
+    """
+
+    before: float
+    after: float
+
+
+def personalized(model: PreTrainedModel, halves: Halves, *, epochs: int, learning_rate: float) -> Change:
+    """The user's losses before and after ``epochs`` of plain SGD on the first half; ``model`` stays as it is.
+
+    Args:
+        model: the model to start from.
+        halves: token ids of the records to train on, and of those to measure on.
+        epochs: passes over the first half, in batches of 16 in the given order.
+        learning_rate: of SGD without momentum, on the mean of the records' losses.
+    """
+    own, reserved = halves
+    before = _loss(model, reserved)
+    kept = {name: value.detach().clone() for name, value in model.named_parameters()}
+    try:
+        optimizer = torch.optim.SGD(model.parameters(), learning_rate)
+        for _ in range(epochs):
+            for start in range(0, len(own), BATCH):
+                optimizer.zero_grad()
+                batch = collate(own[start : start + BATCH], model.device)
+                torch.autograd.backward(record_losses(model, *batch).mean())
+                optimizer.step()
+        return Change(before, _loss(model, reserved))
+    finally:
+        # The next user starts from the same weights, to the bit.
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                value.copy_(kept[name])
+
+
+def _loss(model: PreTrainedModel, sequences: Sequence[Sequence[int]]) -> float:
+    total, tokens = 0.0, 0
+    with torch.no_grad():
+        for start in range(0, len(sequences), BATCH):
+            part = sequences[start : start + BATCH]
+            lengths = torch.tensor([len(its) - 1 for its in part], device=model.device)
+            total += float((record_losses(model, *collate(part, model.device)) * lengths).sum())
+            tokens += int(lengths.sum())
+    return total / tokens

@@ -1,0 +1,91 @@
+"""How long a gradient takes on this machine, measured before anything is read: for ``heldin sweep --check``."""
+
+import json
+import os
+import time
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from heldin.base.errors import InputError
+from heldin.finetune.batches import record_losses
+from heldin.jobs.config import RunConfig
+from heldin.jobs.sweep.config import Resources
+from heldin.models.loading import default_device, quiet_transformers
+from heldin.models.tiny import tiny_config
+
+_RECORDS = 16  # of a batch
+_SECONDS = 1.0  # of measuring
+_LARGEST = 4e8  # parameters; a larger model takes minutes to make on a CPU
+
+
+class Timing:
+    """Measures each kind of model and text once."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._threads = resources.threads or max(1, len(os.sched_getaffinity(0)) // resources.workers)
+        self._known: dict[str, float | None] = {}
+
+    def seconds_per_gradient(self, config: RunConfig) -> float | None:
+        """Seconds for a record's gradient in plain training, at full sequence length; None for a model not made here.
+
+        The model has random weights; a GPU is used where there is one.
+        """
+        pretrain = config.model.pretrain
+        shape = [config.model.base, pretrain and repr(pretrain.shape), config.finetune.sequence_length]
+        name = json.dumps(shape)
+        if name not in self._known:
+            self._known[name] = self._measure(config)
+        return self._known[name]
+
+    def _measure(self, config: RunConfig) -> float | None:
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._threads)
+        try:
+            with quiet_transformers():
+                model = _model(config)
+            return None if model is None else _paced(model, config.finetune.sequence_length)
+        finally:
+            torch.set_num_threads(before)
+
+
+def _model(config: RunConfig) -> PreTrainedModel | None:
+    try:
+        shape: Any = _shape(config)
+    except (InputError, OSError, ValueError):
+        return None
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in AutoModelForCausalLM.from_config(shape).parameters())
+    device = default_device()
+    if device.type == "cpu" and parameters > _LARGEST:
+        return None
+    state = torch.get_rng_state()
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(shape)
+    torch.set_rng_state(state)
+    return model.to(device).train()
+
+
+def _shape(config: RunConfig) -> Any:
+    if config.model.pretrain is not None:
+        return tiny_config(config.model.pretrain.shape, config.model.pretrain.shape.vocabulary)
+    return AutoConfig.from_pretrained(config.model.base, revision=config.model.revision)
+
+
+def _paced(model: PreTrainedModel, length: int) -> float:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, model.config.vocab_size, (_RECORDS, length + 1), generator=generator).to(model.device)
+
+    def step() -> None:
+        model.zero_grad()
+        torch.autograd.backward(record_losses(model, tokens[:, :-1], tokens[:, 1:]).sum())
+        if model.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    # Not the first, which sets everything up.
+    step()
+    started, steps = time.monotonic(), 0
+    while steps < 2 or time.monotonic() - started < _SECONDS:
+        step()
+        steps += 1
+    return (time.monotonic() - started) / (steps * _RECORDS)

@@ -1,0 +1,215 @@
+"""Processes of heldin on this machine: what each gets of its cores and GPUs, and what it says while it works."""
+
+import contextlib
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from heldin.base.errors import InputError
+from heldin.jobs.sweep.config import Resources
+
+FINE = {0, 3, 4}  # exit codes of a finished run; a violation is a result
+_SAID = ("error: ", "stopped: ")  # how the command line begins the line that says why it ended
+_TAIL = 20_000  # bytes
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call of heldin.
+
+    Attributes:
+        words: arguments of the command line, or of ``module``.
+        progress: file for what it says while it works, on a file system that the driver sees.
+        folder: the cell's folder; None for what cells share.
+        module: what is run.
+    """
+
+    words: tuple[str, ...]
+    progress: Path
+    folder: Path | None = None
+    module: str = "heldin"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended.
+
+    Attributes:
+        code: its exit code, negative where a signal ended it.
+        said: its last line if it failed, up to what it quotes.
+    """
+
+    code: int
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What a call gets of a machine.
+
+    Attributes:
+        threads: of each of its processes.
+        processes: started by torchrun if there are several, which share the work of training.
+        gpus: the GPUs that it sees, as CUDA names them; None: as they are.
+    """
+
+    threads: int
+    processes: int = 1
+    gpus: tuple[str, ...] | None = None
+
+
+class Place(Protocol):
+    """Where cells run.
+
+    Attributes:
+        width: how many at a time, at most.
+        describes: one line that says where, and with what.
+    """
+
+    width: int
+    describes: str
+
+    def run(self, task: Task) -> Ended:
+        """Run a cell; several threads call it at once."""
+        ...
+
+    def share(self, task: Task) -> Ended:
+        """Make what cells share, one call after another."""
+        ...
+
+    def publish(self) -> None:
+        """Everything shared is made."""
+        ...
+
+
+class Machine:
+    """This machine: ``resources.workers`` cells at a time, each on its share of cores and GPUs."""
+
+    def __init__(self, resources: Resources, cells: int) -> None:
+        self.width = min(resources.workers, max(1, cells))
+        cores = len(os.sched_getaffinity(0))
+        threads = resources.threads or max(1, cores // (self.width * resources.processes))
+        gpus = visible_gpus()
+        if gpus and resources.processes > len(gpus):
+            raise InputError(
+                f"resources.processes is {resources.processes}, of a GPU each: this machine has {len(gpus)}"
+            )
+        self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+        for number in range(self.width):
+            first = number * resources.processes
+            its = tuple(gpus[(first + i) % len(gpus)] for i in range(resources.processes)) if gpus else None
+            self._slots.put(Slot(threads, resources.processes, its))
+        # One call after another, so that each may have what the workers would share, unless the file sets a limit.
+        self._alone = Slot(resources.threads or cores)
+        self.describes = f"{self.width} at a time, {threads} thread(s) each"
+
+    def run(self, task: Task) -> Ended:
+        """Run it once a slot is free."""
+        slot = self._slots.get()
+        try:
+            return run_process(task, slot)
+        finally:
+            self._slots.put(slot)
+
+    def share(self, task: Task) -> Ended:
+        """Run it with all cores."""
+        return run_process(task, self._alone)
+
+    def publish(self) -> None:
+        """Nothing: the cache of this machine has it."""
+
+    def __enter__(self) -> "Machine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to give back."""
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that a process started here would see, as CUDA names them."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is not None:
+        return [name.strip() for name in listed.split(",") if name.strip() not in ("", "-1")]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    # Not by torch, which takes seconds to load and memory on each GPU that it looks at.
+    asked = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return found.stdout.split() if found.returncode == 0 else []
+
+
+def run_process(task: Task, slot: Slot, environment: dict[str, str] | None = None) -> Ended:
+    """Run a call of heldin to its end; what it says goes to ``task.progress`` while it works.
+
+    Args:
+        task: the call.
+        slot: what it gets.
+        environment: further variables.
+    """
+    given = {"OMP_NUM_THREADS": str(slot.threads), **(environment or {})}
+    if slot.gpus is not None:
+        given["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
+    task.progress.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Owner-only: the last line may quote a user.
+    with open(task.progress, "wb", opener=_private) as said:
+        done = subprocess.run(
+            command(task, slot),
+            env={**os.environ, **given},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            check=False,
+        )
+    code = done.returncode
+    # torchrun ends with a code of its own.
+    if slot.processes > 1 and code not in FINE and task.folder and (task.folder / "record.json").is_file():
+        code = 0
+    said_last = why(task.progress) if code not in FINE else ""
+    return Ended(code, said_last or ("" if code in FINE else f"ended with code {code} and no word"))
+
+
+def command(task: Task, slot: Slot) -> list[str]:
+    """The command line of a call."""
+    several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(slot.processes)]
+    # Only training is shared out.
+    start = several if slot.processes > 1 and task.module == "heldin" else []
+    return [sys.executable, *start, "-m", task.module, *task.words]
+
+
+def last_line(progress: Path) -> str:
+    """What a process said last; empty if it said nothing, or is no more."""
+    lines = _lines(progress)
+    return lines[-1] if lines else ""
+
+
+def why(progress: Path) -> str:
+    """Why a process failed, up to what the line quotes: that may be a user's name, and the line goes into documents."""
+    lines = _lines(progress)
+    # Under torchrun others speak after the line that matters.
+    said = [line for line in lines if line.startswith(_SAID)] or lines
+    return _without_names(said[-1]) if said else ""
+
+
+def _lines(progress: Path) -> list[str]:
+    with contextlib.suppress(OSError), progress.open("rb") as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL))
+        return [line.strip() for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
+    return []
+
+
+def _without_names(line: str) -> str:
+    first = re.search(r"(?<!\w)['\"](?!/|\.{1,2}/)", line)
+    return line if first is None else f"{line[: first.start()]}... (heldin run with this cell's config says more)"
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

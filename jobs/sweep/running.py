@@ -1,0 +1,220 @@
+"""The cells of a sweep at work: what they share first, then as many at a time as their place takes."""
+
+import contextlib
+import json
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from heldin.base.errors import InputError
+from heldin.base.files import is_held, write_text
+from heldin.base.progress import Reporter, Standing
+from heldin.base.wording import counted
+from heldin.jobs.sweep.plan import PlacedCell
+from heldin.jobs.sweep.processes import FINE, Place, Task, last_line
+from heldin.jobs.sweep.shared import shared_scores, shared_work
+
+STATE = "state.json"
+PROGRESS = "progress"  # what cells say while they work; removed when none does
+_INTERRUPTED = 130
+_PAUSE = 1.0  # seconds between looks at a cell that another process works on
+
+
+@dataclass
+class CellState:
+    """How a cell stands.
+
+    Attributes:
+        seconds: duration of all its processes so far, those of killed sweeps aside.
+        calls: number of these processes.
+        code: exit code of the last one; null before the first.
+        said: its last line if it failed, up to what it quotes: names of users never reach documents.
+        halted: whether a filter ended training without a model, which is a result.
+    """
+
+    seconds: float = 0.0
+    calls: int = 0
+    code: int | None = None
+    said: str = ""
+    halted: bool = False
+
+
+def read_states(out: Path) -> dict[str, CellState]:
+    """How the cells of a sweep stand, by name; empty before the first."""
+    path = out / STATE
+    if not path.is_file():
+        return {}
+    try:
+        return {name: CellState(**its) for name, its in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"'{path}' is damaged: remove it; it holds durations, and no result") from error
+
+
+def cells_to_do(cells: Sequence[PlacedCell], out: Path) -> list[PlacedCell]:
+    """The cells without a result."""
+    states = read_states(out)
+    return [cell for cell in cells if not _done(cell, states)]
+
+
+def run_cells(cells: Sequence[PlacedCell], out: Path, place: Place, reporter: Reporter) -> dict[str, CellState]:
+    """Run the cells that have no result yet; how all stand, by name.
+
+    Args:
+        cells: of the sweep.
+        out: its folder.
+        place: where they run.
+        reporter: receives the progress.
+
+    Raises:
+        KeyboardInterrupt: a cell was interrupted.
+    """
+    states, todo = read_states(out), cells_to_do(cells, out)
+    if len(todo) < len(cells):
+        reporter.say(f"sweep: {len(cells) - len(todo)} of {counted(len(cells), 'cell')} are done already")
+    # All before the first thread: none adds to what another one writes.
+    for cell in todo:
+        states.setdefault(cell.name, CellState())
+    try:
+        todo = _with_shared(todo, out, place, states, reporter)
+        if todo:
+            reporter.say(f"sweep: {counted(len(todo), 'cell')}, {place.describes}")
+            _Running(todo, out, place, states, reporter).to_the_end()
+    finally:
+        shutil.rmtree(out / PROGRESS, ignore_errors=True)
+    return states
+
+
+class _Running:
+    """Cells at work, and how they stand."""
+
+    def __init__(
+        self, cells: Sequence[PlacedCell], out: Path, place: Place, states: dict[str, CellState], reporter: Reporter
+    ) -> None:
+        self._cells, self._out, self._place = cells, out, place
+        self._states, self._reporter = states, reporter
+        self._started: dict[str, float] = {}
+        self._ended: dict[str, float] = {}
+        self._begun, self._writing = time.monotonic(), threading.Lock()
+
+    def to_the_end(self) -> None:
+        """Run all of them."""
+        with self._reporter.follow(self._standing), ThreadPoolExecutor(self._place.width) as pool:
+            running = {pool.submit(self._one, cell): cell for cell in self._cells}
+            try:
+                for future in as_completed(running):
+                    future.result()
+                    cell = running[future]
+                    state = self._states[cell.name]
+                    if state.code == _INTERRUPTED:
+                        raise KeyboardInterrupt
+                    what = "done" if state.code in FINE else f"failed: {state.said}"
+                    self._reporter.say(f"cell {cell.name}: {what} ({state.seconds:,.0f} s; {self._left()})")
+            except BaseException:
+                # Ctrl-C reaches the cells too, which stop where they can resume.
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _one(self, cell: PlacedCell) -> None:
+        its = self._states[cell.name]
+        _wait_for(cell, self._reporter)
+        # It may have been finished by the process that was waited for.
+        if (cell.folder / "record.json").is_file():
+            its.code, its.said = 0, ""
+        else:
+            words = ("run", str(cell.folder / "config.yaml"), "--out", str(cell.folder))
+            self._started[cell.name] = started = time.monotonic()
+            ended = self._place.run(Task(words, self._progress(cell), cell.folder))
+            its.code, its.said = ended.code, ended.said
+            its.seconds += time.monotonic() - started
+            its.calls += 1
+            its.halted = its.code == 0 and not (cell.folder / "record.json").is_file()
+        self._ended[cell.name] = time.monotonic()
+        with self._writing:
+            content = {name: asdict(state) for name, state in self._states.items()}
+            write_text(self._out / STATE, json.dumps(content, indent=1))
+
+    def _progress(self, cell: PlacedCell) -> Path:
+        return self._out / PROGRESS / f"{cell.block}-{cell.variant.name}.txt"
+
+    def _standing(self) -> Standing:
+        now = time.monotonic()
+        at_work = [cell for cell in self._cells if cell.name in self._started and cell.name not in self._ended]
+        ended = [cell for cell in self._cells if cell.name in self._ended]
+        said = {cell.name: last_line(self._progress(cell)) for cell in at_work}
+        rows = [(cell.name, "at work", f"{now - self._started[cell.name]:,.0f} s", said[cell.name]) for cell in at_work]
+        for cell in reversed(ended):
+            state = self._states[cell.name]
+            rows.append((cell.name, "done" if state.code in FINE else "failed", f"{state.seconds:,.0f} s", state.said))
+        return Standing(
+            columns=("cell", "state", "time", "last line"),
+            rows=rows,
+            caption=self._left(),
+            lines=[f"cell {name}: {line}" for name, line in said.items() if line],
+        )
+
+    def _left(self) -> str:
+        """How many cells are done, and about how long the others take."""
+        done = len(self._ended)
+        said = f"{done} of {counted(len(self._cells), 'cell')} done"
+        if not 0 < done < len(self._cells):
+            return said
+        # Cells at work count as half done: by the pace so far, which the number at a time is in already.
+        halves = 0.5 * sum(name not in self._ended for name in list(self._started))
+        pace = (time.monotonic() - self._begun) / (done + halves)
+        return f"{said}, about {pace * (len(self._cells) - done - halves):,.0f} s left"
+
+
+def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
+    # A cell whose folder was lost is laid out anew, and has no plan.
+    halted = cell.name in states and states[cell.name].halted and (cell.folder / "plan.json").is_file()
+    return halted or (cell.folder / "record.json").is_file()
+
+
+def _with_shared(
+    cells: Sequence[PlacedCell], out: Path, place: Place, states: dict[str, CellState], reporter: Reporter
+) -> list[PlacedCell]:
+    """Make corpus, base and reference models, and the references' scores, each once; those cells that have theirs."""
+    sharing: dict[str, list[PlacedCell]] = {}
+    for cell in cells:
+        sharing.setdefault(shared_work(cell.config), []).append(cell)
+    ready = []
+    for number, its in enumerate(sharing.values(), start=1):
+        progress = out / PROGRESS / f"shared-{number}.txt"
+        reporter.say(f"sweep: what cells share, part {number} of {len(sharing)}")
+        # Of the cells that score the same texts, the first.
+        scored = {shared_scores(cell.config): cell for cell in reversed(its)}
+        folders = [str(cell.folder) for cell in its if cell in scored.values()]
+
+        def look(progress: Path = progress) -> Standing:
+            said = last_line(progress)
+            return Standing(("what cells share",), [(said,)], "", [said] if said else [])
+
+        with reporter.follow(look):
+            ended = place.share(Task(tuple(folders), progress, module="heldin.jobs.sweep.shared"))
+        if ended.code in (_INTERRUPTED, -signal.SIGINT):
+            raise KeyboardInterrupt
+        if ended.code:
+            for cell in its:
+                state = states[cell.name]
+                state.code, state.said = ended.code, f"what it shares could not be made: {ended.said}"
+                reporter.say(f"cell {cell.name}: failed: {state.said}")
+        else:
+            ready += its
+    place.publish()
+    return [cell for cell in cells if cell in ready]
+
+
+def _wait_for(cell: PlacedCell, reporter: Reporter) -> None:
+    """Wait while a process that a killed sweep left behind still works on the cell."""
+    said = False
+    with contextlib.suppress(FileNotFoundError):
+        while is_held(cell.folder):
+            if not said:
+                reporter.say(f"cell {cell.name}: a process of an earlier call still works on it; waiting for it")
+                said = True
+            time.sleep(_PAUSE)

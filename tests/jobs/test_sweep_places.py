@@ -1,0 +1,141 @@
+"""Where the cells of a sweep run: slots of this machine's cores and GPUs, and a Ray cluster of two machines."""
+
+import importlib.util
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import heldin.jobs.sweep.processes as processes
+from heldin.base.errors import InputError
+from heldin.jobs.sweep.config import Resources
+from heldin.jobs.sweep.processes import Ended, Machine, Slot, Task, command, last_line, run_process, visible_gpus, why
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray (the extra 'cluster') is missing")
+
+
+def slots(machine, monkeypatch):
+    """What as many calls as fit at once get of the machine."""
+    got, all_there = [], threading.Barrier(machine.width)
+
+    def keeping(task, slot):
+        got.append(slot)
+        all_there.wait(10)
+        return Ended(0)
+
+    monkeypatch.setattr(processes, "run_process", keeping)
+    calls = [threading.Thread(target=machine.run, args=(None,)) for _ in range(machine.width)]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    return sorted(got, key=lambda slot: slot.gpus or ())
+
+
+@pytest.mark.parametrize(
+    ("gpus", "workers", "each", "expected"),
+    [
+        ("", 2, 1, [None, None]),
+        ("0,1", 2, 1, [("0",), ("1",)]),
+        ("2,3,4,5", 2, 2, [("2", "3"), ("4", "5")]),
+        # More cells than GPUs: they share them.
+        ("7", 2, 1, [("7",), ("7",)]),
+    ],
+)
+def test_every_cell_at_work_has_its_own_share_of_the_machine(monkeypatch, gpus, workers, each, expected):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    found = slots(Machine(Resources(workers=workers, processes=each), 10), monkeypatch)
+    assert [slot.gpus for slot in found] == expected
+    assert {(slot.threads, slot.processes) for slot in found} == {(16 // (workers * each), each)}
+
+
+def test_no_more_slots_than_cells_and_a_limit_of_threads_is_kept(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (slot,) = slots(Machine(Resources(workers=4, threads=3), 1), monkeypatch)
+    assert slot.threads == 3
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(InputError, match="resources.processes is 4, of a GPU each: this machine has 2"):
+        Machine(Resources(processes=4), 3)
+
+
+def test_gpus_are_those_that_are_visible(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, GPU-b")
+    assert visible_gpus() == ["GPU-a", "GPU-b"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert visible_gpus() == []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 0\necho 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert visible_gpus() == ["0", "1"]
+    # The tool is there, and no driver.
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    assert visible_gpus() == []
+    tool.unlink()
+    assert visible_gpus() == []
+
+
+def test_several_processes_are_started_by_torchrun_and_only_for_a_cell(tmp_path):
+    words = ("run", "config.yaml", "--out", "out")
+    cell = Task(words, tmp_path / "said.txt", tmp_path)
+    assert command(cell, Slot(1)) == [sys.executable, "-m", "heldin", *words]
+    assert command(cell, Slot(1, 2)) == [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        *("-m", "heldin", *words),
+    ]
+    shared = Task(("out",), tmp_path / "said.txt", module="heldin.jobs.sweep.shared")
+    assert command(shared, Slot(1, 2)) == [sys.executable, "-m", "heldin.jobs.sweep.shared", "out"]
+
+
+def test_what_a_process_says_is_seen_while_it_works_and_only_by_its_owner(monkeypatch, tmp_path):
+    task = Task((), tmp_path / "progress" / "1-none.txt", tmp_path)
+    script = (
+        "import sys, time; print('tuning: 1/9 steps', file=sys.stderr, flush=True); sys.stdin.read(); time.sleep(60)"
+    )
+    monkeypatch.setattr(processes, "command", lambda task, slot: [sys.executable, "-c", script])
+    started = []
+    popen = subprocess.Popen
+
+    class Seen(popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Seen)
+    ended = []
+    running = threading.Thread(target=lambda: ended.append(run_process(task, Slot(1, gpus=("3",)))))
+    running.start()
+    until = time.monotonic() + 60
+    while last_line(task.progress) != "tuning: 1/9 steps":
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert stat.S_IMODE(task.progress.stat().st_mode) == 0o600
+    started[0].send_signal(signal.SIGKILL)
+    running.join()
+    assert ended == [Ended(-9, "tuning: 1/9 steps")]
+    assert last_line(tmp_path / "nothing.txt") == ""
+
+
+def test_under_torchrun_the_line_that_matters_is_found_and_a_record_is_a_result(monkeypatch, tmp_path):
+    lines = ["fine-tuning: 3/9 steps", "error: the model is broken: user 'anna'", "ChildFailedError: rank 0", "=== 1"]
+    (tmp_path / "said.txt").write_text("\n".join(lines), encoding="utf-8")
+    assert why(tmp_path / "said.txt") == (
+        "error: the model is broken: user ... (heldin run with this cell's config says more)"
+    )
+    monkeypatch.setattr(processes, "command", lambda task, slot: [sys.executable, "-c", "raise SystemExit(1)"])
+    task = Task((), tmp_path / "progress.txt", tmp_path)
+    assert run_process(task, Slot(1, 2)) == Ended(1, "ended with code 1 and no word")
+    # A violation is a result, and torchrun ends with its own code for it.
+    (tmp_path / "record.json").touch()
+    assert run_process(task, Slot(1, 2)) == Ended(0)
+    assert run_process(task, Slot(1)).code == 1
