@@ -70,6 +70,6 @@ def limits(record: Record) -> str:
     )
     return (
         f"{promised}Bounds are on epsilon per user of this training, from below: another user, a stronger attack or"
-        f" more trainings may show more.{most} They are about the training (code, config, the other users' texts), not about"
-        " any one model that it released."
+        f" more trainings may show more.{most} They are about the training (code, config, the other users' texts), not"
+        " about any one model that it released."
     )

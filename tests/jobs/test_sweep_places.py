@@ -1,6 +1,5 @@
-"""Where the cells of a sweep run: slots of this machine's cores and GPUs, and a Ray cluster of two machines."""
+"""Where the cells of a sweep run: slots of this machine's cores and GPUs, and what a process says while it works."""
 
-import importlib.util
 import os
 import signal
 import stat
@@ -14,9 +13,11 @@ import pytest
 import heldin.jobs.sweep.processes as processes
 from heldin.base.errors import InputError
 from heldin.jobs.sweep.config import Resources
+from heldin.jobs.sweep.driver import run_sweep
+from heldin.jobs.sweep.load import load_sweep
 from heldin.jobs.sweep.processes import Ended, Machine, Slot, Task, command, last_line, run_process, visible_gpus, why
-
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray (the extra 'cluster') is missing")
+from heldin.record.document import read_record
+from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
 
 
 def slots(machine, monkeypatch):
@@ -124,6 +125,41 @@ def test_what_a_process_says_is_seen_while_it_works_and_only_by_its_owner(monkey
     running.join()
     assert ended == [Ended(-9, "tuning: 1/9 steps")]
     assert last_line(tmp_path / "nothing.txt") == ""
+
+
+def test_no_cell_scores_what_cells_share_and_nothing_is_scored_twice(monkeypatch, tmp_path):
+    import heldin.models.score_cache as score_cache
+
+    variants = {name: {**USERS, "canaries": CANARIES, "finetune": {"select": "last", "seed": 4}} for name in "ab"}
+    variants["b"] = {**variants["b"], "defense": ULS}
+    attack = {"references": [{"kind": "pretrained", "seed": 5}], "documents": ["fresh", "training"]}
+    for its in variants.values():
+        its["attack"] = attack
+    scored, at = [], []
+    score_texts = score_cache.score_texts
+
+    def counted(lm, texts, *, moments=False):
+        scored.extend((at[-1], lm.fingerprint, moments, text) for text in texts)
+        return score_texts(lm, texts, moments=moments)
+
+    def called(task, slot):
+        at.append("shared" if task.module != "heldin" else task.words[1])
+        return in_process(task, slot)
+
+    monkeypatch.setattr(score_cache, "score_texts", counted)
+    monkeypatch.setattr(processes, "run_process", called)
+    sweep = load_sweep(written(tmp_path, variants=variants, blocks=2))
+    out = tmp_path / "out"
+    run_sweep(sweep, out, QUIET, command="heldin sweep")
+    assert len(at) == 1 + 4
+    of_shared = {model for where, model, *_ in scored if where == "shared"}
+    records = [read_record(path) for path in out.glob("cells/*/*/record.json")]
+    assert of_shared >= {its.reference.fingerprint for its in records}
+    assert len(of_shared) == 2
+    # Cells score their own model only, and every text once.
+    of_cells = {model for where, model, *_ in scored if where != "shared"}
+    assert of_cells == {its.target.fingerprint for its in records}
+    assert len({its[1:] for its in scored}) == len(scored)
 
 
 def test_under_torchrun_the_line_that_matters_is_found_and_a_record_is_a_result(monkeypatch, tmp_path):
