@@ -29,7 +29,8 @@ def test_a_machine_that_is_lost_changes_no_number(file, machines, tmp_path):
     machines.wait_for_nodes()
     text = file.read_text(encoding="utf-8").replace("workers: 2", "workers: 1")
     file.write_text(text, encoding="utf-8")
-    sweep = started(file, out, "--ray-address", machines.address)
+    address = machines.address
+    sweep = started(file, out, "--ray-address", address)
     # One machine has one CPU: the cells are on both.
     until(lambda: half_done(out, "1/none") and half_done(out, "1/uls"))
     same_keys(out, calm)
@@ -46,13 +47,13 @@ def test_a_machine_that_is_lost_changes_no_number(file, machines, tmp_path):
     assert numbers(out) == numbers(calm)
     # All is done: nothing is asked of a cluster any more.
     machines.shutdown()
-    _, said = (sweep := started(file, out, "--ray-address", machines.address)).communicate(timeout=PATIENCE)
+    _, said = (sweep := started(file, out, "--ray-address", address)).communicate(timeout=PATIENCE)
     assert sweep.returncode == 0, said
     assert numbers(out) == numbers(calm)
     shutil.rmtree(out / "cells" / "1" / "uls")
-    _, said = (sweep := started(file, out, "--ray-address", machines.address)).communicate(timeout=PATIENCE)
+    _, said = (sweep := started(file, out, "--ray-address", address)).communicate(timeout=PATIENCE)
     assert sweep.returncode == 2
-    assert f"--ray-address {machines.address}: nobody answers" in said
+    assert f"--ray-address {address}: nobody answers" in said
 
 
 def test_an_address_at_which_nobody_answers_is_said_in_a_line(file, tmp_path, call):

@@ -138,3 +138,17 @@ def test_ctrl_c_stops_cells_where_they_can_resume(file, tmp_path):
     assert cell_process(out, "1/none") is None
     _, said = (sweep := started(file, out)).communicate(timeout=PATIENCE)
     assert sweep.returncode == 0, said
+
+
+def test_a_cell_of_several_processes_has_the_numbers_of_one(file, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    _, said = (sweep := started(file, one)).communicate(timeout=PATIENCE)
+    assert sweep.returncode == 0, said
+    same_keys(one, two)
+    file.write_text(file.read_text(encoding="utf-8").replace("workers: 2", "processes: 2"), encoding="utf-8")
+    _, said = (sweep := started(file, two)).communicate(timeout=PATIENCE)
+    assert sweep.returncode == 0, said
+    # The same cohorts and noise; sums are rounded in another order.
+    for its, other in zip(read_sweep(one).variants, read_sweep(two).variants, strict=True):
+        assert other.loss.value == pytest.approx(its.loss.value, abs=2e-3)
+        assert other.auroc.value == pytest.approx(its.auroc.value, abs=0.02)

@@ -1,0 +1,77 @@
+"""What a batch costs beside its cells, and what more workers and a Ray cluster give.
+
+    PYTHONPATH=. python benchmarks/sweep_places.py [--cells 4] [--steps 150]
+
+Four calls on the built-in corpus, all with one thread a cell, each in a new folder with a filled cache: the cells one
+after another by ``heldin run``, then sweeps with one worker, with two, and with two on a Ray cluster of this machine
+(where Ray is installed). Nothing else should run on the machine.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=int, default=4, help="cells of the sweep")
+    parser.add_argument("--steps", type=int, default=150, help="private steps of each cell")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        _measure(Path(folder), options.cells, options.steps)
+
+
+def _measure(folder: Path, cells: int, steps: int) -> None:
+    os.environ["HELDIN_CACHE_DIR"] = str(folder / "cache")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    base = yaml.safe_load((ROOT / "configs/sweeps/built-in.yaml").read_text(encoding="utf-8"))["base"]
+    defense = {"kind": "uls", "population": 120, "cohort": 24, "delta": 1.0e-4, "steps": steps, "noise_multiplier": 1.0}
+    variants = {f"uls{i}": {"defense": defense, "finetune": {"seed": i, "select": "last"}} for i in range(cells)}
+    content = {"base": str((ROOT / "configs/sweeps" / base).resolve()), "variants": variants}
+
+    def swept(name: str, workers: int, *more: str) -> float:
+        file = folder / f"{name}.yaml"
+        its = {"name": name, **content, "resources": {"workers": workers, "threads": 1}}
+        file.write_text(yaml.safe_dump(its, sort_keys=False), encoding="utf-8")
+        return _timed("sweep", str(file), "--out", str(folder / name), *more)
+
+    swept("warm", 2)  # fills the cache
+    one = swept("one", 1)
+    configs = sorted((folder / "one" / "cells").glob("*/*/config.yaml"))
+    lone = 0.0
+    for number, config in enumerate(configs):
+        lone += _timed("run", str(config), "--out", str(folder / "lone" / str(number)))
+    two = swept("two", 2)
+    print(f"{cells} cells by heldin run: {lone:.1f} s; sweep with one worker: {one:.1f} s, {one / lone - 1:+.1%}")
+    print(f"sweep with two workers: {two:.1f} s, {one / two:.2f} times as fast as one")
+    ray = Path(sys.executable).with_name("ray")
+    if ray.is_file():
+        started = [str(ray), "start", "--head", "--port", "6399", "--num-cpus", "2", "--include-dashboard", "false"]
+        subprocess.run(started, check=True, capture_output=True)
+        try:
+            on_ray = swept("ray", 2, "--ray-address", "127.0.0.1:6399")
+        finally:
+            subprocess.run([str(ray), "stop"], check=False, capture_output=True)
+        print(f"the same on Ray: {on_ray:.1f} s, {on_ray / two - 1:+.1%} beside two workers here")
+
+
+def _timed(*words: str) -> float:
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "heldin", "--quiet", *words], capture_output=True, text=True, check=False
+    )
+    if done.returncode not in (0, 3, 4):
+        raise SystemExit(f"heldin {' '.join(words)}: {done.stderr}")
+    return time.monotonic() - started
+
+
+if __name__ == "__main__":
+    main()
