@@ -41,8 +41,8 @@ def sweep(
 ) -> None:
     """Run variants of a config on the same held-in and held-out users, and compare them.
 
-    A cell is an ordinary run in OUT/cells/BLOCK/VARIANT. If the sweep is killed, the same command goes on with it. It
-    ends with comparison.json and report.pdf in OUT. Ledgers, keys and scores are never mirrored.
+    A cell is an ordinary run in OUT/cells/BLOCK/VARIANT. If the sweep is killed, the same command goes on with it.
+    At the end OUT has comparison.json and report.pdf. Ledgers, keys and scores are never mirrored.
     On a Ray cluster OUT must be on a file system that all machines share.
     Exit codes: 3 a claim is violated, certified for all cells together; 5 cells failed, and the others are compared.
     """

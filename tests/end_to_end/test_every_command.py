@@ -12,12 +12,14 @@ import typer.main
 
 from heldin.base.strict_json import strict_json
 from heldin.commands import cli
+from heldin.jobs.sweep.driver import run_sweep
 from heldin.jobs.sweep.load import load_sweep
 from heldin.studies import effective_noise, mean_estimation_sweeps
 from heldin.studies.mean_estimation import Task
+from tests.tiny_sweeps import QUIET, in_process, written
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOW = {"audit-trainer", "demo", "study mean-estimation", "study proposition"}
+SLOW = {"audit-trainer", "demo", "study mean-estimation", "study personalization", "study proposition"}
 ELSEWHERE = ("audit", "audit-training")  # test_audit_command.py and test_audit_training.py ask them for JSON
 PRIVATE = ["--steps", 10, "--delta", 1e-5, "--noise-multiplier", 2]
 UNIT = ["--sampling-rate", 0.1]
@@ -90,6 +92,17 @@ def _sweep(folder, base):
     return folder / "sweep.yaml"
 
 
+@pytest.fixture
+def swept(tmp_path, monkeypatch):
+    """A finished sweep of one cell."""
+    monkeypatch.setattr("heldin.jobs.sweep.processes.run_process", in_process)
+    users = {"corpus": {"users": {"min_records": 8, "fraction": 0.9, "max_users": None}}}
+    run_sweep(
+        load_sweep(written(tmp_path, variants={"none": users})), tmp_path / "swept", QUIET, command="heldin sweep"
+    )
+    return tmp_path / "swept"
+
+
 def _labelled(folder):
     rows = [{"text": f"{('hot', 'cold')[i % 2]} text number {i}", "label": i % 2} for i in range(60)]
     (folder / "labelled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -122,6 +135,8 @@ def small_studies(monkeypatch):
 def test_every_command_answers_in_strict_json(call, arguments, name, request):
     if name.startswith("study"):
         request.getfixturevalue("small_studies")
+    if name == "study personalization":
+        arguments[name] = [request.getfixturevalue("swept"), "--users", 10, "--learning-rate", 0.1]
     code, out, err = call(*name.split(), *arguments[name], "--json")
     assert code in (0, 3, 4), err
     answer = json.loads(out, parse_constant=_no_such_token)
