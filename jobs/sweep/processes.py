@@ -88,6 +88,10 @@ class Place(Protocol):
         """Everything shared is made."""
         ...
 
+    def stop(self) -> None:
+        """Stop what runs where Ctrl-C does not reach."""
+        ...
+
 
 class Machine:
     """This machine: ``resources.workers`` cells at a time, each on its share of cores and GPUs."""
@@ -124,6 +128,9 @@ class Machine:
 
     def publish(self) -> None:
         """Nothing: the cache of this machine has it."""
+
+    def stop(self) -> None:
+        """Nothing: cells are in the terminal's group of processes, which Ctrl-C reaches."""
 
     def __enter__(self) -> "Machine":
         return self

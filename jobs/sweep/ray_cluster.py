@@ -103,6 +103,13 @@ class Cluster:
             self._on_cluster(_publish, (str(self._out), self._published), its, retries=0)
             self._machine = None
 
+    def stop(self) -> None:
+        """Stop the cells' processes; each goes on from its last checkpoint when it is called again."""
+        with self._lock:
+            waiting = list(self._waiting)
+        for its in waiting:
+            self._ray.cancel(its)
+
     def __enter__(self) -> "Cluster":
         return self
 
@@ -110,10 +117,7 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop what still runs, and remove the machines' copies."""
-        with self._lock:
-            waiting = list(self._waiting)
-        for its in waiting:
-            self._ray.cancel(its)
+        self.stop()
         if kind is None:
             for machine in self._used:
                 its = {"num_cpus": 0, **self._affinity(machine)}

@@ -115,8 +115,10 @@ class _Running:
                     what = "done" if state.code in FINE else f"failed: {state.said}"
                     self._reporter.say(f"cell {cell.name}: {what} ({state.seconds:,.0f} s; {self._left()})")
             except BaseException:
-                # Ctrl-C reaches the cells too, which stop where they can resume.
+                # Ctrl-C reaches the cells here too, which stop where they can resume; elsewhere they are stopped now,
+                # since the pool waits for its threads.
                 pool.shutdown(wait=False, cancel_futures=True)
+                self._place.stop()
                 raise
 
     def _one(self, cell: PlacedCell) -> None:

@@ -1,12 +1,14 @@
 """A sweep on a Ray cluster of two machines: the same comparison as on one, also when one of them is lost."""
 
 import importlib.util
+import os
 import shutil
+import signal
 import socket
 
 import pytest
 
-from tests.jobs.test_sweep_processes import PATIENCE, file, half_done, numbers, same_keys, started, until
+from tests.jobs.test_sweep_processes import PATIENCE, cell_process, file, half_done, numbers, same_keys, started, until
 
 __all__ = ["file"]  # a fixture
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray (the extra 'cluster') is missing")
@@ -54,6 +56,20 @@ def test_a_machine_that_is_lost_changes_no_number(file, machines, tmp_path):
     _, said = (sweep := started(file, out, "--ray-address", address)).communicate(timeout=PATIENCE)
     assert sweep.returncode == 2
     assert f"--ray-address {address}: nobody answers" in said
+
+
+@needs_ray
+@pytest.mark.slow
+def test_ctrl_c_stops_the_cells_on_the_cluster_too(file, machines, tmp_path):
+    out = tmp_path / "out"
+    sweep = started(file, out, "--ray-address", machines.address)
+    until(lambda: half_done(out, "1/none") or half_done(out, "1/uls"))
+    # The terminal's group of processes: those that Ray started are in none.
+    os.killpg(sweep.pid, signal.SIGINT)
+    _, said = sweep.communicate(timeout=PATIENCE)
+    assert sweep.returncode == 130, said
+    assert "the same command resumes" in said
+    until(lambda: not cell_process(out, "1/none") and not cell_process(out, "1/uls"))
 
 
 def test_an_address_at_which_nobody_answers_is_said_in_a_line(file, tmp_path, call):
