@@ -41,9 +41,10 @@ def sweep_figures(result: SweepResult) -> dict[str, str]:
 
 
 def _frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
-    """Leakage against what is promised, against utility, and utility against compute."""
-    with figure(7.0, 2.7) as (drawn, saved):
-        one, two, three = drawn.subplots(1, 3)
+    """Leakage against what is promised, against utility, and utility against compute; below them canary users."""
+    planted = any(its.canaries for its in variants)
+    with figure(7.0, 5.0 if planted else 2.7) as (drawn, saved):
+        one, two, three, *more = drawn.subplots(2, 2).flat if planted else drawn.subplots(1, 3)
         _scatter(one, variants, marks, x=_promise_of, y=lambda its: its.auroc)
         for its in variants:
             if its.ceiling is not None and its.epsilon_per_user is not None:
@@ -65,7 +66,16 @@ def _frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> st
         else:
             three.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
         label(three, "gradients computed", "loss gained over the base, nats a token")
+        for axes in more:
+            _scatter(axes, variants, marks, x=lambda its: its.gain, y=_found_best)
+            axes.axhline(0.5, color=GREY, linewidth=0.6)
+            label(axes, "loss gained over the base, nats a token", "AUROC of the canary users found best")
     return saved[0]
+
+
+def _found_best(variant: VariantResult) -> Summary | None:
+    """AUROC of the group of canary users that is told apart best under the variant."""
+    return max((its.auroc for its in variant.canaries), key=lambda its: its.value, default=None)
 
 
 def _without_promise(variants: Sequence[VariantResult]) -> float:

@@ -45,6 +45,7 @@ def _content(result: SweepResult, figures: list[str]) -> dict[str, Any]:
         "figures": figures,
         "alt": {name: _alternative(name, result) for name in figures},
         "over": words.over(result),
+        "planted": any(its.canaries for its in result.variants),
         "candidates": words.candidate_rows(result),
         "findings": words.finding_rows(result),
         "findings_note": words.findings_note(result),
@@ -113,7 +114,7 @@ def _alternative(name: str, result: SweepResult) -> str:
     done = [its for its in result.variants if its.auroc is not None]
     if name == "frontier":
         points = "; ".join(_point(its) for its in done)
-        return f"Three scatter plots of promise, AUROC, utility and compute. {points}."
+        return f"Scatter plots of promise, AUROC, utility and compute. {points}."
     if name.startswith("roc"):
         return "A panel of ROC curves for each variant; their AUROCs stand in the table on page one."
     if name == "canaries":
