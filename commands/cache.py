@@ -10,7 +10,7 @@ from heldin.commands.options import AsCsv, AsJson, answer, confirm, json_text
 
 def cache(
     kind: Annotated[
-        str | None, typer.Argument(help="Only one kind: corpora, scores, pretrained, references or pld.")
+        str | None, typer.Argument(help="Only one kind: corpora, scores, pretrained, references, sweeps or pld.")
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove it; refused while it is in use.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask for confirmation.")] = False,

@@ -111,7 +111,7 @@ def personalization(
     The loss on the other half of the user's records, before and after, under every defense. The models are not kept.
     """
     from heldin.base.errors import InputError
-    from heldin.base.files import write_text
+    from heldin.base.files import private_directory, write_text
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.personalization.job import LEARNING_RATES, Options, personalize, table
 
@@ -119,8 +119,9 @@ def personalization(
     if min(rates) <= 0:
         raise InputError(f"--learning-rate {min(rates):g}: it must be above 0")
     options = Options(users=users, epochs=epochs, learning_rates=rates)
-    found = personalize(sweep, options, reporter_for_this_terminal())
     where = to or sweep / "personalization.json"
+    private_directory(where.parent)  # before the work
+    found = personalize(sweep, options, reporter_for_this_terminal())
     write_text(where, json_text(found.as_dict()) + "\n")
     typer.echo(json_text(found.as_dict()) if json else f"{table(found)}\nnumbers: {where}")
 

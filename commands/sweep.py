@@ -32,7 +32,10 @@ def sweep(
     ] = None,
     ray_address: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Run the cells on a Ray cluster: HOST:PORT, or auto (extra cluster)."),
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run the cells on a Ray cluster, from one of its machines: HOST:PORT, or auto (extra cluster).",
+        ),
     ] = None,
     html: AsHtml = False,
     quiet: Quiet = False,
@@ -85,6 +88,8 @@ def _run(
         engine.open_mirror(mirror)
     reporter = reporter_for_this_terminal()
     with interruptible():
+        # Other machines have other folders to begin from.
+        folder = folder.resolve() if ray_address else folder
         connect = partial(Cluster, address=ray_address, out=folder) if ray_address else Machine
         result = run_sweep(sweep, folder, reporter, command=command_line(), connect=connect)
         written = write_reports(result, folder, html=html)

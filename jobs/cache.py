@@ -18,6 +18,7 @@ KINDS = {
     "scores": "token scores of texts, by model",
     "pretrained": "base models that were pre-trained here",
     "references": "reference models that were trained here",
+    "sweeps": "copies for the cells of a sweep on a cluster: people's texts",
     "pld": "the accountant's loss distributions",
 }
 

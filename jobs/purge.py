@@ -169,7 +169,7 @@ def _content(path: Path) -> dict[str, object]:
 def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
     """What goes, secrets first, and what killed processes left of it."""
     trainings = _OF_TRAININGS if _is_of_trainings(folder) else ()
-    batch = _OF_SWEEPS if _is_sweep(folder) else ()
+    batch = _OF_SWEEPS if _is_sweep(folder) or _is_sweep(folder / TUNING) else ()
     gone = [
         *_SECRETS,
         *trainings,

@@ -36,12 +36,13 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
     )
 
 
-def tiny_config(shape: TinyModel, vocabulary: int) -> GPTNeoConfig:
+def tiny_config(shape: TinyModel, vocabulary: int, end_of_text: int) -> GPTNeoConfig:
     """The config of a tiny GPT-Neo without dropout. Raises InputError if there is no such model.
 
     Args:
         shape: its shape.
         vocabulary: size of its tokenizer's vocabulary.
+        end_of_text: id of the token that begins and ends a text.
     """
     if shape.hidden % shape.heads or shape.layers < 1:
         raise InputError(
@@ -60,13 +61,14 @@ def tiny_config(shape: TinyModel, vocabulary: int) -> GPTNeoConfig:
         resid_dropout=0.0,
         embed_dropout=0.0,
         attention_dropout=0.0,
+        bos_token_id=end_of_text,
+        eos_token_id=end_of_text,
     )
 
 
 def new_tiny_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> GPTNeoForCausalLM:
     """A GPT-Neo with random weights from ``seed``, no dropout, and tied embeddings as in the released models."""
-    config = tiny_config(shape, len(tokenizer))
-    config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
+    config = tiny_config(shape, len(tokenizer), int(tokenizer.eos_token_id))
     # Weights are drawn from the global generator, which the caller should find as it was.
     state = torch.get_rng_state()
     torch.manual_seed(seed)

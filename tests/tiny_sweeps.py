@@ -27,7 +27,7 @@ def written(folder, **content):
     return folder / "sweep.yaml"
 
 
-def in_process(task, slot, environment=None):
+def in_process(task, slot):
     """A cell in this process: the real one takes seconds to start (test_sweep_processes)."""
     if task.module != "heldin":
         make_shared([Path(name) for name in task.words], QUIET)
@@ -36,4 +36,6 @@ def in_process(task, slot, environment=None):
         record = run(load_config(Path(task.words[1])), Path(task.words[3]), QUIET, command="heldin run")
     except InputError as error:
         return Ended(2, f"error: {error}")
-    return Ended(record.judgement.exit_code)
+    if record is None:
+        return Ended(0, halted=True)
+    return Ended(record.judgement.exit_code, seconds=1.0)

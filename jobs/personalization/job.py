@@ -17,17 +17,20 @@ from heldin.audit.coarse import LEAST_IN_GROUP
 from heldin.audit.utility import DIGITS, mean_difference
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.errors import InputError
+from heldin.base.files import one_process_at_a_time
 from heldin.base.progress import Reporter
+from heldin.base.purged import require_not_purged
 from heldin.corpus.split import Part, Role
 from heldin.corpus.store import Corpus, texts_of
 from heldin.finetune.batches import encode
 from heldin.jobs.config import RunConfig
 from heldin.jobs.personalization.training import Change, Halves, personalized
-from heldin.jobs.run.corpus import CorpusData, read_corpus
+from heldin.jobs.run.corpus import VALIDATION_RECORDS, CorpusData, read_corpus
 from heldin.jobs.run.data import RunData, prepare_data
 from heldin.jobs.run.models import base_model
 from heldin.jobs.run.plan import read_run_config
 from heldin.models.loading import LanguageModel, load_language_model
+from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
 
 LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
@@ -41,13 +44,13 @@ class Options:
 
     Attributes:
         users: held-out users of each cell, at most.
-        records: records of each, at most; half of them are trained on.
+        records: training-part records of each, at most, as many as public users have; half of them are trained on.
         epochs: passes over these.
         learning_rates: of SGD; of several the one with the least loss of public users after training.
     """
 
     users: int = 200
-    records: int = 40
+    records: int = VALIDATION_RECORDS
     epochs: int = 4
     learning_rates: tuple[float, ...] = LEARNING_RATES
 
@@ -73,6 +76,24 @@ class Personalized:
     after: Summary
     gain: Summary
     gain_difference: Summary | None
+
+
+@dataclass(frozen=True)
+class CellChanges:
+    """What personalization changed for a cell's held-out users.
+
+    Attributes:
+        learning_rate: that was used.
+        users: by name.
+        measured: what decides the tokens that are measured: cells that differ in it have no difference.
+    """
+
+    learning_rate: float
+    users: Mapping[str, Change]
+    measured: tuple[str, int]
+
+
+Found = dict[str, dict[int, CellChanges]]  # by variant and block
 
 
 @dataclass(frozen=True)
@@ -111,15 +132,24 @@ def personalize(sweep: Path, options: Options, reporter: Reporter) -> Study:
     Raises:
         InputError: the folder lacks what the study needs, or a cell has too few users with two records.
     """
+    with one_process_at_a_time(sweep):
+        return _personalize(sweep, options, reporter)
+
+
+def _personalize(sweep: Path, options: Options, reporter: Reporter) -> Study:
     found = read_sweep(sweep)
+    require_not_purged(sweep)
     cells = [its for its in found.cells if its.state == "done"]
     if not cells:
         raise InputError(f"'{sweep}' has no finished cell: run the sweep first")
-    changes: dict[str, dict[int, tuple[float, dict[str, Change]]]] = {}
-    for cell in cells:
-        folder = sweep / "cells" / str(cell.block) / cell.variant
-        if not (folder / _MODEL).is_dir():
-            raise InputError(f"'{folder}' has no model any more: personalization starts from it")
+    folders = [sweep / "cells" / str(its.block) / its.variant for its in cells]
+    # All before the first: a lost ledger would be drawn anew, and those held out would be others.
+    for folder in folders:
+        require_not_purged(folder)
+        if not (folder / _MODEL).is_dir() or not (folder / "ledger" / "ledger.json").is_file():
+            raise InputError(f"'{folder}' has lost its model or its ledger: personalization needs both")
+    changes: Found = {}
+    for cell, folder in zip(cells, folders, strict=True):
         its = _of_cell(folder, f"{cell.block}/{cell.variant}", options, reporter)
         changes.setdefault(cell.variant, {})[cell.block] = its
     groups = {its.name: its.group for its in found.variants}
@@ -134,11 +164,13 @@ def personalize(sweep: Path, options: Options, reporter: Reporter) -> Study:
     )
 
 
-def _of_cell(folder: Path, name: str, options: Options, reporter: Reporter) -> tuple[float, dict[str, Change]]:
-    config = read_run_config(folder)
+def _of_cell(folder: Path, name: str, options: Options, reporter: Reporter) -> CellChanges:
+    config, record = read_run_config(folder), read_record(folder / "record.json")
     corpus = read_corpus(config, reporter)
     data = prepare_data(config, folder, reporter, corpus, base_model(config, corpus, reporter)[1])
     target = load_language_model(str(folder / _MODEL))
+    if target.fingerprint != record.target.fingerprint:
+        raise InputError(f"'{folder / _MODEL}' is another model than the record names")
     public = _public_halves(config, corpus, target, options)
     halves = _held_out_halves(config, data, target, options)
     if len(halves) < LEAST_IN_GROUP:
@@ -165,7 +197,8 @@ def _of_cell(folder: Path, name: str, options: Options, reporter: Reporter) -> t
         }
         # A rate at which training diverges is no choice.
         rate = min(after, key=lambda its: after[its] if math.isfinite(after[its]) else math.inf) if after else rates[0]
-        return rate, {user: trained(its, rate) for user, its in halves.items()}
+        measured = (config.model.model_dump_json(), config.finetune.sequence_length)
+        return CellChanges(rate, {user: trained(its, rate) for user, its in halves.items()}, measured)
 
 
 def _held_out_halves(config: RunConfig, data: RunData, target: LanguageModel, options: Options) -> dict[str, Halves]:
@@ -180,8 +213,8 @@ def _public_halves(config: RunConfig, corpus: CorpusData, target: LanguageModel,
     rows: dict[str, list[int]] = {}
     for row in corpus.validation_rows:
         rows.setdefault(corpus.store.record(row).user, []).append(row)
-    chosen = dict(list(rows.items())[:_PUBLIC_USERS])
-    return _halves(config, corpus.store, chosen, target, options)
+    chosen = keyed_order(seed_key(config.seed), "personalized public users", list(rows))[:_PUBLIC_USERS]
+    return _halves(config, corpus.store, {user: rows[user] for user in chosen}, target, options)
 
 
 def _halves(
@@ -199,37 +232,25 @@ def _halves(
     return found
 
 
-def _summary(
-    name: str,
-    blocks: Mapping[int, tuple[float, dict[str, Change]]],
-    first: Mapping[int, tuple[float, dict[str, Change]]] | None,
-) -> Personalized:
-    before, after, gains = [], [], []
-    for _, changes in blocks.values():
-        before.append(np.array([its.before for its in changes.values()]))
-        after.append(np.array([its.after for its in changes.values()]))
+def _summary(name: str, blocks: Mapping[int, CellChanges], first: Mapping[int, CellChanges] | None) -> Personalized:
+    before, after, gains, differences = [], [], [], []
+    for block, its in blocks.items():
+        before.append(np.array([change.before for change in its.users.values()]))
+        after.append(np.array([change.after for change in its.users.values()]))
         gains.append(before[-1] - after[-1])
-    differences = []
-    for block, (_, changes) in blocks.items():
-        if first is not None and block in first:
-            others = first[block][1]
-            same = [user for user in changes if user in others]
-            differences.append(
-                np.array(
-                    [
-                        changes[user].before - changes[user].after - (others[user].before - others[user].after)
-                        for user in same
-                    ]
-                )
-            )
+        other = first.get(block) if first else None
+        if other is not None and other.measured == its.measured:
+            # The same users and halves: both are chosen by public seeds.
+            theirs = np.array([other.users[user].before - other.users[user].after for user in its.users])
+            differences.append(gains[-1] - theirs)
     return Personalized(
         name,
         sum(map(len, gains)),
-        tuple(rate for rate, _ in blocks.values()),
+        tuple(its.learning_rate for its in blocks.values()),
         _over(before),
         _over(after),
         _over(gains),
-        _over(differences) if differences else None,
+        _over(differences) if len(differences) == len(gains) else None,
     )
 
 
@@ -243,8 +264,8 @@ def _over(blocks: Sequence[np.ndarray]) -> Summary:
 def table(found: Study) -> str:
     """The study as plain text."""
     lines = [
-        f"loss on half of a held-out user's records, before and after {found.options.epochs} epochs of SGD on the"
-        " other half",
+        f"loss on half of a held-out user's training records, before and after {found.options.epochs} epochs of SGD on"
+        " the other half",
         "",
         f"{'variant':<26}{'users':>7}  {'before':<8}{'after':<8}{'gain (95 %)':<28}less the first",
     ]
@@ -254,8 +275,13 @@ def table(found: Study) -> str:
             f"{its.variant:<26}{its.users:>7,}  {its.before.value:<8.3f}{its.after.value:<8.3f}"
             f"{_interval(its.gain):<28}{other}"
         )
-    over = "blocks" if found.variants[0].gain.over == "blocks" else "users of these models"
-    return "\n".join([*lines, "", f"intervals are over {over}; no epsilon covers a model that was trained further"])
+    grid, chosen = found.options.learning_rates, {rate for its in found.variants for rate in its.learning_rates}
+    if len(grid) > 1 and chosen & {min(grid), max(grid)}:
+        lines.append("note: the chosen learning rate lies at an end of the grid: another one may give more")
+    over = found.variants[0].gain
+    if over.lower is not None:
+        lines.append(f"intervals are over {'blocks' if over.over == 'blocks' else 'users of these models'}")
+    return "\n".join([*lines, "no epsilon covers a model that was trained further"])
 
 
 def _interval(its: Summary) -> str:

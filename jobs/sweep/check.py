@@ -92,11 +92,11 @@ def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:
         return []
     blocks, workers = sweep.config.blocks, sweep.config.resources.workers
     minutes = sum(known) * blocks / min(workers, len(known) * blocks) / 60
-    said = f"time: {minutes:,.1f} minutes at most for the training of {counted(len(known) * blocks, 'cell')}"
-    # Texts that are shorter than sequence_length take less.
+    # Shorter texts take less, clipping takes more.
     return [
-        f"{said}, by the pace of a few batches of full length on this machine as it is now; other training, what cells"
-        " share, curves and scoring come on top"
+        f"time: about {minutes:,.0f} minutes for the training of {counted(len(known) * blocks, 'cell')}, {workers} at a"
+        " time, by the pace of a few plain batches of full length on this machine as it is now; other training, shared"
+        " work, curves and scoring come on top"
     ]
 
 
@@ -123,9 +123,9 @@ def _chances(sweep: Sweep) -> list[str]:
 def _time(row: dict[str, Any]) -> str:
     """How long training takes a cell, in words."""
     if row["training_seconds"] is not None:
-        return f", {row['training_seconds']:,.0f} s at most"
+        return f", about {row['training_seconds']:,.0f} s"
     if row["seconds_per_1000_gradients"] is not None:
-        return f", {row['seconds_per_1000_gradients']:,.1f} s at most for 1,000 of them"
+        return f", about {row['seconds_per_1000_gradients']:,.1f} s for 1,000 of them"
     return ""
 
 

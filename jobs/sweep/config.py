@@ -20,7 +20,7 @@ class Resources(Section):
     """What the cells run on."""
 
     workers: int = Field(1, ge=1)
-    """Cells at a time; with --ray-address, on each machine."""
+    """Cells at a time; on a Ray cluster, on its smallest machine, unless ``threads`` says how many cores each has."""
     processes: int = Field(1, ge=1)
     """Processes of each cell, started by torchrun, which share the work of training; each has a GPU, where there are
     any."""

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from heldin.base.errors import InputError
 from heldin.finetune.batches import record_losses
 from heldin.jobs.config import RunConfig
 from heldin.jobs.sweep.config import Resources
@@ -17,7 +16,8 @@ from heldin.models.tiny import tiny_config
 
 _RECORDS = 16  # of a batch
 _SECONDS = 1.0  # of measuring
-_LARGEST = 4e8  # parameters; a larger model takes minutes to make on a CPU
+_LARGEST = 5e7  # parameters; a larger model takes minutes on a CPU
+_LOGITS = 2**25
 
 
 class Timing:
@@ -46,17 +46,21 @@ class Timing:
             with quiet_transformers():
                 model = _model(config)
             return None if model is None else _paced(model, config.finetune.sequence_length)
+        except torch.OutOfMemoryError:
+            return None
         finally:
             torch.set_num_threads(before)
 
 
 def _model(config: RunConfig) -> PreTrainedModel | None:
+    """The model with random weights; None for one that cannot be made here, or only in minutes."""
     try:
         shape: Any = _shape(config)
-    except (InputError, OSError, ValueError):
+        with torch.device("meta"):
+            parameters = sum(p.numel() for p in AutoModelForCausalLM.from_config(shape).parameters())
+    # What is wrong with the config is told by the check of the run; each architecture has errors of its own.
+    except Exception:
         return None
-    with torch.device("meta"):
-        parameters = sum(p.numel() for p in AutoModelForCausalLM.from_config(shape).parameters())
     device = default_device()
     if device.type == "cpu" and parameters > _LARGEST:
         return None
@@ -68,13 +72,16 @@ def _model(config: RunConfig) -> PreTrainedModel | None:
 
 def _shape(config: RunConfig) -> Any:
     if config.model.pretrain is not None:
-        return tiny_config(config.model.pretrain.shape, config.model.pretrain.shape.vocabulary)
+        return tiny_config(config.model.pretrain.shape, config.model.pretrain.shape.vocabulary, 0)
     return AutoConfig.from_pretrained(config.model.base, revision=config.model.revision)
 
 
 def _paced(model: PreTrainedModel, length: int) -> float:
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, model.config.vocab_size, (_RECORDS, length + 1), generator=generator).to(model.device)
+    # As few as a batch needs whose logits fit anywhere.
+    vocabulary = int(model.config.vocab_size)
+    records = max(1, min(_RECORDS, _LOGITS // (length * vocabulary)))
+    tokens = torch.randint(0, vocabulary, (records, length + 1), generator=generator).to(model.device)
 
     def step() -> None:
         model.zero_grad()
@@ -88,4 +95,4 @@ def _paced(model: PreTrainedModel, length: int) -> float:
     while steps < 2 or time.monotonic() - started < _SECONDS:
         step()
         steps += 1
-    return (time.monotonic() - started) / (steps * _RECORDS)
+    return (time.monotonic() - started) / (steps * records)

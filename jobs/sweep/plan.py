@@ -24,6 +24,7 @@ from heldin.record.facts import CellFacts
 from heldin.record.sweep import TUNING
 
 PLAN, COINS = "sweep.json", Path("ledger") / "coins.json"
+_FIRST = (TUNING, "shared")  # what may be there before the plan: what tuned it, and what a cluster's machines share
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
         # A kill while the plan was written leaves this behind, and nothing that was drawn.
         for leftover in out.glob(f".{PLAN}.*.tmp"):
             leftover.unlink()
-        take_new_folder(out, "sweep", besides=(TUNING,) if sweep.tuning else ())
+        take_new_folder(out, "sweep", besides=_FIRST)
         # Before the coins: what is compared cannot follow from how they fall.
         write_text(out / PLAN, json.dumps(plan, indent=1) + "\n", private=True)
     coins, hashed = _coins(sweep, out), kept_hash(out)

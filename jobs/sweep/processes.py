@@ -1,12 +1,16 @@
 """Processes of heldin on this machine: what each gets of its cores and GPUs, and what it says while it works."""
 
 import contextlib
+import ctypes
 import os
 import queue
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -43,11 +47,15 @@ class Ended:
 
     Attributes:
         code: its exit code, negative where a signal ended it.
-        said: its last line if it failed, up to what it quotes.
+        said: why it failed, up to what the line quotes.
+        seconds: how long it ran, without what it waited for before.
+        halted: whether a cell ended well and without a record: a filter halted its training.
     """
 
     code: int
     said: str = ""
+    seconds: float = 0.0
+    halted: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,34 +162,60 @@ def visible_gpus() -> list[str]:
     return found.stdout.split() if found.returncode == 0 else []
 
 
-def run_process(task: Task, slot: Slot, environment: dict[str, str] | None = None) -> Ended:
+def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, cwd: Path | None = None) -> Ended:
     """Run a call of heldin to its end; what it says goes to ``task.progress`` while it works.
 
     Args:
         task: the call.
         slot: what it gets.
-        environment: further variables.
+        on: further variables, of a machine of a cluster; the process then dies with the one that started it.
+        cwd: the folder from which relative paths count; None: that of this process.
     """
-    given = {"OMP_NUM_THREADS": str(slot.threads), **(environment or {})}
+    given = {"OMP_NUM_THREADS": str(slot.threads), **(on or {})}
     if slot.gpus is not None:
         given["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
     task.progress.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    started = time.monotonic()
     # Owner-only: the last line may quote a user.
     with open(task.progress, "wb", opener=_private) as said:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command(task, slot),
             env={**os.environ, **given},
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=said,
-            check=False,
+            preexec_fn=None if on is None else _die_with_parent,
         )
-    code = done.returncode
+        try:
+            code = _ended(process)
+        except BaseException:
+            # What is killed goes on from its last checkpoint.
+            process.kill()
+            process.wait()
+            raise
+    seconds = time.monotonic() - started
+    recorded = task.folder is not None and (task.folder / "record.json").is_file()
     # torchrun ends with a code of its own.
-    if slot.processes > 1 and code not in FINE and task.folder and (task.folder / "record.json").is_file():
+    if slot.processes > 1 and code not in FINE and recorded:
         code = 0
-    said_last = why(task.progress) if code not in FINE else ""
-    return Ended(code, said_last or ("" if code in FINE else f"ended with code {code} and no word"))
+    if code in FINE:
+        return Ended(code, "", seconds, halted=code == 0 and task.folder is not None and not recorded)
+    return Ended(code, why(task.progress, code), seconds)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    # With a limit each time: an interrupt that Ray raises in its worker does not end a system call.
+    while True:
+        try:
+            return process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _die_with_parent() -> None:
+    # PR_SET_PDEATHSIG of Linux: Ray kills its worker and not what the worker started.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def command(task: Task, slot: Slot) -> list[str]:
@@ -193,17 +227,25 @@ def command(task: Task, slot: Slot) -> list[str]:
 
 
 def last_line(progress: Path) -> str:
-    """What a process said last; empty if it said nothing, or is no more."""
+    """What a process said last, up to what it quotes; empty if it said nothing, or has not begun."""
     lines = _lines(progress)
-    return lines[-1] if lines else ""
+    return without_names(lines[-1]) if lines else ""
 
 
-def why(progress: Path) -> str:
-    """Why a process failed, up to what the line quotes: that may be a user's name, and the line goes into documents."""
+def why(progress: Path, code: int) -> str:
+    """Why a process failed, up to what the line quotes: that may be a user's name, and the line goes into documents.
+
+    Args:
+        progress: what it said.
+        code: its exit code.
+    """
     lines = _lines(progress)
     # Under torchrun others speak after the line that matters.
-    said = [line for line in lines if line.startswith(_SAID)] or lines
-    return _without_names(said[-1]) if said else ""
+    reasons = [line for line in lines if line.startswith(_SAID)]
+    if reasons:
+        return without_names(reasons[-1])
+    how = f"ended by signal {-code}" if code < 0 else f"exited with code {code}"
+    return f"{how}; its last line: {without_names(lines[-1])}" if lines else f"{how} without a message"
 
 
 def _lines(progress: Path) -> list[str]:
@@ -213,7 +255,8 @@ def _lines(progress: Path) -> list[str]:
     return []
 
 
-def _without_names(line: str) -> str:
+def without_names(line: str) -> str:
+    """The line up to what it quotes, but for paths."""
     first = re.search(r"(?<!\w)['\"](?!/|\.{1,2}/)", line)
     return line if first is None else f"{line[: first.start()]}... (heldin run with this cell's config says more)"
 

@@ -11,17 +11,18 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import is_held, write_text
 from heldin.base.progress import Reporter, Standing
 from heldin.base.wording import counted
 from heldin.jobs.sweep.plan import PlacedCell
-from heldin.jobs.sweep.processes import FINE, Place, Task, last_line
+from heldin.jobs.sweep.processes import FINE, Ended, Place, Task, last_line, without_names
 from heldin.jobs.sweep.shared import shared_scores, shared_work
 
 STATE = "state.json"
 PROGRESS = "progress"  # what cells say while they work; removed when none does
 _INTERRUPTED = 130
+_FAILED = 5
 _PAUSE = 1.0  # seconds between looks at a cell that another process works on
 
 
@@ -100,6 +101,7 @@ class _Running:
         self._started: dict[str, float] = {}
         self._ended: dict[str, float] = {}
         self._begun, self._writing = time.monotonic(), threading.Lock()
+        self._stopped = threading.Event()
 
     def to_the_end(self) -> None:
         """Run all of them."""
@@ -117,24 +119,30 @@ class _Running:
             except BaseException:
                 # Ctrl-C reaches the cells here too, which stop where they can resume; elsewhere they are stopped now,
                 # since the pool waits for its threads.
+                self._stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 self._place.stop()
                 raise
 
     def _one(self, cell: PlacedCell) -> None:
         its = self._states[cell.name]
-        _wait_for(cell, self._reporter)
+        _wait_for(cell, self._reporter, self._stopped)
+        if self._stopped.is_set():
+            return
         # It may have been finished by the process that was waited for.
         if (cell.folder / "record.json").is_file():
             its.code, its.said = 0, ""
         else:
             words = ("run", str(cell.folder / "config.yaml"), "--out", str(cell.folder))
-            self._started[cell.name] = started = time.monotonic()
-            ended = self._place.run(Task(words, self._progress(cell), cell.folder))
-            its.code, its.said = ended.code, ended.said
-            its.seconds += time.monotonic() - started
+            self._started[cell.name] = time.monotonic()
+            try:
+                ended = self._place.run(Task(words, self._progress(cell), cell.folder))
+            # Of its place: the others go on.
+            except (InputError, ResumableError, OSError) as error:
+                ended = Ended(_FAILED, without_names(f"error: {error}"))
+            its.code, its.said, its.halted = ended.code, ended.said, ended.halted
+            its.seconds += ended.seconds
             its.calls += 1
-            its.halted = its.code == 0 and not (cell.folder / "record.json").is_file()
         self._ended[cell.name] = time.monotonic()
         with self._writing:
             content = {name: asdict(state) for name, state in self._states.items()}
@@ -166,9 +174,10 @@ class _Running:
         if not 0 < done < len(self._cells):
             return said
         # Cells at work count as half done: by the pace so far, which the number at a time is in already.
-        halves = 0.5 * sum(name not in self._ended for name in list(self._started))
-        pace = (time.monotonic() - self._begun) / (done + halves)
-        return f"{said}, about {pace * (len(self._cells) - done - halves):,.0f} s left"
+        at_work = [its for its in self._cells if its.name not in self._ended and self._progress(its).is_file()]
+        gone = done + len(at_work) / 2
+        pace = (time.monotonic() - self._begun) / gone
+        return f"{said}, about {pace * (len(self._cells) - gone):,.0f} s left"
 
 
 def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
@@ -187,14 +196,14 @@ def _with_shared(
     ready = []
     for number, its in enumerate(sharing.values(), start=1):
         progress = out / PROGRESS / f"shared-{number}.txt"
-        reporter.say(f"sweep: what cells share, part {number} of {len(sharing)}")
+        reporter.say(f"sweep: shared work, part {number} of {len(sharing)}")
         # Of the cells that score the same texts, the first.
         scored = {shared_scores(cell.config): cell for cell in reversed(its)}
         folders = [str(cell.folder) for cell in its if cell in scored.values()]
 
         def look(progress: Path = progress) -> Standing:
             said = last_line(progress)
-            return Standing(("what cells share",), [(said,)], "", [said] if said else [])
+            return Standing(("shared work",), [(said,)], "", [said] if said else [])
 
         with reporter.follow(look):
             ended = place.share(Task(tuple(folders), progress, module="heldin.jobs.sweep.shared"))
@@ -211,12 +220,12 @@ def _with_shared(
     return [cell for cell in cells if cell in ready]
 
 
-def _wait_for(cell: PlacedCell, reporter: Reporter) -> None:
-    """Wait while a process that a killed sweep left behind still works on the cell."""
+def _wait_for(cell: PlacedCell, reporter: Reporter, stopped: threading.Event) -> None:
+    """Wait while a process that a killed sweep left behind still works on the cell, and nobody stops the sweep."""
     said = False
     with contextlib.suppress(FileNotFoundError):
-        while is_held(cell.folder):
+        while is_held(cell.folder) and not stopped.is_set():
             if not said:
                 reporter.say(f"cell {cell.name}: a process of an earlier call still works on it; waiting for it")
                 said = True
-            time.sleep(_PAUSE)
+            stopped.wait(_PAUSE)

@@ -5,20 +5,24 @@ side by side. The folders are those of cells that share all but the texts that a
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from heldin.base.errors import InputError, ResumableError
-from heldin.base.files import one_process_at_a_time
+from heldin.base.files import private_directory
 from heldin.base.progress import LineReporter, Reporter
 from heldin.jobs.config import RunConfig, load_config
+from heldin.jobs.run.cell import FILE
 from heldin.jobs.run.corpus import CorpusData, read_corpus
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.models import base_model
 from heldin.jobs.run.references import check_references, reference_model
 from heldin.jobs.run.scoring import score_references
 from heldin.models.loading import LanguageModel, load_language_model
+
+SCRATCH = "progress"  # of the sweep's folder; removed when no cell works
 
 
 def shared_work(config: RunConfig) -> str:
@@ -44,7 +48,7 @@ def make_shared(folders: Sequence[Path], reporter: Reporter) -> None:
         reporter: receives the progress.
 
     Raises:
-        InputError: the input cannot be used, or another process works on a cell.
+        InputError: corpus or models cannot be used.
     """
     config = load_config(folders[0] / "config.yaml")
     corpus = read_corpus(config, reporter)
@@ -53,8 +57,13 @@ def make_shared(folders: Sequence[Path], reporter: Reporter) -> None:
     references = [reference_model(spec, config, corpus, base_name, reporter) for spec in config.attack.references]
     for folder in folders:
         # A finished cell has scores of its own.
-        if not (folder / "scores.parquet").is_file():
+        if (folder / "scores.parquet").is_file():
+            continue
+        try:
             _score(folder, corpus, base_name, base, references, reporter)
+        except InputError as error:
+            # Of this cell alone, which will say it itself.
+            reporter.say(f"its scores are not shared: {error}")
 
 
 def _score(
@@ -66,11 +75,17 @@ def _score(
     reporter: Reporter,
 ) -> None:
     config = load_config(folder / "config.yaml")
-    with one_process_at_a_time(folder, wait=True):
-        # As the cell itself would: it finds set-asides and coins drawn under its own and its block's key.
-        data = prepare_data(config, folder, reporter, corpus, base)
+    # Its texts and coins are the cell's, in a folder beside: what the cell makes, and how long it takes, stay its own.
+    scratch = folder.parents[2] / SCRATCH / f"{folder.parent.name}-{folder.name}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        private_directory(scratch / "ledger")
+        shutil.copy(folder / "ledger" / FILE, scratch / "ledger" / FILE)
+        data = prepare_data(config, scratch, reporter, corpus, base)
         leading = load_language_model(config.attack.reference) if config.attack.reference else base
         score_references(config, data, leading, base, references, reporter)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,16 @@ from scipy import stats
 
 import heldin.jobs.sweep.processes as processes
 from heldin.base.errors import InputError
-from heldin.jobs.personalization.job import Options, _held_out_halves, _public_halves, personalize
-from heldin.jobs.personalization.training import personalized
+from heldin.jobs.personalization.job import (
+    CellChanges,
+    Options,
+    _held_out_halves,
+    _public_halves,
+    _summary,
+    personalize,
+)
+from heldin.jobs.personalization.training import Change, personalized
+from heldin.jobs.purge import purge
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.plan import read_run_config
@@ -152,7 +160,51 @@ def test_what_the_study_lacks_is_said_in_a_line(swept, tmp_path, call):
     out = tmp_path / "out"
     shutil.copytree(swept, out)
     shutil.rmtree(out / "cells/1/uls/checkpoints")
-    with pytest.raises(InputError, match=r"has no model any more"):
+    with pytest.raises(InputError, match=r"uls' has lost its model or its ledger"):
         personalize(out, Options(learning_rates=(0.1,)), QUIET)
+    assert not (out / "personalization.json").exists()
     with pytest.raises(InputError, match=r"comparison.json"):
         personalize(tmp_path, OPTIONS, QUIET)
+
+
+def test_a_purged_sweep_is_refused_and_draws_no_coins_anew(swept, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(swept, out)
+    purge(out, ("record", "model"))
+    with pytest.raises(InputError, match="was purged"):
+        personalize(out, OPTIONS, QUIET)
+    assert not list(out.rglob("ledger"))
+    # The ledger alone is lost: those held out would be others.
+    shutil.rmtree(out)
+    shutil.copytree(swept, out)
+    shutil.rmtree(out / "cells/1/none/ledger")
+    with pytest.raises(InputError, match=r"none' has lost its model or its ledger"):
+        personalize(out, OPTIONS, QUIET)
+    assert not (out / "cells/1/none/ledger").exists()
+
+
+def test_another_model_than_the_records_is_refused(swept, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(swept, out)
+    shutil.copytree(out / "cells/1/uls/checkpoints", out / "cells/1/none/checkpoints", dirs_exist_ok=True)
+    with pytest.raises(InputError, match="is another model than the record names"):
+        personalize(out, Options(learning_rates=(0.1,)), QUIET)
+
+
+def test_over_blocks_there_are_intervals_from_three_on_and_differences_of_the_same_tokens_only():
+    def cell(shift, measured=("model", 64)):
+        users = {f"u{i}": Change(5.0 + i, 4.0 + i - shift) for i in range(10)}
+        return CellChanges(0.1, users, measured)
+
+    blocks = {1: cell(0.0), 2: cell(0.1), 3: cell(0.3)}
+    first = {block: cell(0.0) for block in blocks}
+    found = _summary("uls", blocks, first)
+    assert (found.users, found.gain.over) == (30, "blocks")
+    assert found.gain.value == pytest.approx(1 + 0.4 / 3, abs=1e-3)
+    limits = stats.t.interval(0.95, 2, np.mean([0, 0.1, 0.3]), stats.sem([0, 0.1, 0.3]))
+    assert (found.gain_difference.lower, found.gain_difference.upper) == pytest.approx(limits, abs=1e-3)
+    two = _summary("uls", {1: blocks[1], 2: blocks[2]}, first)
+    assert (two.gain.lower, two.gain_difference.lower) == (None, None)
+    other = {block: cell(0.0, ("model", 32)) for block in blocks}
+    assert _summary("uls", blocks, other).gain_difference is None
+    assert _summary("uls", blocks, {1: first[1]}).gain_difference is None

@@ -110,6 +110,15 @@ def test_of_a_sweep_the_coins_and_every_cell_are_purged(folder, tmp_path):
     purge(swept, ())
 
 
+def test_copies_for_a_cluster_are_purged_where_a_sweep_was_only_tuned(folder, tmp_path):
+    tuned = tmp_path / "swept" / "tuning"
+    shutil.copytree(folder, tuned / "cells" / "1" / "none")
+    (tuned / "sweep.json").write_text('{"cells": []}', encoding="utf-8")
+    (tmp_path / "swept" / "shared" / "1").mkdir(parents=True)
+    purge(tmp_path / "swept", DEFAULT)
+    assert not (tmp_path / "swept" / "shared").exists()
+
+
 def test_a_folder_in_use_and_a_folder_of_something_else_are_refused(folder, tmp_path):
     with one_process_at_a_time(folder), pytest.raises(InputError):
         purge(folder, DEFAULT)

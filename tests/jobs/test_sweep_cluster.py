@@ -1,5 +1,6 @@
 """A sweep on a Ray cluster of two machines: the same comparison as on one, also when one of them is lost."""
 
+import dataclasses
 import importlib.util
 import os
 import shutil
@@ -7,7 +8,13 @@ import signal
 import socket
 
 import pytest
+import yaml
 
+from heldin.base.errors import InputError
+from heldin.base.files import cache_root
+from heldin.jobs.environment import version
+from heldin.jobs.sweep.node import Batch, _require_same, token
+from heldin.record.sweep import read_sweep
 from tests.jobs.test_sweep_processes import PATIENCE, cell_process, file, half_done, numbers, same_keys, started, until
 
 __all__ = ["file"]  # a fixture
@@ -42,6 +49,7 @@ def test_a_machine_that_is_lost_changes_no_number(file, machines, tmp_path):
     # What is shared was made once, and a machine's copy of it is gone.
     assert [its.name for its in (out / "shared").iterdir() if its.name.isdigit()] == ["1"]
     assert (out / "shared").stat().st_mode & 0o077 == 0
+    assert not list((cache_root() / "sweeps").iterdir())
 
     # Here, without a cluster.
     _, said = (sweep := started(file, calm)).communicate(timeout=PATIENCE)
@@ -62,14 +70,39 @@ def test_a_machine_that_is_lost_changes_no_number(file, machines, tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_stops_the_cells_on_the_cluster_too(file, machines, tmp_path):
     out = tmp_path / "out"
+    base = file.with_name("base.yaml")
+    # Hours, if nobody stopped it.
+    base.write_text(base.read_text(encoding="utf-8").replace("epochs: 30", "epochs: 300000"), encoding="utf-8")
     sweep = started(file, out, "--ray-address", machines.address)
-    until(lambda: half_done(out, "1/none") or half_done(out, "1/uls"))
+    until(lambda: half_done(out, "1/none"))
     # The terminal's group of processes: those that Ray started are in none.
     os.killpg(sweep.pid, signal.SIGINT)
     _, said = sweep.communicate(timeout=PATIENCE)
     assert sweep.returncode == 130, said
     assert "the same command resumes" in said
     until(lambda: not cell_process(out, "1/none") and not cell_process(out, "1/uls"))
+    assert not (out / "cells" / "1" / "none" / "record.json").exists()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_sweep_that_is_tuned_runs_on_a_cluster_from_a_relative_folder(file, machines, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base, content = (yaml.safe_load(its.read_text(encoding="utf-8")) for its in (file.with_name("base.yaml"), file))
+    base["corpus"]["public_validation"] = {"min_records": 4, "fraction": 0.5}
+    base["finetune"]["epochs"] = 1
+    file.with_name("base.yaml").write_text(yaml.safe_dump(base), encoding="utf-8")
+    content |= {"variants": {"none": {}}, "tune": {"over": {"none": {"finetune.learning_rate": [1e-6, 0.003]}}}}
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    sweep = started(file, "runs/tuned", "--ray-address", machines.address)
+    _, said = sweep.communicate(timeout=PATIENCE)
+    assert sweep.returncode == 0, said
+    found = read_sweep(tmp_path / "runs" / "tuned")
+    assert [(its.values, its.chosen) for its in found.tried] == [
+        ({"finetune.learning_rate": 1e-6}, False),
+        ({"finetune.learning_rate": 0.003}, True),
+    ]
+    assert not (tmp_path / "runs" / "tuned" / "progress").exists()
 
 
 def test_an_address_at_which_nobody_answers_is_said_in_a_line(file, tmp_path, call):
@@ -77,6 +110,8 @@ def test_an_address_at_which_nobody_answers_is_said_in_a_line(file, tmp_path, ca
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
+    code, _, err = call("sweep", file, "--out", tmp_path / "out", "--ray-address", f"ray://{address}")
+    assert (code, "name it as HOST:PORT, on a machine of the cluster" in err) == (2, True)
     code, _, err = call("sweep", file, "--out", tmp_path / "out", "--ray-address", address)
     assert code == 2
     assert f"error: --ray-address {address}: nobody answers" in err
@@ -91,14 +126,17 @@ def test_without_ray_one_line_says_how_to_get_it(file, tmp_path, call):
 
 
 def test_a_folder_that_another_machine_does_not_see_is_refused(tmp_path):
-    from heldin.base.errors import InputError
-    from heldin.jobs.sweep.ray_cluster import _require_seen, _token
-
-    token = _token(tmp_path)
-    with pytest.raises(InputError, match="does not see '.*': with --ray-address the sweep's folder must be on a"):
-        _require_seen(str(tmp_path / "elsewhere"), token)
+    batch = Batch(str(tmp_path / "elsewhere"), token(tmp_path), version(), str(tmp_path), {})
+    with pytest.raises(InputError, match="does not see .*: with --ray-address the sweep's folder must be on a"):
+        _require_same(batch)
     # Another folder under the same name.
-    (tmp_path / "out" / "shared").mkdir(parents=True)
-    (tmp_path / "out" / "shared" / "token").write_text("f" * 24, encoding="utf-8")
+    shared = tmp_path / "out" / "shared"
+    shared.mkdir(parents=True)
+    (shared / "token").write_text("f" * 24, encoding="utf-8")
+    batch = dataclasses.replace(batch, out=str(tmp_path / "out"))
     with pytest.raises(InputError, match="does not see"):
-        _require_seen(str(tmp_path / "out"), token)
+        _require_same(batch)
+    (shared / "token").write_text(batch.token, encoding="utf-8")
+    _require_same(batch)
+    with pytest.raises(InputError, match=r"has heldin .* and not 9.9"):
+        _require_same(dataclasses.replace(batch, version="9.9"))

@@ -11,10 +11,11 @@ import time
 import pytest
 
 import heldin.jobs.sweep.processes as processes
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, ResumableError
 from heldin.jobs.sweep.config import Resources
 from heldin.jobs.sweep.driver import run_sweep
 from heldin.jobs.sweep.load import load_sweep
+from heldin.jobs.sweep.plan import take_sweep
 from heldin.jobs.sweep.processes import Ended, Machine, Slot, Task, command, last_line, run_process, visible_gpus, why
 from heldin.record.document import read_record
 from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
@@ -123,7 +124,9 @@ def test_what_a_process_says_is_seen_while_it_works_and_only_by_its_owner(monkey
     assert stat.S_IMODE(task.progress.stat().st_mode) == 0o600
     started[0].send_signal(signal.SIGKILL)
     running.join()
-    assert ended == [Ended(-9, "tuning: 1/9 steps")]
+    (found,) = ended
+    assert (found.code, found.said) == (-9, "ended by signal 9; its last line: tuning: 1/9 steps")
+    assert 0 < found.seconds < 60
     assert last_line(tmp_path / "nothing.txt") == ""
 
 
@@ -165,13 +168,65 @@ def test_no_cell_scores_what_cells_share_and_nothing_is_scored_twice(monkeypatch
 def test_under_torchrun_the_line_that_matters_is_found_and_a_record_is_a_result(monkeypatch, tmp_path):
     lines = ["fine-tuning: 3/9 steps", "error: the model is broken: user 'anna'", "ChildFailedError: rank 0", "=== 1"]
     (tmp_path / "said.txt").write_text("\n".join(lines), encoding="utf-8")
-    assert why(tmp_path / "said.txt") == (
+    assert why(tmp_path / "said.txt", 1) == (
         "error: the model is broken: user ... (heldin run with this cell's config says more)"
     )
     monkeypatch.setattr(processes, "command", lambda task, slot: [sys.executable, "-c", "raise SystemExit(1)"])
     task = Task((), tmp_path / "progress.txt", tmp_path)
-    assert run_process(task, Slot(1, 2)) == Ended(1, "ended with code 1 and no word")
+    found = run_process(task, Slot(1, 2))
+    assert (found.code, found.said, found.halted) == (1, "exited with code 1 without a message", False)
     # A violation is a result, and torchrun ends with its own code for it.
     (tmp_path / "record.json").touch()
-    assert run_process(task, Slot(1, 2)) == Ended(0)
+    assert run_process(task, Slot(1, 2)).code == 0
     assert run_process(task, Slot(1)).code == 1
+    # What ends well and leaves no record was halted by a filter.
+    monkeypatch.setattr(processes, "command", lambda task, slot: [sys.executable, "-c", ""])
+    assert not run_process(task, Slot(1)).halted
+    (tmp_path / "record.json").unlink()
+    assert run_process(task, Slot(1)).halted
+
+
+def test_one_cell_that_cannot_be_prepared_takes_no_other_with_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "run_process", in_process)
+    sweep = load_sweep(written(tmp_path, variants={"none": USERS, "uls": {**USERS, "defense": ULS}}))
+    out = tmp_path / "out"
+    take_sweep(sweep, out)
+    # Damaged before the first call: neither what it shares nor the cell itself can be made.
+    (out / "cells" / "1" / "none" / "ledger" / "cell.json").write_text("{", encoding="utf-8")
+    found = run_sweep(sweep, out, QUIET, command="heldin sweep")
+    assert [its.state for its in found.cells] == ["failed", "done"]
+    assert "cell.json' is damaged" in found.cells[0].said
+
+
+def test_a_place_that_fails_for_one_cell_fails_for_no_other(monkeypatch, tmp_path):
+    def failing(task, slot):
+        if task.folder and task.folder.name == "none":
+            raise ResumableError("Ray: WorkerCrashedError: the same command goes on")
+        return in_process(task, slot)
+
+    monkeypatch.setattr(processes, "run_process", failing)
+    sweep = load_sweep(written(tmp_path, variants={"none": USERS, "uls": {**USERS, "defense": ULS}}))
+    found = run_sweep(sweep, tmp_path / "out", QUIET, command="heldin sweep")
+    assert [(its.state, its.said) for its in found.cells] == [
+        ("failed", "error: Ray: WorkerCrashedError: the same command goes on"),
+        ("done", ""),
+    ]
+
+
+def test_a_scratch_of_shared_scores_leaves_nothing_and_touches_no_cell(monkeypatch, tmp_path):
+    seen = []
+
+    def only_shared(task, slot):
+        if task.module == "heldin":
+            return Ended(1, "not today")
+        before = sorted(path for path in (tmp_path / "out" / "cells").rglob("*"))
+        ended = in_process(task, slot)
+        seen.append((before, sorted(path for path in (tmp_path / "out" / "cells").rglob("*"))))
+        return ended
+
+    monkeypatch.setattr(processes, "run_process", only_shared)
+    variants = {"none": {**USERS, "canaries": CANARIES}}
+    run_sweep(load_sweep(written(tmp_path, variants=variants)), tmp_path / "out", QUIET, command="heldin sweep")
+    ((before, after),) = seen
+    assert before == after
+    assert not (tmp_path / "out" / "progress").exists()

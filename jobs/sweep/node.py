@@ -1,0 +1,166 @@
+"""What a machine of a cluster does for a sweep: cells, shared work, and its own copy of what is published.
+
+No machine needs another one: it reads what is published, and writes into its own cache and the folder of its cell.
+"""
+
+import json
+import shutil
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from heldin.base.coins import new_key
+from heldin.base.errors import InputError
+from heldin.base.files import (
+    cache_directory,
+    is_held,
+    one_process_at_a_time,
+    private_directory,
+    text_sha256,
+    whole_directory,
+    write_text,
+)
+from heldin.jobs.environment import version
+from heldin.jobs.sweep.processes import Ended, Slot, Task, run_process
+
+SHARED = "shared"
+_PARTS = "parts.json"
+_PAUSE = 1.0  # seconds
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A sweep, as a machine of the cluster is told of it.
+
+    Attributes:
+        out: its folder, absolute.
+        token: what lies in ``OUT/shared/token``.
+        version: of heldin where the sweep was started.
+        cwd: the folder from which relative paths in configs count.
+        environment: variables that its processes get.
+    """
+
+    out: str
+    token: str
+    version: str
+    cwd: str
+    environment: dict[str, str]
+
+    @property
+    def home(self) -> Path:
+        """This machine's folder for the sweep, in its cache; with its name, should several have one home folder."""
+        return cache_directory() / "sweeps" / f"{self.token}-{socket.gethostname()}"
+
+    def process(self, task: Task, slot: Slot, cache: Path) -> Ended:
+        """Run a call with this machine's copy as its cache; it dies with the one who asked for it."""
+        cwd = Path(self.cwd)
+        given = {**self.environment, "HELDIN_CACHE_DIR": str(cache)}
+        return run_process(task, slot, given, cwd=cwd if cwd.is_dir() else None)
+
+
+def cell(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]:
+    """Run a cell, and where."""
+    _require_same(batch)
+    cache = _own_copy(batch, number)
+    assert task.folder is not None
+    # Of a machine that is thought lost, a process may still work on the cell.
+    while task.folder.is_dir() and is_held(task.folder):
+        time.sleep(_PAUSE)
+    if (task.folder / "record.json").is_file():
+        return Ended(0), _here()
+    return batch.process(task, slot, cache), _here()
+
+
+def shared(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]:
+    """Make a part of what cells share in this machine's own cache, and where."""
+    _require_same(batch)
+    with one_process_at_a_time(batch.home, wait=True):
+        work = batch.home / "work"
+        # From what is published, so that nothing is made twice.
+        if not work.is_dir() and number:
+            with whole_directory(work) as temporary:
+                shutil.copytree(_published(batch.out, number), temporary, dirs_exist_ok=True)
+        private_directory(work)
+        ended = batch.process(task, slot, work)
+        if ended.code == 0:
+            write_text(work / _PARTS, json.dumps(sorted({*_listed(work), part(task)})))
+    return ended, _here()
+
+
+def publish(batch: Batch, number: int) -> tuple[int, str]:
+    """Copy this machine's work to the sweep's folder; the number of the copy, and where from."""
+    with one_process_at_a_time(batch.home, wait=True):
+        with whole_directory(_published(batch.out, number + 1)) as temporary:
+            shutil.copytree(batch.home / "work", temporary, dirs_exist_ok=True)
+        shutil.rmtree(batch.home / "work")
+    if number:
+        shutil.rmtree(_published(batch.out, number), ignore_errors=True)
+    return number + 1, _here()
+
+
+def remove(batch: Batch) -> tuple[None, str]:
+    """Remove what this machine has of the sweep."""
+    shutil.rmtree(batch.home, ignore_errors=True)
+    return None, _here()
+
+
+def token(folder: Path) -> str:
+    """A name for this sweep's copies on other machines, drawn once; it tells its folder from one of the same name."""
+    path = folder / "token"
+    if not path.is_file():
+        write_text(path, new_key().hex()[:24], private=True)
+    return path.read_text(encoding="utf-8")
+
+
+def published(out: Path) -> int:
+    """Number of the latest published copy; 0 if there is none."""
+    return max((int(its.name) for its in (out / SHARED).iterdir() if its.name.isdigit()), default=0)
+
+
+def parts(out: Path) -> set[str]:
+    """Names of the parts that are published."""
+    number = published(out)
+    return set(_listed(_published(out, number))) if number else set()
+
+
+def part(task: Task) -> str:
+    """Name of a part: of what is asked for."""
+    return text_sha256(task.module, *task.words)[:24]
+
+
+def _own_copy(batch: Batch, number: int) -> Path:
+    """This machine's copy of what is published, made once."""
+    with one_process_at_a_time(batch.home, wait=True):
+        folder = batch.home / str(number)
+        if not folder.is_dir():
+            with whole_directory(folder) as temporary:
+                if number:
+                    shutil.copytree(_published(batch.out, number), temporary, dirs_exist_ok=True)
+    return folder
+
+
+def _require_same(batch: Batch) -> None:
+    path = Path(batch.out) / SHARED / "token"
+    if not path.is_file() or path.read_text(encoding="utf-8") != batch.token:
+        raise InputError(
+            f"machine {socket.gethostname()} does not see {batch.out}: with --ray-address the sweep's folder must be on"
+            " a file system that all machines share, under one name"
+        )
+    if version() != batch.version:
+        raise InputError(f"machine {socket.gethostname()} has heldin {version()} and not {batch.version}: install one")
+
+
+def _published(out: str | Path, number: int) -> Path:
+    return Path(out) / SHARED / str(number)
+
+
+def _listed(folder: Path) -> list[str]:
+    path = folder / _PARTS
+    return list(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else []
+
+
+def _here() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
