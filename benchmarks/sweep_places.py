@@ -8,6 +8,7 @@ after another by ``heldin run``, then sweeps with one worker, with two, and with
 """
 
 import argparse
+import importlib.util
 import os
 import subprocess
 import sys
@@ -52,14 +53,14 @@ def _measure(folder: Path, cells: int, steps: int) -> None:
     two = swept("two", 2)
     print(f"{cells} cells by heldin run: {lone:.1f} s; sweep with one worker: {one:.1f} s, {one / lone - 1:+.1%}")
     print(f"sweep with two workers: {two:.1f} s, {one / two:.2f} times as fast as one")
-    ray = Path(sys.executable).with_name("ray")
-    if ray.is_file():
-        started = [str(ray), "start", "--head", "--port", "6399", "--num-cpus", "2", "--include-dashboard", "false"]
-        subprocess.run(started, check=True, capture_output=True)
+    if importlib.util.find_spec("ray") is not None:
+        from ray.cluster_utils import Cluster
+
+        machine = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
         try:
-            on_ray = swept("ray", 2, "--ray-address", "127.0.0.1:6399")
+            on_ray = swept("ray", 2, "--ray-address", machine.address)
         finally:
-            subprocess.run([str(ray), "stop"], check=False, capture_output=True)
+            machine.shutdown()
         print(f"the same on Ray: {on_ray:.1f} s, {on_ray / two - 1:+.1%} beside two workers here")
 
 
