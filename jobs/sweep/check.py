@@ -94,9 +94,9 @@ def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:
     minutes = sum(known) * blocks / min(workers, len(known) * blocks) / 60
     # Shorter texts take less, clipping takes more.
     return [
-        f"time: about {counted(max(1, round(minutes)), 'minute')} for the training of {counted(len(known) * blocks, 'cell')}, {workers} at a"
-        " time, by the pace of a few plain batches of full length on this machine as it is now; other training, shared"
-        " work, curves and scoring come on top"
+        f"time: about {counted(max(1, round(minutes)), 'minute')} for the training of"
+        f" {counted(len(known) * blocks, 'cell')}, {workers} at a time, by the pace of a few plain batches of full length"
+        " on this machine as it is now; other training, shared work, curves and scoring come on top"
     ]
 
 
