@@ -95,8 +95,8 @@ def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:
     # Shorter texts take less, clipping takes more.
     return [
         f"time: about {counted(max(1, round(minutes)), 'minute')} for the training of"
-        f" {counted(len(known) * blocks, 'cell')}, {workers} at a time, by the pace of a few plain batches of full length"
-        " on this machine as it is now; other training, shared work, curves and scoring come on top"
+        f" {counted(len(known) * blocks, 'cell')}, {workers} at a time, by the pace of a few plain batches of full"
+        " length on this machine as it is now; other training, shared work, curves and scoring come on top"
     ]
 
 

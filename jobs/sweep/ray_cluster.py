@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ _RETRIES = 3  # of a cell whose machine is lost
 _MOST = 1000  # cells that wait with Ray
 _PATIENCE = 30.0  # seconds for a server to accept a connection
 _PASSED_ON = ("HF_", "HELDIN_")  # what a machine's own environment need not have
+_TO_STOP, _PAUSE = 10.0, 0.1  # seconds for cells to stop, and between looks
 _MODELS = ("pretrained", "references")
 
 
@@ -101,10 +103,15 @@ class Cluster:
 
     def stop(self) -> None:
         """Stop the cells' processes; each goes on from its last checkpoint when it is called again."""
-        with self._lock:
-            waiting = list(self._waiting)
-        for its in waiting:
-            self._ray.cancel(its)
+        # An interrupt may come where nobody hears it; the last call ends Ray's worker, and with it what it started.
+        for force in (False, False, True):
+            with self._lock:
+                waiting = list(self._waiting)
+            for its in waiting:
+                self._ray.cancel(its, force=force)
+            until = time.monotonic() + _TO_STOP
+            while self._waiting and time.monotonic() < until:
+                time.sleep(_PAUSE)
 
     def __enter__(self) -> "Cluster":
         return self
