@@ -60,7 +60,17 @@ class Batch:
 
 
 def cell(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]:
-    """Run a cell, and where."""
+    """Run a cell, and say where.
+
+    Args:
+        batch: the sweep.
+        task: the cell.
+        slot: cores and GPUs that it gets here.
+        number: of the published copy that it starts from.
+
+    Raises:
+        InputError: this machine has another version of heldin, or no such folder.
+    """
     _require_same(batch)
     cache = _own_copy(batch, number)
     assert task.folder is not None
@@ -73,7 +83,17 @@ def cell(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]
 
 
 def shared(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]:
-    """Make a part of what cells share in this machine's own cache, and where."""
+    """Make a part of what cells share in this machine's own cache, and say where.
+
+    Args:
+        batch: the sweep.
+        task: the part.
+        slot: cores and GPUs that it gets here.
+        number: of the published copy that it starts from; 0 if nothing is published yet.
+
+    Raises:
+        InputError: this machine has another version of heldin, or no such folder.
+    """
     _require_same(batch)
     with one_process_at_a_time(batch.home, wait=True):
         work = batch.home / "work"

@@ -31,6 +31,7 @@ def test_sizes_are_told_by_kind(call):
         "scores": (0, 0),
         "pretrained": (500, 1),
         "references": (0, 0),
+        "sweeps": (0, 0),
         "pld": (20, 1),
     }
     code, out, _ = call("cache")
@@ -38,7 +39,7 @@ def test_sizes_are_told_by_kind(call):
     code, _, err = call("cache", "corpses")
     assert (code, err) == (
         2,
-        "error: the cache has no kind 'corpses': choose from corpora, scores, pretrained, references, pld\n",
+        "error: the cache has no kind 'corpses': choose from corpora, scores, pretrained, references, sweeps, pld\n",
     )
 
 

@@ -12,6 +12,7 @@ from heldin.base.purged import MARK
 from heldin.jobs.config import load_config
 from heldin.jobs.purge import lines, plan_purge, purge
 from heldin.jobs.run.pipeline import run
+from heldin.jobs.sweep.node import SHARED
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
@@ -97,7 +98,7 @@ def test_of_a_sweep_the_coins_and_every_cell_are_purged(folder, tmp_path):
     for name in ("shared/1/corpora", "progress"):
         (swept / name).mkdir(parents=True)
     found = purge(swept, DEFAULT)
-    assert not (swept / "shared").exists()
+    assert not (swept / SHARED).exists()
     assert not (swept / "progress").exists()
     assert len(found.folders) == 3
     assert not list(swept.rglob("ledger")) + list(swept.rglob("*.safetensors")) + list(swept.rglob("*.parquet"))
@@ -114,9 +115,9 @@ def test_copies_for_a_cluster_are_purged_where_a_sweep_was_only_tuned(folder, tm
     tuned = tmp_path / "swept" / "tuning"
     shutil.copytree(folder, tuned / "cells" / "1" / "none")
     (tuned / "sweep.json").write_text('{"cells": []}', encoding="utf-8")
-    (tmp_path / "swept" / "shared" / "1").mkdir(parents=True)
+    (tmp_path / "swept" / SHARED / "1").mkdir(parents=True)
     purge(tmp_path / "swept", DEFAULT)
-    assert not (tmp_path / "swept" / "shared").exists()
+    assert not (tmp_path / "swept" / SHARED).exists()
 
 
 def test_a_folder_in_use_and_a_folder_of_something_else_are_refused(folder, tmp_path):

@@ -13,7 +13,7 @@ import yaml
 from heldin.base.errors import InputError
 from heldin.base.files import cache_root
 from heldin.jobs.environment import version
-from heldin.jobs.sweep.node import Batch, _require_same, token
+from heldin.jobs.sweep.node import SHARED, Batch, _require_same, token
 from heldin.record.sweep import read_sweep
 from tests.jobs.test_sweep_processes import PATIENCE, cell_process, file, half_done, numbers, same_keys, started, until
 
@@ -47,8 +47,8 @@ def test_a_machine_that_is_lost_changes_no_number(file, machines, tmp_path):
     _, said = sweep.communicate(timeout=PATIENCE)
     assert sweep.returncode == 0, said
     # What is shared was made once, and a machine's copy of it is gone.
-    assert [its.name for its in (out / "shared").iterdir() if its.name.isdigit()] == ["1"]
-    assert (out / "shared").stat().st_mode & 0o077 == 0
+    assert [its.name for its in (out / SHARED).iterdir() if its.name.isdigit()] == ["1"]
+    assert (out / SHARED).stat().st_mode & 0o077 == 0
     assert not list((cache_root() / "sweeps").iterdir())
 
     # Here, without a cluster.
@@ -130,7 +130,7 @@ def test_a_folder_that_another_machine_does_not_see_is_refused(tmp_path):
     with pytest.raises(InputError, match="does not see .*: with --ray-address the sweep's folder must be on a"):
         _require_same(batch)
     # Another folder under the same name.
-    shared = tmp_path / "out" / "shared"
+    shared = tmp_path / "out" / SHARED
     shared.mkdir(parents=True)
     (shared / "token").write_text("f" * 24, encoding="utf-8")
     batch = dataclasses.replace(batch, out=str(tmp_path / "out"))

@@ -92,7 +92,15 @@ def test_the_words_quote_the_records_numbers(record):
     assert "AUROC of 0.710 (95 % interval 0.650 to 0.770)" in said[HOW_WELL]
     assert "When 5.0 % of held-out users may be named wrongly, it names 25.0 % of the held-in" in said[HOW_WELL]
     assert f"{record.split.held_in} held-in and {record.split.held_out} held-out users" in said["What was audited"]
-    assert "not a DP guarantee" in said["What was audited"]
+
+
+def test_a_run_without_a_defense_is_said_to_be_unprotected_and_a_broken_promise_is_quoted(record):
+    assert record.training.defense == "none"
+    assert "defense: none; no protection was applied)" in dict(findings(record).paragraphs)["What was audited"]
+    broken = "not a DP guarantee: the checkpoint is chosen by validation on protected users"
+    training = record.training.model_copy(update={"defense": "uls", "guarantee": broken})
+    said = dict(findings(_with(record, training=training.model_dump())).paragraphs)["What was audited"]
+    assert f"defense: uls; {broken})" in said
 
 
 def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(record):
