@@ -97,7 +97,8 @@ def canary_results(
         training_texts: training texts of held-in canary users, before any data-side defense.
         trained_on: how many of these texts were trained on.
     """
-    fixed = replace(fixed, sides=COINS)  # each canary user has its own coin, however real users were split
+    # Each canary user has its own coin, however real users were split.
+    fixed = replace(fixed, sides=replace(COINS, unmet=fixed.sides.unmet))
     scores = table.scores(fixed.attack.primary, fixed.attack.aggregations[0])
     # Independent coins of few canary users may all fall on one side, which leaves nothing to separate.
     both_sides = 0 < int(table.member.sum()) < len(table.users)

@@ -26,10 +26,12 @@ class Position:
     Attributes:
         name: its name.
         epsilon: what is promised to every user; infinity without a promise.
-        delta: delta of that promise.
+        delta: delta of that promise, or of the one to records.
         auroc: AUROC of the leading attack, by block, unrounded.
         loss: loss on held-out users' test texts, by block, nats per token, unrounded.
         seconds: mean duration of a cell.
+        epsilon_per_record: what is promised to every record, at least as much as to its user; infinity without a promise.
+        canaries: mean AUROC of the group of canary users that is told apart best; 0 without canary users.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Position:
     auroc: tuple[float, ...]
     loss: tuple[float, ...]
     seconds: float
+    epsilon_per_record: float = math.inf
+    canaries: float = 0.0
 
 
 def dominated(positions: Sequence[Position]) -> dict[str, list[str]]:
@@ -65,10 +69,13 @@ def dominated(positions: Sequence[Position]) -> dict[str, list[str]]:
 
 def _no_worse(one: Position, other: Position) -> bool:
     """Whether ``one`` is as good in everything, by what was measured."""
-    # Of two variants that promise nothing, delta says nothing.
-    promise = one.epsilon <= other.epsilon and (math.isinf(other.epsilon) or one.delta <= other.delta)
+    # A promise to records alone is more than none. Of two variants that promise nothing, delta says nothing.
+    nothing = math.isinf(min(other.epsilon, other.epsilon_per_record))
+    epsilons = one.epsilon <= other.epsilon and one.epsilon_per_record <= other.epsilon_per_record
+    promise = epsilons and (nothing or one.delta <= other.delta)
     measured = np.mean(one.auroc) <= np.mean(other.auroc) and np.mean(one.loss) <= np.mean(other.loss)
-    return bool(promise and measured and one.seconds <= SLACK * other.seconds)
+    # What canary users show can leak counts too, where real users show nothing.
+    return bool(promise and measured and one.canaries <= other.canaries and one.seconds <= SLACK * other.seconds)
 
 
 def _p_value(differences: np.ndarray) -> float:

@@ -44,6 +44,7 @@ def judge(
         # Groups of people tested side by side are paid for as attacks are: each gets its share of alpha.
         attacks=fixed.judged,
         subjects=subjects,
+        unmet=sides.unmet,
     )
     held_in = {user for user, its in member.items() if its}
     try:

@@ -25,6 +25,7 @@ class Preregistration:
         judged: number of groups of people on whom the claims are tested side by side (Bonferroni correction).
         canary_claims: the claims to test on canary users of a kind, where they are not those on real users.
         what: words for who is audited.
+        example_claims: claims about single training examples, which are tested on users with exactly one.
     """
 
     attack: AttackConfig
@@ -36,6 +37,7 @@ class Preregistration:
     judged: int = 1
     canary_claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
     what: Wording = USERS
+    example_claims: Sequence[Claim] = ()
 
     @property
     def delta(self) -> float:

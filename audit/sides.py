@@ -14,10 +14,12 @@ class Sides:
     Attributes:
         assignment: independent fair coins, any other known way (an exact half, a split by hand), or unknown.
         witnessed: True if heldin drew the assignment, False if somebody asserts it.
+        unmet: what else a certified statement needs and does not have, such as a word on what the model was trained on.
     """
 
     assignment: Assignment
     witnessed: bool
+    unmet: tuple[str, ...] = ()
 
     @property
     def coins(self) -> bool:

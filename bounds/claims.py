@@ -1,5 +1,6 @@
 """Claims to be tested, as people write them or as a plan states them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from heldin.base.errors import InputError
@@ -11,6 +12,9 @@ from heldin.defenses.accounting.events import Event
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
+
+
+UNITS = ("user", "example")
 
 
 def parse_claim(text: str) -> Claim:
@@ -25,6 +29,19 @@ def parse_claim(text: str) -> Claim:
     except ValueError:
         raise InputError(f"claim '{text}': epsilon and delta must be numbers, as epsilon=4,delta=1e-6") from None
     return verdict.stated_claim(epsilon, delta)
+
+
+def parse_claim_of(text: str) -> tuple[str, Claim]:
+    """The unit and the claim that "epsilon=8,delta=1e-6,unit=user" states; the unit is user or example.
+
+    Raises InputError for any other form: a claim about single examples says nothing finite of users with several.
+    """
+    stated = [part for part in text.split(",") if part.split("=", 1)[0].strip() != "unit"]
+    units = [part.split("=", 1)[-1].strip() for part in text.split(",") if part not in stated]
+    if len(units) != 1 or units[0] not in UNITS:
+        raise InputError(f"claim '{text}' is not of the form epsilon=8,delta=1e-6,unit=user or unit=example")
+    claim = parse_claim(",".join(stated))
+    return units[0], claim if units[0] == "user" else replace(claim, label=f"{claim.label} per example")
 
 
 def plan_claim(path: Path) -> Claim:

@@ -134,6 +134,7 @@ class Design:
         alpha: total error probability.
         gaussian: the mechanism's trade-off curve is known to be Gaussian (no sampling).
         subjects: the people whose scores these are.
+        unmet: what else a certified result needs and does not have.
     """
 
     assignment: Assignment
@@ -148,6 +149,7 @@ class Design:
     alpha: float = 0.05
     gaussian: bool = False
     subjects: str = REAL_USERS
+    unmet: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha, self.attacks)
@@ -176,7 +178,7 @@ class Design:
             ),
             (self.reference_on_one_side, "the reference model was trained on one side of the split"),
         ]
-        return tuple(text for holds, text in checks if holds)
+        return (*(text for holds, text in checks if holds), *self.unmet)
 
     def warnings(self, members: int, users: int) -> tuple[str, ...]:
         """Warnings for a result under coins: what fair coins seldom produce, and mistakes often do."""

@@ -9,11 +9,13 @@ import typer
 from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible
 from heldin.commands.options import AsJson, Out, Quiet
+from heldin.commands.planted import audit_planted
 
 READING = "How the files are read"
 KNOWN = "What is known about the two groups"
 DECIDING = "Claims, and thresholds of the answer"
 ENDPOINT = "A model behind an endpoint"
+PLANTED = "A model trained on a planted training set"
 
 
 def audit(
@@ -133,15 +135,37 @@ def audit(
     max_tokens_sent: Annotated[
         int | None, typer.Option(help="Refuse an audit that would send more tokens.", rich_help_panel=ENDPOINT)
     ] = None,
+    planted: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of heldin plant, on whose training set --model was trained.", rich_help_panel=PLANTED
+        ),
+    ] = None,
+    declared_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Who declares that the model was trained on that set and on nothing else of its users.",
+            rich_help_panel=PLANTED,
+        ),
+    ] = None,
 ) -> None:
     """Audit a checkpoint that someone else trained, from two files of users' texts; nothing is trained.
 
     Needs --model, --reference, --held-in and --held-out, here or in --config. If killed, the same command resumes.
     Exit code 4 if a claim is violated; never 3, since only the model's maker knows who was held in.
 
+    With --planted, heldin drew who is held in (heldin plant): give --model, and perhaps --claim with a unit,
+    epsilon=8,delta=1e-6,unit=user. Exit code 3 for a certified violation (docs/other-trainings.md).
+
     To audit a model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt, give --endpoint
     URL and --model NAME; a reference behind the same endpoint is endpoint:NAME (docs/endpoints.md).
     """
+    if planted is not None:
+        audit_planted(called)
+        return
+    if declared_by is not None:
+        raise InputError("--declared-by goes with --planted")
     # Every option becomes a key of the config, so that both are checked by one model
     # and a file may hold what no option has.
     content = _content(config, _nested({_KEYS.get(name, name): its for name, its in called.params.items()}))
@@ -189,7 +213,7 @@ _KEYS = {
         )
     },
     # About this call, not about what is audited: they set no key.
-    **dict.fromkeys(("config", "out", "quiet", "json"), ""),
+    **dict.fromkeys(("config", "out", "quiet", "json", "planted", "declared_by"), ""),
 }
 _NEEDED = ("model", "reference", "held_in", "held_out")
 _FILES = ("held_in", "held_out", "training", "plan")  # keys of the config that name files

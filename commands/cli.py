@@ -9,7 +9,20 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from heldin.base.errors import InputError, ResumableError
-from heldin.commands import account, audit, cache, config, corpus, finished, run, study, sweep, trainer, training
+from heldin.commands import (
+    account,
+    audit,
+    cache,
+    config,
+    corpus,
+    finished,
+    planted,
+    run,
+    study,
+    sweep,
+    trainer,
+    training,
+)
 from heldin.commands.finish import Interrupted
 from heldin.commands.options import (
     BAD_INPUT,
@@ -44,6 +57,7 @@ app.command()(run.run)
 app.command()(sweep.sweep)
 app.command()(config.config)
 app.command()(audit.audit)
+app.command()(planted.plant)
 app.command("audit-training")(training.audit_training)
 app.command("audit-trainer")(trainer.audit_trainer)
 for command in (finished.report, finished.compare, finished.verify, finished.export, finished.purge, cache.cache):

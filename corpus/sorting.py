@@ -22,9 +22,9 @@ STAGED = SCHEMA.append(pa.field("made", pa.bool_())).append(pa.field("place", pa
 
 
 @contextmanager
-def sorting_table(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database with an empty table ``records``, in a folder that is removed at the end."""
-    scratch.mkdir()
+def sorting_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An empty database in bounded memory, in a new folder that is removed at the end."""
+    scratch.mkdir(mode=0o700)
     settings: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": MEMORY,
         "temp_directory": str(scratch),
@@ -33,15 +33,27 @@ def sorting_table(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     with full_disk_said(), duckdb.connect(str(scratch / "records.duckdb"), config=settings) as database:
         # The order comes from the column ``place``; keeping DuckDB's own would cost memory.
         database.execute("SET preserve_insertion_order = false")
-        database.register("empty", STAGED.empty_table())
-        database.execute("CREATE TABLE records AS SELECT * FROM empty")
-        database.unregister("empty")
         yield database
     # Not in a ``finally``: after an error the caller removes the folder in which this one lies.
     shutil.rmtree(scratch)
 
 
-def take_in(database: duckdb.DuckDBPyConnection, batches: Iterator[pa.RecordBatch]) -> None:
+@contextmanager
+def sorting_table(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database with an empty table ``records``, in a folder that is removed at the end."""
+    with sorting_database(scratch) as database:
+        make_table(database, STAGED)
+        yield database
+
+
+def make_table(database: duckdb.DuckDBPyConnection, schema: pa.Schema) -> None:
+    """Make the empty table ``records``."""
+    database.register("empty", schema.empty_table())
+    database.execute("CREATE TABLE records AS SELECT * FROM empty")
+    database.unregister("empty")
+
+
+def take_in(database: duckdb.DuckDBPyConnection, batches: Iterator[pa.RecordBatch], schema: pa.Schema = STAGED) -> None:
     """Stream the batches into the table ``records``; an error in their source is raised unchanged."""
     raised: list[BaseException] = []
 
@@ -53,7 +65,7 @@ def take_in(database: duckdb.DuckDBPyConnection, batches: Iterator[pa.RecordBatc
             raise
 
     try:
-        database.register("incoming", pa.RecordBatchReader.from_batches(STAGED, watched()))
+        database.register("incoming", pa.RecordBatchReader.from_batches(schema, watched()))
         database.execute("INSERT INTO records SELECT * FROM incoming")
         database.unregister("incoming")
     except Exception:

@@ -14,12 +14,21 @@ from heldin.base.errors import InputError
 from heldin.base.files import is_held, one_process_at_a_time, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import MARK
+from heldin.jobs.planted.folder import AUDITS, MANIFEST, SEAL, TRAINING
 from heldin.record.document import read_record
 from heldin.record.sweep import TUNING
 
 # What may be kept, and what each is called in a folder.
 KEPT = {
-    "record": ("record.json", "comparison.json", "plan.json", "config.yaml", "sweep.json", "personalization.json"),
+    "record": (
+        "record.json",
+        "comparison.json",
+        "plan.json",
+        "config.yaml",
+        "sweep.json",
+        "personalization.json",
+        MANIFEST,
+    ),
     "report": ("report.pdf", "report.html"),
     "log": (LOG,),
     "model": ("checkpoints",),
@@ -27,11 +36,12 @@ KEPT = {
 # The order in which they go: without the key, coins and noise cannot be drawn again, whatever is left after a kill.
 _SECRETS = ("ledger", "scores.parquet", "scores.csv", "losses.parquet", "people.parquet", "shadow")
 _OF_TRAININGS = ("runs", "work")
+_OF_PLANTED = (TRAINING,)  # whoever compares it with the corpus sees who is held in
 _OF_SWEEPS = ("shared", "progress")  # copies of corpus and models for the machines of a cluster; what processes said
 _OPTIONS = ("trainings.json", "trials.json")
 _STATE = ("state.json", *_OPTIONS)
 _FINAL = "final"  # within checkpoints, the model itself; the others hold states of the optimizer
-_LEDGERS = ("ledger.json", "cell.json", "key")
+_LEDGERS = ("ledger.json", "cell.json", "key", SEAL)
 _LOST = {
     "ledger": "who was held in; that coins and noise followed from the key whose hash the record names",
     "scores": "the record's numbers from scores (heldin verify, heldin report --scores)",
@@ -64,7 +74,7 @@ def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
     """What a purge of ``folder`` would remove; nothing is changed.
 
     Args:
-        folder: folder of a run, an audit or a sweep.
+        folder: folder of a run, an audit, a planted training set or a sweep.
         keep: what stays, of ``KEPT``.
 
     Raises:
@@ -80,7 +90,7 @@ def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
         path
         for its in folders
         for path in sorted(its.iterdir())
-        if path not in removed and path not in folders and path.name not in ("cells", TUNING)
+        if path not in removed and path not in folders and path.name not in ("cells", TUNING, AUDITS)
     ]
     gone = {path.name for path in removed}
     lost = [_LOST["ledger"]] if "ledger" in gone else []
@@ -128,8 +138,9 @@ def _folders(folder: Path) -> tuple[Path, ...]:
         cells = [path for its in own for path in sorted(its.glob("cells/*/*")) if path.is_dir()]
         return (*dict.fromkeys((folder, *own)), *(path for path in cells if not path.is_symlink()))
     if not _is_run_or_audit(folder):
-        raise InputError(f"'{folder}' holds no run, audit or sweep")
-    return (folder,)
+        raise InputError(f"'{folder}' holds no run, audit, planted training set or sweep")
+    audits = sorted(path for path in folder.glob(f"{AUDITS}/*") if path.is_dir() and not path.is_symlink())
+    return (folder, *(audits if _is_planted(folder) else ()))
 
 
 def _is_sweep(folder: Path) -> bool:
@@ -139,6 +150,10 @@ def _is_sweep(folder: Path) -> bool:
     return "cells" in _content(folder / "sweep.json") or (
         "purged" in _content(folder / MARK) and (folder / "cells").is_dir()
     )
+
+
+def _is_planted(folder: Path) -> bool:
+    return "heldin_manifest" in _content(folder / MANIFEST) or (folder / "ledger" / SEAL).is_file()
 
 
 def _is_run_or_audit(folder: Path) -> bool:
@@ -170,9 +185,11 @@ def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
     """What goes, secrets first, and what killed processes left of it."""
     trainings = _OF_TRAININGS if _is_of_trainings(folder) else ()
     batch = _OF_SWEEPS if _is_sweep(folder) or _is_sweep(folder / TUNING) else ()
+    planted = _OF_PLANTED if _is_planted(folder) else ()
     gone = [
         *_SECRETS,
         *trainings,
+        *planted,
         *batch,
         *_STATE,
         *(n for what, names in KEPT.items() if what not in keep for n in names),

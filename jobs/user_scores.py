@@ -92,7 +92,9 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
     if record.kind == "audit":
         # Read from the two files again: an audit keeps no membership of its own.
         return dict(sorted(read_groups(audit_job(folder, record)).member.items()))
-    if record.kind != "run":
+    if record.kind == "planted":
+        folder = Path(record.config["planted"])
+    elif record.kind != "run":
         raise InputError(f"'{folder}' is an audit of many trainings: its scores are of trainings, not of users")
     ledger = load_ledger(folder / "ledger")
     if ledger is None:

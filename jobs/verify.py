@@ -21,6 +21,7 @@ from heldin.jobs.checkpoint.body import audit_body
 from heldin.jobs.checkpoint.groups import read_groups
 from heldin.jobs.checkpoint.job import audit_job
 from heldin.jobs.config import as_read_today
+from heldin.jobs.planted.audit import planted_again
 from heldin.jobs.retraining.engine import body_again, read_audit
 from heldin.jobs.run.body import run_body
 from heldin.jobs.run.corpus import read_corpus
@@ -28,7 +29,7 @@ from heldin.jobs.run.data import needs_base, prepare_data
 from heldin.jobs.run.models import Models, base_model
 from heldin.jobs.run.plan import configured_mechanism, read_run_config
 from heldin.jobs.run.score_file import read_scores
-from heldin.jobs.run.statistics import run_results
+from heldin.jobs.run.statistics import preregistered, run_results
 from heldin.jobs.run.texts import scores_name, texts_under_attack
 from heldin.jobs.run.training import finished_training, require_trained_under
 from heldin.jobs.run.utility import kept_losses
@@ -42,10 +43,11 @@ NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, comm
 ALSO_NOT_RECOMPUTED = {
     "run": ("the loss curves, held against the checkpoint's log", "gradient norms of canary users' records"),
     "audit": ("the facts about the models",),
+    "planted": (),
     "trainings": (),
 }
 # An audited model may be gone, or be behind an endpoint that costs money.
-_TAKEN_AS_THEY_ARE = {"run": (), "audit": ("target", "reference", "per_text"), "trainings": ()}
+_TAKEN_AS_THEY_ARE = {"run": (), "audit": ("target", "reference", "per_text"), "planted": (), "trainings": ()}
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
             again = _run_again(folder, record, reporter)
         case "audit":
             again = _audit_again(folder, record, reporter)
+        case "planted":
+            again = planted_again(folder, record, reporter)
         case "trainings":
             again = body_again(folder, reporter)
     again = _with_the_records_keys(again, record, folder)
@@ -109,7 +113,7 @@ def without_p_values(judgement: Judgement) -> Judgement:
 
 def _with_the_records_keys(again: Body, record: Record, folder: Path) -> Body:
     """The body with a config of the keys that the record has, if those that came after it have their defaults."""
-    if record.kind == "audit":
+    if record.kind in ("audit", "planted"):
         return again
     config = read_run_config(folder) if record.kind == "run" else read_audit(folder).config
     today = config.model_dump(mode="json")
@@ -145,7 +149,7 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     # By the record's fingerprints: scores of any other models or texts have another name, and are not read.
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     require_trained_under(folder, plan)
-    found = run_results(config, data, texts.texts, _scores(folder, of), plan, reporter)
+    found = run_results(config, data, texts.texts, _scores(folder, of), preregistered(config, data, plan), reporter)
     # Loaded for its fingerprint and size, and never run.
     target = load_language_model(str(folder / "checkpoints" / "final"))
     name, base = named or base_model(config, corpus, reporter)

@@ -23,19 +23,20 @@ from heldin.record.facts import (
     Environment,
     GradientNorms,
     ModelFacts,
+    PlantedFacts,
     ScoredTexts,
     SplitFacts,
     TrainingFacts,
 )
 from heldin.record.migrations import MIGRATED, migrated
 
-SCHEMA_VERSION = 6  # raise it with a step in `record.migrations`, or older records cannot be read
+SCHEMA_VERSION = 7  # raise it with a step in `record.migrations`, or older records cannot be read
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."
 )
 
-Kind = Literal["run", "audit", "trainings"]
+Kind = Literal["run", "audit", "planted", "trainings"]
 
 
 class Body(Results):
@@ -57,6 +58,7 @@ class Body(Results):
         resamples: number of bootstrap resamples.
         utility: what the model predicts of held-out users' test texts; null where nothing was measured.
         cell: the run's place in a sweep; null for a run of its own.
+        planted: the planted training set that somebody else trained on; null for any other record.
     """
 
     config: dict[str, Any]
@@ -73,6 +75,7 @@ class Body(Results):
     resamples: int
     utility: Utility | None = None
     cell: CellFacts | None = None
+    planted: PlantedFacts | None = None
 
 
 class Record(Body):
@@ -81,7 +84,7 @@ class Record(Body):
     Attributes:
         schema_version: version of this document's schema; ``record.migrations`` reads older ones.
         notice: who may see it.
-        kind: a run, an audit of a checkpoint, or of many independent trainings.
+        kind: a run, an audit of a checkpoint, of one trained on a planted training set, or of many independent trainings.
         name: that the person gave.
         created: time, UTC.
         command: how it was called, without names of people.
@@ -160,6 +163,8 @@ def write_new_record(
 def _kind(body: Body) -> Kind:
     if body.trainings is not None:
         return "trainings"
+    if body.planted is not None:
+        return "planted"
     # An audit's model was trained by somebody else.
     return "audit" if body.training is None else "run"
 

@@ -62,6 +62,10 @@ def facts(record: Record) -> list[list[str]]:
             rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
         if t.gradients is not None:
             rows.append(("gradients", f"of {t.gradients:,} records, a record once for each step that uses it"))
+    if record.planted:
+        p = record.planted
+        rows.append(("training set", f"{p.rows:,} rows, written {p.planted}; {p.training_set[:16]}"))
+        rows.append(("plan of the audit", p.plan[:16]))
     if record.utility:
         u = record.utility
         gain = f", gain {u.gain.value:.3f} ({u.gain.lower:.3f} to {u.gain.upper:.3f})" if u.gain else ""

@@ -125,7 +125,13 @@ def _audited(record: Record) -> str:
 
 def _origin(record: Record) -> str:
     """How the target was trained here; empty for a model trained elsewhere."""
-    t = record.training
+    t, planted = record.training, record.planted
+    if planted is not None:
+        by = f"declared by {planted.declared_by}" if planted.declared_by else "nobody has declared it"
+        return (
+            f" It was trained elsewhere, on {counted(planted.rows, 'row')} that heldin wrote for it ({by}); this is look"
+            f" {planted.look} of {planted.looks} that were paid for."
+        )
     if t is None:
         return ""
     if not t.selection.startswith("best"):

@@ -1,7 +1,7 @@
 """Figures of a sweep, as SVG: frontiers, ROC curves under their ceilings, canary users, exposure, and training."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +17,7 @@ _LOG_FROM = 0.01  # smallest rate of the ROC curves' axes
 _STYLES = ("-", "--", ":", "-.")
 _COLOURS = (BLUE, ORANGE, "black", GREY)
 _OFFSET = "offset points"
+_NEAR = 0.04  # of the spread of all points: nearer ones would hide each other's marks
 _THIRDS = (("v", ORANGE, "lowest third"), ("o", "black", "middle"), ("^", BLUE, "highest"))
 _SORTED_BY = {"records": "by records in training", "word divergence": "by unlikeness of words"}
 Of = Callable[[VariantResult], "Summary | float | None"]
@@ -115,13 +116,20 @@ def _placed(value: "Summary | float | None", infinite: float) -> Summary | None:
     return Summary(value=its, lower=None, upper=None, over="users")
 
 
-def _annotate(axes: Axes, points: Iterable[tuple[float, float, str]]) -> None:
-    """A mark beside each point; those of points that all but coincide stand in a row."""
-    seen: dict[tuple[float, float], int] = {}
+def _annotate(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """A mark beside each point; those of points that all but coincide stand in a row beside the first of them."""
+    if not points:
+        return
+    near = [_NEAR * float(np.ptp([point[axis] for point in points])) for axis in (0, 1)]
+    rows: list[tuple[float, float, list[str]]] = []
     for x, y, mark in points:
-        place = float(f"{x:.2g}"), float(f"{y:.2g}")
-        seen[place] = seen.get(place, 0) + 1
-        axes.annotate(mark, (x, y), (6 * seen[place] - 3, 3), textcoords=_OFFSET, fontsize=7)
+        row = next((its for its in rows if abs(its[0] - x) <= near[0] and abs(its[1] - y) <= near[1]), None)
+        if row is None:
+            rows.append((x, y, [mark]))
+        else:
+            row[2].append(mark)
+    for x, y, marks in rows:
+        axes.annotate(" ".join(marks), (x, y), (3, 3), textcoords=_OFFSET, fontsize=7)
 
 
 def _promise_of(its: VariantResult) -> float:

@@ -177,3 +177,10 @@ def _adjusted(result: AttackResult, record: Record) -> str:
     if result.adjusted_p is None:
         return ""
     return f"{result.adjusted_p:.2g}{PASSES if result.adjusted_p <= record.decision.by.auroc_level else ''}"
+
+
+def condition_rows(record: Record) -> list[list[str]]:
+    """(condition, how it is known, how it was checked or who declared it) of an audit of a planted training set."""
+    if record.planted is None:
+        return []
+    return [[its.condition, its.known_by, its.note] for its in record.planted.conditions]

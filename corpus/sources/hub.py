@@ -38,7 +38,7 @@ class HuggingFace:
     def fingerprint(self) -> str:
         """Hash of the dataset's own fingerprint (streaming: of name, revision and data files) and the column names."""
         if not self.streaming:
-            return text_sha256("huggingface", str(self._load()._fingerprint), repr(self.columns))
+            return text_sha256("huggingface", str(self.load()._fingerprint), repr(self.columns))
         folder = Path(self.name)
         files = sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
         # Size and time, because to hash the content would be to read the whole stream before it is read.
@@ -47,7 +47,7 @@ class HuggingFace:
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield the dataset's rows."""
-        data = self._load()
+        data = self.load()
         if self.streaming:
             # A stream may not know its columns before its first row, which ``batched`` checks.
             return batched(enumerate(data, start=1), Path(self.name).name, "row", self.columns, bad)
@@ -57,7 +57,8 @@ class HuggingFace:
         rows = (row for table in tables for row in table.to_pylist())
         return batched(enumerate(rows, start=1), Path(self.name).name, "row", self.columns, bad)
 
-    def _load(self) -> Any:
+    def load(self) -> Any:
+        """The dataset, or its split. Raises InputError if it cannot be loaded, or has no such split."""
         import datasets  # slow to import, and most corpora are files
 
         try:

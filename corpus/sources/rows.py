@@ -109,7 +109,7 @@ def batched(
         if not checked_columns:
             require_columns(columns, list(row), where)
             checked_columns = True
-        record, wrong = _record(row, roles)
+        record, wrong = usable_record(row, roles)
         if wrong:
             bad.report(where, wrong)
             continue
@@ -121,8 +121,13 @@ def batched(
         yield pa.RecordBatch.from_pylist(batch, schema=SCHEMA)
 
 
-def _record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, str | None], str]:
-    """The row as a record of ``SCHEMA``, and what is wrong with it ("" if nothing)."""
+def usable_record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, str | None], str]:
+    """The row as a record of ``SCHEMA``, and what is wrong with it ("" if nothing).
+
+    Args:
+        row: by column name.
+        roles: what each column holds, from ``Columns.named``.
+    """
     record: dict[str, str | None] = {"id": None, "date": None}
     for role, column in roles.items():
         value = row.get(column)

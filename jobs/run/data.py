@@ -8,6 +8,7 @@ from heldin.audit.headline import AUDITED
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
+from heldin.canaries.form import Forms
 from heldin.canaries.kinds import Canary
 from heldin.corpus.split import Part, Role, SplitRule
 from heldin.corpus.store import Corpus, texts_of
@@ -103,6 +104,7 @@ def prepare_data(
     reporter: Reporter,
     corpus: CorpusData | None = None,
     base: LanguageModel | None = None,
+    forms: Forms | None = None,
 ) -> RunData:
     """Plant canary users, fix the pool, set records aside and draw coins, or read what the run already has.
 
@@ -112,6 +114,7 @@ def prepare_data(
         reporter: receives the progress.
         corpus: the result of ``read_corpus``; None: it is read here.
         base: the model before fine-tuning; needed if ``needs_base`` says so.
+        forms: rows whose forms the records of made-up canary users take; None: they have their own.
 
     Raises:
         InputError: see ``read_corpus``, ``plant`` and ``assign``.
@@ -124,7 +127,7 @@ def prepare_data(
     if config.canaries:
         if base is None:
             raise ValueError("canary users are made with the base model: give it")
-        store = planted = plant(config, corpus, base, out, reporter)
+        store = planted = plant(config, corpus, base, out, reporter, forms)
         canaries = planted.canaries
     layout, slots = laid_out(config, corpus, store, canaries, reporter)
     # Drawn again under the kept key when a run resumes, and compared: a corpus or split that changed is found.

@@ -30,7 +30,7 @@ from heldin.jobs.run.models import Models, base_model
 from heldin.jobs.run.plan import require_mechanism, settle_plan
 from heldin.jobs.run.references import check_references
 from heldin.jobs.run.scoring import score
-from heldin.jobs.run.statistics import claims_on, run_results
+from heldin.jobs.run.statistics import claims_on, preregistered, run_results
 from heldin.jobs.run.texts import Scoring, texts_under_attack
 from heldin.jobs.run.training import finetune, measured_clip_norm
 from heldin.jobs.run.utility import measure_losses
@@ -121,7 +121,10 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         start = load_language_model(base_name, revision=config.model.revision) if named else reference
         losses = measure_losses(config, data, target, start, out, reporter)
     with _timed(seconds, "statistics"):
-        found = replace(run_results(config, data, texts.texts, statistics, mechanism, reporter), losses=losses)
+        found = replace(
+            run_results(config, data, texts.texts, statistics, preregistered(config, data, mechanism), reporter),
+            losses=losses,
+        )
         write_people(found.people, out / "people.parquet")
     # Last: a folder with a record has every other file.
     return write_new_record(

@@ -28,6 +28,7 @@ from heldin.canaries.craft import (
     token_counts,
     unseen_token_users,
 )
+from heldin.canaries.form import Forms, formed
 from heldin.canaries.inject import canary_of_user, has_document_of
 from heldin.canaries.kinds import CanaryUser
 from heldin.canaries.people import named_people
@@ -48,6 +49,7 @@ def plant(
     base: LanguageModel,
     out: Path,
     reporter: Reporter,
+    forms: Forms | None = None,
 ) -> PlantedStore:
     """The corpus with the run's canary users in it; they are made once and kept in ``out``/ledger/canaries.
 
@@ -57,6 +59,7 @@ def plant(
         base: the model before fine-tuning.
         out: the run folder.
         reporter: receives the progress.
+        forms: rows whose forms the records of made-up users take; None: they have their own.
 
     Raises:
         InputError: more canary users than users, a substring longer than every document, texts that cannot be made,
@@ -70,7 +73,8 @@ def plant(
     split = repr((config.seed, config.split.attacker_fraction, config.split.evaluation_fraction))
     # A substring is inserted where training and attack see it, so that both limits shape the texts.
     visible = repr((config.finetune.sequence_length, config.attack.max_characters))
-    of = text_sha256(store.fingerprint, base.fingerprint, split, visible, *recipe, "users", *audited)
+    formed = ["formed"] if forms else []
+    of = text_sha256(store.fingerprint, base.fingerprint, split, visible, *formed, *recipe, "users", *audited)
     kept = load_canaries(store, folder, of=of)
     if kept is not None:
         return kept
@@ -80,7 +84,7 @@ def plant(
         # A real user becomes one canary user at most, whichever section asks first.
         taken = {user.canary.source for user in made}
         left = [user for user in audited if user not in taken]
-        made += _Maker(config, corpus, left, base, number, reporter).users(spec)
+        made += _Maker(config, corpus, left, base, number, reporter, forms).users(spec)
     names = set(store.users)
     # Two users under one name would share a coin (docs/theory.md#keys-and-coins).
     clash = next((user.canary.user for user in made if user.canary.user in names), None)
@@ -104,6 +108,7 @@ class _Maker:
         base: the model before fine-tuning.
         number: number of the section.
         reporter: receives the progress.
+        forms: see ``plant``.
     """
 
     config: RunConfig
@@ -112,6 +117,7 @@ class _Maker:
     base: LanguageModel
     number: int
     reporter: Reporter
+    forms: Forms | None
 
     @property
     def _store(self) -> CorpusStore:
@@ -125,6 +131,20 @@ class _Maker:
 
     def users(self, spec: CanarySpec) -> list[CanaryUser]:
         """All canary users of the section."""
+        made = self._made(spec)
+        if self.forms is None or isinstance(spec, SubstringCanaries):
+            return made
+        return [formed(user, self._records(user.canary.documents or 0), self.forms) for user in made]
+
+    def _records(self, documents: int) -> int:
+        return records_to_train_on(documents, **self._fractions)
+
+    def _texts(self, documents: int) -> int:
+        """How many texts to make for a user who is to have so many documents in training."""
+        records = self._records(documents)
+        return self.forms.pieces(records) if self.forms else records
+
+    def _made(self, spec: CanarySpec) -> list[CanaryUser]:
         match spec:
             case SubstringCanaries():
                 return self._by_number(spec, spec.users) if spec.users else self._by_coin(spec, spec.fraction or 0.0)
@@ -138,7 +158,7 @@ class _Maker:
                         names,
                         candidates=candidates,
                         documents=documents,
-                        records=records_to_train_on(documents, **self._fractions),
+                        records=self._texts(documents),
                         signature_tokens=spec.signature_tokens,
                         tokens=spec.tokens,
                         seed=self.config.seed,
@@ -154,7 +174,7 @@ class _Maker:
                             self.base,
                             names,
                             documents=documents,
-                            records=records_to_train_on(documents, **self._fractions),
+                            records=self._texts(documents),
                             prefix_tokens=spec.prefix_tokens,
                             tokens=spec.tokens,
                             temperature=spec.temperature,
@@ -169,7 +189,7 @@ class _Maker:
                     for user in rare_phrase_users(
                         names,
                         documents=documents,
-                        records=records_to_train_on(documents, **self._fractions),
+                        records=self._texts(documents),
                         phrase_words=spec.phrase_words,
                         seed=self.config.seed,
                     )
@@ -181,7 +201,7 @@ class _Maker:
                     for user in named_people(
                         names,
                         documents=documents,
-                        records=records_to_train_on(documents, **self._fractions),
+                        records=self._texts(documents),
                         seed=self.config.seed,
                     )
                 ]

@@ -96,6 +96,7 @@ def _shadow_run(
 
 def _trained_and_scored(its: Scoring, shadow: RunData, path: Path) -> list[TextStatistic]:
     config, work = its.config, private_directory(_work(path))
+    assert its.mechanism is not None  # a shadow model is trained as the run's own
     # Loaded for each: training changes weights in place.
     base = load_language_model(its.models.base_name, revision=config.model.revision)
     result = finetune(config, shadow, base, its.mechanism, work, LineReporter(lambda _: None))

@@ -1,7 +1,7 @@
 """What the scores of a run say: real users and canary users judged separately, and who is exposed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from heldin.attacks.table import TextStatistic
 from heldin.audit.assessment import parts_of, results_of
@@ -9,6 +9,7 @@ from heldin.audit.canary_groups import CanaryFacts, canary_results, kinds_of
 from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposed_users, exposure_groups
 from heldin.audit.family import variants_of
 from heldin.audit.headline import AUDITED
+from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
 from heldin.audit.scored_users import ScoredUsers, scored_users
@@ -17,7 +18,7 @@ from heldin.audit.utility import UserLoss
 from heldin.base.progress import Reporter
 from heldin.bounds.claims import claims_of, exposed_claims
 from heldin.bounds.judgement import Judgement, joined
-from heldin.bounds.verdict import Claim
+from heldin.bounds.verdict import REAL_USERS, Claim
 from heldin.canaries.kinds import Canary
 from heldin.corpus.split import Part
 from heldin.defenses.mechanism import Mechanism
@@ -48,7 +49,7 @@ def run_results(
     data: RunData,
     texts: Mapping[str, Sequence[str]],
     statistics: Sequence[TextStatistic],
-    plan: Mechanism,
+    fixed: Preregistration,
     reporter: Reporter,
 ) -> RunResults:
     """Join scores with membership and judge.
@@ -58,30 +59,18 @@ def run_results(
         data: corpus and ledger of the run.
         texts: the scored texts, by user.
         statistics: statistics of every scored user's texts.
-        plan: what was run, whose claims are tested.
+        fixed: what was fixed before any score was seen.
         reporter: receives the progress.
     """
     # But for the curves of training this is the one place where scores meet roles.
     table = scored_users(statistics, data.ledger.membership(without=data.canaries))
     of_people = {user: texts[user] for user in table.users}
-    # Real users and each kind of canary users are judged on the same claims: each at the level divided by their number.
-    judged = 1 + len(kinds_of(data.canaries))
-    sides = sides_of_run(data.ledger.assignment)
-    fixed = Preregistration(
-        config.attack,
-        config.audit,
-        config.decision,
-        sides,
-        claims_on(plan, data),
-        config.seed,
-        judged,
-        _canary_claims(plan, data.canaries),
-        AUDITED[config.split.audited.value],
-    )
     parts = parts_of(len(variants_of(table.attacks, config.attack))) + 1 + bool(data.canaries)
     with reporter.track("statistics", parts, "parts") as advance:
         # Canary users first: a claim that they violate is violated for the training, and the answer must say so.
         canaries, judgements = _canaries(data, texts, statistics, fixed)
+        if fixed.example_claims:
+            judgements += _of_one_example(data, statistics, fixed)
         if data.canaries:
             advance(1)
         real = results_of(table, of_people, fixed, beside=judgements, advance=advance)
@@ -91,6 +80,28 @@ def run_results(
     judgement = joined([real.judgement, *judgements]) if judgements else real.judgement
     whole = real.model_copy(update={"judgement": judgement, "canaries": canaries, "exposure": exposure})
     return RunResults(whole, sum(map(len, of_people.values())), people)
+
+
+def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
+    """What a run fixes before any score: the claims are its plan's.
+
+    Args:
+        config: config of the run.
+        data: corpus and ledger of the run.
+        plan: what was run.
+    """
+    return Preregistration(
+        config.attack,
+        config.audit,
+        config.decision,
+        sides_of_run(data.ledger.assignment),
+        claims_on(plan, data),
+        config.seed,
+        # Real users and each kind of canary users are judged on the same claims: each at its share of the level.
+        1 + len(kinds_of(data.canaries)),
+        _canary_claims(plan, data.canaries),
+        AUDITED[config.split.audited.value],
+    )
 
 
 def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
@@ -120,6 +131,33 @@ def _canary_claims(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[str,
     for kind in kinds_of(canaries):
         most = max(canary.documents or 0 for canary in canaries.values() if canary.kind is kind)
         found[kind.value] = exposed_claims(plan, min(most, cap)) or found[kind.value]
+    return found
+
+
+def _of_one_example(data: RunData, statistics: Sequence[TextStatistic], fixed: Preregistration) -> list[Judgement]:
+    """Verdicts on claims about single examples, on users and canary users with exactly one row to train on."""
+    # To leave out such a user is to leave out one example; of others the claim promises nothing by itself.
+    one = {user for user in data.ledger.scored_users() if len(data.for_training(user)) == 1}
+    member = {user: its for user, its in data.ledger.membership().items() if user in one}
+    table = scored_users([its for its in statistics if its.user in one], member)
+    scores = table.scores(fixed.attack.primary, fixed.attack.aggregations[0]).tolist() if one else []
+    values = dict(zip(table.users, scores, strict=True))
+    groups = {REAL_USERS: data.real(one)}
+    for kind in kinds_of(data.canaries):
+        of_kind = [user for user, canary in data.canaries.items() if canary.kind is kind]
+        groups[f"{kind.replace('_', '-')} canary users"] = [user for user in of_kind if user in one]
+    found = []
+    for subjects, users in groups.items():
+        judged = judge(
+            {user: values[user] for user in users},
+            {user: member[user] for user in users},
+            replace(fixed, claims=fixed.example_claims),
+            blind=[],
+            subjects=f"{subjects} with one training example",
+        )
+        # Their bounds would be about a part of those of whom the others are.
+        refused = () if judged.verdicts else judged.refused
+        found.append(replace(judged, delta=fixed.delta, bounds=(), refused=refused))
     return found
 
 

@@ -58,14 +58,14 @@ class Scoring:
         config: config of the run.
         data: corpus and ledger of the run; no audited user's role is looked at.
         models: target, leading reference, and the name to load the base model by.
-        mechanism: the mechanism of the run, for shadow models.
+        mechanism: the mechanism of the run, for shadow models; None where nothing is trained.
         texts: the scored texts, by user.
     """
 
     config: RunConfig
     data: RunData
     models: Models
-    mechanism: Mechanism
+    mechanism: Mechanism | None
     texts: AttackTexts
 
     @functools.cached_property

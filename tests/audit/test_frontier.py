@@ -37,6 +37,8 @@ def test_a_variant_that_leaks_clearly_more_and_learns_no_more_is_dominated():
         ("a promise of its own", {"epsilon": 8.0, "delta": 1e-5}),
         ("less time", {"seconds": 5.0}),
         ("a lower loss", {"loss": (3.0,) * 5}),
+        ("a promise to single records", {"epsilon_per_record": 8.0, "delta": 1e-5}),
+        ("canary users who are found less", {"canaries": -0.1}),
     ],
 )
 def test_whoever_is_better_in_anything_is_not_dominated(what, changes):
@@ -53,6 +55,17 @@ def test_a_larger_delta_is_a_weaker_promise():
     b = position("b", auroc + 0.3, loss + 0.5, epsilon=4.0, delta=1e-6)
     assert dominated([a, b])["b"] == []
     assert dominated([a, dataclasses.replace(b, delta=1e-3)])["b"] == ["a"]
+
+
+def test_plain_training_that_real_users_do_not_betray_does_not_beat_what_protects_canary_users():
+    """Measured on plays: real users at chance under both, canary users at 0.88 without a defense and 0.55 with one."""
+    rng = np.random.default_rng(3)
+    plain = dataclasses.replace(position("none", around(0.5, 0.01, rng), around(3.7, 0.01, rng)), canaries=0.88)
+    noised = position("example", plain.auroc, around(4.4, 0.01, rng))
+    assert dominated([plain, dataclasses.replace(noised, canaries=0.9)])["example"] == ["none"]
+    assert dominated([plain, dataclasses.replace(noised, canaries=0.55)])["example"] == []
+    promised = dataclasses.replace(noised, canaries=0.9, epsilon_per_record=8.0, delta=1e-5)
+    assert dominated([plain, promised])["example"] == []
 
 
 def test_two_blocks_show_nothing():

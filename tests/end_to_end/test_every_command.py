@@ -20,7 +20,8 @@ from tests.tiny_sweeps import QUIET, in_process, written
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOW = {"audit-trainer", "demo", "study mean-estimation", "study personalization", "study proposition"}
-ELSEWHERE = ("audit", "audit-training")  # test_audit_command.py and test_audit_training.py ask them for JSON
+# test_audit_command.py, test_audit_training.py and jobs/test_plant.py ask them for JSON
+ELSEWHERE = ("audit", "audit-training", "plant")
 PRIVATE = ["--steps", 10, "--delta", 1e-5, "--noise-multiplier", 2]
 UNIT = ["--sampling-rate", 0.1]
 TRAINER = ["--kind", "uls", "--population", 20, "--cohort", 5, "--canaries", 200, "--seeds", 1, "--one-process"]

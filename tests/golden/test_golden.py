@@ -20,7 +20,7 @@ from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.plan import read_run_config
 from heldin.jobs.run.score_file import read_scores
-from heldin.jobs.run.statistics import run_results
+from heldin.jobs.run.statistics import preregistered, run_results
 from heldin.jobs.run.texts import scores_name, texts_under_attack
 from heldin.jobs.verify import without_p_values
 from heldin.record.differences import compared
@@ -44,7 +44,8 @@ def recomputed(tmp_path_factory):
     texts = texts_under_attack(config, data)
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     statistics = read_scores(folder / "scores.parquet", of=of)
-    results = run_results(config, data, texts.texts, statistics, read_plan(folder / "plan.json"), QUIET).results
+    fixed = preregistered(config, data, read_plan(folder / "plan.json"))
+    results = run_results(config, data, texts.texts, statistics, fixed, QUIET).results
     return results.model_copy(update={"judgement": without_p_values(results.judgement)})
 
 

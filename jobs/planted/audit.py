@@ -1,0 +1,203 @@
+"""``heldin audit --planted``: scores of a model that was trained on a planted training set meet the coins, and judge."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from heldin.attacks.table import TextStatistic
+from heldin.audit.canary_groups import kinds_of
+from heldin.audit.exposure import write_people
+from heldin.audit.headline import USERS
+from heldin.audit.preregistration import Preregistration
+from heldin.audit.sides import Sides
+from heldin.base.errors import InputError
+from heldin.base.files import one_process_at_a_time, private_directory
+from heldin.base.log_file import logged
+from heldin.base.progress import Reporter
+from heldin.bounds.claims import parse_claim_of
+from heldin.bounds.verdict import Assignment
+from heldin.jobs.config import first_difference
+from heldin.jobs.environment import environment
+from heldin.jobs.planted.body import planted_body, planted_facts
+from heldin.jobs.planted.conditions import conditions_of, unmet
+from heldin.jobs.planted.config import PlantConfig
+from heldin.jobs.planted.data import planted_data
+from heldin.jobs.planted.folder import AUDITS, Look, look_at, read_planted, write_look
+from heldin.jobs.run.data import RunData
+from heldin.jobs.run.models import Models
+from heldin.jobs.run.score_file import read_scores
+from heldin.jobs.run.scoring import score
+from heldin.jobs.run.statistics import RunResults, run_results
+from heldin.jobs.run.texts import Scoring, texts_under_attack
+from heldin.jobs.run.utility import kept_losses, measure_losses
+from heldin.models.loading import load_language_model, require_model
+from heldin.record.document import Body, Record, read_record, write_new_record
+from heldin.record.facts import Condition
+from heldin.record.masking import without_names
+
+
+@dataclass(frozen=True)
+class PlantedAudit:
+    """An audit of one model.
+
+    Attributes:
+        planted: the folder that ``heldin plant`` wrote.
+        model: folder or hub name of the model; may be a LoRA adapter's folder.
+        claims: such as "epsilon=8,delta=1e-6,unit=user".
+        declared_by: who declares that the model was trained on the planted training set; None: nobody.
+    """
+
+    planted: Path
+    model: str
+    claims: tuple[str, ...] = ()
+    declared_by: str | None = None
+
+    def recorded(self) -> dict[str, object]:
+        """What the record keeps of it."""
+        return {
+            "planted": str(self.planted.resolve()),
+            "model": self.model,
+            "claims": list(self.claims),
+            "declared_by": self.declared_by,
+        }
+
+
+def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, command: str) -> tuple[Record, Path]:
+    """Score every audited user and canary user, note the look, and write scores and record.
+
+    Args:
+        job: what to audit.
+        out: folder for the results; None: ``audits/LOOK`` in the planted folder.
+        reporter: receives the progress.
+        command: the command line, for the record.
+
+    Returns:
+        The record, and the folder in which it is.
+
+    Raises:
+        InputError: the folder was changed, the training file or the model cannot be used, or ``out`` holds another
+            audit.
+    """
+    for text in job.claims:
+        parse_claim_of(text)
+    config, _ = read_planted(job.planted)
+    require_model(job.model)
+    with one_process_at_a_time(job.planted):
+        reporter.say("models: loading target and reference")
+        target = load_language_model(job.model)
+        reference = load_language_model(config.reference, revision=config.revision)
+        if target.fingerprint == reference.fingerprint:
+            raise InputError(f"'{job.model}' is the reference model itself: nothing was trained")
+        look = look_at(job.planted, target.fingerprint, job.claims)
+        folder = out or job.planted / AUDITS / str(look.number)
+        _take_folder(job, folder)
+        with logged(reporter, folder, command=without_names(command)) as kept:
+            return _audited(job, look, Models(target, reference, config.reference), folder, kept, command), folder
+
+
+def _audited(job: PlantedAudit, look: Look, models: Models, out: Path, reporter: Reporter, command: str) -> Record:
+    config, manifest = read_planted(job.planted)
+    run = config.run_config()
+    seconds: dict[str, float] = {}
+    started = time.monotonic()
+    data = planted_data(config, job.planted, reporter, models.reference)
+    seconds["corpus"] = time.monotonic() - started
+    started = time.monotonic()
+    scoring = Scoring(run, data, models, None, texts_under_attack(run, data))
+    statistics = score(scoring, out, reporter)
+    losses = measure_losses(run, data, models.target, models.reference, out, reporter)
+    seconds["scoring"] = time.monotonic() - started
+    started = time.monotonic()
+    # Before scores meet coins: a look that was taken is paid for, whatever becomes of it.
+    write_look(look, job.planted)
+    conditions = conditions_of(job.planted, manifest, look, job.declared_by)
+    found = replace(planted_results(job, config, data, statistics, conditions, reporter), losses=losses)
+    write_people(found.people, out / "people.parquet")
+    seconds["statistics"] = time.monotonic() - started
+    facts = planted_facts(manifest, look, job.declared_by, conditions)
+    body = planted_body(job.recorded(), config, data, models, found, facts)
+    return write_new_record(body, environment(seconds), out, name=config.name, command=without_names(command))
+
+
+def planted_results(
+    job: PlantedAudit,
+    config: PlantConfig,
+    data: RunData,
+    statistics: Sequence[TextStatistic],
+    conditions: Sequence[Condition],
+    reporter: Reporter,
+) -> RunResults:
+    """Join scores with coins and judge, at the share of this look.
+
+    Args:
+        job: the audit, whose claims are tested.
+        config: what was fixed before the coins.
+        data: users and coins.
+        statistics: statistics of every scored user's texts.
+        conditions: of certified statements.
+        reporter: receives the progress.
+    """
+    run, claims = config.run_config(), [parse_claim_of(text) for text in job.claims]
+    of_users = [claim for unit, claim in claims if unit == "user"]
+    of_examples = [claim for unit, claim in claims if unit == "example"]
+    fixed = Preregistration(
+        run.attack,
+        run.audit,
+        run.decision,
+        Sides(Assignment.COIN, witnessed=True, unmet=unmet(conditions)),
+        of_users,
+        config.seed,
+        # Groups of people and looks share the level; a claim about examples is tested on each group once more.
+        config.looks * (1 + len(kinds_of(data.canaries))) * (2 if of_examples else 1),
+        what=USERS,
+        example_claims=of_examples,
+    )
+    texts = texts_under_attack(run, data)
+    return run_results(run, data, texts.texts, statistics, fixed, reporter)
+
+
+def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
+    """The body of a planted audit's record, from its scores, the planted folder and the models; no model is run.
+
+    Args:
+        folder: of the audit.
+        record: its record.
+        reporter: receives the progress.
+
+    Raises:
+        InputError: the planted folder, the training file or a model is gone or was changed.
+    """
+    asked, facts = record.config, record.planted
+    assert facts is not None
+    job = PlantedAudit(Path(asked["planted"]), asked["model"], tuple(asked["claims"]), asked["declared_by"])
+    config, manifest = read_planted(job.planted)
+    run = config.run_config()
+    # Loaded for fingerprints and sizes, and never run.
+    target = load_language_model(job.model)
+    reference = load_language_model(config.reference, revision=config.revision)
+    models = Models(target, reference, config.reference)
+    data = planted_data(config, job.planted, reporter, reference)
+    scoring = Scoring(run, data, models, None, texts_under_attack(run, data))
+    statistics = read_scores(folder / "scores.parquet", of=scoring.of)
+    if statistics is None:
+        raise InputError(
+            f"'{folder / 'scores.parquet'}' is missing, damaged, or of other models or texts than the record names"
+        )
+    look = look_at(job.planted, target.fingerprint, job.claims)
+    conditions = conditions_of(job.planted, manifest, look, job.declared_by)
+    losses = kept_losses(run, data, folder, target=target.fingerprint, base=reference.fingerprint)
+    found = replace(planted_results(job, config, data, statistics, conditions, reporter), losses=losses)
+    again = planted_facts(manifest, look, job.declared_by, conditions)
+    return planted_body(job.recorded(), config, data, models, found, again)
+
+
+def _take_folder(job: PlantedAudit, out: Path) -> None:
+    """Make the folder, or find in it this audit."""
+    private_directory(out)
+    if (out / "record.json").is_file():
+        asked, kept = job.recorded(), read_record(out / "record.json").config
+        changed = first_difference({name: kept.get(name) for name in asked}, asked)
+        # Who declares is no part of what was looked at.
+        if changed and changed != "declared_by":
+            raise InputError(f"'{out}' holds an audit with another '{changed}': choose another --out")

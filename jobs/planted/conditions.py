@@ -1,0 +1,73 @@
+"""The conditions of a certified audit of somebody else's training, each with how it is known."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from heldin.jobs.planted.folder import TRAINING, Look, Manifest
+from heldin.jobs.planted.training_set import content_sha256
+from heldin.record.facts import Condition
+
+_TRAINED = (
+    "the model was trained on every row of the planted training set, and on no other text of its users or of those held"
+    " out"
+)
+_STARTED = "what it was trained from, and the reference model, had not seen these users' texts"
+
+
+def conditions_of(planted: Path, manifest: Manifest, look: Look, declared_by: str | None) -> list[Condition]:
+    """Every condition (docs/theory.md#conditions-of-one-run), as far as a folder and a signature can show it.
+
+    Args:
+        planted: the folder that ``heldin plant`` wrote, which was read and drawn again.
+        manifest: what it says.
+        look: the number of this look.
+        declared_by: who declares what heldin cannot see; None: nobody.
+    """
+    return [
+        Condition(
+            condition="each audited user and canary user was held in by an independent fair coin, under a fresh secret key",
+            known_by="checked",
+            note="drawn again under the key, the coins are those of the ledger; that it was not copied is not checked",
+        ),
+        Condition(
+            condition="attacks, thresholds, canary users and who is audited were fixed before the coins",
+            known_by="checked",
+            note=f"the plan has the hash that was kept when they were drawn, {manifest.plan[:16]}",
+        ),
+        Condition(
+            condition="scores were made without looking at the coins",
+            known_by="checked",
+            note="the attack is given users and texts; this look was noted before they met the coins",
+        ),
+        _unchanged(planted, manifest),
+        _declared(_TRAINED, declared_by),
+        _declared(_STARTED, declared_by),
+        Condition(
+            condition="as many looks were paid for beforehand as were taken",
+            known_by="checked" if look.number <= manifest.looks else "not met",
+            note=f"look {look.number} of {manifest.looks}",
+        ),
+    ]
+
+
+def unmet(conditions: Sequence[Condition]) -> tuple[str, ...]:
+    """Why nothing is certified, in words; empty if every condition is checked or declared."""
+    return tuple(f"{its.note} ({its.condition})" for its in conditions if its.known_by == "not met")
+
+
+def _unchanged(planted: Path, manifest: Manifest) -> Condition:
+    what = "the training set is as it was written"
+    path = planted / TRAINING / manifest.file
+    short = manifest.sha256[:16]
+    if not path.exists():
+        # What the model was trained on is declared by its hash all the same.
+        return Condition(condition=what, known_by="declared", note=f"it is not here any more; its hash was {short}")
+    if content_sha256(path) != manifest.sha256:
+        return Condition(condition=what, known_by="not met", note=f"'{path.name}' was changed: its hash was {short}")
+    return Condition(condition=what, known_by="checked", note=f"its hash is {short}")
+
+
+def _declared(what: str, by: str | None) -> Condition:
+    if by is None:
+        return Condition(condition=what, known_by="not met", note="nobody has declared it")
+    return Condition(condition=what, known_by="declared", note=f"by {by}")

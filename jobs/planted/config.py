@@ -1,0 +1,148 @@
+"""The config file of ``heldin plant``: a training file, who is audited, and all that the audit will do afterwards."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from heldin.attacks.config import AttackConfig, NamedReference
+from heldin.audit.config import AuditConfig
+from heldin.audit.decision import DecisionConfig
+from heldin.base.config_errors import checked
+from heldin.base.errors import InputError
+from heldin.base.section import ExpandedName, ExpandedPath, Section
+from heldin.canaries.config import CanarySpec, NamedPersonCanaries
+from heldin.corpus.config import CorpusConfig, CorpusSource, FileCorpus, HubCorpus
+from heldin.corpus.sources.rows import Columns
+from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter
+from heldin.finetune.recipe import Recipe
+from heldin.jobs.config import ModelConfig, RunConfig, SplitConfig, read_config, with_overrides
+
+JSON_LINES = (".jsonl", ".json", ".ndjson")
+PACKED = ("", ".gz", ".zst")
+
+
+class PlantedSplit(Section):
+    """Who is audited, and what is set aside of them. Whoever is not audited stays in with all rows."""
+
+    audit_fraction: float | None = Field(None, gt=0, le=1)
+    """Audit a user with this probability, by a public coin of the user's own; null: all, or ``audit_pool`` of them."""
+    audit_pool: int | None = Field(None, ge=2)
+    """Number of users who are audited, drawn by the seed; null: all, or by ``audit_fraction``."""
+    attacker_fraction: float = Field(0.1, gt=0, lt=1)
+    """Share of an audited user's rows set aside for the attacker and never trained on; at least one row."""
+    evaluation_fraction: float = Field(0.1, gt=0, lt=1)
+    """Share of an audited user's rows set aside to measure the loss on held-out users; at least two rows."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "PlantedSplit":
+        if self.audit_fraction is not None and self.audit_pool is not None:
+            raise ValueError("give one of audit_fraction and audit_pool")
+        return self
+
+
+class PlantConfig(Section):
+    """A training set to be planted: everything about the audit is fixed here, before any coin."""
+
+    name: str = Field("planted", pattern=r"^[A-Za-z0-9._-]+$")
+    """Name of the audit: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
+    training: ExpandedPath
+    """The training set: a file of JSON lines (also .gz, .zst) or Parquet, or a folder that save_to_disk wrote."""
+    dataset_split: str | None = None
+    """Split of a folder with several, such as train; the others are copied as they are."""
+    columns: Columns = Columns()
+    """Which column holds what. Names of users, and ids if there are any, are replaced in what is written."""
+    skip_bad_lines: bool = False
+    """Count and leave out rows that cannot be used, instead of stopping at the first."""
+    users: UserFilter = UserFilter(min_records=10)
+    """Which users may be audited. Each needs 4 rows at least: one to train on, one for the attacker, two for losses."""
+    split: PlantedSplit = PlantedSplit()
+    """Who is audited, and what is set aside of them."""
+    reference: ExpandedName
+    """Hub name or folder of a model that was not trained on these users: the one that will be fine-tuned, before it is.
+    It leads as the attack's reference, and canary users are made with it."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub name; null: the newest."""
+    sequence_length: int = Field(512, ge=2)
+    """Tokens of a row that training will see; a canary's substring is inserted there."""
+    canaries: tuple[CanarySpec, ...] = ()
+    """Canary users to plant, each held in by a coin of its own."""
+    attack: AttackConfig = AttackConfig()
+    """The attacks that the audit will run, and what the attacker has."""
+    audit: AuditConfig = AuditConfig()
+    """Settings of intervals, bounds and rates."""
+    decision: DecisionConfig = DecisionConfig()
+    """Thresholds that decide the answer."""
+    looks: int = Field(1, ge=1, le=100)
+    """Number of checkpoints that will be audited, which share the error probabilities of bounds, verdicts and tests."""
+    seed: int = Field(0, ge=0)
+    """Seed of public choices. Coins have a secret key."""
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> "PlantConfig":
+        if self.users.min_records < MIN_RECORDS_TO_SPLIT:
+            raise ValueError(f"users.min_records is {self.users.min_records}: at least {MIN_RECORDS_TO_SPLIT}")
+        if self.attack.shadow_models or not all(isinstance(its, NamedReference) for its in self.attack.references):
+            raise ValueError(
+                "attack: shadow models and references that are trained need heldin's own training: leave"
+                " shadow_models out, and name references by hub name or folder"
+            )
+        if self.attack.reference is not None:
+            raise ValueError("attack.reference: the leading reference is the key 'reference': leave this one out")
+        if any(isinstance(its, NamedPersonCanaries) for its in self.canaries):
+            raise ValueError("canaries: named_person is for audits of entities, which heldin run does")
+        return self
+
+    def run_config(self) -> RunConfig:
+        """The config of a run that draws the same users, set-asides, canary users and coins."""
+        source: CorpusSource
+        if is_dataset(self.training):
+            source = HubCorpus(
+                kind="huggingface", name=str(self.training), split=self.dataset_split, columns=self.columns
+            )
+        else:
+            kind = "parquet" if self.training.suffix == ".parquet" else "jsonl"
+            source = FileCorpus(kind=kind, path=self.training, columns=self.columns)
+        # Each look pays its share; as many more redraws, that the smallest p-value stays below the levels.
+        by, looks = self.decision, self.looks
+        shared = {"auroc_level": by.auroc_level / looks, "tpr_level": by.tpr_level / looks}
+        return RunConfig(
+            name=self.name,
+            seed=self.seed,
+            corpus=CorpusConfig(source=source, users=self.users, skip_bad_lines=self.skip_bad_lines),
+            split=SplitConfig(**self.split.model_dump()),
+            model=ModelConfig(base=self.reference, revision=self.revision),
+            finetune=Recipe(sequence_length=self.sequence_length),
+            canaries=self.canaries,
+            attack=self.attack,
+            audit=self.audit,
+            decision=DecisionConfig.model_validate({**by.model_dump(), **shared, "redraws": by.redraws * looks}),
+        )
+
+
+def is_dataset(path: Path) -> bool:
+    """Whether the training set is a folder of ``save_to_disk``. Raises InputError for what ``plant`` cannot read."""
+    if path.is_dir():
+        return True
+    if path.suffix == ".parquet" or any(path.name.endswith(f"{end}{p}") for end in JSON_LINES for p in PACKED):
+        return False
+    raise InputError(
+        f"'{path}': a training set is a file of JSON lines ({', '.join(JSON_LINES)}; also .gz, .zst) or .parquet, or a"
+        " folder that save_to_disk wrote"
+    )
+
+
+def load_plant(path: Path, overrides: Sequence[str] = ()) -> PlantConfig:
+    """Read the file, and apply ``a.b=value`` overrides. Raises InputError that lists every error."""
+    config = parse_plant(with_overrides(read_config(path), overrides), str(path))
+    # The audit may be asked for from another folder.
+    named = {"training": config.training.resolve()}
+    if Path(config.reference).is_dir():
+        named["reference"] = str(Path(config.reference).resolve())
+    return config.model_copy(update=named)
+
+
+def parse_plant(content: Mapping[str, Any], where: str) -> PlantConfig:
+    """Check the content of a file; ``where`` names it in errors. Raises InputError that lists every error."""
+    return checked(PlantConfig, content, where)

@@ -1,0 +1,241 @@
+"""Audits of a model that was trained on a planted training set by somebody else: what is certified, and what is not."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from heldin.attacks.config import AttackConfig
+from heldin.audit.config import AuditConfig
+from heldin.audit.decision import DecisionConfig
+from heldin.audit.judge import judge
+from heldin.audit.preregistration import Preregistration
+from heldin.audit.sides import Sides
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter
+from heldin.bounds.claims import parse_claim_of
+from heldin.bounds.verdict import Assignment, stated_claim
+from heldin.corpus.split import Role
+from heldin.jobs.planted.audit import PlantedAudit, audit_planted
+from heldin.jobs.planted.plant import plant
+from heldin.jobs.purge import plan_purge, purge
+from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.user_scores import leading_scores
+from heldin.jobs.verify import verify
+from heldin.record.document import read_record
+from heldin.reports.findings import findings
+from heldin.reports.tables import condition_rows
+from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
+
+QUIET = LineReporter(lambda line: None)
+CLAIM = "epsilon=0.05,delta=1e-5,unit=user"
+
+
+@pytest.fixture(scope="module")
+def planted(make_lm, tmp_path_factory):
+    """A planted folder and a model that somebody trained on it until it knew its rows by heart."""
+    root = tmp_path_factory.mktemp("planted")
+    base = save_base(make_lm(), root / "base")
+    lines = write_lines(made_rows(users=60), root / "mine.jsonl")
+    canaries = [{"kind": "unseen_token", "users": 10, "documents": [1, 3]}]
+    config = plan(lines, base, canaries=canaries, attack={**ATTACK, "documents": ["training"]})
+    plant(config, root / "out", QUIET)
+    rows = [row["body"] for row in read_lines(root / "out" / "training" / "mine.jsonl")]
+    return root / "out", train(base, rows, root / "model", passes=25, rate=1e-2)
+
+
+ATTACK = {
+    "max_characters": 200,
+    "names": ["likelihood-ratio-per-token", "loss"],
+    "primary": "likelihood-ratio-per-token",
+}
+
+
+@pytest.fixture
+def fresh(planted, tmp_path):
+    """A copy of the planted folder, without looks."""
+    shutil.copytree(planted[0], tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / "audits", ignore_errors=True)
+    (tmp_path / "out" / "ledger" / "looks.jsonl").unlink(missing_ok=True)
+    return tmp_path / "out", planted[1]
+
+
+def audited(fresh, *claims, by="R. Signer", model=None):
+    return audit_planted(
+        PlantedAudit(fresh[0], str(model or fresh[1]), claims, by), None, QUIET, command="heldin audit"
+    )
+
+
+def test_a_model_that_knows_its_rows_is_found_and_a_claim_that_it_breaks_is_violated_and_certified(fresh):
+    record, folder = audited(fresh, CLAIM)
+    assert record.kind == "planted"
+    assert record.decision.decision.answer.value == "leaks"
+    assert record.primary().auroc.value > 0.9
+    verdict = record.judgement.verdicts[0]
+    assert (verdict.outcome, verdict.standing) == ("violated", "certified")
+    assert record.judgement.exit_code == 3
+    assert max(b.epsilon_lower for b in record.judgement.bounds) > 0
+    assert {c.known_by for c in record.planted.conditions} == {"checked", "declared"}
+    assert record.split.certifiable
+    said = dict(findings(record).paragraphs)["What was audited"]
+    assert "declared by R. Signer" in said
+    assert len(condition_rows(record)) == len(record.planted.conditions)
+    # The numbers follow from the folder again, and the scores are of the ledger's users.
+    assert folder == fresh[0] / "audits" / "1"
+    assert verify(folder, QUIET).differences == ()
+    ledger = load_ledger(fresh[0] / "ledger")
+    assert {its.user: its.member for its in leading_scores(folder)} == {
+        user: role is Role.HELD_IN for user, role in ledger.roles.items() if not user.startswith("canary/")
+    }
+
+
+def test_without_a_declaration_the_same_violation_is_indicative_and_says_why(fresh):
+    record, _ = audited(fresh, CLAIM, by=None)
+    verdict = record.judgement.verdicts[0]
+    assert (verdict.outcome, verdict.standing) == ("violated", "indicative")
+    assert verdict.reason.startswith("nobody has declared it (the model was trained on every row")
+    assert record.judgement.exit_code == 4
+    assert not record.split.certifiable
+    assert any(line.startswith("Indicative only: nobody has declared it") for line in findings(record).warnings)
+    # Of canary users as well, whose coins heldin drew all the same.
+    assert {b.standing for b in record.judgement.bounds} <= {"indicative", "estimate", "conditional"}
+
+
+def test_a_look_is_counted_once_and_one_more_than_were_paid_for_is_indicative(fresh, planted, tmp_path):
+    first, _ = audited(fresh, CLAIM)
+    again, folder = audited(fresh, CLAIM)
+    assert (first.planted.look, again.planted.look, folder.name) == (1, 1, "1")
+    assert len((fresh[0] / "ledger" / "looks.jsonl").read_text(encoding="utf-8").splitlines()) == 1
+    # Another claim on the same model is another look.
+    second, folder = audited(fresh, "epsilon=0.1,delta=1e-5,unit=user")
+    assert (second.planted.look, folder.name) == (2, "2")
+    assert second.judgement.verdicts[0].standing == "indicative"
+    assert "look 2 of 1" in second.judgement.verdicts[0].reason
+
+
+def test_a_training_set_that_was_changed_is_noticed_and_one_that_is_gone_is_said(fresh):
+    path = fresh[0] / "training" / "mine.jsonl"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("name1 ", "name2 ", 1), encoding="utf-8")
+    record, _ = audited(fresh, CLAIM)
+    assert record.judgement.verdicts[0].standing == "indicative"
+    assert "'mine.jsonl' was changed" in record.judgement.verdicts[0].reason
+    path.unlink()
+    record, _ = audited(fresh, CLAIM)
+    assert record.judgement.verdicts[0].standing == "certified"
+    assert any("not here any more" in c.note and c.known_by == "declared" for c in record.planted.conditions)
+
+
+def test_a_claim_about_examples_is_tested_on_those_with_one_example_only(fresh):
+    record, _ = audited(fresh, "epsilon=0.05,delta=1e-5,unit=example")
+    about = {v.subjects: v for v in record.judgement.verdicts}
+    one = about["unseen-token canary users with one training example"]
+    assert one.claim == "epsilon 0.05 at delta 1e-05 per example"
+    assert "10 unseen-token canary users with one training example" in one.reason or one.outcome == "violated"
+    # Nobody of the real users has one row only: no verdict, with the reason.
+    assert "real users with one training example" not in about
+    assert any(r.subjects == "real users with one training example" for r in record.judgement.refused)
+    # And of users with several, nothing was claimed.
+    assert about["real users"].claim == "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("epsilon=1,delta=1e-5", "unit=user or unit=example"),
+        ("epsilon=1,delta=1e-5,unit=record", "unit=user or unit=example"),
+        ("epsilon=1,unit=user", "epsilon=4,delta=1e-6"),
+        ("epsilon=1,delta=2,unit=user", "outside"),
+    ],
+)
+def test_a_claim_names_its_unit(text, said):
+    with pytest.raises(InputError, match=said):
+        parse_claim_of(text)
+    assert parse_claim_of(" unit = user , epsilon=1, delta=1e-5")[0] == "user"
+
+
+def test_models_that_cannot_be_audited_are_refused(fresh, planted):
+    base = planted[1].parent / "base"
+    with pytest.raises(InputError, match="is the reference model itself"):
+        audited(fresh, model=base)
+    assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
+    with pytest.raises(InputError, match="no such model"):
+        audited(fresh, model=fresh[0] / "nothing")
+    with pytest.raises(InputError, match="holds no planted training set"):
+        audited((base, planted[1]))
+
+
+def test_another_ledger_and_another_corpus_are_refused(fresh, planted, tmp_path):
+    config = plan(planted[0].parent / "mine.jsonl", planted[1].parent / "base", canaries=[])
+    plant(config, tmp_path / "other", QUIET)
+    shutil.copy(tmp_path / "other" / "ledger" / "ledger.json", fresh[0] / "ledger" / "ledger.json")
+    with pytest.raises(InputError, match="is the ledger of another run"):
+        audited(fresh, CLAIM)
+    assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
+
+
+def test_purge_leaves_what_decided_and_no_side(fresh):
+    audited(fresh, CLAIM)
+    found = plan_purge(fresh[0], ["record", "report"])
+    assert {"ledger", "training", "audits/1/scores.parquet"} <= set(found.removed)
+    purge(fresh[0], ["record", "report"])
+    assert (fresh[0] / "manifest.json").is_file()
+    assert read_record(fresh[0] / "audits" / "1" / "record.json").kind == "planted"
+    assert not (fresh[0] / "training").exists()
+    with pytest.raises(InputError, match="was purged"):
+        audited(fresh, CLAIM)
+    with pytest.raises(InputError, match="was purged"):
+        verify(fresh[0] / "audits" / "1", QUIET)
+
+
+def _wrong(rng, *, looks, paid, leaked=False, users=120, rounds=500):
+    """Rounds in which any of several looks at randomised-response models of epsilon 1 violates that true claim."""
+    fixed = Preregistration(
+        AttackConfig(),
+        AuditConfig(),
+        DecisionConfig(),
+        Sides(Assignment.COIN, True),
+        [stated_claim(1.0, 1e-5)],
+        judged=paid,
+    )
+    names = [str(i) for i in range(users)]
+    wrong = 0
+    for _ in range(rounds):
+        member = rng.random(users) < 0.5
+        sides = dict(zip(names, member.tolist(), strict=True))
+        violated = False
+        for _ in range(looks):
+            # Each coin is told truly with probability e / (1 + e): exactly epsilon = 1.
+            told = np.where(rng.random(users) < np.e / (1 + np.e), member, ~member)
+            scores = (member if leaked else told) + 1e-9 * rng.random(users)
+            verdicts = judge(dict(zip(names, scores.tolist(), strict=True)), sides, fixed, blind=[]).verdicts
+            violated |= any(v.exit_code == 3 for v in verdicts)
+        wrong += violated
+    return wrong
+
+
+def test_in_500_rounds_with_three_looks_a_true_claim_is_violated_in_at_most_one_of_twenty():
+    rng = np.random.default_rng(0)
+    # Above this with probability under 1e-6 at a rate of 5 %.
+    limit = stats.binom.isf(1e-6, 500, 0.05)
+    assert _wrong(rng, looks=3, paid=3) <= limit
+    assert _wrong(rng, looks=1, paid=1) <= limit
+    # With coins leaked into the scores the same count says so.
+    assert _wrong(rng, looks=1, paid=1, leaked=True, rounds=50) == 50
+
+
+def test_command_line_says_what_goes_with_what(fresh, call):
+    code, _, err = call("audit", "--planted", fresh[0])
+    assert (code, "needs --model" in err) == (2, True)
+    code, _, err = call("audit", "--planted", fresh[0], "--model", fresh[1], "--held-in", "x.jsonl")
+    assert (code, "--held-in does not go with --planted" in err) == (2, True)
+    code, _, err = call("audit", "--model", fresh[1], "--declared-by", "R. Signer")
+    assert (code, "--declared-by goes with --planted" in err) == (2, True)
+    code, out, _ = call(
+        "audit", "--planted", fresh[0], "--model", fresh[1], "--claim", CLAIM, "--declared-by", "R. Signer", "--json"
+    )
+    assert code == 3
+    assert json.loads(out)["kind"] == "planted"
+    assert (fresh[0] / "audits" / "1" / "report.pdf").is_file()

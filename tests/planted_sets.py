@@ -1,0 +1,89 @@
+"""Small training sets of made-up people, a base model in a folder, and a stand-in for somebody else's training."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from heldin.jobs.planted.config import parse_plant
+
+COLUMNS = {"user": "author", "text": "body", "id": "key", "date": "sent"}
+
+
+def made_rows(users=40, records=12, seed=0):
+    """Rows with a word of their user in each text; lengths and dates vary alike for all users."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def number(below):
+        return int(torch.randint(below, (1,), generator=generator))
+
+    rows = []
+    for i in range(users * records):
+        user = i % users
+        words = " ".join(f"w{number(50)}" for _ in range(3 + number(20)))
+        rows.append(
+            {
+                "author": f"person-{user:03d}@example.org",
+                "body": f"name{user} {words} number {i}",
+                "key": f"r{i:05d}",
+                "sent": f"2001-{1 + number(12):02d}-{1 + number(28):02d}",
+                "tags": ["a", str(i)],
+                "kind": {"folder": f"f{i % 3}"},
+            }
+        )
+    return rows
+
+
+def write_lines(rows, path):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def save_base(lm, folder):
+    """A model with its tokenizer, as ``from_pretrained`` takes it."""
+    lm.model.save_pretrained(folder)
+    lm.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def plan(training, base, **changes):
+    """A plant config over these columns."""
+    content = {
+        "training": str(training),
+        "columns": COLUMNS,
+        "reference": str(base),
+        "users": {"min_records": 8},
+        "sequence_length": 32,
+        "canaries": [{"kind": "unseen_token", "users": 4, "documents": [1, 3]}],
+        "attack": {"documents": ["training"], "max_characters": 200, "names": ["likelihood-ratio", "loss"]},
+        "audit": {"resamples": 100},
+        **changes,
+    }
+    return parse_plant(content, "test")
+
+
+def train(base: Path, rows: list[str], to: Path, *, passes: int = 6, rate: float = 3e-3) -> Path:
+    """Fine-tune as somebody else would: plain batches, nothing of heldin's."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(base), AutoModelForCausalLM.from_pretrained(base)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    ids = [tokenizer(text, truncation=True, max_length=32)["input_ids"] for text in rows]
+    torch.manual_seed(0)
+    for _ in range(passes):
+        for start in range(0, len(ids), 8):
+            batch = ids[start : start + 8]
+            width = max(map(len, batch))
+            tokens = torch.tensor([its + [0] * (width - len(its)) for its in batch])
+            seen = torch.tensor([[1] * len(its) + [0] * (width - len(its)) for its in batch])
+            labels = tokens.masked_fill(seen == 0, -100)
+            model(input_ids=tokens, attention_mask=seen, labels=labels).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    model.save_pretrained(to)
+    tokenizer.save_pretrained(to)
+    return to
