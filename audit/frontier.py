@@ -30,7 +30,7 @@ class Position:
         auroc: AUROC of the leading attack, by block, unrounded.
         loss: loss on held-out users' test texts, by block, nats per token, unrounded.
         seconds: mean duration of a cell.
-        epsilon_per_record: what is promised to every record, at least as much as to its user; infinity without a promise.
+        epsilon_per_record: what is promised to every record, no less than to its user; infinity without a promise.
         canaries: mean AUROC of the group of canary users that is told apart best; 0 without canary users.
     """
 

@@ -2,9 +2,9 @@
 
     PYTHONPATH=. python benchmarks/sweep_places.py [--cells 4] [--steps 150]
 
-Four calls on the built-in corpus, all with one thread a cell, each in a new folder with a filled cache: the cells one
-after another by ``heldin run``, then sweeps with one worker, with two, and with two on a Ray cluster of this machine
-(where Ray is installed). Nothing else should run on the machine.
+On the built-in corpus, all with one thread a cell, each in a new folder: with a filled cache the cells one after another by
+``heldin run``, then sweeps with one worker and with two. A machine of a Ray cluster begins with a cache of its own, so
+that two workers on Ray (where it is installed) are held against two here with an empty one. Nothing else should run.
 """
 
 import argparse
@@ -56,12 +56,14 @@ def _measure(folder: Path, cells: int, steps: int) -> None:
     if importlib.util.find_spec("ray") is not None:
         from ray.cluster_utils import Cluster
 
+        os.environ["HELDIN_CACHE_DIR"] = str(folder / "empty")
+        empty = swept("empty", 2)
         machine = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
         try:
             on_ray = swept("ray", 2, "--ray-address", machine.address)
         finally:
             machine.shutdown()
-        print(f"the same on Ray: {on_ray:.1f} s, {on_ray / two - 1:+.1%} beside two workers here")
+        print(f"two workers, empty cache: {empty:.1f} s; on Ray: {on_ray:.1f} s, {on_ray / empty - 1:+.1%}")
 
 
 def _timed(*words: str) -> float:

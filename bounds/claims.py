@@ -13,7 +13,6 @@ from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 
-
 UNITS = ("user", "example")
 
 

@@ -55,7 +55,7 @@ def audit_planted(called: typer.Context) -> None:
     other = next((name for name in given if name not in AT_PLANTED), None)
     if other is not None:
         raise InputError(
-            f"--{other.replace('_', '-')} does not go with --planted: users, texts and attacks were fixed by heldin plant"
+            f"--{other.replace('_', '-')} does not go with --planted: heldin plant fixed users, texts and attacks"
         )
     if "model" not in given:
         raise InputError("--planted needs --model: the folder or hub name of the model that was trained")

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-
 from heldin.record.facts import Environment
 
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "scipy", "scikit-learn", "pyarrow")
@@ -22,6 +20,8 @@ def version() -> str:
 
 def environment(seconds: Mapping[str, float]) -> Environment:
     """Versions, source revision, device, and the seconds each stage took in this call."""
+    import torch  # slow to import, and the version alone needs none
+
     return Environment(
         heldin=version(),
         python=platform.python_version(),
@@ -37,6 +37,8 @@ def environment(seconds: Mapping[str, float]) -> Environment:
 
 def _peak_memory() -> int:
     """Bytes: of the GPU where there is one, else of this process."""
+    import torch
+
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
     status = Path("/proc/self/status")

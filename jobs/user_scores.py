@@ -13,8 +13,6 @@ from heldin.audit.scored_users import scored_users
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 from heldin.base.purged import require_not_purged
-from heldin.jobs.checkpoint.groups import read_groups
-from heldin.jobs.checkpoint.job import audit_job
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.score_file import read_scores
 from heldin.record.document import Record, read_record
@@ -90,6 +88,10 @@ def write_user_scores(scores: list[UserScore], path: Path) -> None:
 def _membership(folder: Path, record: Record) -> dict[str, bool]:
     """Whether each user is held in, sorted by name, without canary users."""
     if record.kind == "audit":
+        # Here, since they load torch, which scores of runs do without.
+        from heldin.jobs.checkpoint.groups import read_groups
+        from heldin.jobs.checkpoint.job import audit_job
+
         # Read from the two files again: an audit keeps no membership of its own.
         return dict(sorted(read_groups(audit_job(folder, record)).member.items()))
     if record.kind == "planted":

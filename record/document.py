@@ -84,7 +84,7 @@ class Record(Body):
     Attributes:
         schema_version: version of this document's schema; ``record.migrations`` reads older ones.
         notice: who may see it.
-        kind: a run, an audit of a checkpoint, of one trained on a planted training set, or of many independent trainings.
+        kind: a run, an audit of a checkpoint, or of one trained on what was planted, or of many independent trainings.
         name: that the person gave.
         created: time, UTC.
         command: how it was called, without names of people.

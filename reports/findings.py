@@ -129,8 +129,8 @@ def _origin(record: Record) -> str:
     if planted is not None:
         by = f"declared by {planted.declared_by}" if planted.declared_by else "nobody has declared it"
         return (
-            f" It was trained elsewhere, on {counted(planted.rows, 'row')} that heldin wrote for it ({by}); this is look"
-            f" {planted.look} of {planted.looks} that were paid for."
+            f" It was trained elsewhere, on {counted(planted.rows, 'row')} that heldin wrote for it ({by}); this is"
+            f" look {planted.look} of {planted.looks} that were paid for."
         )
     if t is None:
         return ""

@@ -11,12 +11,13 @@ COLUMNS = {"user": "author", "text": "body", "id": "key", "date": "sent"}
 
 
 def made_rows(users=40, records=12, seed=0):
-    """Rows with a word of their user in each text; lengths and dates vary alike for all users."""
+    """Rows that begin with letters of their user's own; lengths and dates vary alike for all users."""
     generator = torch.Generator().manual_seed(seed)
 
     def number(below):
         return int(torch.randint(below, (1,), generator=generator))
 
+    own = ["".join(chr(97 + number(26)) for _ in range(16)) for _ in range(users)]
     rows = []
     for i in range(users * records):
         user = i % users
@@ -24,7 +25,7 @@ def made_rows(users=40, records=12, seed=0):
         rows.append(
             {
                 "author": f"person-{user:03d}@example.org",
-                "body": f"name{user} {words} number {i}",
+                "body": f"{own[user]} {words} number {i}",
                 "key": f"r{i:05d}",
                 "sent": f"2001-{1 + number(12):02d}-{1 + number(28):02d}",
                 "tags": ["a", str(i)],

@@ -32,7 +32,7 @@ from heldin.jobs.checkpoint.groups import Groups, read_groups
 from heldin.jobs.checkpoint.job import CheckpointAudit
 from heldin.jobs.config import first_difference
 from heldin.jobs.environment import environment
-from heldin.jobs.run.pipeline import take_new_folder
+from heldin.jobs.run.folder import take_new_folder
 from heldin.jobs.run.score_file import write_scores
 from heldin.jobs.run.scoring import score_users_texts, score_with_dial
 from heldin.models.loading import require_model, same_tokens

@@ -1,4 +1,4 @@
-"""``heldin audit --planted``: scores of a model that was trained on a planted training set meet the coins, and judge."""
+"""``heldin audit --planted``: scores of a model that was trained on a planted training set meet the coins."""
 
 import time
 from collections.abc import Sequence

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from heldin.audit.utility import utility_of
 from heldin.corpus.split import Role
-from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.conditions import unmet
+from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.folder import Look, Manifest
 from heldin.jobs.run.corpus import corpus_facts
 from heldin.jobs.run.data import RunData, split_facts

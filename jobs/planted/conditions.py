@@ -25,7 +25,7 @@ def conditions_of(planted: Path, manifest: Manifest, look: Look, declared_by: st
     """
     return [
         Condition(
-            condition="each audited user and canary user was held in by an independent fair coin, under a fresh secret key",
+            condition="each audited user and canary user was held in by an independent fair coin under a fresh key",
             known_by="checked",
             note="drawn again under the key, the coins are those of the ledger; that it was not copied is not checked",
         ),

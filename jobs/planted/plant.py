@@ -7,8 +7,8 @@ from pathlib import Path
 
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, whole_directory
-from heldin.base.purged import require_not_purged
 from heldin.base.progress import Reporter
+from heldin.base.purged import require_not_purged
 from heldin.base.wording import counted
 from heldin.bounds.power import forecast
 from heldin.corpus.split import Role

@@ -32,8 +32,8 @@ from heldin.jobs.retraining.record import scores_text, split_facts, training_fac
 from heldin.jobs.retraining.runs import Trainer, Training, TrainingJob, read_results, run_trainings, train_one
 from heldin.jobs.run.body import PRETRAINED_HERE
 from heldin.jobs.run.corpus import CorpusData, corpus_facts, read_corpus
+from heldin.jobs.run.folder import take_new_folder
 from heldin.jobs.run.models import base_model, model_facts
-from heldin.jobs.run.pipeline import take_new_folder
 from heldin.jobs.run.plan import coins_of, require_todays_coins
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.models.loading import LanguageModel

@@ -34,7 +34,7 @@ from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.config import RunConfig
-from heldin.jobs.run.pipeline import require_folder
+from heldin.jobs.run.folder import require_folder
 from heldin.jobs.run.plan import mechanism_of, require_todays_coins
 from heldin.models.loading import context_length, default_device, require_model
 

@@ -4,27 +4,24 @@ config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json  log.
 """
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
 from heldin.audit.exposure import write_people
 from heldin.audit.headline import AUDITED
-from heldin.base.errors import InputError
-from heldin.base.files import one_process_at_a_time, private_directory, write_text
-from heldin.base.log_file import LOG, logged
+from heldin.base.files import one_process_at_a_time
+from heldin.base.log_file import logged
 from heldin.base.progress import LineReporter, Reporter
-from heldin.base.purged import require_not_purged
 from heldin.bounds.power import forecast
 from heldin.finetune.ranks import first_process_first, joined, rank
-from heldin.jobs.config import RunConfig, as_read_today, first_difference
+from heldin.jobs.config import RunConfig
 from heldin.jobs.environment import environment
 from heldin.jobs.run.body import run_body
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
+from heldin.jobs.run.folder import take_folder
 from heldin.jobs.run.gradient_norms import canary_gradient_norms
 from heldin.jobs.run.models import Models, base_model
 from heldin.jobs.run.plan import require_mechanism, settle_plan
@@ -69,7 +66,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         # One process speaks and logs.
         reporter = reporter if rank() == 0 else LineReporter(lambda _: None)
         with first_process_first():
-            _take_folder(config, out)
+            take_folder(config, out)
             if rank() == 0:
                 # Held until the record is written: the block of ``torchrun`` ends before scoring.
                 until_the_end.enter_context(one_process_at_a_time(out))
@@ -135,48 +132,6 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         command=without_names(command),
         gradient_norms=norms,
     )
-
-
-def _take_folder(config: RunConfig, out: Path) -> None:
-    """Make the run folder, or find in it an earlier run of the same config."""
-    if not require_folder(config, out):
-        private_directory(out)
-        write_text(out / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-
-
-def require_folder(config: RunConfig, out: Path) -> bool:
-    """Whether ``out`` holds an earlier run of the same config; nothing is written.
-
-    Raises:
-        InputError: it holds something else.
-    """
-    path = out / "config.yaml"
-    require_not_purged(out)
-    # As data, not as text: order and comments of a file do not make another config.
-    content = config.model_dump(mode="json")
-    if path.is_file():
-        try:
-            earlier = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(f"'{path}' is damaged: choose another --out") from error
-        changed = first_difference(as_read_today(earlier, str(path)), content)
-        if changed:
-            raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out")
-        return True
-    _require_empty(out, "run")
-    return False
-
-
-def take_new_folder(out: Path, what: str, besides: Collection[str] = ()) -> None:
-    """Make ``out``, owner-only; raises InputError, changing nothing, if it is a file or holds anything ``besides``."""
-    _require_empty(out, what, besides)
-    private_directory(out)
-
-
-def _require_empty(out: Path, what: str, besides: Collection[str] = ()) -> None:
-    # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
-    if out.exists() and (not out.is_dir() or any(file.name not in (LOG, *besides) for file in out.iterdir())):
-        raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
 
 
 @contextmanager

@@ -4,7 +4,7 @@ Nothing here looks at the private records; only a plain run's number of steps fo
 """
 
 from pathlib import Path
-from typing import Any, Literal, assert_never
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 import yaml
 
@@ -38,11 +38,13 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.finetune.recipe import Select
 from heldin.jobs.config import RunConfig, parse_config
-from heldin.jobs.run.data import RunData
 from heldin.jobs.run.data_steps import assumptions, data_steps
 
+if TYPE_CHECKING:  # loads torch, and plans are read where none is needed
+    from heldin.jobs.run.data import RunData
 
-def settle_plan(config: RunConfig, data: RunData, out: Path, *, clip_norm: float | None = None) -> Mechanism:
+
+def settle_plan(config: RunConfig, data: "RunData", out: Path, *, clip_norm: float | None = None) -> Mechanism:
     """Write ``out``/plan.json before the first step, or read the existing one.
 
     Args:

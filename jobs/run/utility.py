@@ -3,22 +3,18 @@
 import math
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from heldin.audit.utility import UserLoss
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.errors import InputError
-from heldin.base.files import cache_directory, text_sha256, whole_file
+from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
 from heldin.corpus.split import Part, Role
 from heldin.corpus.store import texts_of
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
+from heldin.jobs.run.losses_file import FILE, losses_of, write_losses
 from heldin.models.loading import LanguageModel
 from heldin.models.score_cache import ScoreCache
-
-FILE = "losses.parquet"
 
 
 def measure_losses(
@@ -39,7 +35,7 @@ def measure_losses(
     """
     texts = utility_texts(config, data)
     of = _name(texts, target.fingerprint, base.fingerprint)
-    kept = _read(out / FILE, of=of)
+    kept = losses_of(out / FILE, of=of)
     if kept is not None:
         return kept
     flat = [(user, text) for user, its in texts.items() for text in its]
@@ -64,7 +60,7 @@ def measure_losses(
         user: UserLoss(user, len(its), *(loss / max(1, tokens[user]) for loss in sums[user]))
         for user, its in texts.items()
     }
-    _write(found, out / FILE, of=of)
+    write_losses(found, out / FILE, of=of)
     return found
 
 
@@ -83,7 +79,7 @@ def kept_losses(config: RunConfig, data: RunData, out: Path, *, target: str, bas
     """
     if not (out / FILE).is_file():
         return {}
-    kept = _read(out / FILE, of=_name(utility_texts(config, data), target, base))
+    kept = losses_of(out / FILE, of=_name(utility_texts(config, data), target, base))
     if kept is None:
         raise InputError(f"'{out / FILE}' is damaged, or of other models or texts than the record names")
     return kept
@@ -109,36 +105,3 @@ def utility_texts(config: RunConfig, data: RunData) -> dict[str, list[str]]:
 
 def _name(texts: dict[str, list[str]], target: str, base: str) -> str:
     return text_sha256(target, base, repr(texts))
-
-
-def _write(losses: dict[str, UserLoss], path: Path, *, of: str) -> None:
-    its = list(losses.values())
-    columns = {
-        "user": pa.array([user.user for user in its], pa.string()),
-        "texts": pa.array([user.texts for user in its], pa.int64()),
-        "loss": pa.array([user.loss for user in its], pa.float64()),
-        "base_loss": pa.array([user.base_loss for user in its], pa.float64()),
-    }
-    with whole_file(path, private=True) as temporary:
-        pq.write_table(pa.table(columns).replace_schema_metadata({"of": of}), temporary)
-
-
-def _read(path: Path, *, of: str | None) -> dict[str, UserLoss] | None:
-    """None if there is no such file, or of other models or texts; ``of`` None: of whatever they are."""
-    if not path.is_file():
-        return None
-    try:
-        table = pq.read_table(path)
-        if of is not None and (table.schema.metadata or {}).get(b"of") != of.encode():
-            return None
-        return {row["user"]: UserLoss(**row) for row in table.to_pylist()}
-    except (OSError, TypeError, pa.ArrowException):
-        return None
-
-
-def read_losses(out: Path) -> dict[str, UserLoss]:
-    """The losses in a run's folder, for comparing runs. Raises InputError if there are none."""
-    kept = _read(out / FILE, of=None)
-    if kept is None:
-        raise InputError(f"'{out / FILE}' is missing or damaged: run the command that made the folder again")
-    return kept

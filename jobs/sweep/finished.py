@@ -12,7 +12,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.bounds.roc import Scores, auroc
 from heldin.jobs.config import RunConfig
-from heldin.jobs.run.utility import read_losses
+from heldin.jobs.run.losses_file import read_losses
 from heldin.jobs.sweep.plan import PlacedCell
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import Record, read_record

@@ -17,7 +17,7 @@ from heldin.base.progress import Reporter, Standing
 from heldin.base.wording import counted
 from heldin.jobs.sweep.plan import PlacedCell
 from heldin.jobs.sweep.processes import FINE, Ended, Place, Task, last_line, without_names
-from heldin.jobs.sweep.shared import shared_scores, shared_work
+from heldin.jobs.sweep.sharing import shared_scores, shared_work
 
 STATE = "state.json"
 PROGRESS = "progress"  # what cells say while they work; removed when none does

@@ -4,7 +4,6 @@ Corpus, base model, reference models and their scores lie in the cache; cells th
 side by side. The folders are those of cells that share all but the texts that are scored, one for each block.
 """
 
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory
 from heldin.base.progress import LineReporter, Reporter
-from heldin.jobs.config import RunConfig, load_config
+from heldin.jobs.config import load_config
 from heldin.jobs.run.cell import FILE
 from heldin.jobs.run.corpus import CorpusData, read_corpus
 from heldin.jobs.run.data import prepare_data
@@ -23,21 +22,6 @@ from heldin.jobs.run.scoring import score_references
 from heldin.models.loading import LanguageModel, load_language_model
 
 SCRATCH = "progress"  # of the sweep's folder; removed when no cell works
-
-
-def shared_work(config: RunConfig) -> str:
-    """A name for what a cell of this config finds in the cache: cells of one name share it."""
-    model = config.model_dump(mode="json")
-    recipe = model["finetune"] if any(its.kind == "public" for its in config.attack.references) else None
-    parts = [model["seed"], model["corpus"], model["model"], model["attack"]["references"], recipe]
-    return json.dumps(parts, sort_keys=True)
-
-
-def shared_scores(config: RunConfig) -> str:
-    """A name for the texts that a cell of this config scores with models that it shares: cells of one name share it."""
-    model = config.model_dump(mode="json")
-    # What is set aside, planted and cut, and all that chooses among it.
-    return json.dumps([model[key] for key in ("split", "canaries", "attack", "audit", "data_defenses")], sort_keys=True)
 
 
 def make_shared(folders: Sequence[Path], reporter: Reporter) -> None:

@@ -10,7 +10,7 @@ from heldin.base.log_file import LOG, LoggedReporter, log_line, logged
 from heldin.base.progress import LineReporter
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.jobs.config import load_config
-from heldin.jobs.run import pipeline
+from heldin.jobs.run.folder import take_new_folder
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00 "
 
@@ -75,10 +75,10 @@ def test_a_run_logs_every_call_and_neither_names_nor_texts(call, finished, small
 
 def test_the_log_alone_does_not_keep_the_next_call_out(tmp_path):
     log_line(tmp_path, "begin")
-    pipeline.take_new_folder(tmp_path, "audit")
+    take_new_folder(tmp_path, "audit")
     (tmp_path / "other").touch()
     with pytest.raises(ValueError, match="is not empty"):
-        pipeline.take_new_folder(tmp_path, "audit")
+        take_new_folder(tmp_path, "audit")
 
 
 def test_a_folder_that_is_refused_gets_no_log(call, small_config, tmp_path):

@@ -16,8 +16,8 @@ from heldin.audit.sides import Sides
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.bounds.claims import parse_claim_of
-from heldin.bounds.verdict import Assignment, stated_claim
-from heldin.corpus.split import Role
+from heldin.bounds.verdict import Assignment, Design, max_certifiable_epsilon, stated_claim
+from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.audit import PlantedAudit, audit_planted
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.purge import plan_purge, purge
@@ -43,11 +43,11 @@ def planted(make_lm, tmp_path_factory):
     config = plan(lines, base, canaries=canaries, attack={**ATTACK, "documents": ["training"]})
     plant(config, root / "out", QUIET)
     rows = [row["body"] for row in read_lines(root / "out" / "training" / "mine.jsonl")]
-    return root / "out", train(base, rows, root / "model", passes=25, rate=1e-2)
+    return root / "out", train(base, rows, root / "model", passes=40)
 
 
 ATTACK = {
-    "max_characters": 200,
+    "max_characters": 60,
     "names": ["likelihood-ratio-per-token", "loss"],
     "primary": "likelihood-ratio-per-token",
 }
@@ -72,7 +72,7 @@ def test_a_model_that_knows_its_rows_is_found_and_a_claim_that_it_breaks_is_viol
     record, folder = audited(fresh, CLAIM)
     assert record.kind == "planted"
     assert record.decision.decision.answer.value == "leaks"
-    assert record.primary().auroc.value > 0.9
+    assert record.primary().auroc.value > 0.7
     verdict = record.judgement.verdicts[0]
     assert (verdict.outcome, verdict.standing) == ("violated", "certified")
     assert record.judgement.exit_code == 3
@@ -118,7 +118,7 @@ def test_a_look_is_counted_once_and_one_more_than_were_paid_for_is_indicative(fr
 def test_a_training_set_that_was_changed_is_noticed_and_one_that_is_gone_is_said(fresh):
     path = fresh[0] / "training" / "mine.jsonl"
     text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace("name1 ", "name2 ", 1), encoding="utf-8")
+    path.write_text(text.replace(" number ", " numbed ", 1), encoding="utf-8")
     record, _ = audited(fresh, CLAIM)
     assert record.judgement.verdicts[0].standing == "indicative"
     assert "'mine.jsonl' was changed" in record.judgement.verdicts[0].reason
@@ -133,7 +133,13 @@ def test_a_claim_about_examples_is_tested_on_those_with_one_example_only(fresh):
     about = {v.subjects: v for v in record.judgement.verdicts}
     one = about["unseen-token canary users with one training example"]
     assert one.claim == "epsilon 0.05 at delta 1e-05 per example"
-    assert "10 unseen-token canary users with one training example" in one.reason or one.outcome == "violated"
+    planted = load_ledger(fresh[0] / "ledger")
+    single = [user for user, of in planted.parts.items() if len(of[Part.TRAIN]) == 1]
+    assert len(single) == 10
+    # What ten coins could have certified, and not what the twenty of all canary users could.
+    design = Design(Assignment.COIN, attacks=4)
+    held_in = sum(planted.roles[user] is Role.HELD_IN for user in single)
+    assert one.max_certifiable_epsilon == max_certifiable_epsilon(held_in, 10 - held_in, 1e-5, design)
     # Nobody of the real users has one row only: no verdict, with the reason.
     assert "real users with one training example" not in about
     assert any(r.subjects == "real users with one training example" for r in record.judgement.refused)

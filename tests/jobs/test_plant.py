@@ -239,7 +239,7 @@ def test_bad_rows_are_left_out_when_they_are_skipped(rows, base, tmp_path):
     with pytest.raises(InputError, match="line 6: empty text in column 'body'"):
         plant(plan(lines, base), tmp_path / "out", QUIET)
     # No coin was drawn: the same folder takes the mended config.
-    plant(plan(lines, base, skip_bad_lines=True, split={"audit_pool": 2}, canaries=[]), tmp_path / "out", QUIET)
+    plant(plan(lines, base, skip_bad_lines=True, split={"audit_pool": 20}, canaries=[]), tmp_path / "out", QUIET)
     assert " " not in bodies(tmp_path / "out" / "training" / "mine.jsonl")
 
 

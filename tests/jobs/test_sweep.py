@@ -21,7 +21,7 @@ from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.jobs.purge import purge
 from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.utility import read_losses
+from heldin.jobs.run.losses_file import read_losses
 from heldin.jobs.sweep.check import check_sweep
 from heldin.jobs.sweep.comparison import _joint_bound, _joint_verdicts
 from heldin.jobs.sweep.config import Finding

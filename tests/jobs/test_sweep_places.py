@@ -230,3 +230,9 @@ def test_a_scratch_of_shared_scores_leaves_nothing_and_touches_no_cell(monkeypat
     ((before, after),) = seen
     assert before == after
     assert not (tmp_path / "out" / "progress").exists()
+
+
+def test_the_driver_begins_without_torch():
+    """Its seconds are a batch's overhead: cells load torch themselves."""
+    code = "import sys, heldin.jobs.sweep.driver; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,54 @@
+"""A run's folder: made for a config, or found to hold an earlier run of the same one. Without torch."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import yaml
+
+from heldin.base.errors import InputError
+from heldin.base.files import private_directory, write_text
+from heldin.base.log_file import LOG
+from heldin.base.purged import require_not_purged
+from heldin.jobs.config import RunConfig, as_read_today, first_difference
+
+
+def take_folder(config: RunConfig, out: Path) -> None:
+    """Make the run folder, or find in it an earlier run of the same config."""
+    if not require_folder(config, out):
+        private_directory(out)
+        write_text(out / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+
+
+def require_folder(config: RunConfig, out: Path) -> bool:
+    """Whether ``out`` holds an earlier run of the same config; nothing is written.
+
+    Raises:
+        InputError: it holds something else.
+    """
+    path = out / "config.yaml"
+    require_not_purged(out)
+    # As data, not as text: order and comments of a file do not make another config.
+    content = config.model_dump(mode="json")
+    if path.is_file():
+        try:
+            earlier = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(f"'{path}' is damaged: choose another --out") from error
+        changed = first_difference(as_read_today(earlier, str(path)), content)
+        if changed:
+            raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out")
+        return True
+    _require_empty(out, "run")
+    return False
+
+
+def take_new_folder(out: Path, what: str, besides: Collection[str] = ()) -> None:
+    """Make ``out``, owner-only; raises InputError, changing nothing, if it is a file or holds anything ``besides``."""
+    _require_empty(out, what, besides)
+    private_directory(out)
+
+
+def _require_empty(out: Path, what: str, besides: Collection[str] = ()) -> None:
+    # a lone log is of a call that ended before it wrote anything: no reason to refuse the next
+    if out.exists() and (not out.is_dir() or any(file.name not in (LOG, *besides) for file in out.iterdir())):
+        raise InputError(f"'{out}' is not empty and holds no such {what}: choose another --out")
