@@ -2,9 +2,10 @@
 
     PYTHONPATH=. python benchmarks/sweep_places.py [--cells 4] [--steps 150]
 
-On the built-in corpus, all with one thread a cell, each in a new folder: with a filled cache the cells one after another by
-``heldin run``, then sweeps with one worker and with two. A machine of a Ray cluster begins with a cache of its own, so
-that two workers on Ray (where it is installed) are held against two here with an empty one. Nothing else should run.
+On the built-in corpus, all with one thread a cell, each in a new folder. With a filled cache: the cells one after
+another by ``heldin run``, then sweeps with one worker and with two. A machine of a Ray cluster begins with a cache of
+its own, so that two workers on Ray (where it is installed) are held against two here with an empty one. Nothing else
+should run on the machine.
 """
 
 import argparse

@@ -17,7 +17,7 @@ _LOG_FROM = 0.01  # smallest rate of the ROC curves' axes
 _STYLES = ("-", "--", ":", "-.")
 _COLOURS = (BLUE, ORANGE, "black", GREY)
 _OFFSET = "offset points"
-_NEAR = 0.04  # of the spread of all points: nearer ones would hide each other's marks
+_NEAR = 0.04  # of an axis: nearer points would hide each other's marks
 _THIRDS = (("v", ORANGE, "lowest third"), ("o", "black", "middle"), ("^", BLUE, "highest"))
 _SORTED_BY = {"records": "by records in training", "word divergence": "by unlikeness of words"}
 Of = Callable[[VariantResult], "Summary | float | None"]
@@ -120,7 +120,7 @@ def _annotate(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
     """A mark beside each point; those of points that all but coincide stand in a row beside the first of them."""
     if not points:
         return
-    near = [_NEAR * float(np.ptp([point[axis] for point in points])) for axis in (0, 1)]
+    near = [_NEAR * float(np.ptp(limits)) for limits in (axes.get_xlim(), axes.get_ylim())]
     rows: list[tuple[float, float, list[str]]] = []
     for x, y, mark in points:
         row = next((its for its in rows if abs(its[0] - x) <= near[0] and abs(its[1] - y) <= near[1]), None)
