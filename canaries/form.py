@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from heldin.canaries.kinds import CanaryRecord, CanaryUser, public_dice
 from heldin.corpus.store import CorpusStore, Record
 
-LONGEST = 8000  # characters: longer rows serve no canary user as a form
+LONGEST = 8000  # characters of a canary row, however long the row is whose form it takes
 _SHORT = 80  # characters: about the shortest of the texts that canary users are made with
 _SAMPLE = 200  # rows, for a mean length
+_PROBE = "two words"
 
 
 @dataclass(frozen=True)
@@ -22,20 +23,27 @@ class Forms:
 
     Attributes:
         store: the corpus.
-        weight: by user, the probability with which a row of theirs will be in the training set, before any coin.
+        weight: by user, the probability, above 0, with which a row of theirs will be trained on, before any coin.
         seed: public.
+        made: a made-up text as a model reads it in a row of this form, such as a conversation of two turns.
     """
 
     store: CorpusStore
     weight: Callable[[str], float]
     seed: int
+    made: Callable[[str], str] = str
+
+    @property
+    def around(self) -> int:
+        """Characters that ``made`` adds to a text."""
+        return len(self.made(_PROBE)) - len(_PROBE)
 
     def of(self, record: str) -> Record:
         """The row whose form the record of this id takes; like a random row of the training set, by a public draw."""
         dice = public_dice(self.seed, "form of a canary record", record)
         while True:
             found = self.store.record(dice.randrange(len(self.store)))
-            if dice.random() < self.weight(found.user) and len(found.text) <= LONGEST:
+            if dice.random() < self.weight(found.user):
                 return found
 
     def pieces(self, records: int) -> int:
@@ -59,8 +67,9 @@ def formed(user: CanaryUser, records: int, forms: Forms) -> CanaryUser:
     made = []
     for record in user.records[:records]:
         like = forms.of(record.id)
-        text, at = _as_long(texts, user.canary.mark, len(like.text))
-        made.append(CanaryRecord(record.id, text, like.date, at))
+        text, at = _as_long(texts, user.canary.mark, max(2, min(len(like.text), LONGEST) - forms.around))
+        stands = forms.made(text)
+        made.append(CanaryRecord(record.id, stands, like.date, at if stands == text else None))
     return CanaryUser(user.canary, tuple(made))
 
 

@@ -22,7 +22,7 @@ from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import planted_body, planted_facts
 from heldin.jobs.planted.conditions import conditions_of, unmet
 from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.data import planted_data
+from heldin.jobs.planted.data import planted_data, run_of
 from heldin.jobs.planted.folder import AUDITS, Look, look_at, read_planted, write_look
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import Models
@@ -98,7 +98,7 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
 
 def _audited(job: PlantedAudit, look: Look, models: Models, out: Path, reporter: Reporter, command: str) -> Record:
     config, manifest = read_planted(job.planted)
-    run = config.run_config()
+    run = run_of(config, job.planted)
     seconds: dict[str, float] = {}
     started = time.monotonic()
     data = planted_data(config, job.planted, reporter, models.reference)
@@ -138,7 +138,7 @@ def planted_results(
         conditions: of certified statements.
         reporter: receives the progress.
     """
-    run, claims = config.run_config(), [parse_claim_of(text) for text in job.claims]
+    run, claims = run_of(config, job.planted), [parse_claim_of(text) for text in job.claims]
     of_users = [claim for unit, claim in claims if unit == "user"]
     of_examples = [claim for unit, claim in claims if unit == "example"]
     fixed = Preregistration(
@@ -172,7 +172,7 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     assert facts is not None
     job = PlantedAudit(Path(asked["planted"]), asked["model"], tuple(asked["claims"]), asked["declared_by"])
     config, manifest = read_planted(job.planted)
-    run = config.run_config()
+    run = run_of(config, job.planted)
     # Loaded for fingerprints and sizes, and never run.
     target = load_language_model(job.model)
     reference = load_language_model(config.reference, revision=config.revision)

@@ -1,11 +1,14 @@
 """The body of the record of a planted audit: what follows from the planted folder, the scores and a signature."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from heldin.audit.utility import utility_of
 from heldin.corpus.split import Role
+from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.conditions import unmet
 from heldin.jobs.planted.config import PlantConfig
+from heldin.jobs.planted.data import run_of
 from heldin.jobs.planted.folder import Look, Manifest
 from heldin.jobs.run.corpus import corpus_facts
 from heldin.jobs.run.data import RunData, split_facts
@@ -40,7 +43,7 @@ def planted_body(
         **dict(found.results),
         config={**asked, **masked(config.model_dump(mode="json"))},
         corpus=corpus_facts(data.corpus),
-        split=_split(config, data, facts),
+        split=_split(run_of(config, Path(str(asked["planted"]))), data, facts),
         target=model_facts(models.target, str(asked["model"])),
         reference=model_facts(models.reference, config.reference),
         training=None,
@@ -72,8 +75,8 @@ def planted_facts(
     )
 
 
-def _split(config: PlantConfig, data: RunData, facts: PlantedFacts) -> SplitFacts:
-    split, missing = split_facts(config.run_config(), data), unmet(facts.conditions)
+def _split(run: RunConfig, data: RunData, facts: PlantedFacts) -> SplitFacts:
+    split, missing = split_facts(run, data), unmet(facts.conditions)
     # Also those who could not be audited: they are trained on with all rows.
     always = sum(data.ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN for user in data.store.users)
     split = split.model_copy(update={"always_in": always})

@@ -12,8 +12,8 @@ from heldin.audit.decision import DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import ExpandedName, ExpandedPath, Section
-from heldin.canaries.config import CanarySpec, NamedPersonCanaries
-from heldin.corpus.config import CorpusConfig, CorpusSource, FileCorpus, HubCorpus
+from heldin.canaries.config import CanarySpec, NamedPersonCanaries, SubstringCanaries
+from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter
 from heldin.finetune.recipe import Recipe
@@ -42,6 +42,39 @@ class PlantedSplit(Section):
         return self
 
 
+class PlantColumns(Section):
+    """Which column holds what. The text is a column, a prompt and its completion, or a list of chat messages."""
+
+    user: str = "user"
+    """Column that names the user."""
+    text: str = "text"
+    """Column that holds the text, where neither ``prompt`` nor ``messages`` is given."""
+    prompt: str | None = None
+    """Column that holds a prompt; its completion follows it."""
+    completion: str | None = None
+    """Column that holds the completion of ``prompt``."""
+    messages: str | None = None
+    """Column that holds chat messages, each with role and content, which are read as the reference's chat template
+    writes them."""
+    id: str | None = None
+    """Column with unique row ids; null: made from user and text."""
+    date: str | None = None
+    """Column with dates; null: none."""
+
+    @model_validator(mode="after")
+    def _one_text(self) -> "PlantColumns":
+        if (self.prompt is None) != (self.completion is None):
+            raise ValueError("columns: prompt and completion go together")
+        if self.messages is not None and self.prompt is not None:
+            raise ValueError("columns: give prompt and completion, or messages")
+        return self
+
+    def others(self) -> dict[str, str]:
+        """Role to column name, of those that hold no text."""
+        roles = {"user": self.user, "id": self.id, "date": self.date}
+        return {role: name for role, name in roles.items() if name is not None}
+
+
 class PlantConfig(Section):
     """A training set to be planted: everything about the audit is fixed here, before any coin."""
 
@@ -51,7 +84,7 @@ class PlantConfig(Section):
     """The training set: a file of JSON lines (also .gz, .zst) or Parquet, or a folder that save_to_disk wrote."""
     dataset_split: str | None = None
     """Split of a folder with several, such as train; the others are copied as they are."""
-    columns: Columns = Columns()
+    columns: PlantColumns = PlantColumns()
     """Which column holds what. Names of users, and ids if there are any, are replaced in what is written."""
     skip_bad_lines: bool = False
     """Count and leave out rows that cannot be used, instead of stopping at the first."""
@@ -92,25 +125,26 @@ class PlantConfig(Section):
             raise ValueError("attack.reference: the leading reference is the key 'reference': leave this one out")
         if any(isinstance(its, NamedPersonCanaries) for its in self.canaries):
             raise ValueError("canaries: named_person is for audits of entities, which heldin run does")
+        apart = self.columns.messages is not None or self.columns.prompt is not None
+        if apart and any(isinstance(its, SubstringCanaries) for its in self.canaries):
+            raise ValueError("canaries: substring is for a column of text: choose unseen_token or rare_phrase")
         return self
 
-    def run_config(self) -> RunConfig:
-        """The config of a run that draws the same users, set-asides, canary users and coins."""
-        source: CorpusSource
-        if is_dataset(self.training):
-            source = HubCorpus(
-                kind="huggingface", name=str(self.training), split=self.dataset_split, columns=self.columns
-            )
-        else:
-            kind = "parquet" if self.training.suffix == ".parquet" else "jsonl"
-            source = FileCorpus(kind=kind, path=self.training, columns=self.columns)
+    def run_config(self, records: Path) -> RunConfig:
+        """The config of a run that draws the same users, set-asides, canary users and coins.
+
+        Args:
+            records: the copy of the training set's records (``TrainingSet.copy_records``).
+        """
+        columns = Columns(id="id" if self.columns.id else None, date="date" if self.columns.date else None)
+        source = FileCorpus(kind="parquet", path=records, columns=columns)
         # Each look pays its share; as many more redraws, that the smallest p-value stays below the levels.
         by, looks = self.decision, self.looks
         shared = {"auroc_level": by.auroc_level / looks, "tpr_level": by.tpr_level / looks}
         return RunConfig(
             name=self.name,
             seed=self.seed,
-            corpus=CorpusConfig(source=source, users=self.users, skip_bad_lines=self.skip_bad_lines),
+            corpus=CorpusConfig(source=source, users=self.users),
             split=SplitConfig(**self.split.model_dump()),
             model=ModelConfig(base=self.reference, revision=self.revision),
             finetune=Recipe(sequence_length=self.sequence_length),

@@ -9,17 +9,34 @@ import numpy as np
 import numpy.typing as npt
 
 from heldin.base.coins import keyed_digest
+from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.canaries.form import Forms
+from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.split import Part, Role
+from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.training_set import Row, TrainingSet, training_set
+from heldin.jobs.planted.row_text import Row, RowText
+from heldin.jobs.planted.training_set import TrainingSet
 from heldin.jobs.run.corpus import CorpusData, read_corpus
 from heldin.jobs.run.data import RunData, prepare_data
 from heldin.models.loading import LanguageModel
 
+_LEAST = 0.01  # share of a user's rows that are trained on: of few rows one always is
+CORPUS = "corpus.parquet"  # in the ledger: the records of the training set, as they were
 
-def planted_data(config: PlantConfig, out: Path, reporter: Reporter, base: LanguageModel) -> RunData:
+
+def run_of(config: PlantConfig, out: Path) -> RunConfig:
+    """The config of a run on the records that a planted folder keeps. Raises InputError if they are gone."""
+    records = out / "ledger" / CORPUS
+    if not records.is_file():
+        raise InputError(f"'{records}' is missing: plant in a new folder")
+    return config.run_config(records)
+
+
+def planted_data(
+    config: PlantConfig, out: Path, reporter: Reporter, base: LanguageModel, text: RowText | None = None
+) -> RunData:
     """Users, set-asides, canary users and coins, drawn or read; trained on are all rows but those that coins decide.
 
     Args:
@@ -27,13 +44,14 @@ def planted_data(config: PlantConfig, out: Path, reporter: Reporter, base: Langu
         out: the planted folder.
         reporter: receives the progress.
         base: the reference model, with which canary users are made.
+        text: how rows hold their text; None where canary users are there already.
 
     Raises:
         InputError: see ``jobs.run.data.prepare_data``.
     """
-    run = config.run_config()
+    run = run_of(config, out)
     corpus = read_corpus(run, reporter)
-    forms = Forms(corpus.store, _weights(config, corpus), config.seed)
+    forms = Forms(corpus.store, _weights(config, corpus), config.seed, text.made if text else str)
     data = prepare_data(run, out, reporter, corpus, base, forms)
     return replace(data, training_rows=tuple(_training_rows(data)))
 
@@ -42,7 +60,7 @@ def _weights(config: PlantConfig, corpus: CorpusData) -> "_Weight":
     split, candidates = config.split, len(corpus.audited.users)
     audited = split.audit_fraction or (split.audit_pool or candidates) / candidates
     trained = 1 - split.attacker_fraction - split.evaluation_fraction
-    return _Weight(frozenset(corpus.audited.users), (1 - audited) + audited * max(trained, 0.0) / 2)
+    return _Weight(frozenset(corpus.audited.users), (1 - audited) + audited * max(trained, _LEAST) / 2)
 
 
 class _Weight:
@@ -63,12 +81,12 @@ def _training_rows(data: RunData) -> list[int]:
     return sorted(held_in.union(row for user in always for row in data.store.rows(user)))
 
 
-def planted_rows(config: PlantConfig, data: RunData) -> Iterator[tuple[bytes, Row]]:
+def planted_rows(source: TrainingSet, data: RunData) -> Iterator[tuple[bytes, Row]]:
     """Key and columns of every row to be trained on: real ones as they were but for names, and canary users'.
 
     Names of users and ids are replaced for all, and rows sorted by a keyed hash, so that neither tells a canary user.
     """
-    source, corpus = training_set(config), data.corpus.store
+    corpus = data.corpus.store
     written = _Written(data, source)
     real = int(corpus.counts.sum())
     rows = np.array(data.training_rows, dtype=np.int64)
@@ -79,7 +97,8 @@ def planted_rows(config: PlantConfig, data: RunData) -> Iterator[tuple[bytes, Ro
     # A few thousand at most: rows of which canary rows take the other columns.
     wanted, found = set(like.values()), dict[int, Row]()
     seen: dict[str, int] = {}
-    for user, _, content in source.rows():
+    for its, content in source.rows(BadRows(skip=True)):
+        user = str(its["user"])
         number = seen.get(user, 0)
         seen[user] = number + 1
         row = corpus.rows(user)[number]
@@ -96,7 +115,7 @@ def planted_rows(config: PlantConfig, data: RunData) -> Iterator[tuple[bytes, Ro
         record, content = data.store.record(row), found[like[row]]
         if date is not None and row in other:
             content = {**content, date: found[like[other[row]]][date]}
-        content = {**content, source.columns.text: record.text}
+        content = source.text.put(content, record.text)
         yield written.key(record.id), written.row(content, row, record.user, record.id)
 
 

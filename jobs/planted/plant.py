@@ -11,10 +11,11 @@ from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
 from heldin.base.wording import counted
 from heldin.bounds.power import forecast
+from heldin.corpus.sources.rows import BadRows, existing
 from heldin.corpus.split import Role
 from heldin.jobs.config import first_difference
-from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.data import planted_data, planted_rows
+from heldin.jobs.planted.config import PlantConfig, is_dataset
+from heldin.jobs.planted.data import CORPUS, planted_data, planted_rows
 from heldin.jobs.planted.folder import (
     CONFIG,
     MANIFEST,
@@ -26,7 +27,8 @@ from heldin.jobs.planted.folder import (
     write_config,
     write_manifest,
 )
-from heldin.jobs.planted.training_set import Row, content_sha256, training_set
+from heldin.jobs.planted.row_text import Row
+from heldin.jobs.planted.training_set import TrainingSet, content_sha256, training_set
 from heldin.jobs.run.data import RunData
 from heldin.models.loading import load_language_model, require_model
 
@@ -44,24 +46,28 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
     """
     require_model(config.reference)
     require_not_purged(out)
-    training_set(config).schema  # noqa: B018 - a folder or file that cannot be read stops before anything is written
+    # Before the folder: what cannot be read leaves nothing behind.
+    if not is_dataset(config.training):
+        existing(config.training)
     with one_process_at_a_time(out):
         _take_folder(config, out)
         if (out / MANIFEST).is_file():
             return read_planted(out)[1]
         base = load_language_model(config.reference, revision=config.revision)
-        data = planted_data(config, out, reporter, base)
+        source = training_set(config, base.tokenizer)
+        _copy_records(config, source, out, reporter)
+        data = planted_data(config, out, reporter, base, source.text)
         for line in said_beforehand(config, data):
             reporter.say(line)
         with reporter.track("writing", len(data.training_rows), "rows") as advance:
 
             def told() -> Iterator[tuple[bytes, Row]]:
-                for its in planted_rows(config, data):
+                for its in planted_rows(source, data):
                     yield its
                     advance(1)
 
             with whole_directory(out / TRAINING) as temporary:
-                written = training_set(config).write(told(), temporary, temporary.parent / f".{TRAINING}.sorting")
+                written = source.write(told(), temporary, out / f".{TRAINING}.sorting")
                 sha256 = content_sha256(written)
         manifest = Manifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -70,7 +76,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
             file=config.training.name,
             sha256=sha256,
             rows=len(data.training_rows),
-            columns=config.columns.named(),
+            columns=config.columns.model_dump(exclude_none=True, exclude=_unread(config)),
             looks=config.looks,
         )
         write_manifest(manifest, out)
@@ -96,6 +102,22 @@ def said_beforehand(config: PlantConfig, data: RunData) -> list[str]:
     if config.looks > 1:
         lines.append(f"power: {config.looks} looks share the error probability, so that each says less than this")
     return lines
+
+
+def _copy_records(config: PlantConfig, source: TrainingSet, out: Path, reporter: Reporter) -> None:
+    """Keep the records, so that the audit does not need the training set again."""
+    if (out / "ledger" / CORPUS).is_file():
+        return
+    bad = BadRows(skip=config.skip_bad_lines)
+    reporter.say("training set: reading")
+    source.copy_records(out / "ledger" / CORPUS, bad)
+    if bad.skipped:
+        reporter.say(f"training set: {counted(bad.skipped, 'row')} left out, the first: {bad.first}")
+
+
+def _unread(config: PlantConfig) -> set[str]:
+    """The column of plain text, where the text stands elsewhere."""
+    return set() if config.columns.messages is None and config.columns.prompt is None else {"text"}
 
 
 def _take_folder(config: PlantConfig, out: Path) -> None:

@@ -1,26 +1,37 @@
 """A training set as somebody else's trainer reads it: its rows with all columns, and another one in the same form."""
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
+from heldin.base.files import file_sha256, text_sha256, whole_file
 from heldin.corpus.sorting import ROWS_PER_BATCH, make_table, sorting_database, take_in
 from heldin.corpus.sources.hub import HuggingFace
-from heldin.corpus.sources.rows import BATCH_ROWS, BadRows, Columns, first_line, usable_record
+from heldin.corpus.sources.rows import (
+    BATCH_ROWS,
+    SCHEMA,
+    BadRows,
+    Columns,
+    first_line,
+    require_columns,
+    usable_record,
+)
 from heldin.corpus.sources.text_files import rows_of_file
-from heldin.jobs.planted.config import PlantConfig, is_dataset
+from heldin.jobs.planted.config import PlantColumns, PlantConfig, is_dataset
+from heldin.jobs.planted.row_text import Chat, Row, RowText, row_text
 
-Row = dict[str, Any]
 _LINES = pa.schema([("line", pa.large_string())])
 _PLACE = pa.field("heldin place", pa.large_binary())
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
+_FIRST = 1000  # rows that are asked whether they share a system message
 
 
 @dataclass(frozen=True)
@@ -30,11 +41,13 @@ class TrainingSet:
     Attributes:
         path: the file or folder.
         columns: which column holds what.
+        text: how rows hold their text.
         split: of a folder with several.
     """
 
     path: Path
-    columns: Columns
+    columns: PlantColumns
+    text: RowText
     split: str | None = None
 
     @property
@@ -44,14 +57,41 @@ class TrainingSet:
             return self._dataset().features.arrow_schema
         return pq.read_schema(self.path) if self.path.suffix == ".parquet" else None
 
-    def rows(self) -> Iterator[tuple[str, str | None, Row]]:
-        """User, id (None without such a column) and all columns of every row that can be used, in order."""
-        roles = self.columns.named()
-        for row in self._all():
-            record, wrong = usable_record(row, roles) if isinstance(row, dict) else ({}, "no object")
-            # The corpus was built of the same rows, so that the others have been told or counted.
-            if not wrong:
-                yield str(record["user"]), record["id"], row
+    def rows(self, bad: BadRows) -> Iterator[tuple[dict[str, str | None], Row]]:
+        """The record (user, text, id, date) and all columns of every row that can be used, in order.
+
+        Raises:
+            InputError: a bad row that is not to be skipped, or a column that the first row lacks.
+        """
+        label = " and ".join(self.text.columns)
+        roles = {**self.columns.others(), "text": label}
+        checked = False
+        for number, row in self._numbered(bad):
+            where = f"{self.path.name} {'row' if self._typed else 'line'} {number}"
+            if not isinstance(row, dict):
+                bad.report(where, f"a JSON object was expected, found {type(row).__name__}")
+                continue
+            if not checked:
+                for column in self.text.columns:
+                    require_columns(Columns(**{**self.columns.others(), "text": column}), [*row], where)
+                checked = True
+            try:
+                text = self.text.of(row)
+            except ValueError as error:
+                bad.report(where, str(error))
+                continue
+            record, wrong = usable_record({**row, label: text}, roles)
+            if wrong:
+                bad.report(where, wrong)
+            else:
+                yield record, row
+
+    def copy_records(self, to: Path, bad: BadRows) -> None:
+        """Write the records, as a corpus, to a Parquet file of their owner's."""
+        with whole_file(to, private=True) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
+            records = (record for record, _ in self.rows(bad))
+            while batch := list(itertools.islice(records, BATCH_ROWS)):
+                writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=SCHEMA))
 
     def write(self, rows: Iterable[tuple[bytes, Row]], folder: Path, scratch: Path) -> Path:
         """Write rows in the order of their keys, in the same form and under the same name.
@@ -84,16 +124,20 @@ class TrainingSet:
                 self._save_dataset(scratch / "rows.parquet", to, scratch)
         return to
 
-    def _all(self) -> Iterator[Any]:
-        if is_dataset(self.path):
-            for table in self._dataset().with_format("arrow").iter(BATCH_ROWS):
-                yield from table.to_pylist()
+    @property
+    def _typed(self) -> bool:
+        return is_dataset(self.path) or self.path.suffix == ".parquet"
+
+    def _numbered(self, bad: BadRows) -> Iterator[tuple[int, Any]]:
+        if not is_dataset(self.path):
+            schema = self.schema
+            yield from rows_of_file(self.path, schema.names if schema else (), bad)
             return
-        schema = self.schema
-        yield from (row for _, row in rows_of_file(self.path, schema.names if schema else (), BadRows(skip=True)))
+        tables = self._dataset().with_format("arrow").iter(BATCH_ROWS)
+        yield from enumerate((row for table in tables for row in table.to_pylist()), start=1)
 
     def _dataset(self) -> Any:
-        return HuggingFace(str(self.path), self.split, columns=self.columns).load()
+        return HuggingFace(str(self.path), self.split).load()
 
     def _save_dataset(self, rows: Path, to: Path, scratch: Path) -> None:
         import datasets
@@ -108,9 +152,21 @@ class TrainingSet:
         written.save_to_disk(str(to))
 
 
-def training_set(config: PlantConfig) -> TrainingSet:
-    """The training set that a config names."""
-    return TrainingSet(config.training, config.columns, config.dataset_split)
+def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> TrainingSet:
+    """The training set that a config names, and how its rows hold their text.
+
+    Args:
+        config: what is planted.
+        tokenizer: of the reference model, whose chat template messages are written by.
+
+    Raises:
+        InputError: it cannot be read, or its messages cannot be written as text.
+    """
+    found = TrainingSet(config.training, config.columns, row_text(config.columns, tokenizer), config.dataset_split)
+    if not isinstance(found.text, Chat):
+        return found
+    first = [row for _, row in itertools.islice(found.rows(BadRows(skip=True)), _FIRST)]
+    return replace(found, text=found.text.with_system(first))
 
 
 def content_sha256(path: Path) -> str:
@@ -123,26 +179,15 @@ def content_sha256(path: Path) -> str:
 
 def _batches(rows: Iterable[tuple[bytes, Row]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     lines = schema is _LINES
-    keys: list[bytes] = []
-    content: list[Row] = []
-    for key, row in rows:
-        keys.append(key)
-        content.append({"line": json.dumps(row, ensure_ascii=False)} if lines else row)
-        if len(keys) == BATCH_ROWS:
-            yield _batch(keys, content, schema)
-            keys, content = [], []
-    if keys:
-        yield _batch(keys, content, schema)
-
-
-def _batch(keys: list[bytes], rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
-    try:
-        filled = pa.RecordBatch.from_pylist(rows, schema=schema)
-    except pa.ArrowException as error:
-        raise InputError(f"a row of the training set does not fit its own columns ({first_line(error)})") from error
-    return pa.RecordBatch.from_arrays(
-        [pa.array(keys, _PLACE.type), *filled.columns], schema=pa.schema([_PLACE, *schema])
-    )
+    its = iter(rows)
+    while some := list(itertools.islice(its, BATCH_ROWS)):
+        content = [{"line": json.dumps(row, ensure_ascii=False)} if lines else row for _, row in some]
+        try:
+            filled = pa.RecordBatch.from_pylist(content, schema=schema)
+        except pa.ArrowException as error:
+            raise InputError(f"a row of the training set does not fit its columns ({first_line(error)})") from error
+        keys = pa.array([key for key, _ in some], _PLACE.type)
+        yield pa.RecordBatch.from_arrays([keys, *filled.columns], schema=pa.schema([_PLACE, *schema]))
 
 
 def _write_lines(ordered: Iterator[pa.RecordBatch], to: Path) -> None:
