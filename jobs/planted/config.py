@@ -171,7 +171,7 @@ def load_plant(path: Path, overrides: Sequence[str] = ()) -> PlantConfig:
     """Read the file, and apply ``a.b=value`` overrides. Raises InputError that lists every error."""
     config = parse_plant(with_overrides(read_config(path), overrides), str(path))
     # The audit may be asked for from another folder.
-    named = {"training": config.training.resolve()}
+    named: dict[str, Path | str] = {"training": config.training.resolve()}
     if Path(config.reference).is_dir():
         named["reference"] = str(Path(config.reference).resolve())
     return config.model_copy(update=named)

@@ -18,7 +18,10 @@ _USER, _ASSISTANT = "\ue000", "\ue001"  # in no text: what stands around them is
 class RowText(Protocol):
     """How a row holds its text."""
 
-    columns: tuple[str, ...]
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the text."""
+        ...
 
     def of(self, row: Row) -> str:
         """The text, as a model reads it. Raises ValueError, saying what is wrong, for a row without one."""
