@@ -49,12 +49,14 @@ def sweep(
     On a Ray cluster OUT must be on a file system that all machines share.
     Exit codes: 3 a claim is violated, certified for all cells together; 5 cells failed, and the others are compared.
     """
-    from heldin.jobs.sweep.check import check_sweep, lines
     from heldin.jobs.sweep.load import load_sweep
 
     found = load_sweep(file, set_ or [], scale)
     folder = out or Path("runs") / found.config.name
     if check:
+        # Here, since it loads torch, which a sweep's own process does without.
+        from heldin.jobs.sweep.check import check_sweep, lines
+
         checked = check_sweep(found, folder)
         if checked.problems:
             raise InputError(f"{file}: {len(checked.problems)} problem(s)\n  " + "\n  ".join(checked.problems))

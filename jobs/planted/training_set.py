@@ -65,9 +65,10 @@ class TrainingSet:
         """
         label = " and ".join(self.text.columns)
         roles = {**self.columns.others(), "text": label}
+        place = f"{self.path.name} {'row' if self._typed else 'line'}"
         checked = False
         for number, row in self._numbered(bad):
-            where = f"{self.path.name} {'row' if self._typed else 'line'} {number}"
+            where = f"{place} {number}"
             if not isinstance(row, dict):
                 bad.report(where, f"a JSON object was expected, found {type(row).__name__}")
                 continue
