@@ -23,9 +23,11 @@ def plant(
 ) -> None:
     """Prepare an audit of a training that somebody else runs: draw coins, and write a training set to train on.
 
-    OUT/training has a file or folder of the same name, format and columns as yours, without the rows of held-out
-    users and with those of canary users. OUT/manifest.json may go with it; OUT/ledger must stay with you. Train on it,
-    then: heldin audit --planted OUT --model MODEL. If killed, the same command goes on.
+    OUT/training has a file or folder of the same name, format and columns as
+    yours, without the rows of held-out users and with those of canary users.
+    OUT/manifest.json may go with it; OUT/ledger must stay with you. Train on it,
+    and then audit it: heldin audit --planted OUT --model MODEL. If killed, the
+    same command goes on.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.planted.config import load_plant
