@@ -62,7 +62,14 @@ def planted_body(
 def planted_facts(
     manifest: Manifest, look: Look, declared_by: str | None, conditions: Sequence[Condition]
 ) -> PlantedFacts:
-    """The record's facts about the training set and the conditions."""
+    """The record's facts about the training set and the conditions.
+
+    Args:
+        manifest: of the planted folder.
+        look: the number of this look.
+        declared_by: who declares what heldin cannot see; None: nobody.
+        conditions: of certified statements.
+    """
     return PlantedFacts(
         planted=manifest.created,
         plan=manifest.plan,

@@ -126,7 +126,7 @@ def test_a_folder_in_use_and_a_folder_of_something_else_are_refused(folder, tmp_
     assert (folder / "ledger").is_dir()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.yaml").write_text("a: 1", encoding="utf-8")
-    with pytest.raises(InputError, match="holds no run, audit or sweep"):
+    with pytest.raises(InputError, match="holds no run, audit, planted training set or sweep"):
         purge(tmp_path / "mine", DEFAULT)
     with pytest.raises(InputError, match="--keep weights: choose from record, report, log, model"):
         plan_purge(folder, ("weights",))
@@ -160,7 +160,7 @@ def test_a_folder_of_somebody_else_with_names_like_heldins_is_refused(tmp_path):
         (tmp_path / "mine" / name).mkdir(parents=True)
     for name in ("state.json", "trainings.json", "sweep.json", "work/thesis.tex", "runs/1.txt"):
         (tmp_path / "mine" / name).write_text("{}", encoding="utf-8")
-    with pytest.raises(InputError, match="holds no run, audit or sweep"):
+    with pytest.raises(InputError, match="holds no run, audit, planted training set or sweep"):
         purge(tmp_path / "mine", ())
     assert (tmp_path / "mine" / "work" / "thesis.tex").is_file()
 
