@@ -79,7 +79,9 @@ def decision_facts(
         # None where the held-out users cannot resolve the decision's FPR.
         tpr_margin=margins.get(by.fpr),
         # The p-values are exact only if the redraws have the assignment's own law, which is known where heldin drew it.
-        exact=fixed.sides.witnessed,
+        # And only if no more was looked at, and no other text trained on, than was said.
+        exact=fixed.sides.witnessed and not fixed.sides.unmet,
+        unmet=bool(fixed.sides.unmet),
         flaws=tuple(flaws),
         # All claims are promised at once, so the lowest ceiling is what is allowed.
         ceiling=min((ceiling.auroc for ceiling in ceilings), default=None),

@@ -133,12 +133,14 @@ class Evidence:
         auroc_p, tpr_p, reversed_p: p-values of the two families, and of scores that point the wrong way.
         auroc_margin, tpr_margin: see ``audit.randomisation.FamilyTest``; the latter at the decision's FPR, None where
             there are too few users to show it.
-        exact: whether the p-values are exact, because heldin drew the assignment; else they are indicative.
+        exact: whether the p-values are exact: heldin drew the assignment, and no condition is unmet; else they are
+            indicative.
         flaws: why the comparison is not valid; empty if it is.
         ceiling: the largest AUROC that the promise allows; None without a promise.
         ceiling_rates: (FPR, largest TPR that the promise allows), at each rate of the scores.
         violated: standing of the gravest verdict that rejects a claim; None where none does.
         violated_by: whom that verdict is about, if not the users whose scores these are.
+        unmet: whether a condition of a certified statement, other than who drew the assignment, is not met.
     """
 
     users: int
@@ -155,6 +157,7 @@ class Evidence:
     ceiling_rates: tuple[tuple[float, float], ...] = ()
     violated: str | None = None
     violated_by: str | None = None
+    unmet: bool = False
 
 
 @dataclass(frozen=True)

@@ -134,8 +134,9 @@ def _leaks(evidence: Evidence, decision: Decision, by: DecisionConfig, what: Wor
     assert decision.strongest is not None
     score = evidence.scores[decision.strongest]
     promise = PROMISES[decision.promise]
-    standing = "" if decision.exact else " (indicative only: the sides are asserted)"
-    # Said once: ``standing`` has it already where the sides are asserted.
+    why = "a condition is not met" if evidence.unmet else "the sides are asserted"
+    standing = "" if decision.exact else f" (indicative only: {why})"
+    # Said once: ``standing`` has it already where it stands.
     if decision.promise is Promise.BEYOND and evidence.violated != "certified" and not standing:
         promise += " (indicative)"
     how = f"tells {what.sides} with AUROC {_interval(score, evidence)}"

@@ -238,7 +238,13 @@ def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, 
 
 
 def forecast(
-    users: int, delta: float, claims: Sequence[Claim] = (), *, units: str = "users", one: str = "user"
+    users: int,
+    delta: float,
+    claims: Sequence[Claim] = (),
+    *,
+    units: str = "users",
+    one: str = "user",
+    sharing: int = 1,
 ) -> list[str]:
     """What a run could say at best at 95 %, as lines to read before paying for it.
 
@@ -248,9 +254,10 @@ def forecast(
         claims: claims to test.
         units: what they are called.
         one: what one of them is called.
+        sharing: number of groups and looks that share the error probability.
     """
     alpha = 0.05
-    design, members = Design(_COIN, alpha=alpha), users - users // 2
+    design, members = Design(_COIN, alpha=alpha, attacks=sharing), users - users // 2
     try:
         most = max_certifiable_epsilon(members, users // 2, delta, design)
     except TooFewUsers as error:

@@ -1,15 +1,18 @@
 """Canary users whose rows look like others': each takes the form of a row of the corpus, and none of its text.
 
-Who trains sees ids, dates, lengths and the order of rows. If canary rows could be told from others by these alone, a
-trainer could treat them otherwise, and an audit would say nothing of real users.
+Who trains sees ids, dates, lengths, other columns and the order of rows. If canary rows could be told from others by
+these alone, a trainer could treat them otherwise, and an audit would say little of real users.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from heldin.canaries.kinds import CanaryRecord, CanaryUser, public_dice
-from heldin.corpus.store import CorpusStore, Record
+from heldin.corpus.store import CorpusStore
 
 LONGEST = 8000  # characters of a canary row, however long the row is whose form it takes
 _SHORT = 80  # characters: about the shortest of the texts that canary users are made with
@@ -19,17 +22,17 @@ _PROBE = "two words"
 
 @dataclass(frozen=True)
 class Forms:
-    """Rows of a corpus, of which each record of a canary user takes the form of one.
+    """Rows of a corpus that are never trained on, of which each record of a canary user takes the form of one.
 
     Attributes:
         store: the corpus.
-        weight: by user, the probability, above 0, with which a row of theirs will be trained on, before any coin.
+        spare: the rows that are set aside, by user, given the users whom canary users replace; no coin decides them.
         seed: public.
         made: a made-up text as a model reads it in a row of this form, such as a conversation of two turns.
     """
 
     store: CorpusStore
-    weight: Callable[[str], float]
+    spare: Callable[[frozenset[str]], Mapping[str, Sequence[int]]]
     seed: int
     made: Callable[[str], str] = str
 
@@ -38,13 +41,33 @@ class Forms:
         """Characters that ``made`` adds to a text."""
         return len(self.made(_PROBE)) - len(_PROBE)
 
-    def of(self, record: str) -> Record:
-        """The row whose form the record of this id takes; like a random row of the training set, by a public draw."""
-        dice = public_dice(self.seed, "form of a canary record", record)
-        while True:
-            found = self.store.record(dice.randrange(len(self.store)))
-            if dice.random() < self.weight(found.user):
-                return found
+    def rows(self, wanted: Mapping[str, int], replaced: frozenset[str]) -> dict[str, list[int]]:
+        """For each canary user as many rows: one user's, if anybody has enough, and no row twice while others are left.
+
+        Users come in a public order, those with more rows in the corpus sooner.
+
+        Args:
+            wanted: by canary user, the number of its records.
+            replaced: users whom canary users replace.
+        """
+        # Never written to the training set, so that no row of it has the columns and the date of a canary row; and
+        # drawn before any coin, so that one user's coin changes no other user's row.
+        spare = self.spare(replaced)
+        users = sorted(spare, key=self._turn)
+        counts = np.array([len(spare[user]) for user in users], dtype=np.int64)
+        free = np.ones(counts.size, dtype=np.bool_)
+        found: dict[str, list[int]] = {}
+        for canary, number in wanted.items():
+            rows: list[int] = []
+            while len(rows) < number:
+                if not free.any():
+                    free[:] = True
+                enough = free & (counts >= number)
+                host = int(np.argmax(enough if enough.any() else free))
+                free[host] = False
+                rows += spare[users[host]]
+            found[canary] = rows[:number]
+        return found
 
     def pieces(self, records: int) -> int:
         """How many texts to make for a user of so many records: enough to fill them, but for unusually long ones."""
@@ -52,21 +75,26 @@ class Forms:
         lengths = [len(self.store.text(dice.randrange(len(self.store)))) for _ in range(_SAMPLE)]
         return records * (1 + int(min(sum(lengths) / _SAMPLE, LONGEST) / _SHORT))
 
+    def _turn(self, user: str) -> float:
+        # Weighted sampling without replacement (Efraimidis and Spirakis, 2006): by rows, as rows are looked at.
+        drawn = public_dice(self.seed, "form of a canary user", user).random()
+        return -math.pow(drawn, 1 / self.store.count(user))
 
-def formed(user: CanaryUser, records: int, forms: Forms) -> CanaryUser:
-    """The canary user with so many records of its own texts, each as long as the row whose form it takes.
+
+def formed(user: CanaryUser, rows: Sequence[int], forms: Forms) -> CanaryUser:
+    """The canary user with a record of its own texts for each row, as long as that one and of its date.
 
     Texts are joined until they are long enough, and cut; the mark stays in what is left wherever it fits.
 
     Args:
         user: with ``forms.pieces`` texts.
-        records: number of its records.
-        forms: the rows whose forms they take.
+        rows: the rows whose forms its records take.
+        forms: of which these are rows.
     """
     texts = itertools.cycle(user.records)
     made = []
-    for record in user.records[:records]:
-        like = forms.of(record.id)
+    for record, row in zip(user.records, rows, strict=False):
+        like = forms.store.record(row)
         text, at = _as_long(texts, user.canary.mark, max(2, min(len(like.text), LONGEST) - forms.around))
         stands = forms.made(text)
         made.append(CanaryRecord(record.id, stands, like.date, at if stands == text else None))

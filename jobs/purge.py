@@ -122,7 +122,9 @@ def purge(folder: Path, keep: Collection[str]) -> Purged:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         for its in found.folders:
             # First: a folder with a part of its secrets is no folder to go on with.
-            write_text(its / MARK, json.dumps({"purged": now, "kept": sorted(keep)}) + "\n")
+            # What it is, too, since a purge that is killed takes that with the ledger.
+            what = {"planted": True} if _is_planted(its) else {}
+            write_text(its / MARK, json.dumps({"purged": now, "kept": sorted(keep), **what}) + "\n")
             for path in list(_removed(its, keep)):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return found
@@ -153,7 +155,11 @@ def _is_sweep(folder: Path) -> bool:
 
 
 def _is_planted(folder: Path) -> bool:
-    return "heldin_manifest" in _content(folder / MANIFEST) or (folder / "ledger" / SEAL).is_file()
+    return (
+        "heldin_manifest" in _content(folder / MANIFEST)
+        or "planted" in _content(folder / MARK)
+        or (folder / "ledger" / SEAL).is_file()
+    )
 
 
 def _is_run_or_audit(folder: Path) -> bool:
@@ -231,4 +237,6 @@ def lines(found: Purged, *, done: bool) -> list[str]:
         said.append(f"not heldin's, and left: {', '.join(found.others)}")
     tense = "can no longer be verified" if done else "could no longer be verified"
     said += [f"{tense}: {what}" for what in found.unverifiable]
+    if _is_planted(found.folders[0]):
+        said.append("audits that were written elsewhere with --out hold scores too: purge each of them")
     return [*said, "the cache has its own command, heldin cache --clear; backups and snapshots are beyond heldin"]

@@ -9,7 +9,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,18 @@ def same_tokens(a: PreTrainedTokenizerBase | None, b: PreTrainedTokenizerBase | 
     None stands for an unknown tokenizer, which equals no other.
     """
     return a is not None and b is not None and a.get_vocab() == b.get_vocab() and _cuts(a) == _cuts(b)
+
+
+def with_tokens_of(target: LanguageModel, reference: LanguageModel) -> LanguageModel:
+    """The target with the reference's tokenizer, if its own differs by added special tokens only, such as for padding.
+
+    No text of a user is cut otherwise by them, unless it has such a token in it; with one tokenizer tokens compare.
+    """
+    own, base = target.tokenizer, reference.tokenizer
+    vocabulary, added = own.get_vocab(), base.get_vocab().keys() ^ own.get_vocab().keys()
+    more = {its.content for its in own.added_tokens_decoder.values() if its.special}
+    same = {token: its for token, its in vocabulary.items() if token not in added} == base.get_vocab()
+    return replace(target, tokenizer=base) if same and added and added <= more and _cuts(own) == _cuts(base) else target
 
 
 def _cuts(tokenizer: PreTrainedTokenizerBase) -> object:

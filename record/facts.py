@@ -135,6 +135,7 @@ class PlantedFacts(Facts):
         plan: hash of everything about the audit that was fixed before the coins.
         training_set: hash of the training set.
         rows: number of its rows.
+        skipped: rows of the original that could not be used.
         look: number of this look at a checkpoint, from 1.
         looks: number of looks that were paid for beforehand.
         declared_by: who declared what the model was trained on; null: nobody.
@@ -145,6 +146,7 @@ class PlantedFacts(Facts):
     plan: str
     training_set: str
     rows: int
+    skipped: int
     look: int
     looks: int
     declared_by: str | None

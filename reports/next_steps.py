@@ -44,8 +44,8 @@ _WORDS = (
     (
         "certified, indicative, estimate",
         ("certified", "indicative", "estimate"),
-        "valid at the stated level under conditions that heldin itself witnessed; the same number where a condition is"
-        " only asserted; a number without such a level.",
+        "valid at the stated level under conditions that heldin checked, or that a person named in the report declared;"
+        " the same number where a condition is only asserted, or not met; a number without such a level.",
     ),
     (
         "one-run bounds",
@@ -72,6 +72,9 @@ _WORDS = (
         "a made-up or altered user, planted by the auditor, each held in by its own fair coin.",
     ),
 )
+
+
+_PLANT_ANEW = " All this was fixed before the coins: it takes another planted training set, and another training."
 
 
 def glossary(text: str) -> list[tuple[str, str]]:
@@ -101,7 +104,7 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
             return (
                 f"Do not read this as safe. Audit more {what.unit} (heldin power says how many), let the attacker have"
                 " more texts of each, or give it the training documents (attack.documents: [training]), which leak more"
-                " than fresh ones."
+                f" than fresh ones.{'' if record.planted is None else _PLANT_ANEW}"
             )
         # A flaw of the files that were given, not of how users were split: in the words of
         # ``record.overlaps.training_flaws``.

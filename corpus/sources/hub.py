@@ -69,6 +69,8 @@ class HuggingFace:
         except Exception as error:  # the library raises many classes for "not there", "no network", "not a dataset"
             raise InputError(f"cannot load dataset '{self.name}': {first_line(error)}") from error
         if isinstance(data, datasets.DatasetDict | datasets.IterableDatasetDict):
+            if self.split is None:
+                raise InputError(f"dataset '{self.name}' has several splits: name one of {', '.join(data)}")
             if self.split not in data:
                 raise InputError(f"dataset '{self.name}' has no split '{self.split}': choose one of {', '.join(data)}")
             return data[self.split]

@@ -50,18 +50,20 @@ class BadRows:
 
     Attributes:
         skip: count bad rows instead of raising.
+        to_skip: how a person asks for that.
         skipped: bad rows so far.
         first: place and reason of the first of them, or "".
     """
 
     skip: bool = False
+    to_skip: str = "pass --skip-bad-lines"
     skipped: int = 0
     first: str = ""
 
     def report(self, where: str, what: str) -> None:
         """Note one bad row. Raises InputError unless bad rows are skipped."""
         if not self.skip:
-            raise InputError(f"{where}: {what}; mend the row or pass --skip-bad-lines to count and skip such rows")
+            raise InputError(f"{where}: {what}; mend the row or {self.to_skip} to count and skip such rows")
         self.skipped += 1
         self.first = self.first or f"{where}: {what}"
 
@@ -161,13 +163,15 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def require_columns(columns: Columns, present: list[str], where: str) -> None:
-    """Raises InputError if a named column is not among those present."""
+TO_NAME = "name yours (--user, --text, or 'columns' in a config)"
+
+
+def require_columns(columns: Columns, present: list[str], where: str, *, to_name: str = TO_NAME) -> None:
+    """Raises InputError, which says how ``to_name`` them, if a named column is not among those present."""
     missing = [name for name in columns.named().values() if name not in present]
     if missing:
         raise InputError(
-            f"{where}: no column {', '.join(map(repr, missing))}; the columns here are {', '.join(present)}: name"
-            " yours (--user, --text, or 'columns' in a config)"
+            f"{where}: no column {', '.join(map(repr, missing))}; the columns here are {', '.join(present)}: {to_name}"
         )
 
 

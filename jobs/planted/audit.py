@@ -20,10 +20,12 @@ from heldin.bounds.verdict import Assignment
 from heldin.jobs.config import first_difference
 from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import planted_body, planted_facts
-from heldin.jobs.planted.conditions import conditions_of, unmet
+from heldin.jobs.planted.conditions import as_seen, conditions_of, unmet
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import planted_data, run_of
-from heldin.jobs.planted.folder import AUDITS, Look, look_at, read_planted, write_look
+from heldin.jobs.planted.folder import AUDITS, MANIFEST, read_planted, require_models
+from heldin.jobs.planted.looks import Look, look_at, write_look
+from heldin.jobs.planted.plant import fingerprints
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import Models
 from heldin.jobs.run.score_file import read_scores
@@ -31,7 +33,7 @@ from heldin.jobs.run.scoring import score
 from heldin.jobs.run.statistics import RunResults, run_results
 from heldin.jobs.run.texts import Scoring, texts_under_attack
 from heldin.jobs.run.utility import kept_losses, measure_losses
-from heldin.models.loading import load_language_model, require_model
+from heldin.models.loading import load_language_model, require_model, with_tokens_of
 from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.facts import Condition
 from heldin.record.masking import without_names
@@ -57,7 +59,7 @@ class PlantedAudit:
         """What the record keeps of it."""
         return {
             "planted": str(self.planted.resolve()),
-            "model": self.model,
+            "model": str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model,
             "claims": list(self.claims),
             "declared_by": self.declared_by,
         }
@@ -85,8 +87,9 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
     require_model(job.model)
     with one_process_at_a_time(job.planted):
         reporter.say("models: loading target and reference")
-        target = load_language_model(job.model)
         reference = load_language_model(config.reference, revision=config.revision)
+        require_models(job.planted, fingerprints(config, reference))
+        target = with_tokens_of(load_language_model(job.model), reference)
         if target.fingerprint == reference.fingerprint:
             raise InputError(f"'{job.model}' is the reference model itself: nothing was trained")
         look = look_at(job.planted, target.fingerprint, job.claims)
@@ -106,11 +109,11 @@ def _audited(job: PlantedAudit, look: Look, models: Models, out: Path, reporter:
     started = time.monotonic()
     scoring = Scoring(run, data, models, None, texts_under_attack(run, data))
     statistics = score(scoring, out, reporter)
+    # Before anything meets the coins, also the losses of who is held out: a look that was taken is paid for.
+    write_look(look, job.planted)
     losses = measure_losses(run, data, models.target, models.reference, out, reporter)
     seconds["scoring"] = time.monotonic() - started
     started = time.monotonic()
-    # Before scores meet coins: a look that was taken is paid for, whatever becomes of it.
-    write_look(look, job.planted)
     conditions = conditions_of(job.planted, manifest, look, job.declared_by)
     found = replace(planted_results(job, config, data, statistics, conditions, reporter), losses=losses)
     write_people(found.people, out / "people.parquet")
@@ -170,12 +173,16 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     """
     asked, facts = record.config, record.planted
     assert facts is not None
-    job = PlantedAudit(Path(asked["planted"]), asked["model"], tuple(asked["claims"]), asked["declared_by"])
+    # A folder that was moved takes its audits along; where it was, another may stand.
+    home = folder.resolve().parent.parent
+    planted = home if (home / MANIFEST).is_file() else Path(asked["planted"])
+    job = PlantedAudit(planted, asked["model"], tuple(asked["claims"]), asked["declared_by"])
     config, manifest = read_planted(job.planted)
     run = run_of(config, job.planted)
     # Loaded for fingerprints and sizes, and never run.
-    target = load_language_model(job.model)
     reference = load_language_model(config.reference, revision=config.revision)
+    require_models(job.planted, fingerprints(config, reference))
+    target = with_tokens_of(load_language_model(job.model), reference)
     models = Models(target, reference, config.reference)
     data = planted_data(config, job.planted, reporter, reference)
     scoring = Scoring(run, data, models, None, texts_under_attack(run, data))
@@ -185,11 +192,12 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
             f"'{folder / 'scores.parquet'}' is missing, damaged, or of other models or texts than the record names"
         )
     look = look_at(job.planted, target.fingerprint, job.claims)
-    conditions = conditions_of(job.planted, manifest, look, job.declared_by)
+    conditions = as_seen(facts.conditions, conditions_of(job.planted, manifest, look, job.declared_by))
     losses = kept_losses(run, data, folder, target=target.fingerprint, base=reference.fingerprint)
     found = replace(planted_results(job, config, data, statistics, conditions, reporter), losses=losses)
     again = planted_facts(manifest, look, job.declared_by, conditions)
-    return planted_body(job.recorded(), config, data, models, found, again)
+    named = {**job.recorded(), "planted": asked["planted"], "model": asked["model"]}
+    return planted_body(named, config, data, models, found, again)
 
 
 def _take_folder(job: PlantedAudit, out: Path) -> None:
@@ -197,7 +205,8 @@ def _take_folder(job: PlantedAudit, out: Path) -> None:
     private_directory(out)
     if (out / "record.json").is_file():
         asked, kept = job.recorded(), read_record(out / "record.json").config
-        changed = first_difference({name: kept.get(name) for name in asked}, asked)
-        # Who declares is no part of what was looked at.
-        if changed and changed != "declared_by":
+        # Who declares, and where the folder lies, is no part of what was looked at.
+        same = {name: its for name, its in asked.items() if name not in ("declared_by", "planted")}
+        changed = first_difference({name: kept.get(name) for name in same}, same)
+        if changed:
             raise InputError(f"'{out}' holds an audit with another '{changed}': choose another --out")

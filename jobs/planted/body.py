@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from heldin.audit.utility import utility_of
-from heldin.corpus.split import Role
-from heldin.jobs.config import RunConfig
+from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.conditions import unmet
 from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.data import run_of
-from heldin.jobs.planted.folder import Look, Manifest
+from heldin.jobs.planted.folder import Manifest
+from heldin.jobs.planted.looks import Look
 from heldin.jobs.run.corpus import corpus_facts
 from heldin.jobs.run.data import RunData, split_facts
 from heldin.jobs.run.models import Models, model_facts
@@ -42,8 +41,8 @@ def planted_body(
     return Body(
         **dict(found.results),
         config={**asked, **masked(config.model_dump(mode="json"))},
-        corpus=corpus_facts(data.corpus),
-        split=_split(run_of(config, Path(str(asked["planted"]))), data, facts),
+        corpus=corpus_facts(data.corpus).model_copy(update={"skipped_rows": facts.skipped}),
+        split=_split(config, data, facts),
         target=model_facts(models.target, str(asked["model"])),
         reference=model_facts(models.reference, config.reference),
         training=None,
@@ -75,6 +74,7 @@ def planted_facts(
         plan=manifest.plan,
         training_set=manifest.sha256,
         rows=manifest.rows,
+        skipped=manifest.skipped,
         look=look.number,
         looks=manifest.looks,
         declared_by=declared_by,
@@ -82,11 +82,16 @@ def planted_facts(
     )
 
 
-def _split(run: RunConfig, data: RunData, facts: PlantedFacts) -> SplitFacts:
-    split, missing = split_facts(run, data), unmet(facts.conditions)
-    # Also those who could not be audited: they are trained on with all rows.
-    always = sum(data.ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN for user in data.store.users)
-    split = split.model_copy(update={"always_in": always})
+def _split(config: PlantConfig, data: RunData, facts: PlantedFacts) -> SplitFacts:
+    ledger, missing = data.ledger, unmet(facts.conditions)
+    split = split_facts(config.run_config(Path("records")), data)
+    # Also those who could not be audited; nothing is set aside of whoever stays in.
+    always = [user for user in data.store.users if ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN]
+    audited = data.real(ledger.scored_users())
+    parts = {part.value: sum(len(ledger.parts[user][part]) for user in audited) for part in Part}
+    parts[Part.TRAIN.value] += sum(len(data.store.rows(user)) for user in always)
+    parts["trained on"] = len(data.training_rows)
+    split = split.model_copy(update={"always_in": len(always), "records_by_part": parts})
     drawn = f"{split.standing_reason}, drawn before {facts.planted}"
     if not missing:
         return split.model_copy(update={"standing_reason": drawn})

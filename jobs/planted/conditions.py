@@ -3,15 +3,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from heldin.jobs.planted.folder import TRAINING, Look, Manifest
+from heldin.bounds.claims import parse_claim_of
+from heldin.jobs.planted.folder import TRAINING, Manifest
+from heldin.jobs.planted.looks import Look
 from heldin.jobs.planted.training_set import content_sha256
 from heldin.record.facts import Condition
 
 _TRAINED = (
     "the model was trained on every row of the planted training set, and on no other text of its users or of those held"
-    " out"
+    " out, by people and programs that knew nothing of who was held in but these rows"
 )
 _STARTED = "what it was trained from, and the reference model, had not seen these users' texts"
+_UNCHANGED = "the training set is as it was written"
+_EXAMPLES = "each row was one training example: not split into several, not packed with others, not written twice"
+_EARLIER = "nothing that an earlier look found had a part in this training"
 
 
 def conditions_of(planted: Path, manifest: Manifest, look: Look, declared_by: str | None) -> list[Condition]:
@@ -23,6 +28,7 @@ def conditions_of(planted: Path, manifest: Manifest, look: Look, declared_by: st
         look: the number of this look.
         declared_by: who declares what heldin cannot see; None: nobody.
     """
+    of_examples = any(parse_claim_of(text)[0] == "example" for text in look.claims)
     return [
         Condition(
             condition="each audited user and canary user was held in by an independent fair coin under a fresh key",
@@ -30,18 +36,20 @@ def conditions_of(planted: Path, manifest: Manifest, look: Look, declared_by: st
             note="drawn again under the key, the coins are those of the ledger; that it was not copied is not checked",
         ),
         Condition(
-            condition="attacks, thresholds, canary users and who is audited were fixed before the coins",
+            condition="attacks, references, thresholds, canary users and who is audited were fixed before the coins",
             known_by="checked",
-            note=f"the plan has the hash that was kept when they were drawn, {manifest.plan[:16]}",
+            note=f"plan and models have the hashes that were kept before they were drawn, {manifest.plan[:16]}",
         ),
         Condition(
             condition="scores were made without looking at the coins",
             known_by="checked",
             note="the attack is given users and texts; this look was noted before they met the coins",
         ),
-        _unchanged(planted, manifest),
+        _unchanged(planted, manifest, declared_by),
         _declared(_TRAINED, declared_by),
         _declared(_STARTED, declared_by),
+        *([_declared(_EXAMPLES, declared_by)] if of_examples else []),
+        *([_declared(_EARLIER, declared_by)] if look.number > 1 else []),
         Condition(
             condition="as many looks were paid for beforehand as were taken",
             known_by="checked" if look.number <= manifest.looks else "not met",
@@ -50,18 +58,25 @@ def conditions_of(planted: Path, manifest: Manifest, look: Look, declared_by: st
     ]
 
 
+def as_seen(before: Sequence[Condition], now: Sequence[Condition]) -> list[Condition]:
+    """The conditions now, with what an audit saw of a training set that has since been moved away."""
+    seen = {its.condition: its for its in before if its.condition == _UNCHANGED and its.known_by == "checked"}
+    return [seen.get(its.condition, its) if "not here any more" in its.note else its for its in now]
+
+
 def unmet(conditions: Sequence[Condition]) -> tuple[str, ...]:
     """Why nothing is certified, in words; empty if every condition is checked or declared."""
     return tuple(f"{its.note} ({its.condition})" for its in conditions if its.known_by == "not met")
 
 
-def _unchanged(planted: Path, manifest: Manifest) -> Condition:
-    what = "the training set is as it was written"
+def _unchanged(planted: Path, manifest: Manifest, declared_by: str | None) -> Condition:
+    what = _UNCHANGED
     path = planted / TRAINING / manifest.file
     short = manifest.sha256[:16]
     if not path.exists():
         # What the model was trained on is declared by its hash all the same.
-        return Condition(condition=what, known_by="declared", note=f"it is not here any more; its hash was {short}")
+        its = _declared(what, declared_by)
+        return its.model_copy(update={"note": f"{its.note}: it is not here any more, and its hash was {short}"})
     if content_sha256(path) != manifest.sha256:
         return Condition(condition=what, known_by="not met", note=f"'{path.name}' was changed: its hash was {short}")
     return Condition(condition=what, known_by="checked", note=f"its hash is {short}")

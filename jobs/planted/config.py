@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from heldin.attacks.config import AttackConfig, NamedReference
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
+from heldin.audit.randomisation import least_redraws
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import ExpandedName, ExpandedPath, Section
@@ -83,7 +84,9 @@ class PlantConfig(Section):
     training: ExpandedPath
     """The training set: a file of JSON lines (also .gz, .zst) or Parquet, or a folder that save_to_disk wrote."""
     dataset_split: str | None = None
-    """Split of a folder with several, such as train; the others are copied as they are."""
+    """Split of a folder with several, such as train."""
+    copied_splits: tuple[str, ...] = ()
+    """Other splits of the folder to copy as they are, with real names, such as test; nobody may train on them."""
     columns: PlantColumns = PlantColumns()
     """Which column holds what. Names of users, and ids if there are any, are replaced in what is written."""
     skip_bad_lines: bool = False
@@ -128,6 +131,8 @@ class PlantConfig(Section):
         apart = self.columns.messages is not None or self.columns.prompt is not None
         if apart and any(isinstance(its, SubstringCanaries) for its in self.canaries):
             raise ValueError("canaries: substring is for a column of text: choose unseen_token or rare_phrase")
+        # What a run refuses is refused here, not after the coins.
+        self.run_config(Path("records"))
         return self
 
     def run_config(self, records: Path) -> RunConfig:
@@ -138,9 +143,10 @@ class PlantConfig(Section):
         """
         columns = Columns(id="id" if self.columns.id else None, date="date" if self.columns.date else None)
         source = FileCorpus(kind="parquet", path=records, columns=columns)
-        # Each look pays its share; as many more redraws, that the smallest p-value stays below the levels.
+        # Each look pays its share; more redraws, that the smallest p-value stays below the levels.
         by, looks = self.decision, self.looks
         shared = {"auroc_level": by.auroc_level / looks, "tpr_level": by.tpr_level / looks}
+        redraws = max(by.redraws * looks, *(least_redraws(its) for its in shared.values()))
         return RunConfig(
             name=self.name,
             seed=self.seed,
@@ -151,7 +157,7 @@ class PlantConfig(Section):
             canaries=self.canaries,
             attack=self.attack,
             audit=self.audit,
-            decision=DecisionConfig.model_validate({**by.model_dump(), **shared, "redraws": by.redraws * looks}),
+            decision=DecisionConfig.model_validate({**by.model_dump(), **shared, "redraws": redraws}),
         )
 
 
@@ -171,10 +177,19 @@ def load_plant(path: Path, overrides: Sequence[str] = ()) -> PlantConfig:
     """Read the file, and apply ``a.b=value`` overrides. Raises InputError that lists every error."""
     config = parse_plant(with_overrides(read_config(path), overrides), str(path))
     # The audit may be asked for from another folder.
-    named: dict[str, Path | str] = {"training": config.training.resolve()}
-    if Path(config.reference).is_dir():
-        named["reference"] = str(Path(config.reference).resolve())
+    # The others are refused above.
+    names = [its.name for its in config.attack.references if isinstance(its, NamedReference)]
+    further = [NamedReference(kind="named", name=_resolved(name)) for name in names]
+    named: dict[str, object] = {
+        "training": config.training.resolve(),
+        "reference": _resolved(config.reference),
+        "attack": config.attack.model_copy(update={"references": tuple(further)}),
+    }
     return config.model_copy(update=named)
+
+
+def _resolved(name: str) -> str:
+    return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 
 def parse_plant(content: Mapping[str, Any], where: str) -> PlantConfig:

@@ -1,9 +1,8 @@
-"""What ``heldin plant`` leaves: a public manifest, the training set, and owner-only secrets with the looks taken."""
+"""What ``heldin plant`` leaves: a public manifest, the training set, and owner-only secrets with what was fixed."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from heldin.jobs.planted.config import PlantConfig, parse_plant
 
 MANIFEST, CONFIG, TRAINING, AUDITS = "manifest.json", "config.yaml", "training", "audits"
 SEAL = "planted.json"  # in the ledger: hashes of what was fixed
-_LOOKS = "looks.jsonl"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -27,50 +25,61 @@ class Manifest:
 
     Attributes:
         created: time, UTC.
+        heldin: version that planted.
         plan: hash of everything about the audit, which was fixed before the coins.
+        reference: fingerprint of the reference model, fixed likewise.
         ledger: commitment to who is held in, a keyed hash.
         file: name of the training set.
         sha256: hash of its content.
         rows: number of its rows.
+        skipped: rows of the original that could not be used.
         columns: its columns by what they hold.
         looks: number of checkpoints that the audit pays for.
     """
 
     created: str
+    heldin: str
     plan: str
+    reference: str
     ledger: str
     file: str
     sha256: str
     rows: int
+    skipped: int
     columns: dict[str, str]
     looks: int
 
 
-@dataclass(frozen=True)
-class Look:
-    """One look at a model: what was audited, and the claims that were tested on it.
-
-    Attributes:
-        number: from 1.
-        model: fingerprint of the audited model.
-        claims: as they were given.
-    """
-
-    number: int
-    model: str
-    claims: tuple[str, ...]
-
-
-def plan_hash(config: PlantConfig) -> str:
-    """Hash of everything that the config fixes."""
-    return text_sha256("plan", json.dumps(config.model_dump(mode="json"), sort_keys=True))
+def plan_hash(out: Path) -> str:
+    """Hash of the config as it is written in ``out``, where every key is given: later defaults change nothing in it."""
+    return text_sha256("plan", (out / CONFIG).read_text(encoding="utf-8"))
 
 
 def write_config(config: PlantConfig, out: Path) -> None:
     """Write the config to ``out`` (made owner-only), and its hash to the secrets, before any coin."""
     private_directory(out / "ledger")
-    _write_seal(out, {"plan": plan_hash(config)})
     write_text(out / CONFIG, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), private=True)
+    _write_seal(out, {"plan": plan_hash(out)})
+
+
+def seal_models(out: Path, models: Mapping[str, str]) -> None:
+    """Keep the fingerprints of the reference models, by name, before any coin.
+
+    Raises InputError if coins were drawn with others.
+    """
+    if (out / "ledger" / "ledger.json").is_file():
+        require_models(out, models)
+    else:
+        _write_seal(out, {**_read_json(out / "ledger" / SEAL), "models": dict(models)})
+
+
+def require_models(out: Path, models: Mapping[str, str]) -> None:
+    """Raises InputError if a reference model is not the one that was fixed before the coins."""
+    sealed = _read_json(out / "ledger" / SEAL).get("models", {})
+    # Another reference gives other scores, and one that is chosen after the coins may be chosen by them.
+    other = next((name for name, its in models.items() if sealed.get(name) != its), None)
+    if other is not None:
+        raise InputError(f"'{other}' is not the reference model that it was when coins were drawn: restore it")
 
 
 def write_manifest(manifest: Manifest, out: Path) -> None:
@@ -79,7 +88,7 @@ def write_manifest(manifest: Manifest, out: Path) -> None:
     with whole_file(out / MANIFEST) as temporary:
         temporary.write_text(text, encoding="utf-8")
         # Before the rename: a manifest whose hash is not sealed would be refused for ever.
-        _write_seal(out, {"plan": manifest.plan, "manifest": file_sha256(temporary)})
+        _write_seal(out, {**_read_json(out / "ledger" / SEAL), "manifest": file_sha256(temporary)})
 
 
 def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
@@ -93,9 +102,7 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
         raise InputError(f"'{out}' holds no planted training set: name the folder that heldin plant wrote")
     config = read_plant_config(out)
     seal = _read_json(out / "ledger" / SEAL)
-    # With another attack or threshold the scores would be those of an audit chosen after the coins.
-    if seal.get("plan") != plan_hash(config):
-        raise InputError(f"'{out / CONFIG}' was changed after the coins were drawn: restore it, or plant anew")
+    require_plan(out)
     if seal.get("manifest") != file_sha256(out / MANIFEST):
         raise InputError(f"'{out / MANIFEST}' was changed after it was written: restore it, or plant anew")
     content = _read_json(out / MANIFEST)
@@ -104,47 +111,19 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
     return config, Manifest(**content)
 
 
+def require_plan(out: Path) -> None:
+    """Raises InputError if the config is not the one that was fixed before the coins."""
+    # With another attack or threshold the scores would be those of an audit chosen after the coins.
+    if _read_json(out / "ledger" / SEAL).get("plan") != plan_hash(out):
+        raise InputError(f"'{out / CONFIG}' was changed after the coins were drawn: restore it, or plant anew")
+
+
 def read_plant_config(out: Path) -> PlantConfig:
     """The config in a planted folder. Raises InputError if it is damaged."""
     content = read_yaml(out / CONFIG)
     if not isinstance(content, dict):
         raise InputError(f"'{out / CONFIG}' is damaged: plant in a new folder")
     return parse_plant(content, str(out / CONFIG))
-
-
-def look_at(out: Path, model: str, claims: Sequence[str]) -> Look:
-    """The number of this look: that of an earlier one at the same model with the same claims, or the next, unwritten.
-
-    Args:
-        out: the planted folder.
-        model: fingerprint of the audited model.
-        claims: as they were given.
-    """
-    taken = _looks(out)
-    again = next((its for its in taken if (its.model, its.claims) == (model, tuple(claims))), None)
-    return again or Look(len(taken) + 1, model, tuple(claims))
-
-
-def write_look(look: Look, out: Path) -> None:
-    """Note a look in the secrets, unless it was noted before; called before scores meet coins."""
-    kept = _looks(out)
-    if look in kept:
-        return
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    earlier = (out / "ledger" / _LOOKS).read_text(encoding="utf-8") if kept else ""
-    line = json.dumps({"look": look.number, "model": look.model, "claims": look.claims, "time": now})
-    write_text(out / "ledger" / _LOOKS, f"{earlier}{line}\n", private=True)
-
-
-def _looks(out: Path) -> list[Look]:
-    path = out / "ledger" / _LOOKS
-    if not path.is_file():
-        return []
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        return [Look(its["look"], its["model"], tuple(its["claims"])) for its in lines]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"'{path}' is damaged, so that it is not known how many looks were taken") from error
 
 
 def _write_seal(out: Path, content: dict[str, Any]) -> None:

@@ -5,17 +5,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from heldin.attacks.config import NamedReference
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, whole_directory
 from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
-from heldin.base.wording import counted
-from heldin.bounds.power import forecast
-from heldin.corpus.sources.rows import BadRows, existing
-from heldin.corpus.split import Role
 from heldin.jobs.config import first_difference
+from heldin.jobs.environment import version
 from heldin.jobs.planted.config import PlantConfig, is_dataset
-from heldin.jobs.planted.data import CORPUS, planted_data, planted_rows
+from heldin.jobs.planted.data import planted_data
 from heldin.jobs.planted.folder import (
     CONFIG,
     MANIFEST,
@@ -24,13 +22,16 @@ from heldin.jobs.planted.folder import (
     plan_hash,
     read_plant_config,
     read_planted,
+    require_plan,
+    seal_models,
     write_config,
     write_manifest,
 )
+from heldin.jobs.planted.records import copy_records
 from heldin.jobs.planted.row_text import Row
-from heldin.jobs.planted.training_set import TrainingSet, content_sha256, training_set
-from heldin.jobs.run.data import RunData
-from heldin.models.loading import load_language_model, require_model
+from heldin.jobs.planted.training_set import content_sha256, training_set
+from heldin.jobs.planted.written import planted_rows
+from heldin.models.loading import LanguageModel, load_language_model, require_model
 
 
 def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
@@ -47,35 +48,41 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
     require_model(config.reference)
     require_not_purged(out)
     # Before the folder: what cannot be read leaves nothing behind.
-    if not is_dataset(config.training):
-        existing(config.training)
+    if not config.training.exists():
+        raise InputError(f"there is no training set '{config.training}': name a file or folder under 'training'")
+    is_dataset(config.training)
     with one_process_at_a_time(out):
         _take_folder(config, out)
         if (out / MANIFEST).is_file():
             return read_planted(out)[1]
         base = load_language_model(config.reference, revision=config.revision)
         source = training_set(config, base.tokenizer)
-        _copy_records(config, source, out, reporter)
+        kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines)
+        seal_models(out, fingerprints(config, base))
         data = planted_data(config, out, reporter, base, source.text)
-        for line in said_beforehand(config, data):
+        for line in said_beforehand(config, data, source):
             reporter.say(line)
         with reporter.track("writing", len(data.training_rows), "rows") as advance:
 
             def told() -> Iterator[tuple[bytes, Row]]:
-                for its in planted_rows(source, data):
+                for its in planted_rows(source, data, numbered=kept.numbered, seed=config.seed):
                     yield its
                     advance(1)
 
             with whole_directory(out / TRAINING) as temporary:
-                written = source.write(told(), temporary, out / f".{TRAINING}.sorting")
-                sha256 = content_sha256(written)
+                sha256 = content_sha256(source.write(told(), temporary, temporary / "sorting"))
+                if content_sha256(source.path) != kept.sha256:
+                    raise InputError(f"'{source.path}' was changed while it was read: restore it, and call again")
         manifest = Manifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            plan=plan_hash(config),
+            heldin=version(),
+            plan=plan_hash(out),
+            reference=base.fingerprint,
             ledger=data.ledger.commitment(),
             file=config.training.name,
             sha256=sha256,
             rows=len(data.training_rows),
+            skipped=kept.skipped,
             columns=config.columns.model_dump(exclude_none=True, exclude=_unread(config)),
             looks=config.looks,
         )
@@ -83,36 +90,10 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
     return manifest
 
 
-def said_beforehand(config: PlantConfig, data: RunData) -> list[str]:
-    """What the audit could certify at best, and what it costs in rows."""
-    users, corpus = data.real(data.ledger.scored_users()), data.corpus.store
-    replaced = {its.source for its in data.canaries.values() if its.source is not None}
-    rows = int(corpus.counts.sum())
-    kept = sum(1 for row in data.training_rows if row < rows)
-    planted = len(data.training_rows) - kept
-    always = sum(data.ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN for user in data.store.users)
-    lines = [
-        f"price: {rows - kept:,} of {rows:,} rows are not trained on (of held-out users, set aside, or of"
-        f" {counted(len(replaced), 'user')} whose place canary users take), and {counted(planted, 'row')} of canary"
-        f" users are; {counted(always, 'user')} always in"
-    ]
-    lines += forecast(len(users), config.audit.delta)
-    if data.canaries:
-        lines += forecast(len(data.canaries), config.audit.delta, units="canary users", one="canary user")
-    if config.looks > 1:
-        lines.append(f"power: {config.looks} looks share the error probability, so that each says less than this")
-    return lines
-
-
-def _copy_records(config: PlantConfig, source: TrainingSet, out: Path, reporter: Reporter) -> None:
-    """Keep the records, so that the audit does not need the training set again."""
-    if (out / "ledger" / CORPUS).is_file():
-        return
-    bad = BadRows(skip=config.skip_bad_lines)
-    reporter.say("training set: reading")
-    source.copy_records(out / "ledger" / CORPUS, bad)
-    if bad.skipped:
-        reporter.say(f"training set: {counted(bad.skipped, 'row')} left out, the first: {bad.first}")
+def fingerprints(config: PlantConfig, reference: LanguageModel) -> dict[str, str]:
+    """Fingerprints of all reference models by name; the leading one is loaded already."""
+    further = [its.name for its in config.attack.references if isinstance(its, NamedReference)]
+    return {config.reference: reference.fingerprint} | {its: load_language_model(its).fingerprint for its in further}
 
 
 def _unread(config: PlantConfig) -> set[str]:
@@ -121,19 +102,20 @@ def _unread(config: PlantConfig) -> set[str]:
 
 
 def _take_folder(config: PlantConfig, out: Path) -> None:
-    if (out / CONFIG).is_file():
-        changed = first_difference(read_plant_config(out).model_dump(mode="json"), config.model_dump(mode="json"))
-        if changed and (out / "ledger" / "ledger.json").is_file():
+    if not (out / CONFIG).is_file():
+        if any(not its.name.endswith(".tmp") for its in out.iterdir()):
+            raise InputError(f"'{out}' is not empty and holds no planted training set: choose another --out")
+        write_config(config, out)
+        return
+    # Of a folder of something else the keys are unknown, and nothing in it is touched.
+    changed = first_difference(read_plant_config(out).model_dump(mode="json"), config.model_dump(mode="json"))
+    if (out / "ledger" / "ledger.json").is_file() or (out / MANIFEST).is_file():
+        if changed:
             raise InputError(
                 f"'{out}' holds a training set planted otherwise ('{changed}' differs): choose another --out"
             )
-        # Of a call that was killed while it sorted.
-        shutil.rmtree(out / f".{TRAINING}.sorting", ignore_errors=True)
-        if changed:
-            # No coin was drawn: the call before ended at what was wrong with its config.
-            shutil.rmtree(out / "ledger")
-            write_config(config, out)
+        require_plan(out)
         return
-    if any(out.iterdir()):
-        raise InputError(f"'{out}' is not empty and holds no planted training set: choose another --out")
+    # No coin was drawn: a call before ended at what was wrong, or was killed.
+    shutil.rmtree(out / "ledger", ignore_errors=True)
     write_config(config, out)

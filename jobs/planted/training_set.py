@@ -7,20 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256, whole_file
+from heldin.base.files import file_sha256, text_sha256
 from heldin.corpus.sorting import ROWS_PER_BATCH, make_table, sorting_database, take_in
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.rows import (
     BATCH_ROWS,
-    SCHEMA,
     BadRows,
     Columns,
     first_line,
+    is_unicode,
     require_columns,
     usable_record,
 )
@@ -28,10 +29,15 @@ from heldin.corpus.sources.text_files import rows_of_file
 from heldin.jobs.planted.config import PlantColumns, PlantConfig, is_dataset
 from heldin.jobs.planted.row_text import Chat, Row, RowText, row_text
 
+_DICT = "dataset_dict.json"
 _LINES = pa.schema([("line", pa.large_string())])
 _PLACE = pa.field("heldin place", pa.large_binary())
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
 _FIRST = 1000  # rows that are asked whether they share a system message
+_TO_NAME = (
+    "name yours under 'columns'; where no column names users, make one that is another for each row, and the audit is"
+    " of single rows"
+)
 
 
 @dataclass(frozen=True)
@@ -43,19 +49,55 @@ class TrainingSet:
         columns: which column holds what.
         text: how rows hold their text.
         split: of a folder with several.
+        copied_splits: others of them, to be copied as they are.
     """
 
     path: Path
     columns: PlantColumns
     text: RowText
     split: str | None = None
+    copied_splits: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema | None:
-        """Its columns; None for JSON lines, of which each row has its own."""
+        """Its columns; None for JSON lines, of which each row has its own. Raises InputError for a damaged file."""
         if is_dataset(self.path):
             return self._dataset().features.arrow_schema
-        return pq.read_schema(self.path) if self.path.suffix == ".parquet" else None
+        if self.path.suffix != ".parquet":
+            return None
+        try:
+            return pq.read_schema(self.path)
+        except pa.ArrowException as error:
+            raise InputError(f"{self.path.name}: not a readable Parquet file ({first_line(error)})") from error
+
+    def check(self) -> None:
+        """Raises InputError if its columns cannot be sorted, or a split that is to be copied is not there."""
+        if is_dataset(self.path) and self.copied_splits:
+            missing = set(self.copied_splits) - {*self.splits()}
+            if missing or self.split in self.copied_splits:
+                name = min(missing, default=self.split)
+                raise InputError(f"copied_splits: '{name}' is none of the other splits of '{self.path}'")
+        schema = self.schema or _LINES
+        names = [_PLACE.name, *(name.casefold() for name in schema.names)]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"'{self.path}': two columns are named '{twice}', up to upper and lower case: rename one")
+        for column in schema:
+            try:
+                with duckdb.connect() as database:
+                    make_table(database, pa.schema([column]))
+                    database.execute("INSERT INTO records VALUES (NULL)")
+                    database.sql("SELECT * FROM records").to_arrow_table().cast(pa.schema([column.with_nullable(True)]))
+            except (duckdb.Error, pa.ArrowException) as error:
+                raise InputError(
+                    f"'{self.path}': column '{column.name}' of type {column.type} cannot be sorted: leave it out, or"
+                    " write it as text or numbers"
+                ) from error
+
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits of a folder with several; empty for others."""
+        its = self.path / _DICT
+        return tuple(_json(its)["splits"]) if its.is_file() else ()
 
     def rows(self, bad: BadRows) -> Iterator[tuple[dict[str, str | None], Row]]:
         """The record (user, text, id, date) and all columns of every row that can be used, in order.
@@ -74,7 +116,8 @@ class TrainingSet:
                 continue
             if not checked:
                 for column in self.text.columns:
-                    require_columns(Columns(**{**self.columns.others(), "text": column}), [*row], where)
+                    named = Columns(**{**self.columns.others(), "text": column})
+                    require_columns(named, [*row], where, to_name=_TO_NAME)
                 checked = True
             try:
                 text = self.text.of(row)
@@ -86,13 +129,6 @@ class TrainingSet:
                 bad.report(where, wrong)
             else:
                 yield record, row
-
-    def copy_records(self, to: Path, bad: BadRows) -> None:
-        """Write the records, as a corpus, to a Parquet file of their owner's."""
-        with whole_file(to, private=True) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
-            records = (record for record, _ in self.rows(bad))
-            while batch := list(itertools.islice(records, BATCH_ROWS)):
-                writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=SCHEMA))
 
     def write(self, rows: Iterable[tuple[bytes, Row]], folder: Path, scratch: Path) -> Path:
         """Write rows in the order of their keys, in the same form and under the same name.
@@ -147,9 +183,9 @@ class TrainingSet:
         written = datasets.Dataset.from_parquet(
             str(rows), features=self._dataset().features, cache_dir=str(scratch / "cache"), keep_in_memory=False
         )
-        whole = datasets.load_from_disk(str(self.path))
-        if isinstance(whole, datasets.DatasetDict):
-            written = datasets.DatasetDict({**whole, str(self.split): written})
+        if self.splits():
+            others = {name: HuggingFace(str(self.path), name).load() for name in self.copied_splits}
+            written = datasets.DatasetDict({str(self.split): written, **others})
         written.save_to_disk(str(to))
 
 
@@ -163,7 +199,9 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
     Raises:
         InputError: it cannot be read, or its messages cannot be written as text.
     """
-    found = TrainingSet(config.training, config.columns, row_text(config.columns, tokenizer), config.dataset_split)
+    text = row_text(config.columns, tokenizer)
+    found = TrainingSet(config.training, config.columns, text, config.dataset_split, config.copied_splits)
+    found.check()
     if not isinstance(found.text, Chat):
         return found
     first = [row for _, row in itertools.islice(found.rows(BadRows(skip=True)), _FIRST)]
@@ -171,24 +209,56 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
 
 
 def content_sha256(path: Path) -> str:
-    """Hash of a file, or of the names and contents of a folder's files."""
+    """Hash of a file, or of the names and contents of what ``load_from_disk`` reads in a folder.
+
+    Files that it does not read, such as what ``map`` keeps there, are no part of it. Raises InputError for a folder
+    that ``save_to_disk`` did not write, or that lacks a file.
+    """
     if path.is_file():
         return file_sha256(path)
-    files = sorted(its for its in path.rglob("*") if its.is_file())
+    files = _files_of_dataset(path)
+    lost = next((its for its in files if not its.is_file()), None)
+    if lost is not None:
+        raise InputError(f"'{lost}' is missing: '{path}' is not a folder that save_to_disk wrote, or it is damaged")
     return text_sha256(*(part for its in files for part in (str(its.relative_to(path)), file_sha256(its))))
+
+
+def _files_of_dataset(path: Path) -> list[Path]:
+    if (path / _DICT).is_file():
+        return [
+            path / _DICT,
+            *(its for split in _json(path / _DICT)["splits"] for its in _files_of_dataset(path / split)),
+        ]
+    state = path / "state.json"
+    named = _json(state)["_data_files"] if state.is_file() else []
+    return [state, path / "dataset_info.json", *(path / its["filename"] for its in named)]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"'{path}' is damaged") from error
+    return content
 
 
 def _batches(rows: Iterable[tuple[bytes, Row]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     lines = schema is _LINES
     its = iter(rows)
     while some := list(itertools.islice(its, BATCH_ROWS)):
-        content = [{"line": json.dumps(row, ensure_ascii=False)} if lines else row for _, row in some]
+        content = [{"line": _line(row)} if lines else row for _, row in some]
         try:
             filled = pa.RecordBatch.from_pylist(content, schema=schema)
         except pa.ArrowException as error:
             raise InputError(f"a row of the training set does not fit its columns ({first_line(error)})") from error
         keys = pa.array([key for key, _ in some], _PLACE.type)
         yield pa.RecordBatch.from_arrays([keys, *filled.columns], schema=pa.schema([_PLACE, *schema]))
+
+
+def _line(row: Row) -> str:
+    text = json.dumps(row, ensure_ascii=False)
+    # A lone surrogate outside the text, which only an escape can write.
+    return text if is_unicode(text) else json.dumps(row)
 
 
 def _write_lines(ordered: Iterator[pa.RecordBatch], to: Path) -> None:

@@ -90,11 +90,33 @@ def plant(
     clash = next((user.canary.user for user in made if user.canary.user in names), None)
     if clash is not None:
         raise InputError(f"the corpus has a user named '{clash}', which is a canary user's name: rename that user")
+    if forms:
+        made = _formed(made, config, forms)
     save_canaries(made, folder, of=of)
     # Read back rather than used as made: the first call of a run and a resumed one have the same store and fingerprint.
     planted = load_canaries(store, folder, of=of)
     assert planted is not None
     return planted
+
+
+def _formed(made: list[CanaryUser], config: RunConfig, forms: Forms) -> list[CanaryUser]:
+    """The users, those who are made up with as many records as are asked for, each in the form of a row."""
+    fractions = _fractions(config)
+    wanted = {
+        user.canary.user: records_to_train_on(user.canary.documents or 0, **fractions)
+        for user in made
+        if user.canary.source is None
+    }
+    rows = forms.rows(wanted, frozenset(user.canary.source for user in made if user.canary.source is not None))
+    return [formed(its, rows[name], forms) if (name := its.canary.user) in rows else its for its in made]
+
+
+def _fractions(config: RunConfig) -> dict[str, float]:
+    """Shares that are set aside of every user, as ``records_to_train_on`` takes them."""
+    return {
+        "attacker_fraction": config.split.attacker_fraction,
+        "evaluation_fraction": config.split.evaluation_fraction,
+    }
 
 
 @dataclass(frozen=True)
@@ -123,28 +145,8 @@ class _Maker:
     def _store(self) -> CorpusStore:
         return self.corpus.store
 
-    @property
-    def _fractions(self) -> dict[str, float]:
-        """Shares that are set aside of every user, as ``records_to_train_on`` takes them."""
-        split = self.config.split
-        return {"attacker_fraction": split.attacker_fraction, "evaluation_fraction": split.evaluation_fraction}
-
     def users(self, spec: CanarySpec) -> list[CanaryUser]:
         """All canary users of the section."""
-        made = self._made(spec)
-        if self.forms is None or isinstance(spec, SubstringCanaries):
-            return made
-        return [formed(user, self._records(user.canary.documents or 0), self.forms) for user in made]
-
-    def _records(self, documents: int) -> int:
-        return records_to_train_on(documents, **self._fractions)
-
-    def _texts(self, documents: int) -> int:
-        """How many texts to make for a user who is to have so many documents in training."""
-        records = self._records(documents)
-        return self.forms.pieces(records) if self.forms else records
-
-    def _made(self, spec: CanarySpec) -> list[CanaryUser]:
         match spec:
             case SubstringCanaries():
                 return self._by_number(spec, spec.users) if spec.users else self._by_coin(spec, spec.fraction or 0.0)
@@ -207,6 +209,11 @@ class _Maker:
                 ]
             case _:
                 assert_never(spec)
+
+    def _texts(self, documents: int) -> int:
+        """How many texts to make for a user who is to have so many documents in training."""
+        records = records_to_train_on(documents, **_fractions(self.config))
+        return self.forms.pieces(records) if self.forms else records
 
     def _names(
         self, spec: UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NamedPersonCanaries
@@ -275,7 +282,7 @@ class _Maker:
     def _has_documents(self, user: str, documents: int | None) -> bool:
         count = self._store.count(user)
         # Training documents are what is left after the set-asides.
-        return documents is None or count - sum(set_aside_sizes(count, **self._fractions)) >= documents
+        return documents is None or count - sum(set_aside_sizes(count, **_fractions(self.config))) >= documents
 
     def _canary(self, user: str, length: int, documents: int | None) -> CanaryUser | None:
         return canary_of_user(

@@ -17,7 +17,8 @@ from tests.conftest import SMALL
 
 ULS = {"kind": "uls", "population": 30, "cohort": 8, "steps": 400, "delta": 1e-3, "noise_multiplier": 1.0}
 pytestmark = pytest.mark.slow
-PATIENCE = 300.0  # seconds
+PATIENCE = 600.0  # seconds
+_STARTED: list[subprocess.Popen] = []
 
 
 @pytest.fixture
@@ -33,13 +34,20 @@ def file(tmp_path):
         "resources": {"workers": 2, "threads": 1},
     }
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-    return tmp_path / "sweep.yaml"
+    yield tmp_path / "sweep.yaml"
+    # Of a test that failed, too: nothing goes on beside the next one.
+    while _STARTED:
+        sweep = _STARTED.pop()
+        if sweep.poll() is None:
+            os.killpg(sweep.pid, signal.SIGKILL)
+        if not sweep.stderr.closed:
+            sweep.communicate()
 
 
 def started(file, out, *more):
     command = [sys.executable, "-m", "heldin", "sweep", str(file), "--out", str(out), *more]
     # A group of its own, so that a kill takes driver and cells, or the driver alone.
-    return subprocess.Popen(
+    sweep = subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -48,12 +56,19 @@ def started(file, out, *more):
         # A suite that runs in the background ignores it, and its children would too.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+    _STARTED.append(sweep)
+    return sweep
 
 
-def until(condition):
+def until(condition, sweep=None):
+    """Wait; a sweep that has ended, or a wait that lasts too long, fails with what it said."""
     ended = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < ended
+        over = sweep is not None and sweep.poll() is not None
+        if over or time.monotonic() > ended:
+            if sweep is not None and not over:
+                os.killpg(sweep.pid, signal.SIGKILL)
+            pytest.fail(f"{'ended' if over else 'too long'}: {sweep.communicate() if sweep else 'a process'}")
         time.sleep(0.02)
 
 
@@ -96,7 +111,7 @@ def same_keys(out, calm):
 def test_kills_of_driver_and_cells_change_no_number(file, tmp_path):
     out, calm = tmp_path / "out", tmp_path / "calm"
     sweep = started(file, out)
-    until(lambda: half_done(out, "1/none") and half_done(out, "1/uls"))
+    until(lambda: half_done(out, "1/none") and half_done(out, "1/uls"), sweep)
     os.killpg(sweep.pid, signal.SIGKILL)
     sweep.communicate()
     assert not (out / "comparison.json").exists()

@@ -1,0 +1,69 @@
+"""What ``heldin plant`` says before it writes: the price in rows, what can be certified, and what it cannot hide."""
+
+from collections import Counter
+
+from heldin.audit.canary_groups import kinds_of
+from heldin.base.wording import counted
+from heldin.bounds.power import forecast
+from heldin.corpus.split import Part, Role
+from heldin.jobs.planted.config import PlantConfig
+from heldin.jobs.planted.data import canary_forms
+from heldin.jobs.planted.training_set import TrainingSet
+from heldin.jobs.run.data import RunData
+
+
+def said_beforehand(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
+    """What the audit could certify at best, what it costs in rows, and what tells canary users all the same."""
+    users, corpus = data.real(data.ledger.scored_users()), data.corpus.store
+    replaced = {its.source for its in data.canaries.values() if its.source is not None}
+    rows = int(corpus.counts.sum())
+    kept = sum(1 for row in data.training_rows if row < rows)
+    planted = len(data.training_rows) - kept
+    always = sum(data.ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN for user in data.store.users)
+    lines = [
+        f"price: {rows - kept:,} of {rows:,} rows are not trained on (of held-out users, set aside, or of"
+        f" {counted(len(replaced), 'user')} whose place canary users take), and {counted(planted, 'row')} of canary"
+        f" users are; {counted(always, 'user')} always in"
+    ]
+    sharing = config.looks * (1 + len(kinds_of(data.canaries)))
+    lines += forecast(len(users), config.audit.delta, sharing=sharing)
+    if data.canaries:
+        lines += forecast(
+            len(data.canaries), config.audit.delta, units="canary users", one="canary user", sharing=sharing
+        )
+    if sharing > 1:
+        lines.append(
+            f"power: this is at each of {counted(config.looks, 'look')}, which share the error probability with the"
+            " groups of people; a claim about examples halves it once more"
+        )
+    return lines + _told_by_form(data, seed=config.seed) + _left_out(source)
+
+
+def _told_by_form(data: RunData, *, seed: int) -> list[str]:
+    """By what canary users can be told from others in this training set, however they are written."""
+    lines, made_up = [], [user for user, its in data.canaries.items() if its.source is None]
+    ledger, corpus = data.ledger, data.corpus.store
+    # Of canary users whatever their coin, and of real ones as if all were held in: nothing here follows from a coin.
+    audited = set(ledger.scored_users())
+    real = {
+        len(ledger.parts[user][Part.TRAIN]) if user in audited else corpus.count(user)
+        for user in data.real(data.store.users)
+    }
+    alone = sorted({len(ledger.parts[user][Part.TRAIN]) for user in made_up} - real)
+    if alone:
+        some = " or ".join(map(str, alone))
+        lines.append(
+            f"form: no real user has {some} rows: whoever counts rows by user can tell the canary users who do"
+        )
+    lent = Counter(canary_forms(data, seed=seed)[row] for user in made_up for row in ledger.parts[user][Part.TRAIN])
+    if lent and max(lent.values()) > 1:
+        lines.append(
+            f"form: {counted(len(lent), 'row')} set aside lend date and other columns to {lent.total():,} canary rows: a"
+            " column that is otherwise unique repeats there"
+        )
+    return lines
+
+
+def _left_out(source: TrainingSet) -> list[str]:
+    others = [name for name in source.splits() if name != source.split and name not in source.copied_splits]
+    return [f"splits left out: {', '.join(others)} (copied_splits names those to copy)"] if others else []

@@ -1,0 +1,87 @@
+"""The records of a training set, copied to the ledger's folder so that the audit does not need the set again."""
+
+import itertools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from heldin.base.errors import InputError
+from heldin.base.files import whole_file
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
+from heldin.corpus.sources.rows import BATCH_ROWS, SCHEMA, BadRows
+from heldin.jobs.planted.training_set import TrainingSet, content_sha256
+
+CORPUS = "corpus.parquet"
+_ABOUT = "heldin"
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What is known of the training set that was copied.
+
+    Attributes:
+        sha256: hash of its content.
+        skipped: rows that could not be used.
+        first: place and reason of the first of them, or "".
+        numbered: columns of users and ids in which all values are whole numbers.
+    """
+
+    sha256: str
+    skipped: int
+    first: str
+    numbered: frozenset[str]
+
+
+def copy_records(source: TrainingSet, ledger: Path, reporter: Reporter, *, skip_bad: bool) -> Copied:
+    """Copy the records, or find the copy of an earlier call.
+
+    Args:
+        source: the training set.
+        ledger: folder of secrets; with ``ledger.json`` in it coins were drawn.
+        reporter: receives the progress.
+        skip_bad: count and leave out rows that cannot be used.
+
+    Raises:
+        InputError: a row cannot be used, none can, or the training set was changed after coins were drawn.
+    """
+    sha256 = content_sha256(source.path)
+    if (ledger / CORPUS).is_file():
+        kept = copied(ledger)
+        if kept.sha256 == sha256:
+            return kept
+        if (ledger / "ledger.json").is_file():
+            raise InputError(f"'{source.path}' was changed after coins were drawn for it: restore it, or plant anew")
+    bad = BadRows(skip=skip_bad, to_skip="set skip_bad_lines: true")
+    reporter.say("training set: reading")
+    named = {source.columns.user} | ({source.columns.id} if source.columns.id else set())
+    with whole_file(ledger / CORPUS, private=True) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
+        rows, total = source.rows(bad), 0
+        while some := list(itertools.islice(rows, BATCH_ROWS)):
+            total += len(some)
+            named = {column for column in named if all(isinstance(row[column], int) for _, row in some)}
+            writer.write_batch(pa.RecordBatch.from_pylist([record for record, _ in some], schema=SCHEMA))
+        if not total:
+            why = f"; the first: {bad.first}" if bad.first else ""
+            raise InputError(f"'{source.path}' has no row that can be used{why}")
+        about = {"sha256": sha256, "skipped": bad.skipped, "first": bad.first, "numbered": sorted(named)}
+        writer.add_key_value_metadata({_ABOUT: json.dumps(about)})
+    if bad.skipped:
+        reporter.say(f"training set: {counted(bad.skipped, 'row')} left out, the first: {bad.first}")
+    return copied(ledger)
+
+
+def copied(ledger: Path) -> Copied:
+    """What is known of the copy in this folder of secrets. Raises InputError if it is gone or damaged."""
+    path = ledger / CORPUS
+    if not path.is_file():
+        raise InputError(f"'{path}' is missing: plant in a new folder")
+    try:
+        about: dict[str, Any] = json.loads((pq.read_metadata(path).metadata or {})[_ABOUT.encode()])
+        return Copied(about["sha256"], about["skipped"], about["first"], frozenset(about["numbered"]))
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise InputError(f"'{path}' is damaged: plant in a new folder") from error
