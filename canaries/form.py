@@ -55,18 +55,23 @@ class Forms:
         spare = self.spare(replaced)
         users = sorted(spare, key=self._turn)
         counts = np.array([len(spare[user]) for user in users], dtype=np.int64)
-        free = np.ones(counts.size, dtype=np.bool_)
+        left, uses = counts.copy(), np.zeros_like(counts)
         found: dict[str, list[int]] = {}
         for canary, number in wanted.items():
             rows: list[int] = []
             while len(rows) < number:
-                if not free.any():
-                    free[:] = True
-                enough = free & (counts >= number)
-                host = int(np.argmax(enough if enough.any() else free))
-                free[host] = False
-                rows += spare[users[host]]
-            found[canary] = rows[:number]
+                if not left.any():
+                    left[:] = counts
+                enough = left >= number - len(rows)
+                able = np.flatnonzero(enough if enough.any() else left)
+                # In turn, and nobody again while others have not lent any.
+                host = int(able[np.argmin(uses[able])])
+                lent = min(int(left[host]), number - len(rows))
+                first = int(counts[host] - left[host])
+                rows += spare[users[host]][first : first + lent]
+                left[host] -= lent
+                uses[host] += 1
+            found[canary] = rows
         return found
 
     def pieces(self, records: int) -> int:

@@ -145,7 +145,8 @@ def audit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Who declares that the model was trained on that set and on nothing else of its users.",
+            help="Who declares what cannot be checked, such as that the model was trained on that set and no other text"
+            " of its users; each condition is printed, and stands in the report.",
             rich_help_panel=PLANTED,
         ),
     ] = None,

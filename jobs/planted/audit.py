@@ -115,6 +115,9 @@ def _audited(job: PlantedAudit, look: Look, models: Models, out: Path, reporter:
     seconds["scoring"] = time.monotonic() - started
     started = time.monotonic()
     conditions = conditions_of(job.planted, manifest, look, job.declared_by)
+    for its in conditions:
+        if its.known_by != "checked":
+            reporter.say(f"{its.known_by} ({its.note}): {its.condition}")
     found = replace(planted_results(job, config, data, statistics, conditions, reporter), losses=losses)
     write_people(found.people, out / "people.parquet")
     seconds["statistics"] = time.monotonic() - started
@@ -141,10 +144,26 @@ def planted_results(
         conditions: of certified statements.
         reporter: receives the progress.
     """
+    run, fixed = run_of(config, job.planted), judged_as(job, config, data, conditions)
+    texts = texts_under_attack(run, data)
+    return run_results(run, data, texts.texts, statistics, fixed, reporter)
+
+
+def judged_as(
+    job: PlantedAudit, config: PlantConfig, data: RunData, conditions: Sequence[Condition]
+) -> Preregistration:
+    """What is judged and at which share of the error probability, all of it fixed before scores met coins.
+
+    Args:
+        job: the audit, whose claims are tested.
+        config: what was fixed before the coins.
+        data: users and coins.
+        conditions: of certified statements.
+    """
     run, claims = run_of(config, job.planted), [parse_claim_of(text) for text in job.claims]
     of_users = [claim for unit, claim in claims if unit == "user"]
     of_examples = [claim for unit, claim in claims if unit == "example"]
-    fixed = Preregistration(
+    return Preregistration(
         run.attack,
         run.audit,
         run.decision,
@@ -156,8 +175,6 @@ def planted_results(
         what=USERS,
         example_claims=of_examples,
     )
-    texts = texts_under_attack(run, data)
-    return run_results(run, data, texts.texts, statistics, fixed, reporter)
 
 
 def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:

@@ -58,7 +58,7 @@ def _told_by_form(data: RunData, *, seed: int) -> list[str]:
     lent = Counter(canary_forms(data, seed=seed)[row] for user in made_up for row in ledger.parts[user][Part.TRAIN])
     if lent and max(lent.values()) > 1:
         lines.append(
-            f"form: {counted(len(lent), 'row')} set aside lend date and other columns to {lent.total():,} canary rows: a"
+            f"form: {counted(len(lent), 'row')} set aside lend date and columns to {lent.total():,} canary rows: a"
             " column that is otherwise unique repeats there"
         )
     return lines

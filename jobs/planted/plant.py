@@ -12,6 +12,7 @@ from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
 from heldin.jobs.config import first_difference
 from heldin.jobs.environment import version
+from heldin.jobs.planted.beforehand import said_beforehand
 from heldin.jobs.planted.config import PlantConfig, is_dataset
 from heldin.jobs.planted.data import planted_data
 from heldin.jobs.planted.folder import (

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from scipy import stats
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from heldin.attacks.config import AttackConfig
 from heldin.audit.config import AuditConfig
@@ -15,15 +16,19 @@ from heldin.audit.preregistration import Preregistration
 from heldin.audit.sides import Sides
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
+from heldin.base.yaml_files import read_yaml
 from heldin.bounds.claims import parse_claim_of
 from heldin.bounds.verdict import Assignment, Design, max_certifiable_epsilon, stated_claim
 from heldin.corpus.split import Part, Role
-from heldin.jobs.planted.audit import PlantedAudit, audit_planted
+from heldin.jobs.planted.audit import PlantedAudit, audit_planted, judged_as
+from heldin.jobs.planted.config import parse_plant
+from heldin.jobs.planted.data import planted_data
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.purge import plan_purge, purge
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
+from heldin.models.loading import load_language_model
 from heldin.record.document import read_record
 from heldin.reports.findings import findings
 from heldin.reports.tables import condition_rows
@@ -245,3 +250,127 @@ def test_command_line_says_what_goes_with_what(fresh, call):
     assert code == 3
     assert json.loads(out)["kind"] == "planted"
     assert (fresh[0] / "audits" / "1" / "report.pdf").is_file()
+
+
+def test_looks_that_are_not_paid_for_reject_too_often():
+    rng, limit = np.random.default_rng(1), stats.binom.isf(1e-6, 100, 0.05)
+    assert _wrong(rng, looks=10, paid=1, rounds=100) > limit
+    assert _wrong(rng, looks=10, paid=10, rounds=100) <= limit
+
+
+def test_every_look_pays_with_groups_and_units(planted):
+    out = planted[0]
+    config = parse_plant({**read_yaml(out / "config.yaml"), "looks": 3}, "test")
+    lm = load_language_model(str(planted[1].parent / "base"))
+    data = planted_data(config, out, QUIET, lm)
+    for claims, share in (((CLAIM,), 6), ((CLAIM, CLAIM.replace("user", "example")), 12)):
+        fixed = judged_as(PlantedAudit(out, str(planted[1]), claims, "R. Signer"), config, data, [])
+        assert fixed.judged == share  # looks x (real users and one kind of canary users) x units
+        assert (fixed.decision.auroc_level, fixed.decision.tpr_level) == (0.04 / 3, 0.01 / 3)
+        assert fixed.decision.redraws == 3 * DecisionConfig().redraws
+
+
+def test_another_reference_than_before_the_coins_is_refused(planted, make_lm, tmp_path):
+    shutil.copytree(planted[1].parent / "base", tmp_path / "base")
+    save_base(make_lm(seed=9), tmp_path / "second")
+    config = plan(
+        planted[1].parent / "mine.jsonl",
+        tmp_path / "base",
+        canaries=[],
+        attack={**ATTACK, "documents": ["training"], "references": [str(tmp_path / "second")]},
+    )
+    plant(config, tmp_path / "out", QUIET)
+    other = make_lm(seed=3)
+    for name in ("second", "base"):
+        shutil.move(tmp_path / name / "model.safetensors", tmp_path / "kept")
+        other.model.save_pretrained(tmp_path / name)
+        with pytest.raises(InputError, match=f"{name}' is not the reference model that it was when coins were drawn"):
+            audited((tmp_path / "out", planted[1]), CLAIM)
+        shutil.move(tmp_path / "kept", tmp_path / name / "model.safetensors")
+    assert not (tmp_path / "out" / "ledger" / "looks.jsonl").exists()
+    record, _ = audited((tmp_path / "out", planted[1]), CLAIM)
+    assert record.split.certifiable
+
+
+def test_what_is_declared_depends_on_unit_and_look(fresh):
+    record, _ = audited(fresh, CLAIM)
+    declared = {c.condition for c in record.planted.conditions if c.known_by == "declared"}
+    assert len(declared) == 2
+    assert all("example" not in its for its in declared)
+    record, _ = audited(fresh, CLAIM.replace("user", "example"))
+    more = {c.condition for c in record.planted.conditions if c.known_by == "declared"} - declared
+    # The second look, at a claim about examples.
+    assert {its.split(" ")[0] for its in more} == {"each", "nothing"}
+    # More looks than were paid for: its tests share nothing with this one, so that "leaks" is indicative too.
+    assert not record.decision.decision.exact
+    assert "(indicative only: a condition is not met)" in record.decision.headline
+
+
+def test_a_look_is_noted_before_anything_meets_the_coins(fresh, monkeypatch):
+    def killed(*_):
+        assert len((fresh[0] / "ledger" / "looks.jsonl").read_text(encoding="utf-8").splitlines()) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("heldin.jobs.planted.audit.measure_losses", killed)
+    with pytest.raises(KeyboardInterrupt):
+        audited(fresh, CLAIM)
+
+
+def test_a_token_that_was_added_for_padding_leaves_the_tokens_comparable(fresh, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(fresh[1])
+    tokenizer = AutoTokenizer.from_pretrained(fresh[1])
+    plain, _ = audited(fresh, CLAIM)
+    tokenizer.add_special_tokens({"pad_token": "<|mine|>"})
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(tmp_path / "padded")
+    tokenizer.save_pretrained(tmp_path / "padded")
+    record, _ = audited(fresh, CLAIM, model=tmp_path / "padded")
+    assert not record.per_text
+    assert record.primary().attack == plain.primary().attack == "likelihood-ratio-per-token"
+    # A token that is no special one cuts texts otherwise.
+    tokenizer.add_tokens(["number"])
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(tmp_path / "more")
+    tokenizer.save_pretrained(tmp_path / "more")
+    with pytest.raises(InputError, match="has another tokenizer than the target"):
+        audited(fresh, CLAIM, model=tmp_path / "more")
+
+
+def test_a_folder_that_was_moved_is_verified_and_audited_where_it_is(fresh, tmp_path, monkeypatch):
+    monkeypatch.chdir(fresh[1].parent)
+    record, _ = audited(fresh, CLAIM, model=fresh[1].name)
+    monkeypatch.chdir(tmp_path)
+    shutil.move(fresh[0], tmp_path / "moved")
+    shutil.rmtree(tmp_path / "moved" / "training")
+    assert verify(tmp_path / "moved" / "audits" / "1", QUIET).differences == ()
+    again, folder = audited((tmp_path / "moved", fresh[1]), CLAIM)
+    assert (again.planted.look, folder) == (1, tmp_path / "moved" / "audits" / "1")
+    assert again.primary().auroc == record.primary().auroc
+
+
+def test_a_training_set_that_is_gone_is_declared_by_a_person_or_by_nobody(fresh):
+    shutil.rmtree(fresh[0] / "training")
+    record, _ = audited(fresh, CLAIM, by=None)
+    about = next(c for c in record.planted.conditions if c.condition == "the training set is as it was written")
+    assert about.known_by == "not met"
+    assert about.note.startswith("nobody has declared it")
+
+
+def test_a_purge_that_was_killed_goes_on_with_the_audits(fresh, monkeypatch):
+    _, folder = audited(fresh, CLAIM)
+    removed = shutil.rmtree
+
+    def killed(path, *more, **options):
+        removed(path, *more, **options)
+        if path.name == "ledger":
+            (fresh[0] / "manifest.json").unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            purge(fresh[0], [])
+    assert (folder / "scores.parquet").exists()
+    assert "audits/1/scores.parquet" in plan_purge(fresh[0], []).removed
+    purge(fresh[0], [])
+    assert not (folder / "scores.parquet").exists()

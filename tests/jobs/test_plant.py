@@ -5,14 +5,10 @@ import shutil
 from pathlib import Path
 
 import datasets
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from sklearn.ensemble import GradientBoostingClassifier
-from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import cross_val_predict
 
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
@@ -23,8 +19,8 @@ from heldin.jobs.planted.config import PlantColumns, PlantConfig, PlantedSplit
 from heldin.jobs.planted.data import planted_data
 from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.plant import plant, said_beforehand
-from heldin.jobs.planted.row_text import Chat, Completion, Plain, row_text
-from heldin.jobs.planted.training_set import TrainingSet
+from heldin.jobs.planted.row_text import Plain
+from heldin.jobs.planted.training_set import TrainingSet, content_sha256, training_set
 from heldin.jobs.run.ledger import load_ledger
 from heldin.models.loading import load_language_model
 from tests.planted_sets import COLUMNS, made_rows, plan, read_lines, save_base, write_lines
@@ -94,7 +90,7 @@ def test_users_who_are_not_audited_stay_in_with_every_row(lines, base, tmp_path)
     assert not written & set(out_of_it)
 
 
-def test_parquet_and_saved_datasets_keep_their_columns_and_other_splits(rows, base, tmp_path):
+def test_parquet_and_saved_datasets_keep_their_columns_and_the_splits_that_are_asked_for(rows, base, tmp_path):
     table = pa.Table.from_pylist(rows)
     pq.write_table(table, tmp_path / "mine.parquet")
     saved = datasets.DatasetDict(
@@ -103,7 +99,8 @@ def test_parquet_and_saved_datasets_keep_their_columns_and_other_splits(rows, ba
     saved.save_to_disk(str(tmp_path / "saved"))
     for name, split in (("mine.parquet", None), ("saved", "train")):
         out = tmp_path / f"out-{name}"
-        manifest = plant(plan(tmp_path / name, base, dataset_split=split), out, QUIET)
+        asked = {"dataset_split": split, "copied_splits": ["test"] if split else []}
+        manifest = plant(plan(tmp_path / name, base, **asked), out, QUIET)
         columns = plan(tmp_path / name, base).columns
         written = list(TrainingSet(out / "training" / name, columns, Plain("body"), split).rows(BadRows()))
         assert len(written) == manifest.rows
@@ -112,6 +109,23 @@ def test_parquet_and_saved_datasets_keep_their_columns_and_other_splits(rows, ba
     again = datasets.load_from_disk(str(tmp_path / "out-saved" / "training" / "saved"))
     assert again["test"].to_list() == rows[:3]
     assert again["train"].features == saved["train"].features
+    # What a training script keeps there is no change of the data, and a changed row is.
+    again["train"].map(lambda row: row)
+    assert list((tmp_path / "out-saved").rglob("cache-*.arrow"))
+    manifest, path = read_planted(tmp_path / "out-saved")[1], tmp_path / "out-saved" / "training" / "saved"
+    assert content_sha256(path) == manifest.sha256
+    shard = next(path.glob("train/data-*.arrow"))
+    shard.write_bytes(shard.read_bytes().replace(b"number 7", b"number 8", 1))
+    assert content_sha256(path) != manifest.sha256
+    # Rows of other splits go out under real names only if somebody asks for them.
+    said = []
+    plant(plan(tmp_path / "saved", base, dataset_split="train"), tmp_path / "alone", LineReporter(said.append))
+    assert list(datasets.load_from_disk(str(tmp_path / "alone" / "training" / "saved"))) == ["train"]
+    assert "splits left out: test (copied_splits names those to copy)" in said
+    with pytest.raises(InputError, match="has several splits: name one of train, test"):
+        plant(plan(tmp_path / "saved", base), tmp_path / "new", QUIET)
+    with pytest.raises(InputError, match="'dev' is none of the other splits"):
+        plant(plan(tmp_path / "saved", base, dataset_split="train", copied_splits=["dev"]), tmp_path / "new", QUIET)
 
 
 def test_numbers_stay_numbers(rows, base, tmp_path):
@@ -119,57 +133,31 @@ def test_numbers_stay_numbers(rows, base, tmp_path):
     lines = write_lines(numbered, tmp_path / "mine.jsonl")
     plant(plan(lines, base), tmp_path / "out", QUIET)
     written = read_lines(tmp_path / "out" / "training" / "mine.jsonl")
-    assert sorted(row["key"] for row in written) == list(range(1, len(written) + 1))
-    # In the order of the file, which is keyed: a number says no more than the place does.
-    assert [row["key"] for row in written] == list(range(1, len(written) + 1))
+    # In the order of the file, which is keyed, among all rows, also those that are not written: what is left out says
+    # nothing of what is in.
+    keys = [row["key"] for row in written]
+    assert keys == sorted(set(keys))
+    ledger = load_ledger(tmp_path / "out" / "ledger")
+    assert (
+        1
+        <= keys[0]
+        <= keys[-1]
+        <= 480 + sum(len(r) for u in ledger.parts if "/" in u for r in ledger.parts[u].values())
+    )
     assert all(isinstance(row["author"], int) for row in written)
 
 
-def _told(rows, marked):
-    """How well a classifier tells marked rows from others by form alone, cross-validated."""
-    form = np.array(
-        [
-            [i / len(rows), int(row["key"][:12], 16), int(row["sent"][5:7]), int(row["sent"][8:]), len(row["body"])]
-            for i, row in enumerate(rows)
-        ],
-        dtype=np.float64,
-    )
-    guess = cross_val_predict(GradientBoostingClassifier(random_state=0), form, marked, cv=5, method="predict_proba")
-    return roc_auc_score(marked, guess[:, 1])
-
-
-def _limit(marked):
-    """Five deviations of an AUROC at chance: under 1e-6 on one side."""
-    n1, n0 = int(np.sum(marked)), int(np.sum(~marked))
-    return 0.5 + 5 * np.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
-
-
-def test_form_tells_neither_canary_rows_nor_audited_users(base, tmp_path, monkeypatch):
-    rows = made_rows(users=120, records=16, seed=1)
-    lines = write_lines(rows, tmp_path / "mine.jsonl")
-    kinds = [
-        {"kind": "unseen_token", "users": 12, "documents": [1, 4, 16]},
-        {"kind": "rare_phrase", "users": 12, "documents": [1, 4, 16]},
+def test_a_user_who_is_a_number_here_and_a_text_there_stays_one_user(rows, base, tmp_path):
+    numbers = [int(row["author"][7:10]) for row in rows]
+    mixed = [
+        {**row, "author": n if i // 40 % 2 else str(n)} for i, (row, n) in enumerate(zip(rows, numbers, strict=True))
     ]
-    config = plan(lines, base, canaries=kinds, split={"audit_fraction": 0.5})
-    plant(config, tmp_path / "out", QUIET)
-    written = read_lines(tmp_path / "out" / "training" / "mine.jsonl")
-    texts = {row["body"]: row["author"] for row in rows}
-    canary = np.array([row["body"] not in texts for row in written])
-    assert canary.sum() > 150
-    assert _told(written, canary) < _limit(canary)
-    audited = set(load_ledger(tmp_path / "out" / "ledger").scored_users())
-    real = [row for row in written if row["body"] in texts]
-    pool = np.array([texts[row["body"]] in audited for row in real])
-    assert _told(real, pool) < _limit(pool)
-    # With lengths of their own the same test tells them.
-    monkeypatch.setattr(
-        "heldin.jobs.run.planting.formed", lambda user, records, forms: type(user)(user.canary, user.records[:records])
-    )
-    plant(config, tmp_path / "plain", QUIET)
-    written = read_lines(tmp_path / "plain" / "training" / "mine.jsonl")
-    canary = np.array([row["body"] not in texts for row in written])
-    assert _told(written, canary) > _limit(canary)
+    lines = write_lines(mixed, tmp_path / "mine.jsonl")
+    plant(plan(lines, base, canaries=[]), tmp_path / "out", QUIET)
+    names = {row["body"]: str(row["author"]) for row in mixed}
+    written = [(names[row["body"]], row["author"]) for row in read_lines(tmp_path / "out" / "training" / "mine.jsonl")]
+    assert all(isinstance(name, str) for _, name in written)
+    assert len({name for _, name in written}) == len({user for user, _ in written}) == len(set(written))
 
 
 def test_a_canary_users_rows_hold_its_mark_and_no_real_text(lines, rows, base, tmp_path):
@@ -187,7 +175,7 @@ def test_a_canary_users_rows_hold_its_mark_and_no_real_text(lines, rows, base, t
 def test_a_killed_call_goes_on_with_the_same_coins(lines, base, tmp_path, monkeypatch):
     config, out = plan(lines, base), tmp_path / "out"
 
-    def killed(source, data):
+    def killed(*_, **__):
         yield from []
         raise KeyboardInterrupt
 
@@ -213,11 +201,14 @@ def test_secrets_are_their_owners_and_the_manifest_tells_no_side(lines, base, tm
     assert set(manifest) == {
         "heldin_manifest",
         "created",
+        "heldin",
         "plan",
+        "reference",
         "ledger",
         "file",
         "sha256",
         "rows",
+        "skipped",
         "columns",
         "looks",
     }
@@ -229,7 +220,7 @@ def test_what_it_costs_and_can_certify_is_said_before_it_is_written(lines, base,
     plant(config, tmp_path / "out", LineReporter(said.append))
     price = next(line for line in said if line.startswith("price: "))
     data = planted_data(config, tmp_path / "out", QUIET, load_language_model(str(base)))
-    assert said_beforehand(config, data)[0] == price
+    assert said_beforehand(config, data, training_set(config, load_language_model(str(base)).tokenizer))[0] == price
     kept = sum(row < 480 for row in data.training_rows)
     assert f"{480 - kept:,} of 480 rows are not trained on" in price
     assert said.index(price) < next(i for i, line in enumerate(said) if line.startswith("writing"))
@@ -307,106 +298,3 @@ def test_the_command_answers_in_json_and_says_where_everything_is(lines, base, t
     assert "heldin audit --planted" in out.splitlines()[-1]
     code, _, err = call("plant", file, "--out", tmp_path / "new", "--set", "lokks=2")
     assert (code, "did you mean 'looks'" in err) == (2, True)
-
-
-TEMPLATE = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '\\n' }}{% endfor %}"
-
-
-@pytest.fixture(scope="module")
-def chat_base(make_lm, tmp_path_factory):
-    lm = make_lm()
-    lm.tokenizer.chat_template = TEMPLATE
-    folder = save_base(lm, tmp_path_factory.mktemp("chat"))
-    lm.tokenizer.chat_template = None
-    return folder
-
-
-def _without_body(row):
-    return {name: its for name, its in row.items() if name != "body"}
-
-
-def _asked(row):
-    first, *rest = row["body"].split()
-    return first, " ".join(rest)
-
-
-def test_prompts_with_completions_keep_both_columns(rows, base, tmp_path):
-    apart = [{**_without_body(row), "prompt": _asked(row)[0], "answer": " " + _asked(row)[1]} for row in rows]
-    lines, columns = (
-        write_lines(apart, tmp_path / "mine.jsonl"),
-        {**COLUMNS, "prompt": "prompt", "completion": "answer"},
-    )
-    manifest = plant(plan(lines, base, columns=columns), tmp_path / "out", QUIET)
-    named = {"user": "author", "prompt": "prompt", "completion": "answer", "id": "key", "date": "sent"}
-    assert manifest.columns == named
-    written = read_lines(tmp_path / "out" / "training" / "mine.jsonl")
-    real = {row["body"] for row in rows}
-    canaries = [row for row in written if row["prompt"] + row["answer"] not in real]
-    assert all(row.keys() == apart[0].keys() for row in written)
-    assert len(canaries) > 0
-    assert all(row["prompt"] and row["answer"] for row in canaries)
-
-
-def test_chat_messages_are_read_by_the_template_and_canary_users_chat_too(rows, chat_base, tmp_path):
-    system = {"role": "system", "content": "Be brief."}
-    talks = []
-    for row in rows:
-        asked, answered = _asked(row)
-        turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
-        talks.append({**_without_body(row), "messages": [system, *turns]})
-    lines, columns = write_lines(talks, tmp_path / "mine.jsonl"), {**COLUMNS, "messages": "messages"}
-    config, out = plan(lines, chat_base, columns=columns), tmp_path / "out"
-    plant(config, out, QUIET)
-    written = read_lines(out / "training" / "mine.jsonl")
-    own = {row["messages"][1]["content"] for row in talks}
-    assert all([m["role"] for m in row["messages"]] == ["system", "user", "assistant"] for row in written)
-    assert all(row["messages"][0] == system for row in written)
-    canaries = [row for row in written if row["messages"][1]["content"] not in own]
-    assert len(canaries) > 0
-    # What will be scored of a canary user is what the template makes of its rows.
-    base = load_language_model(str(chat_base))
-    data, chat = planted_data(config, out, QUIET, base), row_text(config.columns, base.tokenizer)
-    held_in = {data.store.text(row) for row in data.training_rows if data.store.record(row).user in data.canaries}
-    assert {chat.of(row) for row in canaries} == held_in
-    assert all(text.startswith("<|system|>Be brief.\n<|user|>") for text in held_in)
-
-
-@pytest.mark.parametrize(
-    ("messages", "said"),
-    [
-        ([], "holds no list of messages"),
-        ("hello", "holds no list of messages"),
-        ([{"content": "x"}], "a message without a role"),
-        ([{"role": "user", "content": None}], "a message without text content"),
-    ],
-)
-def test_a_chat_row_that_cannot_be_read_is_named(messages, said, rows, chat_base, tmp_path):
-    talks = [{"author": row["author"], "messages": [{"role": "user", "content": row["body"]}]} for row in rows]
-    talks[6]["messages"] = messages
-    lines = write_lines(talks, tmp_path / "mine.jsonl")
-    columns = {"user": "author", "messages": "messages"}
-    with pytest.raises(InputError, match=rf"mine.jsonl line 7: .*{said}"):
-        plant(plan(lines, chat_base, columns=columns), tmp_path / "out", QUIET)
-    plant(plan(lines, chat_base, columns=columns, skip_bad_lines=True), tmp_path / "out", QUIET)
-
-
-def test_a_tokenizer_without_a_template_and_substrings_in_messages_are_refused(lines, base, tmp_path):
-    columns = {**COLUMNS, "messages": "body"}
-    with pytest.raises(InputError, match="the reference's tokenizer has no chat template"):
-        plant(plan(lines, base, columns=columns), tmp_path / "out", QUIET)
-    with pytest.raises(InputError, match="substring is for a column of text"):
-        plan(lines, base, columns=columns, canaries=[{"kind": "substring", "lengths": [4], "users": 3}])
-    with pytest.raises(InputError, match="prompt and completion go together"):
-        plan(lines, base, columns={**COLUMNS, "prompt": "body"})
-
-
-@pytest.mark.parametrize("text", ["ab", "a b", "one two three four", "nospaceinthisone", "x " * 9 + "y"])
-def test_a_made_text_comes_back_from_the_row_that_it_was_put_into(text, make_lm):
-    tokenizer = make_lm().tokenizer
-    tokenizer.chat_template = TEMPLATE
-    try:
-        for form in (Plain("t"), Completion("p", "c"), Chat("m", tokenizer), Chat("m", tokenizer, "Be brief.")):
-            made = form.made(text)
-            assert form.of(form.put({"other": 1}, made)) == made
-    finally:
-        tokenizer.chat_template = None

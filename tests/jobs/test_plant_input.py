@@ -1,0 +1,133 @@
+"""Training sets that cannot be planted are refused in one line, before any coin; odd ones keep what they hold."""
+
+import datetime as dt
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter
+from heldin.jobs.planted.plant import plant
+from tests.planted_sets import COLUMNS, made_rows, plan, read_lines, save_base, write_lines
+
+NESTED = pa.struct([("a", pa.list_(pa.int64())), ("b", pa.string())])
+QUIET = LineReporter(lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def base(make_lm, tmp_path_factory):
+    return save_base(make_lm(), tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return made_rows()
+
+
+def _plain(rows):
+    return pa.Table.from_pylist([{name: row[name] for name in COLUMNS.values()} for row in rows])
+
+
+def test_columns_of_many_types_keep_their_values(rows, base, tmp_path):
+    count = len(rows)
+    more = {
+        "when": pa.array([1234567890123456789 + i for i in range(count)], pa.timestamp("ns")),
+        "zone": pa.array(range(count), pa.timestamp("us", tz="Europe/Rome")),
+        "price": pa.array([Decimal(i) / 4 for i in range(count)], pa.decimal128(20, 2)),
+        "day": pa.array([dt.date(2001, 1, 1) + dt.timedelta(i) for i in range(count)]),
+        "kind": pa.array([f"k{i % 3}" for i in range(count)]).dictionary_encode(),
+        "nested": pa.array([{"a": [i, None], "b": None} for i in range(count)], NESTED),
+        "some": pa.array([[("x", i)] for i in range(count)], pa.map_(pa.string(), pa.int32())),
+        "bytes": pa.array([bytes([i % 256]) for i in range(count)]),
+        "large": pa.array([2**64 - 1 - i for i in range(count)], pa.uint64()),
+        "nothing": pa.nulls(count),
+    }
+    table = _plain(rows)
+    for name, its in more.items():
+        table = table.append_column(name, its)
+    pq.write_table(table, tmp_path / "mine.parquet")
+    plant(plan(tmp_path / "mine.parquet", base, canaries=[]), tmp_path / "out", QUIET)
+    written = pq.read_table(tmp_path / "out" / "training" / "mine.parquet")
+    place = {text: i for i, text in enumerate(table["body"].to_pylist())}
+    before = table.take([place[text] for text in written["body"].to_pylist()])
+    assert len(written) > 100
+    for name in (*more, "sent"):
+        # By value: Parquet numbers the entries of a dictionary anew.
+        values = [(its.cast(pa.string()) if name == "kind" else its) for its in (written[name], before[name])]
+        assert values[0].combine_chunks().equals(values[1].combine_chunks()), name
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (pa.array([dt.timedelta(seconds=1)] * 480), "column 'odd' of type duration"),
+        (pa.array([1.5] * 480, pa.float32()).cast(pa.float16()), "column 'odd' of type halffloat"),
+        (pa.array([Decimal(1)] * 480, pa.decimal256(50, 2)), "column 'odd' of type decimal256"),
+    ],
+)
+def test_a_column_that_cannot_be_sorted_is_named_before_any_coin(column, said, rows, base, tmp_path):
+    pq.write_table(_plain(rows).append_column("odd", column), tmp_path / "mine.parquet")
+    with pytest.raises(InputError, match=said):
+        plant(plan(tmp_path / "mine.parquet", base), tmp_path / "out", QUIET)
+    assert not (tmp_path / "out" / "ledger" / "ledger.json").exists()
+
+
+def test_two_columns_of_one_name_and_a_damaged_file_are_refused(rows, base, tmp_path):
+    pq.write_table(_plain(rows).append_column("BODY", pa.nulls(480)), tmp_path / "mine.parquet")
+    with pytest.raises(InputError, match="two columns are named 'body', up to upper and lower case"):
+        plant(plan(tmp_path / "mine.parquet", base), tmp_path / "out", QUIET)
+    data = (tmp_path / "mine.parquet").read_bytes()
+    (tmp_path / "half.parquet").write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError, match=r"half\.parquet: not a readable Parquet file"):
+        plant(plan(tmp_path / "half.parquet", base), tmp_path / "new", QUIET)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="folder"):
+        plant(plan(tmp_path / "folder", base), tmp_path / "other", QUIET)
+
+
+def test_a_lone_surrogate_in_another_column_is_written_as_it_was(rows, base, tmp_path):
+    lines = write_lines([{**row, "tags": ["\ud800"]} for row in rows], tmp_path / "mine.jsonl")
+    plant(plan(lines, base, canaries=[]), tmp_path / "out", QUIET)
+    assert all(row["tags"] == ["\ud800"] for row in read_lines(tmp_path / "out" / "training" / "mine.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"canaries": [{"kind": "substring", "lengths": [40], "users": 3}]}, "sequence_length"),
+        ({"looks": 100, "decision": {"auroc_level": 1e-3, "tpr_level": 1e-3, "redraws": 999}}, None),
+    ],
+)
+def test_what_a_run_refuses_is_refused_before_anything_is_read(changes, said, rows, base, tmp_path):
+    lines = write_lines(rows, tmp_path / "mine.jsonl")
+    if said is None:
+        # As many redraws as the shares of that many looks need.
+        assert plan(lines, base, **changes).run_config(lines).decision.redraws >= 99_999
+        return
+    with pytest.raises(InputError, match=said):
+        plan(lines, base, **changes)
+
+
+def test_what_is_wrong_with_a_training_set_is_said_in_the_words_of_its_config(rows, base, tmp_path, call):
+    def refused(content, **changes):
+        lines = tmp_path / "mine.jsonl"
+        lines.write_text(content, encoding="utf-8")
+        file = tmp_path / "plant.yaml"
+        file.write_text(json.dumps({**plan(lines, base).model_dump(mode="json"), **changes}), encoding="utf-8")
+        code, _, err = call("plant", file, "--out", tmp_path / "out")
+        assert code == 2
+        assert len(err.strip().splitlines()[-1]) < 500
+        return err
+
+    row = json.dumps(rows[0])
+    assert "mend the row or set skip_bad_lines: true to count and skip such rows" in refused("[1]\n" + row)
+    blank = json.dumps({**rows[0], "body": " "})
+    said = refused(f"{blank}\n{blank}\n", skip_bad_lines=True)
+    assert "has no row that can be used; the first: mine.jsonl line 1: empty text in column 'body'" in said
+    said = refused(row, columns={**COLUMNS, "user": "writer"})
+    assert "no column 'writer'" in said
+    assert "name yours under 'columns'; where no column names users" in said
+    assert "there is no training set" in refused(row, training=str(tmp_path / "nothing.jsonl"))
