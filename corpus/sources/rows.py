@@ -155,6 +155,8 @@ def usable_record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str,
 
 def is_unicode(text: str) -> bool:
     """Whether ``text`` can be written as UTF-8, that is, has no lone surrogate."""
+    if text.isascii():  # known of every string, so that most are not encoded to find out
+        return True
     # With ``errors="surrogateescape"`` a byte that is not UTF-8 becomes a lone surrogate too.
     try:
         text.encode("utf-8")
@@ -167,7 +169,17 @@ TO_NAME = "name yours (--user, --text, or 'columns' in a config)"
 
 
 def require_columns(columns: Columns, present: list[str], where: str, *, to_name: str = TO_NAME) -> None:
-    """Raises InputError, which says how ``to_name`` them, if a named column is not among those present."""
+    """Check that all named columns are there.
+
+    Args:
+        columns: the columns that are named.
+        present: the columns that are there.
+        where: place in the source, for the error.
+        to_name: how a person names columns, for the error.
+
+    Raises:
+        InputError: a named column is not among those present.
+    """
     missing = [name for name in columns.named().values() if name not in present]
     if missing:
         raise InputError(

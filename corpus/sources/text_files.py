@@ -119,6 +119,9 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
+_ROWS = json.JSONDecoder(object_pairs_hook=_unique_keys)  # made once: ``json.loads`` makes one for each line
+
+
 def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
     number = 0
     try:
@@ -129,7 +132,7 @@ def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
                 try:
                     # Some editors begin a UTF-8 file with a byte order mark.
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                    yield number, json.loads(text, object_pairs_hook=_unique_keys)
+                    yield number, _ROWS.decode(text)
                 except UnicodeDecodeError as error:
                     bad.report(f"{path.name} line {number}", f"invalid UTF-8 at byte {error.start}")
                 except _KeyTwiceError as error:

@@ -55,7 +55,8 @@ def _told_by_form(data: RunData, *, seed: int) -> list[str]:
         lines.append(
             f"form: no real user has {some} rows: whoever counts rows by user can tell the canary users who do"
         )
-    lent = Counter(canary_forms(data, seed=seed)[row] for user in made_up for row in ledger.parts[user][Part.TRAIN])
+    forms = canary_forms(data, seed=seed)
+    lent = Counter(forms[row] for user in made_up for row in ledger.parts[user][Part.TRAIN])
     if lent and max(lent.values()) > 1:
         lines.append(
             f"form: {counted(len(lent), 'row')} set aside lend date and columns to {lent.total():,} canary rows: a"

@@ -255,8 +255,11 @@ def _batches(rows: Iterable[tuple[bytes, Row]], schema: pa.Schema) -> Iterator[p
         yield pa.RecordBatch.from_arrays([keys, *filled.columns], schema=pa.schema([_PLACE, *schema]))
 
 
+_AS_IT_IS = json.JSONEncoder(ensure_ascii=False)
+
+
 def _line(row: Row) -> str:
-    text = json.dumps(row, ensure_ascii=False)
+    text = _AS_IT_IS.encode(row)
     # A lone surrogate outside the text, which only an escape can write.
     return text if is_unicode(text) else json.dumps(row)
 
