@@ -1,4 +1,4 @@
-"""Canary users whose rows look like others': each takes the form of a row of the corpus, and none of its text.
+"""Canary users whose rows look like others': each takes the form of a row that is set aside, and not its text.
 
 Who trains sees ids, dates, lengths, other columns and the order of rows. If canary rows could be told from others by
 these alone, a trainer could treat them otherwise, and an audit would say little of real users.
@@ -100,7 +100,7 @@ def formed(user: CanaryUser, rows: Sequence[int], forms: Forms) -> CanaryUser:
     made = []
     for record, row in zip(user.records, rows, strict=False):
         like = forms.store.record(row)
-        text, at = _as_long(texts, user.canary.mark, max(2, min(len(like.text), LONGEST) - forms.around))
+        text, at = _as_long(texts, user.canary.mark, max(2, min(len(like.text) - forms.around, LONGEST)))
         stands = forms.made(text)
         made.append(CanaryRecord(record.id, stands, like.date, at if stands == text else None))
     return CanaryUser(user.canary, tuple(made))

@@ -23,6 +23,12 @@ def audit_trainer(
     delta: Annotated[float | None, typer.Option(help="delta of the guarantee.")] = None,
     noise_multiplier: Noise = None,
     target_epsilon: Target = None,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME", help="Step function to audit; without it heldin's own trainer.", rich_help_panel=HOW
+        ),
+    ] = None,
     canaries: Annotated[
         int, typer.Option(min=2, help="Canary users per training, each included by a fair coin.", rich_help_panel=HOW)
     ] = 2000,
@@ -41,7 +47,11 @@ def audit_trainer(
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
-    """White-box audit of heldin's own trainer: canary users included by coin, every step watched and checked.
+    """White-box audit of a trainer: canary users included by coin, every step watched and checked.
+
+    Without --step it is heldin's own. A step function of yours, or Opacus
+    (heldin.white_box.opacus_step:opacus), has the signature that
+    docs/white-box.md describes, and runs in one process.
 
     Exit codes: 3 certified violation of the accountant's curve, 4 the trainer is not the stated mechanism.
     """
@@ -49,7 +59,10 @@ def audit_trainer(
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.white_box import engine
     from heldin.white_box.power import chosen_mechanism, power_table, trainer_power
+    from heldin.white_box.trainers import imported_step, loop_trainer, stepwise
 
+    trainer = loop_trainer if step is None else stepwise(imported_step(step))
+    processes = step is None and not one_process
     mechanism = chosen_mechanism(
         plan,
         kind=kind,
@@ -66,7 +79,7 @@ def audit_trainer(
     # Before the work: whoever sees that these canaries cannot reject enough can stop here.
     if not json:
         typer.echo(power_table(trainer_power(mechanism, canaries * seeds)))
-    parts = engine.parts(seeds, processes=not one_process)
+    parts = engine.parts(seeds, processes=processes)
     with reporter_for_this_terminal().track("white-box audit", parts, "parts") as advance:
         found = engine.audit_trainer(
             mechanism,
@@ -75,7 +88,8 @@ def audit_trainer(
             [new_key() for _ in range(seeds)],
             canaries=canaries,
             directions=where,
-            processes=not one_process,
+            trainer=trainer,
+            processes=processes,
             advance=advance,
         )
     typer.echo(json_text(found.as_dict()) if json else engine.table(found))

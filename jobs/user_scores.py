@@ -95,12 +95,17 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
         # Read from the two files again: an audit keeps no membership of its own.
         return dict(sorted(read_groups(audit_job(folder, record)).member.items()))
     if record.kind == "planted":
-        folder = Path(record.config["planted"])
+        from heldin.jobs.planted.folder import home_of
+
+        folder = home_of(folder, record.config["planted"])
     elif record.kind != "run":
         raise InputError(f"'{folder}' is an audit of many trainings: its scores are of trainings, not of users")
     ledger = load_ledger(folder / "ledger")
     if ledger is None:
         raise InputError(f"'{folder}' has no ledger, so it is not known who was held in")
+    # Another set may have been planted where this one was.
+    if record.kind == "planted" and ledger.commitment() != record.split.ledger_commitment:
+        raise InputError(f"'{folder}' holds another ledger than the one that this audit was made with")
     # Canary users are made to be found: among real users they would raise the bounds about those.
     return ledger.membership(without=_canaries(folder / "ledger" / "canaries" / "users.parquet"))
 

@@ -16,7 +16,9 @@ torch.distributed (``white_box.processes``) every process is called in the same 
 sees.
 """
 
+import importlib
 import random
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -80,6 +82,26 @@ class Stepwise:
 def stepwise(step: PrivateStep) -> Trainer:
     """A trainer from a step function; it can run in other processes if ``step`` can be imported there."""
     return Stepwise(step)
+
+
+def imported_step(name: str) -> PrivateStep:
+    """The step function that MODULE:NAME names; modules of the current folder are found first.
+
+    Raises InputError if there is none.
+    """
+    module, _, function = name.partition(":")
+    if not module or not function:
+        raise InputError(f"--step '{name}': write MODULE:NAME, such as my_training:private_step")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        step: PrivateStep | None = getattr(importlib.import_module(module), function, None)
+    except ImportError as error:
+        raise InputError(f"--step '{name}': cannot import '{module}' ({error})") from error
+    finally:
+        sys.path.pop(0)
+    if not callable(step):
+        raise InputError(f"--step '{name}': '{module}' has no function '{function}'")
+    return step
 
 
 def watched(

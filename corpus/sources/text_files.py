@@ -155,6 +155,8 @@ def _parquet_rows(file: pq.ParquetFile, names: list[str], where: str) -> Iterato
                 yield number, row
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: damaged after row {number} ({first_line(error)}); fetch the file again") from error
+    except (ValueError, OverflowError) as error:  # such as a date after the year 9999
+        raise InputError(f"{where}: a value after row {number} cannot be read ({first_line(error)})") from error
 
 
 def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:

@@ -22,8 +22,8 @@ from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import planted_body, planted_facts
 from heldin.jobs.planted.conditions import as_seen, conditions_of, unmet
 from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.data import planted_data, run_of
-from heldin.jobs.planted.folder import AUDITS, MANIFEST, read_planted, require_models
+from heldin.jobs.planted.data import drawn_data, run_of
+from heldin.jobs.planted.folder import AUDITS, home_of, read_planted, require_models
 from heldin.jobs.planted.looks import Look, look_at, write_look
 from heldin.jobs.planted.plant import fingerprints
 from heldin.jobs.run.data import RunData
@@ -83,6 +83,8 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
     """
     for text in job.claims:
         parse_claim_of(text)
+    if job.declared_by is not None and not job.declared_by.strip():
+        raise InputError("--declared-by is empty: name the person who declares, or leave it out")
     config, _ = read_planted(job.planted)
     require_model(job.model)
     with one_process_at_a_time(job.planted):
@@ -104,7 +106,7 @@ def _audited(job: PlantedAudit, look: Look, models: Models, out: Path, reporter:
     run = run_of(config, job.planted)
     seconds: dict[str, float] = {}
     started = time.monotonic()
-    data = planted_data(config, job.planted, reporter, models.reference)
+    data = drawn_data(config, manifest, job.planted, reporter, models.reference)
     seconds["corpus"] = time.monotonic() - started
     started = time.monotonic()
     scoring = Scoring(run, data, models, None, texts_under_attack(run, data))
@@ -190,10 +192,7 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     """
     asked, facts = record.config, record.planted
     assert facts is not None
-    # A folder that was moved takes its audits along; where it was, another may stand.
-    home = folder.resolve().parent.parent
-    planted = home if (home / MANIFEST).is_file() else Path(asked["planted"])
-    job = PlantedAudit(planted, asked["model"], tuple(asked["claims"]), asked["declared_by"])
+    job = PlantedAudit(home_of(folder, asked["planted"]), asked["model"], tuple(asked["claims"]), asked["declared_by"])
     config, manifest = read_planted(job.planted)
     run = run_of(config, job.planted)
     # Loaded for fingerprints and sizes, and never run.
@@ -201,7 +200,7 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     require_models(job.planted, fingerprints(config, reference))
     target = with_tokens_of(load_language_model(job.model), reference)
     models = Models(target, reference, config.reference)
-    data = planted_data(config, job.planted, reporter, reference)
+    data = drawn_data(config, manifest, job.planted, reporter, reference)
     scoring = Scoring(run, data, models, None, texts_under_attack(run, data))
     statistics = read_scores(folder / "scores.parquet", of=scoring.of)
     if statistics is None:

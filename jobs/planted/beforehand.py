@@ -36,7 +36,7 @@ def said_beforehand(config: PlantConfig, data: RunData, source: TrainingSet) -> 
             f"power: this is at each of {counted(config.looks, 'look')}, which share the error probability with the"
             " groups of people; a claim about examples halves it once more"
         )
-    return lines + _told_by_form(data, seed=config.seed) + _left_out(source)
+    return lines + _told_by_form(data, seed=config.seed) + _lent(data, source) + _left_out(source)
 
 
 def _told_by_form(data: RunData, *, seed: int) -> list[str]:
@@ -63,6 +63,21 @@ def _told_by_form(data: RunData, *, seed: int) -> list[str]:
             " column that is otherwise unique repeats there"
         )
     return lines
+
+
+def _lent(data: RunData, source: TrainingSet) -> list[str]:
+    """Columns that canary rows take from rows that were set aside, so that who trains sees values of these."""
+    schema, columns = source.schema, source.columns
+    made_up = any(its.source is None for its in data.canaries.values())
+    own = {columns.user, columns.id, *source.text.columns}
+    # Rows of JSON lines have columns of their own each.
+    names = "all other columns" if schema is None else ", ".join(name for name in schema.names if name not in own)
+    if not made_up or not names:
+        return []
+    return [
+        f"form: canary rows take {names} from rows set aside of audited users, held out or not: leave out columns that"
+        " name or describe people"
+    ]
 
 
 def _left_out(source: TrainingSet) -> list[str]:

@@ -131,6 +131,8 @@ class PlantConfig(Section):
         apart = self.columns.messages is not None or self.columns.prompt is not None
         if apart and any(isinstance(its, SubstringCanaries) for its in self.canaries):
             raise ValueError("canaries: substring is for a column of text: choose unseen_token or rare_phrase")
+        if (self.dataset_split or self.copied_splits) and self.training.is_file():
+            raise ValueError("dataset_split and copied_splits are for a folder that save_to_disk wrote")
         # What a run refuses is refused here, not after the coins.
         self.run_config(Path("records"))
         return self
@@ -165,7 +167,9 @@ def is_dataset(path: Path) -> bool:
     """Whether the training set is a folder of ``save_to_disk``. Raises InputError for what ``plant`` cannot read."""
     if path.is_dir():
         return True
-    if path.suffix == ".parquet" or any(path.name.endswith(f"{end}{p}") for end in JSON_LINES for p in PACKED):
+    lines = any(path.name.endswith(f"{end}{p}") for end in JSON_LINES for p in PACKED)
+    # Rows are read as CSV wherever a name has it.
+    if path.suffix == ".parquet" or (lines and ".csv" not in path.suffixes):
         return False
     raise InputError(
         f"'{path}': a training set is a file of JSON lines ({', '.join(JSON_LINES)}; also .gz, .zst) or .parquet, or a"

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.canaries.form import Forms
 from heldin.corpus.split import Part, Role
 from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
+from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.records import CORPUS, copied
 from heldin.jobs.planted.row_text import RowText
 from heldin.jobs.run.audit_pool import Parts, pool_of_users
@@ -42,8 +44,35 @@ def planted_data(
     run = run_of(config, out)
     corpus = read_corpus(run, reporter)
     forms = Forms(corpus.store, lambda replaced: _spare(run, corpus, replaced), run.seed, text.made if text else str)
+    if config.canaries and forms.around >= config.attack.max_characters:
+        raise InputError(
+            f"the template writes {forms.around} characters around the turns of a row, and the attack reads"
+            f" {config.attack.max_characters}: raise attack.max_characters"
+        )
     data = prepare_data(run, out, reporter, corpus, base, forms)
     return replace(data, training_rows=tuple(rows_to_train_on(data)))
+
+
+def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Reporter, base: LanguageModel) -> RunData:
+    """The data of a finished planting, for an audit: its coins are those of the manifest, and none is drawn.
+
+    Args:
+        config: what was fixed.
+        manifest: what the planting left.
+        out: the planted folder.
+        reporter: receives the progress.
+        base: the reference model.
+
+    Raises:
+        InputError: the ledger is gone or another one, or see ``jobs.run.data.prepare_data``.
+    """
+    # Drawn anew under another key, coins would be chosen after the model was there, as often as somebody likes.
+    if not (out / "ledger" / "ledger.json").is_file():
+        raise InputError(f"'{out / 'ledger'}' has no ledger any more: who was held in is lost; plant anew")
+    data = planted_data(config, out, reporter, base)
+    if data.ledger.commitment() != manifest.ledger:
+        raise InputError(f"'{out / 'ledger'}' is not the ledger that the manifest commits to: restore it")
+    return data
 
 
 def rows_to_train_on(data: RunData) -> list[int]:

@@ -21,7 +21,7 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class Manifest:
-    """What may be known of a planted training set; nothing in it follows from a coin but the hashes.
+    """What may be known of a planted training set; of the coins it has hashes, and the number of rows that they left.
 
     Attributes:
         created: time, UTC.
@@ -52,14 +52,20 @@ class Manifest:
 
 def plan_hash(out: Path) -> str:
     """Hash of the config as it is written in ``out``, where every key is given: later defaults change nothing in it."""
-    return text_sha256("plan", (out / CONFIG).read_text(encoding="utf-8"))
+    return _plan((out / CONFIG).read_text(encoding="utf-8"))
+
+
+def _plan(text: str) -> str:
+    return text_sha256("plan", text)
 
 
 def write_config(config: PlantConfig, out: Path) -> None:
     """Write the config to ``out`` (made owner-only), and its hash to the secrets, before any coin."""
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    # The seal first: with it the folder is heldin's, and a call that is killed in between begins again.
     private_directory(out / "ledger")
-    write_text(out / CONFIG, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), private=True)
-    _write_seal(out, {"plan": plan_hash(out)})
+    _write_seal(out, {"plan": _plan(text)})
+    write_text(out / CONFIG, text, private=True)
 
 
 def seal_models(out: Path, models: Mapping[str, str]) -> None:
@@ -108,7 +114,12 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
     content = _read_json(out / MANIFEST)
     if content.pop("heldin_manifest", None) != _FORMAT:
         raise InputError(f"'{out / MANIFEST}' is of another heldin: audit it with the one that planted")
-    return config, Manifest(**content)
+    manifest = Manifest(**content)
+    # The manifest is the copy that others may hold.
+    if manifest.plan != plan_hash(out):
+        raise InputError(f"'{out / CONFIG}' is not the plan of the manifest: restore it, or plant anew")
+    require_models(out, {config.reference: manifest.reference})
+    return config, manifest
 
 
 def require_plan(out: Path) -> None:
@@ -116,6 +127,15 @@ def require_plan(out: Path) -> None:
     # With another attack or threshold the scores would be those of an audit chosen after the coins.
     if _read_json(out / "ledger" / SEAL).get("plan") != plan_hash(out):
         raise InputError(f"'{out / CONFIG}' was changed after the coins were drawn: restore it, or plant anew")
+
+
+def home_of(audit: Path, recorded: str) -> Path:
+    """The planted folder of an audit: the one that it lies in, else where the record says that it was.
+
+    A folder that was moved takes its audits along; where it was, another may stand.
+    """
+    home = audit.resolve().parent.parent
+    return home if (home / MANIFEST).is_file() else Path(recorded)
 
 
 def read_plant_config(out: Path) -> PlantConfig:

@@ -16,8 +16,8 @@ from heldin.jobs.planted.beforehand import said_beforehand
 from heldin.jobs.planted.config import PlantConfig, is_dataset
 from heldin.jobs.planted.data import planted_data
 from heldin.jobs.planted.folder import (
-    CONFIG,
     MANIFEST,
+    SEAL,
     TRAINING,
     Manifest,
     plan_hash,
@@ -28,7 +28,7 @@ from heldin.jobs.planted.folder import (
     write_config,
     write_manifest,
 )
-from heldin.jobs.planted.records import copy_records
+from heldin.jobs.planted.records import copied, copy_records
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.training_set import content_sha256, training_set
 from heldin.jobs.planted.written import planted_rows
@@ -57,6 +57,8 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         if (out / MANIFEST).is_file():
             return read_planted(out)[1]
         base = load_language_model(config.reference, revision=config.revision)
+        # Asked now for what the audit will ask: it cannot be mended once somebody has trained.
+        _ = base.start_token, base.context
         source = training_set(config, base.tokenizer)
         kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines)
         seal_models(out, fingerprints(config, base))
@@ -103,20 +105,27 @@ def _unread(config: PlantConfig) -> set[str]:
 
 
 def _take_folder(config: PlantConfig, out: Path) -> None:
-    if not (out / CONFIG).is_file():
-        if any(not its.name.endswith(".tmp") for its in out.iterdir()):
+    """Make the folder heldin's, or find what an earlier call began; what anybody else put there is left as it is."""
+    if config.training.is_relative_to((out / TRAINING).resolve()):
+        raise InputError(f"'{config.training}' lies where the planted one is written: choose another --out")
+    finished = (out / MANIFEST).is_file()
+    drawn = (out / "ledger" / "ledger.json").is_file()
+    if not (out / "ledger" / SEAL).is_file():
+        empty = [out / "ledger"] if not any((out / "ledger").glob("[!.]*")) else []
+        if any(its not in empty and not its.name.endswith(".tmp") for its in out.iterdir()):
             raise InputError(f"'{out}' is not empty and holds no planted training set: choose another --out")
         write_config(config, out)
         return
-    # Of a folder of something else the keys are unknown, and nothing in it is touched.
-    changed = first_difference(read_plant_config(out).model_dump(mode="json"), config.model_dump(mode="json"))
-    if (out / "ledger" / "ledger.json").is_file() or (out / MANIFEST).is_file():
-        if changed:
-            raise InputError(
-                f"'{out}' holds a training set planted otherwise ('{changed}' differs): choose another --out"
-            )
-        require_plan(out)
+    if not (drawn or finished):
+        # A call before ended at what was wrong, or was killed.
+        shutil.rmtree(out / "ledger", ignore_errors=True)
+        write_config(config, out)
         return
-    # No coin was drawn: a call before ended at what was wrong, or was killed.
-    shutil.rmtree(out / "ledger", ignore_errors=True)
-    write_config(config, out)
+    changed = first_difference(read_plant_config(out).model_dump(mode="json"), config.model_dump(mode="json"))
+    if changed:
+        raise InputError(f"'{out}' holds a training set planted otherwise ('{changed}' differs): choose another --out")
+    require_plan(out)
+    if finished and not (out / TRAINING / config.training.name).exists():
+        raise InputError(f"'{out / TRAINING}' is gone: restore it, or plant in another folder")
+    if finished and content_sha256(config.training) != copied(out / "ledger").sha256:
+        raise InputError(f"'{config.training}' was changed after coins were drawn for it: restore it, or plant anew")

@@ -157,7 +157,7 @@ class Chat:
     def _rendered(self, messages: list[Row]) -> str:
         try:
             text: str = self.tokenizer.apply_chat_template(messages, tokenize=False)
-        except TemplateError as error:
+        except (TemplateError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"the chat template refuses the messages in column '{self.column}' ({error})") from error
         return text
 

@@ -34,10 +34,8 @@ _LINES = pa.schema([("line", pa.large_string())])
 _PLACE = pa.field("heldin place", pa.large_binary())
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
 _FIRST = 1000  # rows that are asked whether they share a system message
-_TO_NAME = (
-    "name yours under 'columns'; where no column names users, make one that is another for each row, and the audit is"
-    " of single rows"
-)
+_TO_NAME = "name yours under 'columns'"
+_LEAST_BITS = 32  # of a column that takes new numbers for users or rows
 
 
 @dataclass(frozen=True)
@@ -78,11 +76,19 @@ class TrainingSet:
                 name = min(missing, default=self.split)
                 raise InputError(f"copied_splits: '{name}' is none of the other splits of '{self.path}'")
         schema = self.schema or _LINES
+        self._check_names(schema)
         names = [_PLACE.name, *(name.casefold() for name in schema.names)]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise InputError(f"'{self.path}': two columns are named '{twice}', up to upper and lower case: rename one")
         for column in schema:
+            if not column.name:
+                raise InputError(f"'{self.path}': a column has no name: give it one")
+            if isinstance(column.type, pa.BaseExtensionType) or "time64[ns]" in str(column.type):
+                raise InputError(
+                    f"'{self.path}': column '{column.name}' of type {column.type} cannot be written as it is: leave it"
+                    " out, or write it as text or numbers"
+                )
             try:
                 with duckdb.connect() as database:
                     make_table(database, pa.schema([column]))
@@ -93,6 +99,22 @@ class TrainingSet:
                     f"'{self.path}': column '{column.name}' of type {column.type} cannot be sorted: leave it out, or"
                     " write it as text or numbers"
                 ) from error
+
+    def _check_names(self, schema: pa.Schema) -> None:
+        """Raises InputError if a column of users or ids cannot take new names, or keeps the old ones elsewhere."""
+        known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        for name in (self.columns.user, self.columns.id):
+            if name is None or name not in schema.names:
+                continue
+            its = schema.field(name).type
+            if (known.get(name) or {}).get("_type") == "ClassLabel":
+                raise InputError(
+                    f"'{self.path}': column '{name}' is a ClassLabel, whose names go with the data: write it as text"
+                )
+            if pa.types.is_integer(its) and its.bit_width < _LEAST_BITS:
+                raise InputError(
+                    f"'{self.path}': column '{name}' of type {its} is too small for new numbers: use int64"
+                )
 
     def splits(self) -> tuple[str, ...]:
         """Names of the splits of a folder with several; empty for others."""

@@ -1,5 +1,6 @@
 """The way of a person who trains with a script of their own: plant, train, audit, as the page says."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from transformers import AutoTokenizer
 
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
@@ -18,8 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "trainer.py"
 
 
-def test_the_script_of_the_example_knows_nothing_of_heldin_and_is_short():
-    text = SCRIPT.read_text(encoding="utf-8")
+@pytest.mark.parametrize("script", ["trainer.py", "trl_lora.py"])
+def test_the_scripts_of_the_examples_know_nothing_of_heldin_and_are_short(script):
+    text = (SCRIPT.parent / script).read_text(encoding="utf-8")
     code = text.split('"""', 2)[2]
     assert "heldin" not in code
     assert 30 <= len(text.splitlines()) <= 60
@@ -29,6 +32,14 @@ def test_the_example_plan_is_a_valid_one(monkeypatch):
     content = yaml.safe_load((ROOT / "examples" / "plant.yaml").read_text(encoding="utf-8"))
     monkeypatch.setenv("HELDIN_DATA_DIR", "data")
     assert parse_plant(content, "plant.yaml").attack.documents == ("training", "fresh")
+
+
+def _trained(script, *words, folder):
+    own = {**os.environ, "HF_HOME": str(folder / "hf"), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT.parent / script), *map(str, words)], env=own, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.slow
@@ -48,19 +59,8 @@ def test_a_training_by_transformers_trainer_is_certified_from_plant_to_pdf(call,
     code, out, _ = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted", "--json")
     assert code == 0
     training = json.loads(out)["training"]
-    words = [
-        training,
-        str(base),
-        str(tmp_path / "model"),
-        "--column",
-        "body",
-        "--epochs",
-        "8",
-        "--learning-rate",
-        "2e-3",
-    ]
-    own = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-    subprocess.run([sys.executable, str(SCRIPT), *words], env=own, check=True, capture_output=True)
+    more = ("--column", "body", "--epochs", 8, "--learning-rate", 2e-3)
+    _trained("trainer.py", training, base, tmp_path / "model", *more, folder=tmp_path)
     asked = ("audit", "--planted", tmp_path / "planted", "--model", tmp_path / "model", "--declared-by", "R. Signer")
     code, out, _ = call(*asked, "--claim", "epsilon=0.05,delta=1e-5,unit=user", "--json")
     found = json.loads(out)
@@ -72,3 +72,48 @@ def test_a_training_by_transformers_trainer_is_certified_from_plant_to_pdf(call,
     assert "What certified statements rest on" in page
     assert "by R. Signer" in page
     assert call("verify", tmp_path / "planted" / "audits" / "1")[0] == 0
+
+
+# The assistant's turns are marked for TRL, which counts the loss on them alone.
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] + ': ' }}{% if m['role'] == 'assistant' %}{% generation %}"
+    "{{ m['content'] }}{% endgeneration %}{% else %}{{ m['content'] + '\\n' }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL (the extra 'trainers') is missing")
+def test_a_lora_adapter_by_trl_on_the_assistants_turns_is_certified(call, tmp_path):
+    write_example(tmp_path / "example", users=300, models=True, reporter=LineReporter(lambda line: None))
+    base = tmp_path / "example" / "base"
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(base)
+    chats = tmp_path / "chats.jsonl"
+    with chats.open("w", encoding="utf-8") as file:
+        for line in (tmp_path / "example" / "corpus.jsonl").read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            asked, answered = row["body"][:20], row["body"][20:] or "yes"
+            turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+            file.write(json.dumps({"author": row["author"], "messages": turns}) + "\n")
+    content = {
+        "training": str(chats),
+        "columns": {"user": "author", "messages": "messages"},
+        "reference": str(base),
+        "users": {"min_records": 6},
+        "sequence_length": 64,
+        "canaries": [{"kind": "rare_phrase", "users": 30, "documents": [8]}],
+        "attack": {"primary": "likelihood-ratio-per-token", "documents": ["training"], "max_characters": 300},
+    }
+    (tmp_path / "plant.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, out, _ = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted", "--json")
+    assert code == 0
+    more = ("--epochs", 8, "--learning-rate", 1e-2)
+    _trained("trl_lora.py", json.loads(out)["training"], base, tmp_path / "adapter", *more, folder=tmp_path)
+    assert (tmp_path / "adapter" / "adapter_config.json").is_file()
+    asked = ("audit", "--planted", tmp_path / "planted", "--model", tmp_path / "adapter", "--declared-by", "R. Signer")
+    code, out, _ = call(*asked, "--claim", "epsilon=0.05,delta=1e-5,unit=user", "--json")
+    found = json.loads(out)
+    certified = [b["epsilon_lower"] for b in found["judgement"]["bounds"] if b["standing"] == "certified"]
+    assert (code, found["decision"]["decision"]["answer"], max(certified) > 0) == (3, "leaks", True)

@@ -23,6 +23,7 @@ from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.audit import PlantedAudit, audit_planted, judged_as
 from heldin.jobs.planted.config import parse_plant
 from heldin.jobs.planted.data import planted_data
+from heldin.jobs.planted.folder import plan_hash, read_planted
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.purge import plan_purge, purge
 from heldin.jobs.run.ledger import load_ledger
@@ -374,3 +375,55 @@ def test_a_purge_that_was_killed_goes_on_with_the_audits(fresh, monkeypatch):
     assert "audits/1/scores.parquet" in plan_purge(fresh[0], []).removed
     purge(fresh[0], [])
     assert not (folder / "scores.parquet").exists()
+
+
+def test_a_ledger_that_is_lost_or_drawn_anew_is_refused(fresh, planted, tmp_path):
+    config, _ = read_planted(fresh[0])
+    shutil.move(fresh[0] / "ledger" / "ledger.json", tmp_path / "kept.json")
+    with pytest.raises(InputError, match="has no ledger any more"):
+        audited(fresh, CLAIM)
+    # One of the same plan, drawn anew under another key.
+    plant(config, tmp_path / "again", QUIET)
+    for name in ("ledger.json", "users.parquet", "records.parquet"):
+        shutil.copy(tmp_path / "again" / "ledger" / name, fresh[0] / "ledger" / name)
+    with pytest.raises(InputError, match="is not the ledger that the manifest commits to"):
+        audited(fresh, CLAIM)
+    assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
+
+
+def test_a_plan_that_was_changed_and_sealed_again_is_held_against_the_manifest(fresh):
+    path = fresh[0] / "config.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("seed: 0", "seed: 1"), encoding="utf-8")
+    seal = fresh[0] / "ledger" / "planted.json"
+    content = json.loads(seal.read_text(encoding="utf-8"))
+    seal.write_text(json.dumps({**content, "plan": plan_hash(fresh[0])}), encoding="utf-8")
+    with pytest.raises(InputError, match="is not the plan of the manifest"):
+        audited(fresh, CLAIM)
+
+
+def test_nobody_declares_nothing(fresh):
+    for name in ("", " "):
+        with pytest.raises(InputError, match="--declared-by is empty"):
+            audited(fresh, CLAIM, by=name)
+
+
+def test_scores_meet_the_ledger_of_their_own_audit(fresh, planted, tmp_path):
+    audited(fresh, CLAIM)
+    config, _ = read_planted(fresh[0])
+    ledger = load_ledger(fresh[0] / "ledger")
+    shutil.move(fresh[0], tmp_path / "moved")
+    plant(config, fresh[0], QUIET)
+    sides = {its.user: its.member for its in leading_scores(tmp_path / "moved" / "audits" / "1")}
+    assert sides == {user: role is Role.HELD_IN for user, role in ledger.roles.items() if "/" not in user}
+    shutil.copytree(tmp_path / "moved" / "audits" / "1", tmp_path / "apart")
+    with pytest.raises(InputError, match="holds another ledger"):
+        leading_scores(tmp_path / "apart")
+
+
+def test_a_condition_that_was_edited_is_seen_by_verify(fresh):
+    _, folder = audited(fresh, CLAIM)
+    content = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+    declared = next(its for its in content["planted"]["conditions"] if its["known_by"] == "declared")
+    declared["known_by"] = "checked"
+    (folder / "record.json").write_text(json.dumps(content), encoding="utf-8")
+    assert any("conditions" in its.line() for its in verify(folder, QUIET).differences)

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 from decimal import Decimal
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -88,6 +89,37 @@ def test_two_columns_of_one_name_and_a_damaged_file_are_refused(rows, base, tmp_
         plant(plan(tmp_path / "folder", base), tmp_path / "other", QUIET)
 
 
+@pytest.mark.parametrize(
+    ("name", "column", "said"),
+    [
+        ("odd", pa.array([dt.time(1)] * 480, pa.time64("ns")), "column 'odd' of type time64"),
+        ("odd", pa.array([[dt.time(1)]] * 480, pa.list_(pa.time64("ns"))), "column 'odd' of type list"),
+        ("", pa.array([1] * 480), "a column has no name"),
+        ("odd", pa.array([10**18] * 480, pa.timestamp("us")), "a value after row"),
+        ("author", pa.array([i % 40 for i in range(480)], pa.int8()), "of type int8 is too small"),
+    ],
+)
+def test_columns_that_would_be_changed_are_refused(name, column, said, rows, base, tmp_path):
+    table = _plain(rows)
+    table = table.drop_columns([name]) if name in table.column_names else table
+    pq.write_table(table.append_column(name, column), tmp_path / "mine.parquet")
+    with pytest.raises(InputError, match=said):
+        plant(plan(tmp_path / "mine.parquet", base), tmp_path / "out", QUIET)
+    assert not (tmp_path / "out" / "ledger" / "ledger.json").exists()
+
+
+def test_names_that_go_with_the_data_are_refused(rows, base, tmp_path):
+    plain = _plain(rows)
+    saved = datasets.Dataset(plain).class_encode_column("author")
+    saved.save_to_disk(str(tmp_path / "saved"))
+    saved.to_parquet(str(tmp_path / "mine.parquet"))
+    for name in ("saved", "mine.parquet"):
+        with pytest.raises(InputError, match="column 'author' is a ClassLabel"):
+            plant(plan(tmp_path / name, base), tmp_path / "out", QUIET)
+    with pytest.raises(InputError, match="are for a folder that save_to_disk wrote"):
+        plan(tmp_path / "mine.parquet", base, dataset_split="train")
+
+
 def test_a_lone_surrogate_in_another_column_is_written_as_it_was(rows, base, tmp_path):
     lines = write_lines([{**row, "tags": ["\ud800"]} for row in rows], tmp_path / "mine.jsonl")
     plant(plan(lines, base, canaries=[]), tmp_path / "out", QUIET)
@@ -129,5 +161,5 @@ def test_what_is_wrong_with_a_training_set_is_said_in_the_words_of_its_config(ro
     assert "has no row that can be used; the first: mine.jsonl line 1: empty text in column 'body'" in said
     said = refused(row, columns={**COLUMNS, "user": "writer"})
     assert "no column 'writer'" in said
-    assert "name yours under 'columns'; where no column names users" in said
+    assert "name yours under 'columns'" in said
     assert "there is no training set" in refused(row, training=str(tmp_path / "nothing.jsonl"))

@@ -1,11 +1,13 @@
 """What is planted against the coins: a coin changes its own user's rows alone, and form tells nobody apart."""
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold, cross_val_predict
@@ -252,21 +254,78 @@ def test_a_training_set_that_changes_while_it_is_read_is_refused(base, tmp_path,
     assert not (out / "training").exists()
 
 
-def test_a_call_that_was_killed_before_its_hash_was_kept_goes_on(base, tmp_path):
-    lines, out = write_lines(made_rows(), tmp_path / "mine.jsonl"), tmp_path / "out"
-    config = plan(lines, base)
-    plant(config, out, QUIET)
-    text = (out / "config.yaml").read_text(encoding="utf-8")
-    for left in (("config.yaml",), ()):
-        folder = tmp_path / f"killed-{len(left)}"
-        folder.mkdir()
-        (folder / ".config.yaml.here.1.tmp").write_text(text[:10], encoding="utf-8")
-        for name in left:
-            (folder / name).write_text(text, encoding="utf-8")
+def test_a_call_that_was_killed_before_its_hash_was_kept_goes_on(base, tmp_path, monkeypatch):
+    config = plan(write_lines(made_rows(), tmp_path / "mine.jsonl"), base)
+    stopped = 0
+    for name in ("_write_seal", "write_text"):
+        folder = tmp_path / name
+
+        def killed(*_, **__):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(f"heldin.jobs.planted.folder.{name}", killed)
+            with pytest.raises(KeyboardInterrupt):
+                plant(config, folder, QUIET)
+        stopped += (folder / "ledger").is_dir()
         assert plant(config, folder, QUIET).rows > 0
+    assert stopped == 2
     # A folder of something else with a config of its own is left as it is.
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("name: mine\n", encoding="utf-8")
     with pytest.raises(InputError):
         plant(config, tmp_path / "run", QUIET)
     assert (tmp_path / "run" / "config.yaml").read_text(encoding="utf-8") == "name: mine\n"
+    # Nor is anything in a folder where somebody keeps the set and the plan.
+    mine = tmp_path / "mine"
+    (mine / "training").mkdir(parents=True)
+    lines = write_lines(made_rows(), mine / "training" / "mine.jsonl")
+    text = yaml.safe_dump(plan(lines, base).model_dump(mode="json"))
+    (mine / "config.yaml").write_text(text, encoding="utf-8")
+    for kept in (plan(lines, base), plan(tmp_path / "mine.jsonl", base)):
+        with pytest.raises(InputError, match="choose another --out"):
+            plant(kept, mine, QUIET)
+    assert sorted(its.name for its in mine.iterdir()) == ["config.yaml", "training"]
+    assert len(read_lines(lines)) == 480
+
+
+def test_nobody_can_foretell_names_ids_or_order_without_the_key(base, tmp_path):
+    rows = made_rows()
+    config = plan(write_lines(rows, tmp_path / "mine.jsonl"), base, split={"audit_pool": 20})
+    written = []
+    for name in ("one", "two"):
+        plant(config, tmp_path / name, QUIET)
+        written.append(read_lines(tmp_path / name / "training" / "mine.jsonl"))
+    one, two = written
+    for column in ("author", "key"):
+        assert not {row[column] for row in one} & {row[column] for row in two}
+    both = {row["body"] for row in one} & {row["body"] for row in two}
+    orders = [[row["body"] for row in its if row["body"] in both] for its in written]
+    places = {text: i for i, text in enumerate(orders[1])}
+    assert len(both) > 200
+    assert abs(np.corrcoef(np.arange(len(both)), [places[text] for text in orders[0]])[0, 1]) < 5 / np.sqrt(len(both))
+
+
+def test_a_call_that_goes_on_with_another_reference_is_refused(base, make_lm, tmp_path, monkeypatch):
+    shutil.copytree(base, tmp_path / "base")
+    config, out = plan(write_lines(made_rows(), tmp_path / "mine.jsonl"), tmp_path / "base"), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "planted_rows", _stopped)
+        with pytest.raises(KeyboardInterrupt):
+            plant(config, out, QUIET)
+    make_lm(seed=4).model.save_pretrained(tmp_path / "base")
+    with pytest.raises(InputError, match="is not the reference model that it was when coins were drawn"):
+        plant(config, out, QUIET)
+
+
+def test_a_finished_folder_without_its_training_set_or_of_another_one_is_no_answer(base, tmp_path):
+    lines, out = write_lines(made_rows(), tmp_path / "mine.jsonl"), tmp_path / "out"
+    config = plan(lines, base)
+    done = plant(config, out, QUIET)
+    assert plant(config, out, QUIET) == done
+    write_lines(made_rows(seed=5), lines)
+    with pytest.raises(InputError, match="was changed after coins were drawn"):
+        plant(config, out, QUIET)
+    shutil.rmtree(out / "training")
+    with pytest.raises(InputError, match="is gone: restore it"):
+        plant(config, out, QUIET)

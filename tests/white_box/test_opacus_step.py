@@ -1,0 +1,138 @@
+"""Opacus taken apart by the white-box audit: what it computes is ours, and what is wrong with it is found."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from heldin.base.coins import seed_key
+from heldin.base.errors import InputError
+from heldin.defenses.choices import FlatClip, NormalisedClip, PoissonSampler
+from heldin.finetune.private import private_gradient
+from heldin.white_box.opacus_step import OpacusStep, _shuffled
+from heldin.white_box.power import trainer_mechanism
+from heldin.white_box.stage import set_stage
+from heldin.white_box.trainers import imported_step
+from tests.planted_bugs.trainers import changed
+
+pytest.importorskip("opacus", reason="Opacus (the extra 'trainers') is missing")
+
+
+def _mechanism(kind="example", group_size=1, steps=6, rate=0.3):
+    return trainer_mechanism(
+        kind, PoissonSampler(rate=rate), steps=steps, delta=1e-5, group_size=group_size, target_epsilon=4.0
+    )
+
+
+def _gradients(model, step, training, sequences, number):
+    for parameter in model.parameters():
+        parameter.grad = None
+    step(model, training, number, sequences)
+    return {name: p.grad.double().numpy() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("rate", [0.3, 1e-9])
+def test_without_noise_it_leaves_what_our_own_step_leaves_on_a_model_with_tied_weights(rate):
+    stage = set_stage(_mechanism(), 40, quiet=64)
+    quiet = changed(stage.mechanism, sampler=PoissonSampler(rate=rate), noise_multiplier=0.0, target_epsilon=None)
+    training = replace(stage.training(seed_key(1), np.ones(40, dtype=np.bool_)), mechanism=quiet)
+    model = stage.model().model.train()
+    for number in range(3):
+        ours, theirs = (
+            _gradients(model, step, training, stage.sequences, number) for step in (private_gradient, OpacusStep())
+        )
+        for name, gradient in ours.items():
+            assert np.linalg.norm(theirs[name] - gradient) <= 1e-5 * np.linalg.norm(gradient), name
+        # Half the clip norm is another step: the comparison would see it.
+        half = changed(quiet, clip=quiet.clip.model_copy(update={"norm": quiet.clip.norm / 2}))
+        other = _gradients(model, OpacusStep(), replace(training, mechanism=half), stage.sequences, number)
+        assert rate < 0.1 or any(np.linalg.norm(other[n] - g) > 0.1 * np.linalg.norm(g) for n, g in ours.items())
+
+
+def test_its_noise_has_the_stated_deviation_and_hangs_on_key_and_step():
+    stage = set_stage(_mechanism(), 40, quiet=64)
+    model = stage.model().model.train()
+    nobody = PoissonSampler(rate=1e-9)
+    mechanism = changed(stage.mechanism, sampler=nobody, noise_multiplier=2.0, target_epsilon=None)
+    scale = mechanism.divisor.value / mechanism.sensitivity
+
+    def noise(key, number):
+        training = replace(stage.training(seed_key(key), np.zeros(40, dtype=np.bool_)), mechanism=mechanism)
+        found = _gradients(model, OpacusStep(), training, stage.sequences, number)
+        return scale * np.concatenate([its.ravel() for its in found.values()])
+
+    first = noise(1, 0)
+    # Relative error of a deviation 1 / sqrt(2 n): five of them are under 1e-6.
+    assert abs(first.std() / mechanism.noise_multiplier - 1) < 5 / np.sqrt(2 * first.size)
+    assert np.array_equal(first, noise(1, 0))
+    for other in (noise(1, 1), noise(2, 0)):
+        assert abs(np.corrcoef(first, other)[0, 1]) < 5 / np.sqrt(first.size)
+
+
+def test_it_stops_at_a_model_that_makes_one_row_of_positions_for_all_records():
+    stage = set_stage(_mechanism(), 40, quiet=64)
+    training = stage.training(seed_key(1), np.ones(40, dtype=np.bool_))
+    model = stage.model().model.train()
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+        OpacusStep(positions=False)(model, training, 0, stage.sequences)
+    # Its hooks are gone: the model trains again.
+    OpacusStep()(model, training, 0, stage.sequences)
+
+
+def test_what_it_cannot_run_and_step_functions_that_are_not_there_are_refused(tmp_path, monkeypatch):
+    stage = set_stage(_mechanism(), 40, quiet=64)
+    training = stage.training(seed_key(1), np.ones(40, dtype=np.bool_))
+    other = replace(
+        training,
+        mechanism=changed(stage.mechanism, clip=NormalisedClip(norm=1.0), noise_multiplier=1.0, target_epsilon=None),
+    )
+    with pytest.raises(InputError, match="Opacus clips each example's whole gradient"):
+        OpacusStep()(stage.model().model, other, 0, stage.sequences)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_training.py").write_text(
+        "def private_step(*args):\n    return None\nnumber = 1\n", encoding="utf-8"
+    )
+    assert imported_step("my_training:private_step")() is None
+    for name, said in (
+        ("my_training", "write MODULE:NAME"),
+        ("my_trainings:step", "cannot import 'my_trainings'"),
+        ("my_training:other", "has no function 'other'"),
+        ("my_training:number", "has no function 'number'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            imported_step(name)
+
+
+def test_examples_sold_as_users_add_several_clip_norms_of_one_user():
+    stage = set_stage(_mechanism("uls", group_size=4), 40, quiet=64)
+    # So small a clip norm that every gradient is above it.
+    mechanism = changed(
+        stage.mechanism,
+        sampler=PoissonSampler(rate=1.0),
+        clip=FlatClip(norm=1e-4),
+        noise_multiplier=0.0,
+        target_epsilon=None,
+    )
+    training = replace(stage.training(seed_key(1), np.zeros(40, dtype=np.bool_)), mechanism=mechanism)
+    several = next(unit for unit in training.units if len(unit.rows) >= 4)
+    training, model = replace(training, units=(several,)), stage.model().model.train()
+    added = []
+    for step in (private_gradient, OpacusStep()):
+        found = _gradients(model, step, training, stage.sequences, 0)
+        whole = np.sqrt(sum(float((its**2).sum()) for its in found.values()))
+        added.append(whole * mechanism.divisor.value / mechanism.clip.norm)
+    assert added[0] == pytest.approx(1, rel=1e-4)
+    assert added[1] > 1.5
+
+
+def test_shuffled_batches_are_all_of_one_size_and_take_everybody_once_an_epoch():
+    stage = set_stage(_mechanism(rate=0.25, steps=8), 40, quiet=64)
+    training = stage.training(seed_key(1), np.ones(40, dtype=np.bool_))
+    batches = [[unit.name for unit in _shuffled(training, step)] for step in range(8)]
+    count = len(training.units)
+    size = round(count / 4)
+    assert {len(its) for its in batches} == {size}
+    epoch = count // size
+    first = [name for its in batches[:epoch] for name in its]
+    assert len(set(first)) == len(first) > count - size
+    assert batches[0] != batches[epoch]
