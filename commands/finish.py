@@ -19,7 +19,6 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
     """Write the report, print the findings (``json``: as one JSON object) and exit with the verdict's code."""
     from heldin.base.log_file import log_line
     from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
-    from heldin.reports.pdf import typeset
 
     said, answered, code = findings(record), answer_line(record.decision), record.judgement.exit_code
     paragraphs = dict(said.paragraphs)
@@ -27,7 +26,7 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
     log_line(folder, f"answer: {answered}")
     if json:
         words = {"answer": answered, "headline": said.headline, "notes": list(said.warnings), "next": paragraphs[NEXT]}
-        report = str(typeset(record, folder / "report.pdf"))
+        report = _report(record, folder)
         typer.echo(json_text({**words, **_facts(record), "folder": str(folder), "report": report}))
         raise typer.Exit(code)
     # The words come before the report is typeset, so that they are read even if that fails.
@@ -36,10 +35,22 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
         typer.echo(f"note: {warning}")
     for title in (HOW_WELL, BOUNDS, NEXT):
         typer.echo(f"{title}: {paragraphs[title]}")
-    typer.echo(f"report: {typeset(record, folder / 'report.pdf')}")
+    typer.echo(f"report: {_report(record, folder) or 'none'}")
     # Last, where scripts and people look for it.
     typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))
     raise typer.Exit(code)
+
+
+def _report(record: "Record", folder: Path) -> str | None:
+    """The path of the report; None, with a line that says why, if it cannot be typeset: the record stands."""
+    from heldin.base.errors import InputError
+    from heldin.reports.pdf import typeset
+
+    try:
+        return str(typeset(record, folder / "report.pdf"))
+    except InputError as error:
+        typer.echo(f"error: {error}; the record is whole", err=True)
+        return None
 
 
 def _facts(record: "Record") -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import typst
 
+from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 
 FOLDER = Path(__file__).parent
@@ -24,6 +25,9 @@ def write_pdf(template: str, content: Mapping[str, Any], figures: Mapping[str, s
             each figure, by name.
         figures: SVG by name.
         path: where the PDF goes.
+
+    Raises:
+        InputError: something in it cannot be printed, such as a name in a script that no font here has.
     """
     # A folder of its own as root: typst reads no file outside of its root.
     with tempfile.TemporaryDirectory() as scratch:
@@ -33,7 +37,10 @@ def write_pdf(template: str, content: Mapping[str, Any], figures: Mapping[str, s
         (workplace / "report.json").write_text(json.dumps(content), encoding="utf-8")
         for name in (template, "style.typ"):
             (workplace / name).write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
-        document = typst.compile(str(workplace / template), root=scratch, pdf_standards=STANDARD)
+        try:
+            document = typst.compile(str(workplace / template), root=scratch, pdf_standards=STANDARD)
+        except typst.TypstError as error:
+            raise InputError(f"'{path}' cannot be typeset ({str(error).strip().splitlines()[0]})") from error
     # Compiled before the old report is touched: a failure leaves it whole.
     with whole_file(path) as temporary:
         temporary.write_bytes(document)

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import typst
 from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -427,3 +428,18 @@ def test_a_condition_that_was_edited_is_seen_by_verify(fresh):
     declared["known_by"] = "checked"
     (folder / "record.json").write_text(json.dumps(content), encoding="utf-8")
     assert any("conditions" in its.line() for its in verify(folder, QUIET).differences)
+
+
+def test_a_report_that_cannot_be_typeset_takes_no_verdict_along(fresh, call, monkeypatch):
+    def refused(*_, **__):
+        raise typst.TypstError("error: the text could not be displayed with font\nmore")
+
+    monkeypatch.setattr("heldin.reports.typesetting.typst.compile", refused)
+    asked = ("audit", "--planted", fresh[0], "--model", fresh[1], "--claim", CLAIM, "--declared-by", "R. Signer")
+    code, out, err = call(*asked, "--json")
+    assert (code, json.loads(out)["report"]) == (3, None)
+    assert "cannot be typeset (error: the text could not be displayed with font); the record is whole" in err
+    code, out, _ = call(*asked)
+    assert (code, "report: none" in out) == (3, True)
+    code, _, err = call("report", fresh[0] / "audits" / "1")
+    assert (code, "cannot be typeset" in err) == (2, True)
