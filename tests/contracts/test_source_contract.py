@@ -182,7 +182,7 @@ def test_a_dataset_with_splits_asks_which(tmp_path):
     folder = tmp_path / "splits"
     data = datasets.Dataset.from_list(ROWS)
     datasets.DatasetDict({"train": data, "test": data}).save_to_disk(str(folder))
-    with pytest.raises(InputError, match="has no split 'None': choose one of train, test"):
+    with pytest.raises(InputError, match="has several splits: name one of train, test"):
         HuggingFace(str(folder), columns=COLUMNS).fingerprint()
     assert len(_read(HuggingFace(str(folder), split="test", columns=COLUMNS))) == 3
 
