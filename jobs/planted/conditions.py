@@ -34,7 +34,7 @@ def conditions_of(planted: Path, manifest: Manifest, look: Look, declared_by: st
         Condition(
             condition="each audited user and canary user was held in by an independent fair coin under a fresh key",
             known_by="checked",
-            note="drawn again under the key, the coins are those of the ledger; that it was not copied is not checked",
+            note="drawn again under the key, they are those that the manifest commits to; a copied key is not seen",
         ),
         Condition(
             condition="attacks, references, thresholds, canary users and who is audited were fixed before the coins",
