@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from heldin.jobs.planted.config import parse_plant
@@ -88,3 +89,18 @@ def train(base: Path, rows: list[str], to: Path, *, passes: int = 6, rate: float
     model.save_pretrained(to)
     tokenizer.save_pretrained(to)
     return to
+
+
+@pytest.fixture(scope="module")
+def base(make_lm, tmp_path_factory):
+    return save_base(make_lm(), tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return made_rows()
+
+
+@pytest.fixture
+def lines(rows, tmp_path):
+    return write_lines(rows, tmp_path / "mine.jsonl")

@@ -23,25 +23,12 @@ from heldin.jobs.planted.row_text import Plain
 from heldin.jobs.planted.training_set import TrainingSet, content_sha256, training_set
 from heldin.jobs.run.ledger import load_ledger
 from heldin.models.loading import load_language_model
-from tests.planted_sets import COLUMNS, made_rows, plan, read_lines, save_base, write_lines
+from tests.planted_sets import COLUMNS, base, lines, plan, read_lines, rows, write_lines
+
+__all__ = ["base", "lines", "rows"]  # fixtures
 
 QUIET = LineReporter(lambda line: None)
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def base(make_lm, tmp_path_factory):
-    return save_base(make_lm(), tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return made_rows()
-
-
-@pytest.fixture
-def lines(rows, tmp_path):
-    return write_lines(rows, tmp_path / "mine.jsonl")
 
 
 def bodies(path, columns=COLUMNS):

@@ -12,20 +12,12 @@ import pytest
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.planted.plant import plant
-from tests.planted_sets import COLUMNS, made_rows, plan, read_lines, save_base, write_lines
+from tests.planted_sets import COLUMNS, base, plan, read_lines, rows, write_lines
+
+__all__ = ["base", "rows"]  # fixtures
 
 NESTED = pa.struct([("a", pa.list_(pa.int64())), ("b", pa.string())])
 QUIET = LineReporter(lambda line: None)
-
-
-@pytest.fixture(scope="module")
-def base(make_lm, tmp_path_factory):
-    return save_base(make_lm(), tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return made_rows()
 
 
 def _plain(rows):

@@ -8,24 +8,11 @@ from heldin.jobs.planted.data import planted_data
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.row_text import Chat, Completion, Plain, row_text
 from heldin.models.loading import load_language_model
-from tests.planted_sets import COLUMNS, made_rows, plan, read_lines, save_base, write_lines
+from tests.planted_sets import COLUMNS, base, lines, plan, read_lines, rows, save_base, write_lines
+
+__all__ = ["base", "lines", "rows"]  # fixtures
 
 QUIET = LineReporter(lambda line: None)
-
-
-@pytest.fixture(scope="module")
-def base(make_lm, tmp_path_factory):
-    return save_base(make_lm(), tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return made_rows()
-
-
-@pytest.fixture
-def lines(rows, tmp_path):
-    return write_lines(rows, tmp_path / "mine.jsonl")
 
 
 TEMPLATE = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '\\n' }}{% endfor %}"

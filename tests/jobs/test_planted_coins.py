@@ -25,18 +25,15 @@ from heldin.jobs.planted.training_set import training_set
 from heldin.jobs.planted.written import planted_rows
 from heldin.jobs.run.ledger import load_ledger
 from heldin.models.loading import load_language_model
-from tests.planted_sets import made_rows, plan, read_lines, save_base, write_lines
+from tests.planted_sets import base, made_rows, plan, read_lines, write_lines
+
+__all__ = ["base"]  # fixtures
 
 QUIET = LineReporter(lambda line: None)
 MADE_UP = [
     {"kind": "unseen_token", "users": 12, "documents": [1, 4, 16]},
     {"kind": "rare_phrase", "users": 12, "documents": [1, 4, 16]},
 ]
-
-
-@pytest.fixture(scope="module")
-def base(make_lm, tmp_path_factory):
-    return save_base(make_lm(), tmp_path_factory.mktemp("base"))
 
 
 def _again(config, out, base):
