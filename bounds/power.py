@@ -238,13 +238,7 @@ def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, 
 
 
 def forecast(
-    users: int,
-    delta: float,
-    claims: Sequence[Claim] = (),
-    *,
-    units: str = "users",
-    one: str = "user",
-    sharing: int = 1,
+    users: int, delta: float, claims: Sequence[Claim] = (), *, units: str = "users", one: str = "user", sharing: int = 1
 ) -> list[str]:
     """What a run could say at best at 95 %, as lines to read before paying for it.
 

@@ -23,12 +23,12 @@ from heldin.record.facts import (
     Environment,
     GradientNorms,
     ModelFacts,
-    PlantedFacts,
     ScoredTexts,
     SplitFacts,
     TrainingFacts,
 )
 from heldin.record.migrations import MIGRATED, migrated
+from heldin.record.planted import PlantedFacts
 
 SCHEMA_VERSION = 7  # raise it with a step in `record.migrations`, or older records cannot be read
 INTERNAL_NOTICE = (

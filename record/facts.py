@@ -113,46 +113,6 @@ class SplitFacts(Facts):
     audited: Literal["users", "entities", "both"] = "users"
 
 
-class Condition(Facts):
-    """A condition of a certified statement.
-
-    Attributes:
-        condition: what must hold.
-        known_by: checked by heldin, declared by the person who signs, or not met.
-        note: how it was checked, who declared it, or why it is not met.
-    """
-
-    condition: str
-    known_by: Literal["checked", "declared", "not met"]
-    note: str
-
-
-class PlantedFacts(Facts):
-    """A training set that heldin planted, on which somebody else trained.
-
-    Attributes:
-        planted: time at which it was written, UTC.
-        plan: hash of everything about the audit that was fixed before the coins.
-        training_set: hash of the training set.
-        rows: number of its rows.
-        skipped: rows of the original that could not be used.
-        look: number of this look at a checkpoint, from 1.
-        looks: number of looks that were paid for beforehand.
-        declared_by: who declared what the model was trained on; null: nobody.
-        conditions: of certified statements, each with how it is known.
-    """
-
-    planted: str
-    plan: str
-    training_set: str
-    rows: int
-    skipped: int
-    look: int
-    looks: int
-    declared_by: str | None
-    conditions: list[Condition]
-
-
 class EndpointFacts(Facts):
     """How a model behind an endpoint was reached.
 

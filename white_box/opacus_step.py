@@ -93,7 +93,7 @@ class OpacusStep:
     def _backward(self, hooked: Any, records: Sequence[Sequence[int]], device: torch.device) -> None:
         inputs, targets = collate(records, device)
         model = _WithPositions(hooked) if self.positions else hooked
-        record_losses(model, inputs, targets).mean().backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(record_losses(model, inputs, targets).mean())
 
 
 @dataclass(frozen=True)

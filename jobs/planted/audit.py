@@ -35,8 +35,8 @@ from heldin.jobs.run.texts import Scoring, texts_under_attack
 from heldin.jobs.run.utility import kept_losses, measure_losses
 from heldin.models.loading import load_language_model, require_model, with_tokens_of
 from heldin.record.document import Body, Record, read_record, write_new_record
-from heldin.record.facts import Condition
 from heldin.record.masking import without_names
+from heldin.record.planted import Condition
 
 
 @dataclass(frozen=True)

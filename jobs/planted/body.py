@@ -16,8 +16,9 @@ from heldin.jobs.run.scoring import scoring_rule
 from heldin.jobs.run.statistics import RunResults
 from heldin.models.loading import same_tokens
 from heldin.record.document import Body
-from heldin.record.facts import Condition, PlantedFacts, ScoredTexts, SplitFacts
+from heldin.record.facts import ScoredTexts, SplitFacts
 from heldin.record.masking import masked
+from heldin.record.planted import Condition, PlantedFacts
 
 
 def planted_body(

@@ -8,7 +8,7 @@ from heldin.bounds.claims import parse_claim_of
 from heldin.jobs.planted.folder import TRAINING, Manifest
 from heldin.jobs.planted.looks import Look
 from heldin.jobs.planted.training_set import content_sha256
-from heldin.record.facts import Condition
+from heldin.record.planted import Condition
 
 _TRAINED = (
     "the model was trained on every row of the planted training set, and on no other text of its users or of those held"

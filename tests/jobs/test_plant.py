@@ -12,6 +12,7 @@ import yaml
 
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
+from heldin.bounds.verdict import Assignment, Design, max_certifiable_epsilon
 from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted import plant as engine
@@ -211,7 +212,11 @@ def test_what_it_costs_and_can_certify_is_said_before_it_is_written(lines, base,
     kept = sum(row < 480 for row in data.training_rows)
     assert f"{480 - kept:,} of 480 rows are not trained on" in price
     assert said.index(price) < next(i for i, line in enumerate(said) if line.startswith("writing"))
-    assert any("40 users by coin can certify" in line for line in said)
+    # Real users and one kind of canary users share the error probability.
+    for users, what in ((40, "users"), (8, "canary users")):
+        design = Design(Assignment.COIN, attacks=2)
+        most = max_certifiable_epsilon(users // 2, users // 2, config.audit.delta, design)
+        assert any(f"{users} {what} by coin can certify at most epsilon {most:.3g}" in line for line in said)
 
 
 def test_bad_rows_are_left_out_when_they_are_skipped(rows, base, tmp_path):
