@@ -51,7 +51,7 @@ def planted_body(
         attacker_texts=found.texts,
         # Fresh ones were set aside before the coins; that they were not trained on all the same is declared.
         scored_texts=ScoredTexts(kind=config.attack.documents[0], known_by="declared"),
-        scoring_rule=scoring_rule(config.attack.max_characters),
+        scoring_rule=scoring_rule(config.attack.max_characters, config.scored_part),
         per_text=not same_tokens(models.target.tokenizer, models.reference.tokenizer),
         resamples=config.audit.resamples,
         utility=utility_of(found.losses),

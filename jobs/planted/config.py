@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -91,6 +91,11 @@ class PlantConfig(Section):
     """Which column holds what. Names of users, and ids if there are any, are replaced in what is written."""
     skip_bad_lines: bool = False
     """Count and leave out rows that cannot be used, instead of stopping at the first."""
+    score: Literal["all", "completion", "turns"] = "all"
+    """Which part of a row is scored, and should be what training counts the loss on: all of it, the completion, or the
+    turns of ``role``."""
+    role: str = "assistant"
+    """Whose turns are scored under ``score: turns``."""
     users: UserFilter = UserFilter(min_records=10)
     """Which users may be audited. Each needs 4 rows at least: one to train on, one for the attacker, two for losses."""
     split: PlantedSplit = PlantedSplit()
@@ -126,6 +131,12 @@ class PlantConfig(Section):
             )
         if self.attack.reference is not None:
             raise ValueError("attack.reference: the leading reference is the key 'reference': leave this one out")
+        if self.score == "completion" and self.columns.completion is None:
+            raise ValueError("score: completion needs columns.prompt and columns.completion")
+        if self.score == "turns" and self.columns.messages is None:
+            raise ValueError("score: turns needs columns.messages")
+        if self.role != "assistant" and self.score != "turns":
+            raise ValueError("role names whose turns are scored: set score: turns, or leave it out")
         if any(isinstance(its, NamedPersonCanaries) for its in self.canaries):
             raise ValueError("canaries: named_person is for audits of entities, which heldin run does")
         apart = self.columns.messages is not None or self.columns.prompt is not None
@@ -136,6 +147,12 @@ class PlantConfig(Section):
         # What a run refuses is refused here, not after the coins.
         self.run_config(Path("records"))
         return self
+
+    @property
+    def scored_part(self) -> str | None:
+        """What is scored of a text, in words; None: all of it."""
+        words = {"all": None, "completion": "its completion", "turns": f"the turns of '{self.role}'"}
+        return words[self.score]
 
     def run_config(self, records: Path) -> RunConfig:
         """The config of a run that draws the same users, set-asides, canary users and coins.

@@ -11,6 +11,7 @@ from heldin.corpus.split import Part, Role
 from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.folder import Manifest
+from heldin.jobs.planted.parts import read_parts
 from heldin.jobs.planted.records import CORPUS, copied
 from heldin.jobs.planted.row_text import RowText
 from heldin.jobs.run.audit_pool import Parts, pool_of_users
@@ -72,7 +73,7 @@ def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Rep
     data = planted_data(config, out, reporter, base)
     if data.ledger.commitment() != manifest.ledger:
         raise InputError(f"'{out / 'ledger'}' is not the ledger that the manifest commits to: restore it")
-    return data
+    return data if manifest.parts is None else replace(data, parts=read_parts(out / "ledger", manifest.parts))
 
 
 def rows_to_train_on(data: RunData) -> list[int]:

@@ -35,6 +35,7 @@ class Manifest:
         skipped: rows of the original that could not be used.
         columns: its columns by what they hold.
         looks: number of checkpoints that the audit pays for.
+        parts: hash of the scored parts of texts; None: whole texts are scored.
     """
 
     created: str
@@ -48,6 +49,7 @@ class Manifest:
     skipped: int
     columns: dict[str, str]
     looks: int
+    parts: str | None = None
 
 
 def plan_hash(out: Path) -> str:
