@@ -20,12 +20,13 @@ from heldin.bounds.verdict import Assignment
 from heldin.jobs.config import first_difference
 from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import planted_body, planted_facts
-from heldin.jobs.planted.conditions import as_seen, conditions_of, unmet
+from heldin.jobs.planted.conditions import as_seen, conditions_of, rests_on_log, unmet
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import drawn_data, run_of
 from heldin.jobs.planted.folder import AUDITS, home_of, read_planted, require_models
 from heldin.jobs.planted.looks import Look, look_at, write_look
 from heldin.jobs.planted.plant import fingerprints
+from heldin.jobs.planted.training_log import LOG, TrainingLog, hashes_in_folder, read_log
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import Models
 from heldin.jobs.run.score_file import read_scores
@@ -37,6 +38,8 @@ from heldin.models.loading import load_language_model, require_model, with_token
 from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
 from heldin.record.planted import Condition
+
+_MOST = 0.9  # of the tokens: a few bear no loss where rows are packed or end
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def _audited(job: PlantedAudit, look: Look, models: Models, out: Path, reporter:
     losses = measure_losses(run, data, models.target, models.reference, out, reporter)
     seconds["scoring"] = time.monotonic() - started
     started = time.monotonic()
-    conditions = conditions_of(job.planted, manifest, look, job.declared_by)
+    conditions = conditions_of(job.planted, manifest, look, job.declared_by, _log(job, config, reporter))
     for its in conditions:
         if its.known_by != "checked":
             reporter.say(f"{its.known_by} ({its.note}): {its.condition}")
@@ -208,12 +211,36 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
             f"'{folder / 'scores.parquet'}' is missing, damaged, or of other models or texts than the record names"
         )
     look = look_at(job.planted, target.fingerprint, job.claims)
-    conditions = as_seen(facts.conditions, conditions_of(job.planted, manifest, look, job.declared_by))
+    log = _log(job, config, reporter)
+    if log is None and rests_on_log(facts.conditions):
+        raise InputError(f"'{job.planted / LOG}' is gone or of another model, and the record rests on it: restore it")
+    conditions = as_seen(facts.conditions, conditions_of(job.planted, manifest, look, job.declared_by, log))
     losses = kept_losses(run, data, folder, target=target.fingerprint, base=reference.fingerprint)
     found = replace(planted_results(job, config, data, statistics, conditions, reporter), losses=losses)
     again = planted_facts(manifest, look, job.declared_by, conditions)
     named = {**job.recorded(), "planted": asked["planted"], "model": asked["model"]}
     return planted_body(named, config, data, models, found, again)
+
+
+def _log(job: PlantedAudit, config: PlantConfig, reporter: Reporter) -> TrainingLog | None:
+    """The log of the training that the model comes from, if ``AuditCallback`` was there."""
+    log = read_log(job.planted / LOG)
+    if log is None:
+        return None
+    its = log.of_model(hashes_in_folder(Path(job.model))) if Path(job.model).is_dir() else None
+    if its is None:
+        reporter.say(f"{LOG}: of another model than '{job.model}' (or merged, or saved otherwise): not used")
+        return None
+    if its.unseen:
+        reporter.say(f"{LOG}: what the trainer was given is not known: {its.unseen}")
+    elif its.seen is not None and not its.seen.recognised:
+        reporter.say(f"{LOG}: no example has the tokens of a row: what the trainer was given is not known")
+    share = its.loss_tokens / its.tokens if its.tokens else None
+    if share is not None and (share < _MOST) == (config.score == "all"):
+        counted_on = "all tokens" if share >= _MOST else f"{100 * share:.0f} % of the tokens"
+        scored = "all of them" if config.score == "all" else f"those of {config.scored_part}"
+        reporter.say(f"{LOG}: training counted the loss on {counted_on}, and the audit scores {scored}")
+    return its
 
 
 def _take_folder(job: PlantedAudit, out: Path) -> None:

@@ -36,6 +36,7 @@ class Manifest:
         columns: its columns by what they hold.
         looks: number of checkpoints that the audit pays for.
         parts: hash of the scored parts of texts; None: whole texts are scored.
+        split: of a folder with several, the one to train on.
     """
 
     created: str
@@ -50,6 +51,7 @@ class Manifest:
     columns: dict[str, str]
     looks: int
     parts: str | None = None
+    split: str | None = None
 
 
 def plan_hash(out: Path) -> str:

@@ -91,6 +91,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
             columns=config.columns.model_dump(exclude_none=True, exclude=_unread(config)),
             looks=config.looks,
             parts=parts,
+            split=config.dataset_split,
         )
         write_manifest(manifest, out)
     return manifest

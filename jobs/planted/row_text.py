@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from heldin.attacks.scoring import DEFAULT_MAX_CHARACTERS
 from heldin.base.errors import InputError
-from heldin.jobs.planted.config import PlantConfig
+from heldin.jobs.planted.config import PlantColumns
 from heldin.models.scored_parts import Spans, token_places
 
 Row = dict[str, Any]
@@ -242,18 +242,35 @@ class Chat:
         return text
 
 
-def row_text(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> RowText:
-    """How the rows of a training set hold their text. Raises InputError for messages without a chat template."""
-    columns, most = config.columns, config.attack.max_characters
+def row_text(
+    columns: PlantColumns,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    completion: bool = False,
+    role: str | None = None,
+    most: int = DEFAULT_MAX_CHARACTERS,
+) -> RowText:
+    """How the rows of a training set hold their text.
+
+    Args:
+        columns: which column holds what.
+        tokenizer: whose chat template writes messages.
+        completion: whether completions alone are scored.
+        role: whose turns alone are scored; None: whole conversations.
+        most: characters of a text that are read.
+
+    Raises:
+        InputError: there are messages, but the tokenizer has no chat template.
+    """
     if columns.messages is not None:
         if tokenizer.chat_template is None:
             raise InputError(
                 "columns.messages: the reference's tokenizer has no chat template: name the model whose template the"
                 " training uses, or write the texts into a column"
             )
-        return Chat(columns.messages, tokenizer, role=config.role if config.score == "turns" else None, most=most)
+        return Chat(columns.messages, tokenizer, role=role, most=most)
     if columns.prompt is not None and columns.completion is not None:
-        return Completion(columns.prompt, columns.completion, config.score == "completion", most)
+        return Completion(columns.prompt, columns.completion, completion, most)
     return Plain(columns.text)
 
 

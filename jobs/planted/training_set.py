@@ -225,7 +225,13 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
     Raises:
         InputError: it cannot be read, or its messages cannot be written as text.
     """
-    text = row_text(config, tokenizer)
+    text = row_text(
+        config.columns,
+        tokenizer,
+        completion=config.score == "completion",
+        role=config.role if config.score == "turns" else None,
+        most=config.attack.max_characters,
+    )
     found = TrainingSet(
         config.training, config.columns, text, config.dataset_split, config.copied_splits, config.score != "all"
     )

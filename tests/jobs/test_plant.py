@@ -200,6 +200,7 @@ def test_secrets_are_their_owners_and_the_manifest_tells_no_side(lines, base, tm
         "columns",
         "looks",
         "parts",
+        "split",
     }
 
 

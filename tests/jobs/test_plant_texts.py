@@ -71,7 +71,7 @@ def test_chat_messages_are_read_by_the_template_and_canary_users_chat_too(rows, 
     assert len(canaries) > 0
     # What will be scored of a canary user is what the template makes of its rows.
     base = load_language_model(str(chat_base))
-    data, chat = planted_data(config, out, QUIET, base), row_text(config, base.tokenizer)
+    data, chat = planted_data(config, out, QUIET, base), row_text(config.columns, base.tokenizer)
     held_in = {data.store.text(row) for row in data.training_rows if data.store.record(row).user in data.canaries}
     assert {chat.of(row) for row in canaries} == held_in
     assert all(text.startswith("<|system|>Be brief.\n<|user|>") for text in held_in)
