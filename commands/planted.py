@@ -15,9 +15,14 @@ AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted"
 def plant(
     config: Annotated[Path, typer.Argument(help="YAML file: the training set, who is audited, and the audit.")],
     out: Out = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override, in YAML: split.audit_fraction=0.2. Repeatable.")
+    canaries_only: Annotated[
+        bool, typer.Option("--canaries-only", help="Audit canary users alone; all real users stay in.")
+    ] = False,
+    audit_fraction: Annotated[
+        float | None, typer.Option(help="Audit a real user with this probability; all others stay in.")
     ] = None,
+    looks: Annotated[int | None, typer.Option(help="Checkpoints that will be audited, which share the level.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML: seed=3. Repeatable.")] = None,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
@@ -34,7 +39,10 @@ def plant(
     from heldin.jobs.planted.folder import MANIFEST, TRAINING
     from heldin.jobs.planted.plant import plant as do
 
-    checked = load_plant(config, set_ or [])
+    modes = {"split.audit_fraction": audit_fraction, "looks": looks}
+    given = [f"{key}={value}" for key, value in modes.items() if value is not None]
+    given += ["split.canaries_only=true"] if canaries_only else []
+    checked = load_plant(config, [*given, *(set_ or [])])
     folder = out or Path("runs") / checked.name
     with interruptible():
         manifest = do(checked, folder, reporter_for_this_terminal())

@@ -108,7 +108,7 @@ def _audited(record: Record) -> str:
     origin = _origin(record)
     if target.endpoint:
         origin += f" It was reached at {target.endpoint.url}; {target.endpoint.note}."
-    kind = "user" if split.audited == "entities" else "more user"
+    kind = "user" if split.audited in ("entities", "canaries") else "more user"
     always = f" {counted(split.always_in, kind)} always took part and are not scored." if split.always_in else ""
     per_text = ""
     if record.per_text:
@@ -275,9 +275,16 @@ def _limits(record: Record) -> str:
             guarantee += (
                 f" If that holds, no attack on {what.unit} is expected to exceed an AUROC of {ceiling.auroc:.3f}."
             )
+    alone = (
+        " No real user was audited: canary users are made to be found, and say what this training lets through, not how"
+        " many real users could be named."
+        if record.split.audited == "canaries"
+        else ""
+    )
     return (
         "An audit bounds what an attacker can do from below: these attacks did this well; another may do better."
         f" Intervals are estimates: they treat {what.unit} as independent, while all scores share one model.{guarantee}"
+        f"{alone}"
     )
 
 

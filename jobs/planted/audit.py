@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heldin.attacks.table import TextStatistic
-from heldin.audit.canary_groups import kinds_of
 from heldin.audit.exposure import write_people
-from heldin.audit.headline import USERS
+from heldin.audit.headline import AUDITED, USERS
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.sides import Sides
 from heldin.base.errors import InputError
@@ -31,7 +30,7 @@ from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import Models
 from heldin.jobs.run.score_file import read_scores
 from heldin.jobs.run.scoring import score
-from heldin.jobs.run.statistics import RunResults, run_results
+from heldin.jobs.run.statistics import RunResults, canaries_alone, groups_judged, run_results
 from heldin.jobs.run.texts import Scoring, texts_under_attack
 from heldin.jobs.run.utility import kept_losses, measure_losses
 from heldin.models.loading import load_language_model, require_model, with_tokens_of
@@ -176,8 +175,8 @@ def judged_as(
         of_users,
         config.seed,
         # Groups of people and looks share the level; a claim about examples is tested on each group once more.
-        config.looks * (1 + len(kinds_of(data.canaries))) * (2 if of_examples else 1),
-        what=USERS,
+        config.looks * groups_judged(data) * (2 if of_examples else 1),
+        what=AUDITED["canaries"] if canaries_alone(data) else USERS,
         example_claims=of_examples,
     )
 

@@ -13,7 +13,7 @@ from heldin.jobs.run.corpus import corpus_facts
 from heldin.jobs.run.data import RunData, split_facts
 from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.scoring import scoring_rule
-from heldin.jobs.run.statistics import RunResults
+from heldin.jobs.run.statistics import RunResults, canaries_alone
 from heldin.models.loading import same_tokens
 from heldin.record.document import Body
 from heldin.record.facts import ScoredTexts, SplitFacts
@@ -93,6 +93,12 @@ def _split(config: PlantConfig, data: RunData, facts: PlantedFacts) -> SplitFact
     parts[Part.TRAIN.value] += sum(len(data.store.rows(user)) for user in always)
     parts["trained on"] = len(data.training_rows)
     split = split.model_copy(update={"always_in": len(always), "records_by_part": parts})
+    if canaries_alone(data):
+        sides = [ledger.count()[role] for role in (Role.HELD_IN, Role.HELD_OUT)]
+        reason = "each canary user was held in by an independent fair coin under a fresh secret key"
+        split = split.model_copy(
+            update={"audited": "canaries", "held_in": sides[0], "held_out": sides[1], "standing_reason": reason}
+        )
     drawn = f"{split.standing_reason}, drawn before {facts.planted}"
     if not missing:
         return split.model_copy(update={"standing_reason": drawn})

@@ -31,6 +31,8 @@ class PlantedSplit(Section):
     """Audit a user with this probability, by a public coin of the user's own; null: all, or ``audit_pool`` of them."""
     audit_pool: int | None = Field(None, ge=2)
     """Number of users who are audited, drawn by the seed; null: all, or by ``audit_fraction``."""
+    canaries_only: bool = False
+    """Audit canary users alone: every real user stays in with every row, and the price is the canary users' rows."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of an audited user's rows set aside for the attacker and never trained on; at least one row."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
@@ -40,6 +42,8 @@ class PlantedSplit(Section):
     def _one_of_both(self) -> "PlantedSplit":
         if self.audit_fraction is not None and self.audit_pool is not None:
             raise ValueError("give one of audit_fraction and audit_pool")
+        if self.canaries_only and (self.audit_fraction is not None or self.audit_pool is not None):
+            raise ValueError("canaries_only audits no real user: leave audit_fraction and audit_pool out")
         return self
 
 
@@ -142,6 +146,10 @@ class PlantConfig(Section):
         apart = self.columns.messages is not None or self.columns.prompt is not None
         if apart and any(isinstance(its, SubstringCanaries) for its in self.canaries):
             raise ValueError("canaries: substring is for a column of text: choose unseen_token or rare_phrase")
+        if self.split.canaries_only and not self.canaries:
+            raise ValueError("split.canaries_only needs canary users: name some under canaries")
+        if self.split.canaries_only and any(isinstance(its, SubstringCanaries) for its in self.canaries):
+            raise ValueError("canaries: substring takes the place of real users, and canaries_only keeps them all in")
         if (self.dataset_split or self.copied_splits) and self.training.is_file():
             raise ValueError("dataset_split and copied_splits are for a folder that save_to_disk wrote")
         # What a run refuses is refused here, not after the coins.
@@ -170,7 +178,7 @@ class PlantConfig(Section):
             name=self.name,
             seed=self.seed,
             corpus=CorpusConfig(source=source, users=self.users),
-            split=SplitConfig(**self.split.model_dump()),
+            split=SplitConfig(**self.split.model_dump(exclude={"canaries_only"})),
             model=ModelConfig(base=self.reference, revision=self.revision),
             finetune=Recipe(sequence_length=self.sequence_length),
             canaries=self.canaries,

@@ -70,7 +70,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         with reporter.track("writing", len(data.training_rows), "rows") as advance:
 
             def told() -> Iterator[tuple[bytes, Row]]:
-                for its in planted_rows(source, data, numbered=kept.numbered, seed=config.seed):
+                for its in planted_rows(source, data, config, numbered=kept.numbered):
                     yield its
                     advance(1)
 

@@ -146,10 +146,11 @@ def prepare_data(
     left = defended(config, store, ledger, base, reporter, slots)
     data = RunData(corpus, store, canaries, ledger, *left, slots, cell.facts if cell else None)
     counts, audited = data.ledger.count(data.canaries), AUDITED[config.split.audited.value]
-    reporter.say(
-        f"split: {counts[Role.HELD_IN]} {audited.unit} held in, {counts[Role.HELD_OUT]} held out,"
-        f" {counted(counts[Role.ALWAYS_IN], 'user')} always in; {counted(corpus.public_users, 'public user')}"
-    )
+    if layout.users:
+        reporter.say(
+            f"split: {counts[Role.HELD_IN]} {audited.unit} held in, {counts[Role.HELD_OUT]} held out,"
+            f" {counted(counts[Role.ALWAYS_IN], 'user')} always in; {counted(corpus.public_users, 'public user')}"
+        )
     if canaries:
         included = sum(data.canary_membership().values())
         reporter.say(f"canaries: {counted(included, 'canary user')} held in, {len(canaries) - included} held out")
