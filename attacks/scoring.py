@@ -10,7 +10,6 @@ from typing import Protocol
 from heldin.attacks.protocol import Attack
 from heldin.attacks.table import TextStatistic
 from heldin.base.errors import InputError
-from heldin.models.endpoint import EndpointModel
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.models.scored_parts import Spans, scored_tokens
 from heldin.models.token_scores import TokenScores
@@ -129,13 +128,13 @@ def scores_of(
         advance: called with the number of texts done.
 
     Raises:
-        InputError: parts of texts are asked of a model behind an endpoint, or see ``ScoreCache.scores``.
+        InputError: parts of texts are asked of an endpoint without a tokenizer, or see ``ScoreCache.scores``.
     """
     plain = [text for _, _, text in texts.flat()]
     whole = cache.scores(model, plain, moments=moments, advance=advance)
     if texts.parts is None:
         return whole
-    if isinstance(model, EndpointModel):
-        raise InputError(f"endpoint model '{model.name}' does not say where tokens stand: score whole texts")
+    if model.tokenizer is None:
+        raise InputError(f"endpoint model '{model.name}' does not say where tokens stand: give its --tokenizer")
     chosen = scored_tokens(model.tokenizer, plain, texts.spans())
     return [its.at(tokens) for its, tokens in zip(whole, chosen, strict=True)]

@@ -1,7 +1,7 @@
 """``heldin plant``, and the part of ``heldin audit`` that judges a model trained on what it planted."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,7 +9,21 @@ from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible
 from heldin.commands.options import AsJson, Out, Quiet, json_text
 
+if TYPE_CHECKING:
+    from heldin.jobs.checkpoint.endpoint import Remote
+
 AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted")
+AT_ENDPOINT = (
+    "tokenizer",
+    "context",
+    "api_key_env",
+    "requests_per_minute",
+    "concurrency",
+    "timeout",
+    "max_tries",
+    "price_per_million",
+    "max_tokens_sent",
+)
 
 
 def plant(
@@ -58,10 +72,12 @@ def plant(
 def audit_planted(called: typer.Context) -> None:
     """Audit a model that was trained on a planted training set, with the options of ``heldin audit``."""
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.planted.audit import PlantedAudit
     from heldin.jobs.planted.audit import audit_planted as do
+    from heldin.jobs.planted.target import PlantedAudit
 
-    given = {name: its for name, its in called.params.items() if its not in (None, [], (), False)}
+    # Zero is a value: --max-tokens-sent 0 prints the cost and stops.
+    given = {name: its for name, its in called.params.items() if its is not False and its not in (None, [], ())}
+    remote = _remote({name: given.pop(name) for name in ("endpoint", *AT_ENDPOINT) if name in given})
     other = next((name for name in given if name not in AT_PLANTED), None)
     if other is not None:
         raise InputError(
@@ -70,8 +86,21 @@ def audit_planted(called: typer.Context) -> None:
     if "model" not in given:
         raise InputError("--planted needs --model: the folder or hub name of the model that was trained")
     job = PlantedAudit(
-        given["planted"], given["model"], tuple(given.get("claim", ())), declared_by=given.get("declared_by")
+        given["planted"], given["model"], tuple(given.get("claim", ())), given.get("declared_by"), remote
     )
     with interruptible():
         record, folder = do(job, given.get("out"), reporter_for_this_terminal(), command=command_line())
         finish(record, folder, json=bool(given.get("json")))
+
+
+def _remote(options: dict[str, Any]) -> "Remote | None":
+    """How a model behind an endpoint is reached, from the options about it; None without any."""
+    if not options:
+        return None
+    if "endpoint" not in options:
+        raise InputError(f"--{next(iter(options)).replace('_', '-')} goes with --endpoint")
+    from heldin.base.config_errors import checked
+    from heldin.jobs.checkpoint.config import EndpointConfig
+
+    content = {"url": options.pop("endpoint"), **options}
+    return checked(EndpointConfig, content, "--endpoint").remote()

@@ -10,6 +10,7 @@ from heldin.jobs.planted.folder import TRAINING, Manifest
 from heldin.jobs.planted.looks import Look
 from heldin.jobs.planted.training_log import TrainingLog
 from heldin.jobs.planted.training_set import content_sha256
+from heldin.record.facts import LARGEST_DRIFT, EndpointFacts
 from heldin.record.planted import Condition
 
 _TRAINED = (
@@ -24,11 +25,17 @@ _ELSE = (
 _STARTED = "what it was trained from, and the reference model, had not seen these users' texts"
 _UNCHANGED = "the training set is as it was written"
 _EXAMPLES = "each row was one training example: not split into several, not packed with others, not written twice"
+_SERVED = "what answered at the endpoint was this model alone"
 _EARLIER = "nothing that an earlier look found had a part in this training"
 
 
 def conditions_of(
-    planted: Path, manifest: Manifest, look: Look, declared_by: str | None, log: TrainingLog | None = None
+    planted: Path,
+    manifest: Manifest,
+    look: Look,
+    declared_by: str | None,
+    log: TrainingLog | None = None,
+    served: EndpointFacts | None = None,
 ) -> list[Condition]:
     """Every condition (docs/theory.md#conditions-of-one-run), as far as a folder, a log and a signature can show it.
 
@@ -38,6 +45,7 @@ def conditions_of(
         look: the number of this look.
         declared_by: who declares what heldin cannot see; None: nobody.
         log: what ``AuditCallback`` wrote of the training that the audited model comes from; None: nothing.
+        served: how the model was reached behind an endpoint; None: it was loaded here.
     """
     of_examples = any(parse_claim_of(text)[0] == "example" for text in look.claims)
     return [
@@ -60,6 +68,7 @@ def conditions_of(
         *_trained(manifest, declared_by, log),
         _declared(_STARTED, declared_by),
         *([_one_example(declared_by, log)] if of_examples else []),
+        *([_answered(served, declared_by)] if served else []),
         *([_declared(_EARLIER, declared_by)] if look.number > 1 else []),
         Condition(
             condition="as many looks were paid for beforehand as were taken",
@@ -124,6 +133,13 @@ def _trained(manifest: Manifest, declared_by: str | None, log: TrainingLog | Non
     note = f"by the log of its training, it was trained {'; '.join(wrong)}" if wrong else found
     given = Condition(condition=_GIVEN, known_by="not met" if wrong else "checked", note=note)
     return [given, _declared(_ELSE, declared_by)]
+
+
+def _answered(served: EndpointFacts, declared_by: str | None) -> Condition:
+    if served.drift > LARGEST_DRIFT:
+        moved = f"a public text's score moved by {served.drift:.2g} nats a token while it was audited"
+        return Condition(condition=_SERVED, known_by="not met", note=moved)
+    return _declared(_SERVED, declared_by)
 
 
 def _one_example(declared_by: str | None, log: TrainingLog | None) -> Condition:

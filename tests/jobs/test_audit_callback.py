@@ -17,9 +17,10 @@ from transformers import (
 import heldin
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
-from heldin.jobs.planted.audit import PlantedAudit, audit_planted
+from heldin.jobs.planted.audit import audit_planted
 from heldin.jobs.planted.conditions import rests_on_log
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.planted.training_log import LOG, hashes_in_folder, read_log, seen_rows, tensor_hashes
 from heldin.jobs.verify import verify
 from tests.planted_sets import base, lines, plan, read_lines, rows

@@ -9,9 +9,10 @@ from heldin.audit.scored_users import scored_users
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Role
-from heldin.jobs.planted.audit import PlantedAudit, audit_planted, judged_as
+from heldin.jobs.planted.audit import audit_planted, judged_as
 from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model

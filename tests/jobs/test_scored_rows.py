@@ -10,11 +10,12 @@ import pytest
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part
-from heldin.jobs.planted.audit import PlantedAudit, audit_planted
+from heldin.jobs.planted.audit import audit_planted
 from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.row_text import Chat, Completion
+from heldin.jobs.planted.target import PlantedAudit
 from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts
 from heldin.models.scored_parts import scored_tokens
