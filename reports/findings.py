@@ -251,7 +251,8 @@ def _bounds(record: Record) -> str:
     if bounds:
         best = max(bounds, key=lambda b: b.epsilon_lower)
         of = f"on {best.subjects}, " if record.canaries else ""
-        paid = "; all groups are corrected for together" if record.canaries else ""
+        together = len({bound.subjects for bound in bounds}) > 1
+        paid = "; all groups are corrected for together" if together else ""
         said.append(
             f"Of the {len(bounds)} lower bounds on epsilon per {audited_by(record).one} (at delta {judgement.delta:g})"
             f" that this design supports, the highest is {best.epsilon_lower:.2f} ({of}{best.name},"

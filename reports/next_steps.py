@@ -101,11 +101,15 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
                 " on these texts, and when stronger attacks are known."
             )
         case Answer.INCONCLUSIVE:
-            return (
-                f"Do not read this as safe. Audit more {what.unit} (heldin power says how many), let the attacker have"
-                " more texts of each, or give it the training documents (attack.documents: [training]), which leak more"
-                f" than fresh ones.{'' if record.planted is None else _PLANT_ANEW}"
+            more = f"Audit more {what.unit} (heldin power says how many)"
+            of_each = "let the attacker have more texts of each"
+            ways = (
+                f"{more}, or {of_each}."
+                if record.scored_texts.kind == "training"
+                else f"{more}, {of_each}, or give it the training documents (attack.documents: [training]), which leak"
+                " more than fresh ones."
             )
+            return f"Do not read this as safe. {ways}{'' if record.planted is None else _PLANT_ANEW}"
         # A flaw of the files that were given, not of how users were split: in the words of
         # ``record.overlaps.training_flaws``.
         case Answer.NOT_VALID if any("training file" in flaw for flaw in facts.decision.flaws):
