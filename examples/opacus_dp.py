@@ -27,9 +27,8 @@ options = parser.parse_args()
 
 tokenizer = AutoTokenizer.from_pretrained(options.base)
 model = AutoModelForCausalLM.from_pretrained(options.base).train()
-with pathlib.Path(options.data).open(encoding="utf-8") as lines:
-    texts = [json.loads(line)[options.column] for line in lines]
-rows = [tokenizer(text, truncation=True, max_length=options.tokens)["input_ids"] for text in texts]
+lines = pathlib.Path(options.data).read_text(encoding="utf-8").splitlines()
+rows = [tokenizer(json.loads(line)[options.column])["input_ids"][: options.tokens] for line in lines]
 # Opacus takes each argument's first dimension for the batch: position ids need a row for each example.
 places = torch.arange(options.tokens)
 
