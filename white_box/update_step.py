@@ -72,6 +72,9 @@ class UpdateStep:
             assert training.canaries is not None
             planted = training.canaries.gradient(unit.canary)
             return [planted.get(name, torch.zeros_like(p)) for name, p in named]
-        inputs, targets = collate(training.contribution(unit, step, sequences), model.device)
+        records = training.contribution(unit, step, sequences)
+        if not records:
+            return [torch.zeros_like(p) for _, p in named]
+        inputs, targets = collate(records, model.device)
         loss = record_losses(model, inputs, targets).mean()
         return list(torch.autograd.grad(loss, [p for _, p in named], allow_unused=True, materialize_grads=True))
