@@ -1,6 +1,6 @@
 """Scores of one text's tokens under a model, as plain arrays."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,20 +8,30 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of one text's n tokens, float32.
+    """Scores of one text's n tokens, float32 where nothing else is said.
 
     Attributes:
         logprobs: log p(x_t | x_<t), shape (n,).
         means: mean of log p(z | x_<t) over z drawn from the model, shape (n,), or None if not asked for.
         deviations: standard deviation of the same, shape (n,), or None.
+        ranks: number of tokens of the vocabulary that the model finds likelier, int32, shape (n,), or None if not asked
+            for. 0 is the model's first choice; equal logits share a rank.
+        ids: token ids, int32, shape (n,), or None if not asked for.
     """
 
     logprobs: NDArray[np.float32]
     means: NDArray[np.float32] | None = None
     deviations: NDArray[np.float32] | None = None
+    ranks: NDArray[np.int32] | None = None
+    ids: NDArray[np.int32] | None = None
 
     @property
     def total(self) -> float:
         """log p(x), nats."""
         # In float64: a ratio is the difference of two such sums, which may each be thousands of nats and nearly equal.
         return float(self.logprobs.sum(dtype=np.float64))
+
+    def at(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "TokenScores":
+        """The same scores of some of the tokens, by mask of shape (n,) or by index; nothing is left behind."""
+        columns = {column.name: getattr(self, column.name) for column in fields(self)}
+        return TokenScores(**{name: None if its is None else its[kept] for name, its in columns.items()})
