@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from heldin.attacks.protocol import AGGREGATIONS
-from heldin.attacks.statistics import ATTACKS
+from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.base.section import ExpandedName, Section
 from heldin.corpus.split import UserFilter
 
@@ -77,7 +77,7 @@ Reference = Annotated[
 class AttackConfig(Section):
     """Which attacks to run, and the settings of the attacker's dials."""
 
-    names: tuple[Annotated[str, one_of(ATTACKS)], ...] = tuple(ATTACKS)
+    names: tuple[Annotated[str, one_of(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run."""
     primary: Annotated[str, one_of(ATTACKS)] = "likelihood-ratio"
     """The attack that leads; one of ``names``."""

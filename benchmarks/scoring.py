@@ -50,7 +50,7 @@ def main() -> None:
         rank_seconds = _timed(lambda: score_texts(lm, texts, ranks=True))
         ratios.append(score_seconds / bare_seconds)
         of_ranks.append(rank_seconds / score_seconds)
-        print(f"scoring {score_seconds:.2f} s, bare forward passes {bare_seconds:.2f} s, ratio {ratios[-1]:.3f}", end="; ")
+        print(f"scoring {score_seconds:.2f} s, bare forward passes {bare_seconds:.2f} s, ratio {ratios[-1]:.3f}")
         print(f"with ranks {rank_seconds:.2f} s, ratio to without {of_ranks[-1]:.3f}")
     print(f"median ratio {statistics.median(ratios):.3f}, of ranks {statistics.median(of_ranks):.3f}")
 

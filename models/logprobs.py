@@ -116,9 +116,7 @@ def cut_into_windows(encoded: Sequence[Sequence[int]], context: int) -> Iterator
 
 
 @torch.inference_mode()
-def _score_batch(
-    lm: LanguageModel, windows: list[list[int]], moments: bool, ranks: bool
-) -> list[NDArray[np.float32]]:
+def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool, ranks: bool) -> list[NDArray[np.float32]]:
     """Arrays of shape (rows, n) per window, the rows of ``_score_rows``.
 
     Args:
@@ -138,7 +136,8 @@ def _score_batch(
     # In chunks that fit into a CPU's cache, so that main memory is read once and not several times.
     rows = max(1, LOGITS_PER_CHUNK[lm.device.type == "cuda"] // logits.shape[1])
     chunks = zip(torch.split(logits, rows), torch.split(targets.to(lm.device).flatten(), rows), strict=True)
-    scored = torch.cat([_score_rows(part.float(), wanted, moments, ranks) for part, wanted in chunks], dim=1)  # (rows, B*L)
+    # (rows, B*L)
+    scored = torch.cat([_score_rows(part.float(), wanted, moments, ranks) for part, wanted in chunks], dim=1)
     values = scored.view(len(scored), len(windows), longest).cpu().numpy()
     return [values[:, i, : len(w)] for i, w in enumerate(windows)]
 

@@ -99,9 +99,7 @@ class ScoreCache:
         """Those of ``texts`` without saved plain scores, each once."""
         return [t for t in dict.fromkeys(texts) if self._read(lm.fingerprint, _key(t)) is None]
 
-    def _read(
-        self, fingerprint: str, key: bytes, *, moments: bool = False, ranks: bool = False
-    ) -> TokenScores | None:
+    def _read(self, fingerprint: str, key: bytes, *, moments: bool = False, ranks: bool = False) -> TokenScores | None:
         """The saved scores that hold what is asked, if any."""
         needed = MOMENTS * moments | RANKS * ranks
         # The least that will do, so that texts scored before there were ranks keep the numbers they had.

@@ -1,6 +1,7 @@
 """Scores of one text's tokens under a model, as plain arrays."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,5 +34,6 @@ class TokenScores:
 
     def at(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "TokenScores":
         """The same scores of some of the tokens, by mask of shape (n,) or by index; nothing is left behind."""
-        columns = {column.name: getattr(self, column.name) for column in fields(self)}
-        return TokenScores(**{name: None if its is None else its[kept] for name, its in columns.items()})
+        columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
+        some: dict[str, Any] = {name: None if its is None else its[kept] for name, its in columns.items()}
+        return TokenScores(**some)
