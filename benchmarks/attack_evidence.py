@@ -3,9 +3,9 @@
     python benchmarks/attack_evidence.py FOLDER [--corpora plays built-in enron] [--coins 0 1 2 3 4 5 6 7]
     python benchmarks/attack_evidence.py FOLDER --table
 
-The rule, fixed before any result: a statistic becomes the default primary attack if, on each of the three corpora and on
-both kinds of documents, its AUROC less that of the default is above 0 in the mean over eight sets of coins, and the lower
-one-sided 95 % limit of that mean (Student's t over the sets) is above -0.01. Otherwise the present one stays.
+The rule, fixed before any result: a statistic becomes the default primary attack if, on each of the three corpora and
+on both kinds of documents, its AUROC less that of the default is above 0 in the mean over eight sets of coins, and the
+lower one-sided 95 % limit of that mean (Student's t over the sets) is above -0.01. Otherwise the present one stays.
 
 Each set is a training of its own with fresh coins (`configs/evidence`), on the same users and the same base model. What
 is done is kept, one file a set, and not done again. One set takes a minute or two on one core.

@@ -8,7 +8,7 @@ import pytest
 
 import heldin.attacks as attacks
 from heldin.attacks.joint import JointAttack
-from heldin.attacks.protocol import AGGREGATIONS, Uses, UserScores, lift_to_users
+from heldin.attacks.protocol import AGGREGATIONS, UserScores, Uses, lift_to_users
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import ATTACKS, get_attack
 from heldin.attacks.table import user_scores
