@@ -25,12 +25,14 @@ from tests.made_tokens import made_world, scored
 
 USERS, WORLDS, DRAWS = 50, 30, 40
 TRIALS = WORLDS * DRAWS
-FEATURES = 3
+# More users and more trials, as what cross-fitting does wrong is small: 9 in 100 where 5 are allowed.
+FITTED, FITS, FEATURES = 200, 5000, 8
 
 
 def _rejects(scores, member):
     """Whether "nothing at all leaks" is rejected at 5 %."""
-    return one_run.steinke_bound(LabelledScores(scores, member), 0.0, made=scores.size).epsilon > 0
+    game = one_run.guess(LabelledScores(scores, member), scores.size)
+    return one_run.one_run_rejects(game, 0.0, 0.0, 0.05)
 
 
 def _user_scores(attack, rng):
@@ -71,18 +73,15 @@ def test_two_way_cross_fitting_on_audited_coins_breaks_the_level_and_one_way_kee
     """Each half's weights come from the other half's coins: then both halves are right, or both wrong, together."""
     rng = np.random.default_rng(2)
     crossed = one_way = 0
-    first = np.arange(USERS) < USERS // 2
-    for _ in range(TRIALS):
-        features, member = rng.normal(size=(USERS, FEATURES)), rng.random(USERS) < 0.5
-        scores = np.where(
-            first,
-            features @ _fitted(features[~first], member[~first]),
-            features @ _fitted(features[first], member[first]),
-        )
+    first = np.arange(FITTED) < FITTED // 2
+    for _ in range(FITS):
+        features, member = rng.normal(size=(FITTED, FEATURES)), rng.random(FITTED) < 0.5
+        of_first, of_second = _fitted(features[first], member[first]), _fitted(features[~first], member[~first])
+        scores = np.where(first, features @ of_second, features @ of_first)
         crossed += _rejects(scores, member)
-        # Half of the coins are given away, the others judged: docs/theory.md allows that.
+        # Half of the coins are given away, and the others are judged: no guess and no weight share a coin.
         one_way += _rejects(scores[~first], member[~first])
-    assert one_way <= most_wrong(TRIALS) < crossed
+    assert one_way <= most_wrong(FITS) < 0.9 * crossed
 
 
 def test_a_statistic_that_uses_coins_is_refused_for_bounds(monkeypatch):
