@@ -121,7 +121,7 @@ def test_every_user_is_in_half_of_the_shadow_models_and_pairs_are_not_tied():
         ({"documents": ["fresh", "fresh"]}, "documents names 'fresh' twice"),
         ({"documents": ["old"]}, "attack.documents.0"),
         ({"names": ["loss"], "primary": "loss", "references": ["gpt2"]}, "which 'loss' has not"),
-        ({"shadow_models": 2}, "shadow_models is 2"),
+        ({"shadow_models": 1}, "shadow_models is 1"),
         ({"shadow_models": 5}, "an even number"),
         ({"references": [{"kind": "pretrained", "seed": 7}]}, "has the seed of the base model"),
         ({"references": [{"kind": "publik"}]}, "attack.references.0"),
