@@ -108,25 +108,29 @@ def gains(results: Sequence[Mapping[str, object]], corpus: str, which: str, name
 
 
 def table(results: Sequence[Mapping[str, object]]) -> str:
-    """A Markdown table by statistic, and what the rule says."""
-    lines = ["| corpus | documents | statistic | sets | AUROC | TPR at 5 % FPR | less the default | lower limit |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
-    led = dict.fromkeys((name for name in ATTACKS if name != DEFAULT), True)
+    """A Markdown table by corpus and statistic, fresh documents beside those of training, and what the rule says."""
+    of_each = "AUROC | less the default (lower limit) | TPR at 5 % FPR"
+    lines = [f"| corpus | statistic | sets | {' | '.join(f'{which}: {of_each}' for which in DOCUMENTS)} |"]
+    lines.append("|---" * (3 + 3 * len(DOCUMENTS)) + "|")
     for corpus in CORPORA:
-        for which in DOCUMENTS:
-            rows = [its[which] for its in results if its["corpus"] == corpus]
-            for name in ATTACKS if rows else ():
-                its = gains(results, corpus, which, name)
-                area, rate = (np.mean([row[name][key] for row in rows]) for key in ("auroc", "tpr"))
-                against = "" if name == DEFAULT else f"{its.mean:+.3f} | {its.lower:+.3f}"
-                lines.append(
-                    f"| {corpus} | {which} | {name} | {its.sets} | {area:.3f} | {rate:.3f} | {against or ' |'} |"
-                )
-            for name in led:
-                led[name] &= gains(results, corpus, which, name).passes
-    new = [name for name, its in led.items() if its]
+        rows = [its for its in results if its["corpus"] == corpus]
+        for name in ATTACKS if rows else ():
+            cells = [cell for which in DOCUMENTS for cell in _cells(rows, corpus, which, name)]
+            lines.append(f"| {corpus} | {name} | {len(rows)} | {' | '.join(cells)} |")
+    new = [
+        name
+        for name in ATTACKS
+        if all(gains(results, corpus, which, name).passes for corpus in CORPORA for which in DOCUMENTS)
+    ]
     lines += ["", f"The rule is met by: {', '.join(new) or 'none'}; {SETS} sets of coins on every corpus are needed."]
     return "\n".join(lines)
+
+
+def _cells(rows: Sequence[Mapping[str, object]], corpus: str, which: str, name: str) -> tuple[str, str, str]:
+    area, rate = (np.mean([row[which][name][key] for row in rows]) for key in ("auroc", "tpr"))  # type: ignore[index]
+    its = gains(rows, corpus, which, name)
+    limit = f" ({its.lower:+.3f})" if math.isfinite(its.lower) else ""
+    return f"{area:.3f}", "" if name == DEFAULT else f"{its.mean:+.3f}{limit}", f"{rate:.3f}"
 
 
 def main() -> None:

@@ -58,7 +58,15 @@ def test_the_limit_is_students_over_sets(evidence):
 def test_who_leads_must_gain_everywhere_with_all_sets(evidence, gain, options, met):
     said = evidence.table(_results(evidence, gain, **options)).splitlines()
     assert said[-1].startswith(f"The rule is met by: {met};")
-    assert sum(line.startswith("| ") for line in said) == 1 + 3 * 2 * len(evidence.ATTACKS)
+    assert sum(line.startswith("| ") for line in said) == 1 + 3 * len(evidence.ATTACKS)
+
+
+def test_a_row_has_both_kinds_of_documents_and_the_limit_where_there_is_one(evidence):
+    lines = evidence.table(_results(evidence, [0.02, 0.01] * 4)).splitlines()
+    assert "| plays | centred | 8 | 0.715 | +0.015 (+0.011) | 0.200 | 0.715 | +0.015 (+0.011) | 0.200 |" in lines
+    one = evidence.table(_results(evidence, [0.02], sets=1)).splitlines()
+    assert "| plays | centred | 1 | 0.720 | +0.020 | 0.200 | 0.720 | +0.020 | 0.200 |" in one
+    assert "| plays | likelihood-ratio | 1 | 0.700 |  | 0.200 | 0.700 |  | 0.200 |" in one
 
 
 def test_without_a_result_nothing_leads(evidence):
