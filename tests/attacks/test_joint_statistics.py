@@ -178,10 +178,13 @@ def test_windows_at_its_edges(ratios, expected):
 
 
 def test_a_tie_is_no_vote_whatever_stands_before_it():
-    """0.3 + 0.1 - 0.1 in running sums would make a window of 0.1 and -0.1 a vote by rounding."""
-    attack = get_attack("windows")
-    text = _text([-0.3, 0.1, -0.1], reference=0.0)
-    assert statistics_of(attack, {"ann": [text]})["ann", 0] == 0
+    """Sums of 3.8e-9 after -8: differences of running sums would make the last window of three a vote by rounding."""
+    small = float(np.float32(3.8e-9))
+    running = np.cumsum([-8.0, small, small, -2 * small])
+    assert running[3] - running[0] > 0
+    text = _text([-8.0, small, small, -2 * small], reference=0.0)
+    # Of ten sizes only two has a vote, in one window of three.
+    assert statistics_of(get_attack("windows"), {"ann": [text]})["ann", 0] == pytest.approx(1 / 3 / 10)
 
 
 def test_no_table_of_users_by_words_is_made():
