@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from heldin.attacks.protocol import AGGREGATIONS
-from heldin.attacks.statistics import ATTACKS
+from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.base.section import ExpandedName, Section
 from heldin.corpus.split import UserFilter
 
@@ -77,7 +77,7 @@ Reference = Annotated[
 class AttackConfig(Section):
     """Which attacks to run, and the settings of the attacker's dials."""
 
-    names: tuple[Annotated[str, one_of(ATTACKS)], ...] = tuple(ATTACKS)
+    names: tuple[Annotated[str, one_of(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run."""
     primary: Annotated[str, one_of(ATTACKS)] = "likelihood-ratio"
     """The attack that leads; one of ``names``."""
@@ -96,8 +96,8 @@ class AttackConfig(Section):
     training_documents: int = Field(32, ge=1)
     """Records of each user, at most, where ``documents`` has "training"."""
     shadow_models: int = Field(0, ge=0)
-    """Shadow models of the ideal attacker, trained like the run's own under the attacker's coins: an even number, at
-    least 4; 0: none."""
+    """Shadow models of the ideal attacker, trained like the run's own under the attacker's coins: an even number; 0:
+    none."""
 
     @model_validator(mode="after")
     def _known(self) -> "AttackConfig":
@@ -128,15 +128,12 @@ class AttackConfig(Section):
                 raise ValueError(f"{what} names '{twice}' twice")
         if self.references and not ATTACKS[self.primary].needs_reference:
             raise ValueError(f"references are for attacks with a reference model, which '{self.primary}' has not")
-        if self.shadow_models % 2 or 0 < self.shadow_models < LEAST_SHADOW_MODELS:
+        if self.shadow_models % 2:
             raise ValueError(
-                f"shadow_models is {self.shadow_models}: each user is in half of them, so give an even number from"
-                f" {LEAST_SHADOW_MODELS} on, 8 to say much, or 0"
+                f"shadow_models is {self.shadow_models}: each user is in half of them, so give an even number, 8 to say"
+                " much, or 0"
             )
         return self
-
-
-LEAST_SHADOW_MODELS = 4
 
 
 def _twice(settings: Sequence[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,25 @@ AGGREGATIONS: Mapping[str, Aggregation] = {
 }
 
 
+class Uses(StrEnum):
+    """What a statistic learns from beside the text at hand; it decides what scores may be certified by.
+
+    A bound from one run holds for scores that are a function of the released model and of what does not depend on the
+    audited users' coins (docs/theory.md#conditions-of-one-run).
+    """
+
+    MODEL = "the model and fixed texts"
+    OTHER_TEXTS = "other users' texts"
+    REHEARSAL = "a rehearsal on other people"
+    SHADOW_MODELS = "shadow models with coins of their own"
+    COINS = "coins of audited users"
+
+    @property
+    def certifiable(self) -> bool:
+        """Whether bounds may rest on it: not if one user's score was fitted to another's coin."""
+        return self is not Uses.COINS
+
+
 # The direction is set here and nowhere else: AUROC, bounds and verdicts all read "higher" as "held in", and a flipped
 # sign would turn a leak into a model that looks safe.
 class Attack(Protocol):
@@ -30,6 +50,11 @@ class Attack(Protocol):
     @property
     def name(self) -> str:
         """Name under which it is registered and reported."""
+        ...
+
+    @property
+    def uses(self) -> Uses:
+        """What ``statistic`` learns from."""
         ...
 
     @property

@@ -4,12 +4,13 @@ The inputs are users and their texts, without membership and without the defense
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from heldin.attacks.protocol import Attack
+from heldin.attacks.joint import AnyAttack, JointAttack
 from heldin.attacks.table import TextStatistic
 from heldin.base.errors import InputError
+from heldin.models.logprobs import token_ids
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.models.scored_parts import Spans, scored_tokens
 from heldin.models.token_scores import TokenScores
@@ -67,7 +68,7 @@ class AttackTexts:
 
 
 def score_attacks(
-    attacks: Sequence[Attack],
+    attacks: Sequence[AnyAttack],
     texts: AttackTexts,
     target: ScoredModel,
     reference: ScoredModel | None,
@@ -75,7 +76,7 @@ def score_attacks(
     *,
     advance: Callable[[int], object] | None = None,
 ) -> list[TextStatistic]:
-    """Every attack's statistic of every text.
+    """Every attack's statistic of every text, or of every user.
 
     Args:
         attacks: which attacks.
@@ -86,7 +87,7 @@ def score_attacks(
         advance: called with the number of (model, text) pairs done.
 
     Raises:
-        InputError: an attack needs a reference and there is none.
+        InputError: an attack needs a reference and there is none, or what the target does not give.
     """
     # Before any model runs: a pass over all texts may take hours.
     needing = [attack.name for attack in attacks if attack.needs_reference]
@@ -94,28 +95,32 @@ def score_attacks(
         raise InputError(f"attack '{needing[0]}' needs a reference model: name one")
     items, spans = texts.flat(), texts.spans()
     parts = ["".join(text[begin:end] for begin, end in its) for (_, _, text), its in zip(items, spans, strict=True)]
-    # All attacks share one pass of the target. Moments are of the target only: no attack asks for the reference's.
-    moments = any(attack.needs_moments for attack in attacks)
-    target_scores = scores_of(texts, target, cache, moments=moments, advance=advance)
+    # All attacks share one pass of the target. What some need beside log-probabilities is of the target alone.
+    target_scores = scores_of(texts, target, cache, attacks, advance=advance)
     # Attacks without a reference are handed None in its place and need no case of their own below.
     reference_scores: Sequence[TokenScores | None] = [None] * len(items)
     if needing and reference is not None:
         reference_scores = scores_of(texts, reference, cache, advance=advance)
-    return [
-        TextStatistic(user, number, attack.name, attack.statistic(text, of_target, of_reference))
-        for attack in attacks
-        for (user, number, _), text, of_target, of_reference in zip(
-            items, parts, target_scores, reference_scores, strict=True
-        )
-    ]
+    found: list[TextStatistic] = []
+    for attack in attacks:
+        if isinstance(attack, JointAttack):
+            found += attack.statistics([user for user, _, _ in items], target_scores, reference_scores)
+        else:
+            found += [
+                TextStatistic(user, number, attack.name, attack.statistic(text, of_target, of_reference))
+                for (user, number, _), text, of_target, of_reference in zip(
+                    items, parts, target_scores, reference_scores, strict=True
+                )
+            ]
+    return found
 
 
 def scores_of(
     texts: AttackTexts,
     model: ScoredModel,
     cache: ScoreCache,
+    attacks: Sequence[AnyAttack] = (),
     *,
-    moments: bool = False,
     advance: Callable[[int], object] | None = None,
 ) -> list[TokenScores]:
     """Scores of the scored tokens of every text, in the order of ``flat``; each is read after all that precedes it.
@@ -124,17 +129,33 @@ def scores_of(
         texts: the texts, and their scored parts.
         model: the model that scores.
         cache: of token scores, which are those of whole texts.
-        moments: also mean and deviation over the vocabulary.
+        attacks: that need more than log-probabilities, such as ranks or token ids.
         advance: called with the number of texts done.
 
     Raises:
-        InputError: parts of texts are asked of an endpoint without a tokenizer, or see ``ScoreCache.scores``.
+        InputError: parts of texts or token ids are asked of an endpoint without a tokenizer, or see
+            ``ScoreCache.scores``.
     """
     plain = [text for _, _, text in texts.flat()]
-    whole = cache.scores(model, plain, moments=moments, advance=advance)
+    joint = [attack for attack in attacks if isinstance(attack, JointAttack)]
+    moments, ranks = any(its.needs_moments for its in attacks), any(its.needs_ranks for its in joint)
+    whole = cache.scores(model, plain, moments=moments, ranks=ranks, advance=advance)
+    if any(its.needs_ids for its in joint):
+        whole = _with_ids(model, plain, whole)
     if texts.parts is None:
         return whole
     if model.tokenizer is None:
         raise InputError(f"endpoint model '{model.name}' does not say where tokens stand: give its --tokenizer")
     chosen = scored_tokens(model.tokenizer, plain, texts.spans())
     return [its.at(tokens) for its, tokens in zip(whole, chosen, strict=True)]
+
+
+def _with_ids(model: ScoredModel, texts: Sequence[str], scores: Sequence[TokenScores]) -> list[TokenScores]:
+    """The scores with the ids of their tokens."""
+    if model.tokenizer is None:
+        raise InputError(f"the token ids of model '{model.name}' are not known: give --tokenizer")
+    ids = token_ids(model.tokenizer, texts)
+    # Another number of tokens would put an id beside another token's score.
+    if any(len(its) != len(of_text.logprobs) for its, of_text in zip(ids, scores, strict=True)):
+        raise InputError(f"the tokenizer of model '{model.name}' makes other tokens than were scored")
+    return [replace(of_text, ids=its) for of_text, its in zip(scores, ids, strict=True)]

@@ -1,47 +1,130 @@
 """The ideal attacker of Kandpal et al. (2024), Appendix B: shadow models whose training users the attacker knows.
 
-A ceiling against which to compare attacks that need no training. numpy only.
+A ceiling against which to compare attacks that need no training. No torch.
+
+A user's scores under K shadow models, each user in half of them, are a_u + gap / 2 + shift_u where the user is in and
+a_u - gap / 2 - shift_u where not, plus noise of the user's own variance. Few models leave that variance, and the
+shift, uncertain: both have a prior that all users tell together (empirical Bayes), conjugate as in BaVarIA (Brännvall
+2026, arXiv 2603.11799), and the ratio is one of Student-t predictive densities.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import optimize, special, stats
 
 from heldin.base.errors import InputError
 
+Array = NDArray[np.float64]
+LEAST_SHADOW_MODELS = 2
+MOST_FREEDOM = 1e6  # of the prior of the variance, where users' variances do not differ
 
-def shadow_likelihood_ratio(
-    target: NDArray[np.float64], shadows: NDArray[np.float64], included: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """log N(t; mean in, s) - log N(t; mean out, s) of every user's score t (Carlini et al. 2022, LiRA, section V).
 
-    The means are each user's own, over the shadow models with and without the user. The variance s^2 is pooled over
-    users and sides, as they advise for few shadow models.
+@dataclass(frozen=True)
+class ShadowPrior:
+    """What all users together tell of one user's scores.
+
+    Attributes:
+        gap: mean difference between scores with and without the user.
+        trust: weight of a user's own shift, in [0, 1); 0: all users react alike.
+        freedom: degrees of freedom of the inverse-gamma prior of a user's variance.
+        variance: its scale.
+    """
+
+    gap: float
+    trust: float
+    freedom: float
+    variance: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Fits:
+    """Each user's own estimates, shape (n,) each: the middle a_u, the difference in - out, the squares left."""
+
+    middle: Array
+    gap: Array
+    left: Array
+
+
+def shadow_likelihood_ratio(target: Array, shadows: Array, included: NDArray[np.bool_]) -> Array:
+    """log of the predictive density of every user's score t if held in, less that if held out.
+
+    The densities are Student-t with freedom + K - 1 degrees of freedom, around the user's own middle.
 
     Args:
         target: scores of n users under the model under audit, shape (n,).
         shadows: their scores under K shadow models, shape (K, n).
-        included: which users each shadow model was trained on, shape (K, n).
+        included: which users each shadow model was trained on, shape (K, n); each user in half of them.
 
     Returns:
         Scores of shape (n,); higher means more likely held in.
 
     Raises:
-        InputError: there are fewer than three shadow models, a user is in all or none of them, or all scores are equal.
+        InputError: a user is not in half of the shadow models, there are fewer than two, or all scores are equal.
     """
-    # (K, n) -> (n,): in how many shadow models each user is
-    inside = included.sum(axis=0)
-    outside = len(included) - inside
-    # With two shadow models each user is once in and once out: both means fit exactly, and no degree of freedom is left
-    # for the variance.
-    if len(included) < 3 or not inside.all() or not outside.all():
-        raise InputError("shadow models must be three at least, and every user must be in some and not in others")
-    # (K, n) -> (n,)
-    with_user = np.where(included, shadows, 0.0).sum(axis=0) / inside
-    without = np.where(included, 0.0, shadows).sum(axis=0) / outside
-    # Two means per user are estimated, hence the degrees of freedom.
-    left = shadows - np.where(included, with_user, without)
-    variance = float((left**2).sum() / (shadows.size - 2 * shadows.shape[1]))
-    if variance == 0:
+    models = len(included)
+    fits, prior = _fits(shadows, included), shadow_prior(shadows, included)
+    # (n,): half of the user's own departure from the common gap
+    shift = (fits.gap - prior.gap) / 2
+    freedom = prior.freedom + models - 1
+    squares = prior.freedom * prior.variance + fits.left + (1 - prior.trust) * models * shift**2
+    # The noise of the score at hand, of the middle and of the shift.
+    scale = np.sqrt(squares / freedom * (1 + (1 + prior.trust) / models))
+    half = prior.gap / 2 + prior.trust * shift
+    inside, outside = (stats.t.logpdf((target - fits.middle - side * half) / scale, freedom) for side in (1, -1))
+    return np.asarray(inside - outside)
+
+
+def shadow_prior(shadows: Array, included: NDArray[np.bool_]) -> ShadowPrior:
+    """The prior by moments over users.
+
+    The variance's is fitted to logarithms of users' variances (Smyth 2004, section 6.2). With two shadow models nothing
+    tells a user's shift from noise: all users then react alike, and their gaps tell the noise.
+
+    Args:
+        shadows: scores of n users under K shadow models, shape (K, n).
+        included: which users each shadow model was trained on, shape (K, n).
+
+    Raises:
+        InputError: for the reasons of ``shadow_likelihood_ratio``.
+    """
+    models, users = shadows.shape
+    fits = _fits(shadows, included)
+    gap = float(fits.gap.mean())
+    spread = float(((fits.gap - gap) ** 2).sum() / 4 / max(1, users - 1))
+    if models == LEAST_SHADOW_MODELS:
+        trust, left, degrees = 0.0, models * ((fits.gap - gap) / 2) ** 2, 1
+    else:
+        left, degrees = fits.left, models - 2
+        noise = float(left.mean()) / degrees
+        own = max(0.0, spread - noise / models)
+        trust = models * own / (noise + models * own) if noise else 0.0
+    if not left.any():
         raise InputError("the shadow models give every user the same score: they were not trained")
-    # The normalising terms of the two densities are equal, because the variance is shared, and cancel.
-    return np.asarray(((target - without) ** 2 - (target - with_user) ** 2) / (2 * variance))
+    freedom, variance = _variances(left / degrees, degrees)
+    return ShadowPrior(gap, trust, freedom, variance)
+
+
+def _fits(shadows: Array, included: NDArray[np.bool_]) -> _Fits:
+    models = len(included)
+    if models < LEAST_SHADOW_MODELS or (2 * included.sum(axis=0) != models).any():
+        raise InputError("shadow models must be two at least, and every user must be in half of them")
+    # (K, n) -> (n,)
+    inside = np.where(included, shadows, 0.0).sum(axis=0) / (models / 2)
+    outside = np.where(included, 0.0, shadows).sum(axis=0) / (models / 2)
+    left = ((shadows - np.where(included, inside, outside)) ** 2).sum(axis=0)
+    return _Fits((inside + outside) / 2, inside - outside, left)
+
+
+def _variances(found: Array, degrees: int) -> tuple[float, float]:
+    """Degrees of freedom and scale of the prior of users' variances, of which ``found`` are estimates."""
+    # A variance of 0 by rounding has no logarithm.
+    logs = np.log(np.maximum(found, found.mean() * 1e-6))
+    centred = logs - special.digamma(degrees / 2) + np.log(degrees / 2)
+    spread = (centred.var(ddof=1) if centred.size > 1 else 0.0) - special.polygamma(1, degrees / 2)
+    freedom = MOST_FREEDOM
+    if spread > special.polygamma(1, MOST_FREEDOM / 2):
+        # The trigamma function falls from infinity to 0.
+        freedom = 2 * optimize.brentq(lambda half: special.polygamma(1, half) - spread, 1e-3, MOST_FREEDOM / 2)
+    return freedom, float(np.exp(centred.mean() + special.digamma(freedom / 2) - np.log(freedom / 2)))

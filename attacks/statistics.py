@@ -7,7 +7,9 @@ from enum import StrEnum
 
 import numpy as np
 
-from heldin.attacks.protocol import Attack
+from heldin.attacks.joint import AnyAttack, JointAttack
+from heldin.attacks.joint_statistics import centred, error_zone, pooled, weighted, windows
+from heldin.attacks.protocol import Uses
 from heldin.base.errors import InputError
 from heldin.models.token_scores import TokenScores
 
@@ -33,12 +35,14 @@ class LikelihoodRatio:
         name: name under which it is reported.
         needs_reference: whether it needs a reference model.
         needs_moments: whether it needs moments over the vocabulary.
+        uses: what it learns from.
     """
 
     scale: Scale = Scale.SEQUENCE
     name: str = "likelihood-ratio"
     needs_reference: bool = True
     needs_moments: bool = False
+    uses: Uses = Uses.MODEL
 
     @property
     def compares_tokens(self) -> bool:
@@ -63,12 +67,14 @@ class Loss:
         needs_reference: whether it needs a reference model.
         needs_moments: whether it needs moments over the vocabulary.
         compares_tokens: whether it compares the two models' tokens.
+        uses: what it learns from.
     """
 
     name: str = "loss"
     needs_reference: bool = False
     needs_moments: bool = False
     compares_tokens: bool = False
+    uses: Uses = Uses.MODEL
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Mean token log-probability, nats."""
@@ -84,12 +90,14 @@ class Zlib:
         needs_reference: whether it needs a reference model.
         needs_moments: whether it needs moments over the vocabulary.
         compares_tokens: whether it compares the two models' tokens.
+        uses: what it learns from.
     """
 
     name: str = "zlib"
     needs_reference: bool = False
     needs_moments: bool = False
     compares_tokens: bool = False
+    uses: Uses = Uses.MODEL
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Log-probability in nats per compressed bit; never positive."""
@@ -108,6 +116,7 @@ class MinKPlusPlus:
         needs_reference: whether it needs a reference model.
         needs_moments: whether it needs moments over the vocabulary.
         compares_tokens: whether it compares the two models' tokens.
+        uses: what it learns from.
     """
 
     fraction: float = 0.2
@@ -115,6 +124,7 @@ class MinKPlusPlus:
     needs_reference: bool = False
     needs_moments: bool = True
     compares_tokens: bool = False
+    uses: Uses = Uses.MODEL
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -134,26 +144,49 @@ class MinKPlusPlus:
         return float(z[: max(1, int(self.fraction * len(z)))].mean(dtype=np.float64))
 
 
-ATTACKS: Mapping[str, Attack] = {
+_OF_TEXTS = (
+    LikelihoodRatio(),
+    LikelihoodRatio(Scale.TOKEN, "likelihood-ratio-per-token"),
+    Loss(),
+    Zlib(),
+    MinKPlusPlus(),
+)
+# What runs unless a config names others: each further score widens the intervals of all.
+DEFAULT_ATTACKS = tuple(attack.name for attack in _OF_TEXTS)
+ATTACKS: Mapping[str, AnyAttack] = {
     attack.name: attack
     for attack in (
-        LikelihoodRatio(),
-        LikelihoodRatio(Scale.TOKEN, "likelihood-ratio-per-token"),
-        Loss(),
-        Zlib(),
-        MinKPlusPlus(),
+        *_OF_TEXTS,
+        JointAttack("centred", centred, Uses.OTHER_TEXTS, of_users=False, needs_ids=True),
+        JointAttack("pooled", pooled, Uses.MODEL),
+        JointAttack("weighted", weighted, Uses.OTHER_TEXTS),
+        JointAttack("ez", error_zone, Uses.MODEL, needs_ranks=True),
+        JointAttack("windows", windows, Uses.MODEL),
     )
 }
+# Made for the documents that training saw; on fresh ones their sign and ratio drop what says most.
+FOR_TRAINING_DOCUMENTS = frozenset({"ez", "windows"})
 
 
-def per_text(attack: Attack) -> Attack:
+def per_text(attack: AnyAttack) -> AnyAttack:
     """The attack to use if the reference has another tokenizer: per text, because the models' tokens differ."""
     # The log-probability of the whole text is over the same characters for both, however they are cut.
     return LikelihoodRatio() if attack.compares_tokens else attack
 
 
-def get_attack(name: str) -> Attack:
+def get_attack(name: str) -> AnyAttack:
     """The attack registered under ``name``. Raises InputError, listing all attacks, if there is none."""
     if name not in ATTACKS:
         raise InputError(f"unknown attack '{name}': choose from {', '.join(ATTACKS)}")
     return ATTACKS[name]
+
+
+def is_of_users(name: str) -> bool:
+    """Whether the attack registered under ``name`` gives one value of each user, with nothing to aggregate."""
+    attack = ATTACKS.get(name)
+    return isinstance(attack, JointAttack) and attack.of_users
+
+
+def needs_vocabulary(attack: AnyAttack) -> bool:
+    """Whether it needs more of the target than log-probabilities of a text's own tokens."""
+    return attack.needs_moments or (isinstance(attack, JointAttack) and attack.needs_ranks)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from heldin.attacks.statistics import is_of_users
 from heldin.audit.answer import decision_facts, shown_of
 from heldin.audit.attack_results import attack_results, dial_settings
 from heldin.audit.blind import blind_baselines, blind_by_chance, blind_flaws
@@ -52,7 +53,12 @@ def results_of(
     )
     step(1)
     attack = fixed.attack
-    knowledge = attacker_knowledge(table, attack=attack.primary, aggregation=attack.aggregations[0], seed=fixed.seed)
+    # One value of each user cannot be taken apart again into texts.
+    knowledge = (
+        []
+        if is_of_users(attack.primary)
+        else attacker_knowledge(table, attack=attack.primary, aggregation=attack.aggregations[0], seed=fixed.seed)
+    )
     step(1)
     decided = decision_facts(
         family,

@@ -12,6 +12,7 @@ from scipy import stats
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.protocol import AGGREGATIONS
+from heldin.attacks.statistics import is_of_users
 from heldin.attacks.table import NO_ATTACKS, Dial
 from heldin.audit.bootstrap import BootstrapResult, bootstrap_each
 from heldin.audit.coarse import LEAST_IN_GROUP, Groups, brief, grouped
@@ -43,7 +44,8 @@ class Variant:
     def label(self) -> str:
         """The name shown to readers."""
         turned = "" if self.dial is None else f"; {self.dial.name}: {self.dial.setting}"
-        return f"{self.attack} ({self.aggregation} over texts{turned})"
+        how = "all texts together" if is_of_users(self.attack) else f"{self.aggregation} over texts"
+        return f"{self.attack} ({how}{turned})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +100,12 @@ def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig
     plain = [name for name, dial in attacks if dial is None and name not in (*NO_ATTACKS, config.primary)]
     first = config.aggregations[0]
     return [
-        *(Variant(config.primary, aggregation) for aggregation in config.aggregations),
-        *(Variant(name, aggregation) for name in plain for aggregation in config.aggregations),
+        *(
+            Variant(name, aggregation)
+            for name in (config.primary, *plain)
+            # One value of each user is the same under every aggregation: further ones would be paid for twice.
+            for aggregation in ((first,) if is_of_users(name) else config.aggregations)
+        ),
         *(Variant(config.primary, first, dial) for dial in turned),
     ]
 

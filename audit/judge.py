@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from heldin.attacks.statistics import get_attack
 from heldin.audit.blind import Blind
 from heldin.audit.preregistration import Preregistration
 from heldin.base.errors import ConstantScores, TooFewUsers
@@ -45,6 +46,7 @@ def judge(
         attacks=fixed.judged,
         subjects=subjects,
         unmet=sides.unmet,
+        uses=get_attack(fixed.attack.primary).uses,
     )
     held_in = {user for user, its in member.items() if its}
     try:

@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/scoring.py [MODEL_FOLDER] [TEXTS.jsonl.gz]
 
-Bare: windows of equal length are batched together, so there is no padding, and the logits are thrown away. Both sides
-take turns; the ratio of each pair is printed, then the median.
+Bare: windows of equal length are batched together, so there is no padding, and the logits are thrown away. Scoring with
+ranks is held against scoring without. All take turns; the ratios of each round are printed, then their medians.
 """
 
 import statistics
@@ -43,13 +43,16 @@ def main() -> None:
         lm = LanguageModel(new_tiny_model(TinyModel(4096), tokenizer, 0).eval(), tokenizer, "tiny", "")
     bare, windows = _bare_batches(lm, texts)
     print(f"{lm.parameters() / 1e6:.1f}M parameters, {len(texts)} texts, {windows} windows")
-    ratios = []
+    ratios, of_ranks = [], []
     for _ in range(PAIRS):
         bare_seconds = _timed(lambda: _forward(lm, bare))
         score_seconds = _timed(lambda: score_texts(lm, texts))
+        rank_seconds = _timed(lambda: score_texts(lm, texts, ranks=True))
         ratios.append(score_seconds / bare_seconds)
+        of_ranks.append(rank_seconds / score_seconds)
         print(f"scoring {score_seconds:.2f} s, bare forward passes {bare_seconds:.2f} s, ratio {ratios[-1]:.3f}")
-    print(f"median ratio {statistics.median(ratios):.3f}")
+        print(f"with ranks {rank_seconds:.2f} s, ratio to without {of_ranks[-1]:.3f}")
+    print(f"median ratio {statistics.median(ratios):.3f}, of ranks {statistics.median(of_ranks):.3f}")
 
 
 def _bare_batches(lm: LanguageModel, texts: list[str]) -> tuple[list[torch.Tensor], int]:

@@ -147,6 +147,11 @@ def evaluate(
     check_delta(delta, 1)
     if not all(math.isfinite(t) for t in design.thresholds):
         raise InputError("a threshold fixed beforehand must be a finite number")
+    # Refused before anything is computed: guesses that are fitted to one another's coins break the theorem
+    # (tests/coverage/test_attack_coverage.py shows what becomes of the level).
+    if not design.uses.certifiable:
+        fitted = f"the score uses {design.uses}: guesses that are fitted to one another's coins certify nothing"
+        return nothing_judged(scores.scores.size, delta, fitted, design.subjects)
     # Bonferroni over the claims, whose verdicts hold together; a bound is valid at its own level and pays for nothing.
     paid = replace(design, alpha=design.alpha / max(1, len(claims)))
     verdicts = tuple(

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import ConfigDict
 from scipy import stats
 
+from heldin.attacks.protocol import Uses
 from heldin.base.errors import InputError, TooFewUsers
 from heldin.bounds import bands, one_run
 from heldin.bounds import thresholds as bounds
@@ -135,6 +136,7 @@ class Design:
         gaussian: the mechanism's trade-off curve is known to be Gaussian (no sampling).
         subjects: the people whose scores these are.
         unmet: what else a certified result needs and does not have.
+        uses: what the score learns from.
     """
 
     assignment: Assignment
@@ -150,6 +152,7 @@ class Design:
     gaussian: bool = False
     subjects: str = REAL_USERS
     unmet: tuple[str, ...] = ()
+    uses: Uses = Uses.MODEL
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha, self.attacks)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.models.loading import LanguageModel
@@ -38,6 +39,7 @@ def score_texts(
     texts: Sequence[str],
     *,
     moments: bool = False,
+    ranks: bool = False,
     finite: bool = True,
     advance: Callable[[int], object] | None = None,
 ) -> list[TokenScores]:
@@ -47,6 +49,7 @@ def score_texts(
         lm: the model.
         texts: any number, any lengths.
         moments: also the mean and standard deviation of log p over the vocabulary at every position (Min-K%++).
+        ranks: also how many tokens of the vocabulary are likelier than each token.
         finite: refuse a log-probability that is not finite; false: leave it to the caller.
         advance: called with the number of tokens done, after every batch.
 
@@ -63,7 +66,7 @@ def score_texts(
     budget = LOGITS_PER_BATCH["cuda" if lm.device.type == "cuda" else "cpu"] // lm.model.config.vocab_size
     for batch in batches_by_length([len(w.tokens) for w in windows], max_tokens=budget):
         tokens = sum(len(windows[i].tokens) for i in batch)
-        rows.update(zip(batch, _score_batch(lm, [windows[i].tokens for i in batch], moments), strict=True))
+        rows.update(zip(batch, _score_batch(lm, [windows[i].tokens for i in batch], moments, ranks), strict=True))
         if advance:
             advance(tokens)
     parts: list[list[NDArray[np.float32]]] = [[] for _ in texts]
@@ -75,7 +78,13 @@ def score_texts(
         raise InputError(
             f"model '{lm.name}' gives text number {broken + 1} a probability that is not finite: is it broken?"
         )
-    return [TokenScores(its[0], its[1], its[2]) if moments else TokenScores(its[0]) for its in values]
+    return [_token_scores(its, moments, ranks) for its in values]
+
+
+def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+    """Ids of the tokens whose scores ``score_texts`` gives, in order."""
+    encoded = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
+    return [np.array(ids, dtype=np.int32) for ids in encoded["input_ids"]]
 
 
 def batches_by_length(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:
@@ -107,8 +116,15 @@ def cut_into_windows(encoded: Sequence[Sequence[int]], context: int) -> Iterator
 
 
 @torch.inference_mode()
-def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool) -> list[NDArray[np.float32]]:
-    """Arrays of shape (1 or 3, n) per window: log-probabilities, and with ``moments`` mean and deviation."""
+def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool, ranks: bool) -> list[NDArray[np.float32]]:
+    """Arrays of shape (rows, n) per window, the rows of ``_score_rows``.
+
+    Args:
+        lm: the model.
+        windows: tokens of each window.
+        moments: whether mean and deviation are among the rows.
+        ranks: whether ranks are.
+    """
     longest = max(map(len, windows))
     start = lm.start_token
     # Padding on the right of a causal model's text changes nothing to its left, so no mask is needed.
@@ -120,13 +136,21 @@ def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool) -> 
     # In chunks that fit into a CPU's cache, so that main memory is read once and not several times.
     rows = max(1, LOGITS_PER_CHUNK[lm.device.type == "cuda"] // logits.shape[1])
     chunks = zip(torch.split(logits, rows), torch.split(targets.to(lm.device).flatten(), rows), strict=True)
-    scored = torch.cat([_score_rows(part.float(), wanted, moments) for part, wanted in chunks], dim=1)  # (1 or 3, B*L)
+    # (rows, B*L)
+    scored = torch.cat([_score_rows(part.float(), wanted, moments, ranks) for part, wanted in chunks], dim=1)
     values = scored.view(len(scored), len(windows), longest).cpu().numpy()
     return [values[:, i, : len(w)] for i, w in enumerate(windows)]
 
 
-def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool) -> torch.Tensor:
-    """Shape (1 or 3, N) from logits (N, V): log-probability of the targets, mean and deviation over the vocabulary."""
+def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool, ranks: bool) -> torch.Tensor:
+    """Shape (1 to 4, N) from logits (N, V), which ``ranks`` overwrites.
+
+    Args:
+        logits: float32, of N tokens.
+        targets: the tokens, shape (N,).
+        moments: after the targets' log-probability also mean and deviation over the vocabulary.
+        ranks: last, the number of greater logits.
+    """
     columns = [-F.cross_entropy(logits, targets, reduction="none")]
     if moments:
         logprobs = logits.log_softmax(-1)
@@ -137,4 +161,13 @@ def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool) -> t
         # memory: the log-probabilities are not used again.
         squares = logprobs.sub_(mean[:, None]).square_()
         columns += [mean, torch.einsum("nv,nv->n", probabilities, squares).sqrt()]
+    if ranks:
+        # In place, while the chunk is still in the cache: a comparison of its own takes as long as the cross-entropy.
+        # float32 counts exactly up to 2^24, which no vocabulary reaches.
+        columns.append(logits.gt_(logits.gather(1, targets[:, None])).sum(dim=1))
     return torch.stack(columns)
+
+
+def _token_scores(rows: NDArray[np.float32], moments: bool, ranks: bool) -> TokenScores:
+    means, deviations = (rows[1], rows[2]) if moments else (None, None)
+    return TokenScores(rows[0], means, deviations, rows[-1].astype(np.int32) if ranks else None)

@@ -1,6 +1,7 @@
 """Scores of one text's tokens under a model, as plain arrays."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,17 +9,22 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of one text's n tokens, float32.
+    """Scores of one text's n tokens, float32 where nothing else is said.
 
     Attributes:
         logprobs: log p(x_t | x_<t), shape (n,).
         means: mean of log p(z | x_<t) over z drawn from the model, shape (n,), or None if not asked for.
         deviations: standard deviation of the same, shape (n,), or None.
+        ranks: number of tokens of the vocabulary that the model finds likelier, int32, shape (n,), or None if not asked
+            for. 0 is the model's first choice; equal logits share a rank.
+        ids: token ids, int32, shape (n,), or None if not asked for.
     """
 
     logprobs: NDArray[np.float32]
     means: NDArray[np.float32] | None = None
     deviations: NDArray[np.float32] | None = None
+    ranks: NDArray[np.int32] | None = None
+    ids: NDArray[np.int32] | None = None
 
     @property
     def total(self) -> float:
@@ -26,7 +32,8 @@ class TokenScores:
         # In float64: a ratio is the difference of two such sums, which may each be thousands of nats and nearly equal.
         return float(self.logprobs.sum(dtype=np.float64))
 
-    def at(self, tokens: NDArray[np.bool_]) -> "TokenScores":
-        """The scores of some of the tokens, named by an array of shape (n,)."""
-        rows = {field.name: getattr(self, field.name) for field in fields(self)}
-        return TokenScores(**{name: row[tokens] for name, row in rows.items() if row is not None})
+    def at(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "TokenScores":
+        """The same scores of some of the tokens, by mask of shape (n,) or by index; nothing is left behind."""
+        columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
+        some: dict[str, Any] = {name: None if its is None else its[kept] for name, its in columns.items()}
+        return TokenScores(**some)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from heldin.attacks.statistics import FOR_TRAINING_DOCUMENTS
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.headline import PROMISES
 from heldin.base.wording import counted
@@ -70,6 +71,12 @@ def _warnings(record: Record) -> list[str]:
     warnings += [sentence(w) for w in (training.warnings if training else [])]
     if not split.certifiable:
         warnings.append(sentence(f"Indicative only: {split.standing_reason}"))
+    verbatim = sorted(FOR_TRAINING_DOCUMENTS & {its.attack for its in record.attacks})
+    if verbatim and record.scored_texts.kind == "fresh":
+        warnings.append(
+            f"Made for the documents of training: {', '.join(verbatim)}. The scored texts are fresh, and there such a"
+            " statistic may miss what others find."
+        )
     overlaps = split.overlaps
     if (
         # By design where the attacker is given training texts, as in every audit of independent trainings. A count of

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from heldin.attacks.config import AttackConfig, one_of
 from heldin.attacks.protocol import AGGREGATIONS
-from heldin.attacks.statistics import ATTACKS
+from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.config_errors import checked
@@ -69,7 +69,7 @@ def _several(value: object) -> object:
 class CheckpointAttacks(Section):
     """The attacks to run, and how much of each text they score."""
 
-    names: tuple[Annotated[str, one_of(ATTACKS)], ...] = tuple(ATTACKS)
+    names: tuple[Annotated[str, one_of(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run."""
     primary: Annotated[str, one_of(ATTACKS)] = "likelihood-ratio"
     """The leading attack; must be one of ``names``."""

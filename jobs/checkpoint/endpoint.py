@@ -7,7 +7,7 @@ from typing import Any
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.scoring import AttackTexts
-from heldin.attacks.statistics import get_attack
+from heldin.attacks.statistics import get_attack, needs_vocabulary
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
@@ -64,7 +64,7 @@ def attacks_at_endpoint(attack: AttackConfig, reporter: Reporter) -> AttackConfi
     Raises:
         InputError: the primary attack needs more.
     """
-    needing = [name for name in attack.names if get_attack(name).needs_moments]
+    needing = [name for name in attack.names if needs_vocabulary(get_attack(name))]
     # The leading attack is never replaced in silence: its name is what the bounds and the headline speak of.
     if attack.primary in needing:
         raise InputError(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.protocol import Attack
+from heldin.attacks.joint import AnyAttack
 from heldin.attacks.reference_divergence import reference_divergences
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import Loss, get_attack, per_text
@@ -169,7 +169,7 @@ def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference
 
 
 def _scored(
-    attacks: Sequence[Attack],
+    attacks: Sequence[AnyAttack],
     texts: AttackTexts,
     target: ScoredModel,
     reference: ScoredModel | None,

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import heldin.attacks as attacks
-from heldin.attacks.protocol import AGGREGATIONS, UserScores, lift_to_users
+from heldin.attacks.joint import JointAttack
+from heldin.attacks.protocol import AGGREGATIONS, UserScores, Uses, lift_to_users
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import ATTACKS, get_attack
 from heldin.attacks.table import user_scores
@@ -17,13 +18,33 @@ from heldin.models.score_cache import ScoreCache
 from heldin.models.token_scores import TokenScores
 
 every_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
+OF_TEXTS = [its for its in ATTACKS.values() if not isinstance(its, JointAttack)]
+every_attack_of_texts = pytest.mark.parametrize("attack", OF_TEXTS, ids=[its.name for its in OF_TEXTS])
 every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
 TEXT = "The river opens the letter on day 7."
 
 
 def _scores(logprobs, *, means=-5.0, deviations=2.0):
     values = np.asarray(logprobs, dtype=np.float32)
-    return TokenScores(values, np.full_like(values, means), np.full_like(values, deviations))
+    ranks, ids = np.ones(values.size, dtype=np.int32), np.arange(values.size, dtype=np.int32)
+    return TokenScores(values, np.full_like(values, means), np.full_like(values, deviations), ranks, ids)
+
+
+def _statistic(attack, target, reference, beside):
+    """The statistic of a user with one text, beside another user with one."""
+    if not isinstance(attack, JointAttack):
+        return attack.statistic(TEXT, target, reference)
+    return attack.statistics(["a", "b"], [target, beside], [reference, reference])[0].value
+
+
+@every_attack
+def test_it_uses_nothing_that_would_void_a_bound(attack):
+    assert attack.uses in Uses
+    assert attack.uses.certifiable
+
+
+def test_only_scores_fitted_to_audited_coins_certify_nothing():
+    assert [its for its in Uses if not its.certifiable] == [Uses.COINS]
 
 
 @every_attack
@@ -33,12 +54,14 @@ def test_it_is_registered_under_its_name(attack):
 
 @every_attack
 def test_a_likelier_text_scores_higher(attack):
-    reference = _scores([-4.0] * 10)
-    likely, unlikely = _scores([-1.0] * 10), _scores([-3.0] * 10)
-    assert attack.statistic(TEXT, likely, reference) > attack.statistic(TEXT, unlikely, reference)
+    # Half of the tokens fell, so that a share of those that rose can grow.
+    likely, unlikely = _scores([-1.0, -1.0, -5.0] * 4), _scores([-3.0, -4.5, -5.5] * 4)
+    reference = _scores([-4.0] * 12)
+    other = _scores([-4.0] * 12)
+    assert _statistic(attack, likely, reference, other) > _statistic(attack, unlikely, reference, other)
 
 
-@every_attack
+@every_attack_of_texts
 def test_it_needs_no_more_than_it_says(attack):
     target = _scores([-1.0, -2.0])
     plain = target if attack.needs_moments else TokenScores(target.logprobs)
@@ -54,8 +77,8 @@ def test_it_needs_no_more_than_it_says(attack):
 
 @every_attack
 def test_one_token_and_certain_tokens_are_finite(attack):
-    certain = TokenScores(*(np.zeros(1, dtype=np.float32) for _ in range(3)))
-    assert np.isfinite(attack.statistic("x", certain, certain))
+    certain = _scores([0.0], means=0.0, deviations=0.0)
+    assert np.isfinite(_statistic(attack, certain, certain, certain))
 
 
 @every_attack
@@ -66,7 +89,11 @@ def test_it_runs_on_real_models_and_does_not_see_the_order_of_users(attack, make
     one = user_scores(score_attacks([attack], AttackTexts(texts), target, reference, cache), attack.name)
     other_order = dict(sorted(texts.items()))
     two = user_scores(score_attacks([attack], AttackTexts(other_order), target, reference, cache), attack.name)
-    assert one.of(["a", "b", "c"]).tolist() == two.of(["a", "b", "c"]).tolist()
+    expected = one.of(["a", "b", "c"]).tolist()
+    # Sums over all users are taken in another order.
+    assert two.of(["a", "b", "c"]).tolist() == (
+        pytest.approx(expected, rel=1e-9, abs=1e-12) if isinstance(attack, JointAttack) else expected
+    )
 
 
 @every_aggregation

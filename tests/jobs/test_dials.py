@@ -121,7 +121,7 @@ def test_every_user_is_in_half_of_the_shadow_models_and_pairs_are_not_tied():
         ({"documents": ["fresh", "fresh"]}, "documents names 'fresh' twice"),
         ({"documents": ["old"]}, "attack.documents.0"),
         ({"names": ["loss"], "primary": "loss", "references": ["gpt2"]}, "which 'loss' has not"),
-        ({"shadow_models": 2}, "shadow_models is 2"),
+        ({"shadow_models": 1}, "shadow_models is 1"),
         ({"shadow_models": 5}, "an even number"),
         ({"references": [{"kind": "pretrained", "seed": 7}]}, "has the seed of the base model"),
         ({"references": [{"kind": "publik"}]}, "attack.references.0"),
@@ -157,13 +157,15 @@ def test_another_tokenizer_is_compared_per_text(make_lm, tmp_path, english):
     target, reference = make_lm(0), make_lm(1)
     texts = AttackTexts({"a": english[:2], "b": english[2:4]})
     other = replace(reference, tokenizer=train_tokenizer(english, 300), fingerprint="other")
-    names = {s.attack for s in score_users_texts(AttackConfig(), texts, target, reference, QUIET)}
+    every = AttackConfig(names=tuple(ATTACKS))
+    names = {s.attack for s in score_users_texts(every, texts, target, reference, QUIET)}
     assert "likelihood-ratio-per-token" in names
-    left = {s.attack for s in score_users_texts(AttackConfig(), texts, target, other, QUIET)}
+    left = {s.attack for s in score_users_texts(every, texts, target, other, QUIET)}
     assert names - left == {its.name for its in ATTACKS.values() if its.compares_tokens}
     assert "likelihood-ratio-per-token" in names - left
-    with pytest.raises(InputError, match="another tokenizer"):
-        score_users_texts(AttackConfig(primary="likelihood-ratio-per-token"), texts, target, other, QUIET)
+    for primary in ("likelihood-ratio-per-token", "centred", "ez"):
+        with pytest.raises(InputError, match="another tokenizer"):
+            score_users_texts(every.model_copy(update={"primary": primary}), texts, target, other, QUIET)
     assert not per_text(get_attack("likelihood-ratio-per-token")).compares_tokens
     assert per_text(get_attack("likelihood-ratio")) == get_attack("likelihood-ratio")
 

@@ -259,6 +259,8 @@ def test_the_cache_goes_on_where_an_endpoint_failed(make_lm, tmp_path):
     assert len(server.asked) - probed == 40 + 3  # three of the chunk that failed were asked for again
     with pytest.raises(InputError, match="gives no mean and deviation over the vocabulary"):
         ScoreCache(tmp_path).scores(model, ["some"], moments=True)
+    with pytest.raises(InputError, match="gives no ranks of tokens: leave out ez"):
+        ScoreCache(tmp_path).scores(model, ["some"], ranks=True)
 
 
 @contextlib.contextmanager

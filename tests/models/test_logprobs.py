@@ -1,5 +1,7 @@
 """Token log-probabilities against the one-token-at-a-time oracle; padding; the cache."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,8 +10,9 @@ from hypothesis import strategies as st
 import heldin.models.score_cache
 from heldin.base.errors import InputError
 from heldin.models.logprobs import MAX_PADDING, batches_by_length, score_texts
-from heldin.models.score_cache import ScoreCache
-from tests.oracles.token_scores import naive_token_scores
+from heldin.models.score_cache import MOMENTS, ScoreCache
+from heldin.models.token_scores import TokenScores
+from tests.oracles.token_scores import naive_ranks, naive_token_scores
 
 TEXTS = ["a", "The river opens the letter.", "ünïcode 🎉 and\n\nlines", "The market counts the story on day 7. " * 9]
 
@@ -23,6 +26,31 @@ def test_scores_equal_the_oracle_for_short_and_long_texts(make_lm, context):
         np.testing.assert_allclose(scores.means, means, atol=2e-5)
         np.testing.assert_allclose(scores.deviations, deviations, atol=2e-5)
         assert scores.total == pytest.approx(logprobs.sum(), abs=1e-3)
+
+
+@pytest.mark.parametrize("moments", [False, True])
+def test_ranks_count_the_likelier_tokens_and_change_no_other_number(make_lm, moments):
+    lm = make_lm(context=8)
+    without = score_texts(lm, TEXTS, moments=moments)
+    for text, plain, scores in zip(TEXTS, without, score_texts(lm, TEXTS, moments=moments, ranks=True), strict=True):
+        np.testing.assert_array_equal(scores.ranks, naive_ranks(lm, text))
+        assert plain.ranks is None
+        for name in ("logprobs", "means", "deviations"):
+            np.testing.assert_array_equal(getattr(scores, name), getattr(plain, name))
+
+
+def test_the_first_choice_has_rank_0_and_equal_logits_share_a_rank(make_lm):
+    lm = make_lm()
+    lm.model.transformer.ln_f.weight.data.fill_(0.0)  # all logits are equal
+    lm.model.transformer.ln_f.bias.data.fill_(0.0)
+    assert not score_texts(lm, [TEXTS[1]], ranks=True)[0].ranks.any()
+
+
+def test_some_tokens_keep_all_that_is_known_of_them():
+    whole = TokenScores(*(np.arange(4, dtype=np.float32) + i for i in range(3)), np.arange(4), np.arange(4) + 9)
+    some = whole.at(np.array([False, True, False, True]))
+    assert [its.tolist() for its in vars(some).values()] == [[1, 3], [2, 4], [3, 5], [1, 3], [10, 12]]
+    assert TokenScores(whole.logprobs).at(np.array([2])).ranks is None
 
 
 def test_a_texts_score_does_not_depend_on_its_company(make_lm):
@@ -106,3 +134,47 @@ def test_a_cache_that_is_no_database_is_told(tmp_path):
     (tmp_path / "scores.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(InputError, match=r"the score cache '.*scores.sqlite' cannot be used"):
         ScoreCache(tmp_path)
+
+
+def _without_ranks(cache, lm, texts, moments):
+    """What an earlier heldin kept: no ranks."""
+    scores = score_texts(lm, texts, moments=moments)
+    with cache._database as database:
+        for text, its in zip(texts, scores, strict=True):
+            rows = [its.logprobs, its.means, its.deviations] if moments else [its.logprobs]
+            key = (f"1:{lm.fingerprint}", hashlib.blake2b(text.encode(), digest_size=16).digest(), int(moments))
+            database.execute("INSERT INTO scores VALUES (?, ?, ?, ?)", (*key, np.stack(rows).tobytes()))
+    return scores
+
+
+@pytest.mark.parametrize("moments", [False, True])
+def test_scores_of_an_earlier_heldin_are_read_and_their_ranks_filled_in(make_lm, tmp_path, monkeypatch, moments):
+    lm, cache = make_lm(), ScoreCache(tmp_path)
+    kept = _without_ranks(cache, lm, TEXTS, moments)
+    scored = []
+    monkeypatch.setattr(
+        heldin.models.score_cache, "score_texts", lambda *a, **k: scored.append(a[1]) or score_texts(*a, **k)
+    )
+    read = cache.scores(lm, TEXTS, moments=moments)
+    assert scored == []
+    assert [s.logprobs.tolist() for s in read] == [s.logprobs.tolist() for s in kept]
+    assert read[0].ranks is None
+    for text, its in zip(TEXTS, cache.scores(lm, TEXTS, moments=moments, ranks=True), strict=True):
+        np.testing.assert_array_equal(its.ranks, naive_ranks(lm, text))
+        assert (its.means is None) is not moments
+    assert len(scored) == 1
+    cache.scores(lm, TEXTS, moments=moments, ranks=True)
+    assert len(scored) == 1
+    assert cache.missing(lm, TEXTS) == []
+    again = cache.scores(lm, TEXTS, moments=moments)
+    assert [s.logprobs.tolist() for s in again] == [s.logprobs.tolist() for s in kept], "as before ranks were there"
+
+
+def test_ranks_are_kept_with_the_first_pass_also_where_nobody_asks_for_them(make_lm, tmp_path, monkeypatch):
+    lm, cache = make_lm(), ScoreCache(tmp_path)
+    cache.scores(lm, TEXTS)
+    monkeypatch.setattr(heldin.models.score_cache, "score_texts", None)
+    assert [s.ranks.dtype for s in cache.scores(lm, TEXTS, ranks=True)] == [np.int32] * len(TEXTS)
+    with pytest.raises(TypeError):
+        cache.scores(lm, TEXTS, moments=True)
+    assert MOMENTS == 1, "the key of rows with moments in every cache there is"
