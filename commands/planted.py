@@ -7,7 +7,7 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible
-from heldin.commands.options import AsJson, Out, Quiet, json_text
+from heldin.commands.options import AsJson, DeviceOption, Out, Quiet, json_text
 
 AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted")
 
@@ -19,6 +19,7 @@ def plant(
         list[str] | None, typer.Option("--set", help="Override, in YAML: split.audit_fraction=0.2. Repeatable.")
     ] = None,
     quiet: Quiet = False,
+    device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
     """Prepare an audit of a training that somebody else runs: draw coins, and write a training set to train on.

@@ -30,7 +30,7 @@ from heldin.record.facts import (
 from heldin.record.migrations import MIGRATED, migrated
 from heldin.record.planted import PlantedFacts
 
-SCHEMA_VERSION = 7  # raise it with a step in `record.migrations`, or older records cannot be read
+SCHEMA_VERSION = 8  # raise it with a step in `record.migrations`, or older records cannot be read
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."

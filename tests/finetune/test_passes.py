@@ -32,17 +32,32 @@ def test_a_private_step_goes_on_in_smaller_passes_with_the_same_gradient(make_lm
     _assert_same(_gradients(tight.model), _gradients(roomy.model))
     assert passes.most <= 5
     assert said == [
+        "per-unit gradients: auto: materialise 13 weight matrices",
         f"out of memory at 64 records in one pass: {passes.most} fit, and training goes on with these; the mechanism is"
-        " the same"
+        " the same",
     ]
     private_gradient(tight.model, training, 2, sequences, passes)
-    assert len(said) == 1
+    assert len(said) == 2
 
 
-def test_a_unit_that_does_not_fit_ends_the_run_with_one_line(make_lm, sequences):
+def test_a_unit_that_does_not_fit_is_taken_in_several_passes_with_the_same_gradient(make_lm, sequences):
+    training = _training(sequences, micro_records=64)
+    roomy, tight = make_lm(), make_lm()
+    private_gradient(roomy.model, training, 0, sequences)
+    _limit(tight.model, 2)
+    said = []
+    passes = Passes(64, said.append)
+    private_gradient(tight.model, training, 0, sequences, passes)
+    _assert_same(_gradients(tight.model), _gradients(roomy.model))
+    assert (passes.most, passes.splits) == (1, True)
+    assert "1 fit, and a unit of more is taken in several passes" in said[-1]
+    assert "auto: unit by unit" in passes.effort.ways
+
+
+def test_a_record_that_does_not_fit_ends_the_run_with_one_line(make_lm, sequences):
     lm = make_lm()
-    _limit(lm.model, 2)
-    with pytest.raises(ResumableError, match="out of memory at 3 records in one pass, and the unit that they form"):
+    _limit(lm.model, 0)
+    with pytest.raises(ResumableError, match="out of memory at 1 record in one pass, which cannot be split: lower"):
         private_gradient(lm.model, _training(sequences, micro_records=64), 0, sequences)
 
 
