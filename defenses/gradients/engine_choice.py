@@ -78,7 +78,7 @@ class Materialised:
         self._shape, self._layout, self._kept = shape, layout, kept
         # A tall matrix that is not looked up is kept transposed: products with long rows are faster.
         self._transposed = len(shape) == 2 and shape[0] > shape[1] and not looked_up
-        self._length = shape[0] if self._transposed else shape[-1]
+        self._length = shape[0] if self._transposed else shape[-1] if shape else 1  # a scalar is a row of one number
         self._empty = True
 
     def add(self, use: Use) -> None:
