@@ -24,6 +24,7 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
+from heldin.models.attention import use_exact_attention
 
 # In the environment and not in a config: a run may go on on another device, and processes that it starts use the same.
 DEVICE = "HELDIN_DEVICE"
@@ -154,6 +155,7 @@ def load_language_model(
     check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
     # A commit of the hub names its content; a folder may be written over under the same name, so its files are hashed.
     fingerprint = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(name, revision))
+    use_exact_attention(model)
     model = model.to(device or default_device()).eval()
     check_causal(model, name)
     # The same weights give other scores in another precision, and the cache must not mix them.

@@ -16,6 +16,7 @@ from heldin.audit.results import Results
 from heldin.audit.utility import Utility
 from heldin.base.errors import InputError
 from heldin.base.files import write_text
+from heldin.record.effort import EffortFacts
 from heldin.record.facts import (
     Ceiling,
     CellFacts,
@@ -59,6 +60,7 @@ class Body(Results):
         utility: what the model predicts of held-out users' test texts; null where nothing was measured.
         cell: the run's place in a sweep; null for a run of its own.
         planted: the planted training set that somebody else trained on; null for any other record.
+        effort: what training took; null where nothing was trained here, or an earlier version did some of it.
     """
 
     config: dict[str, Any]
@@ -76,6 +78,7 @@ class Body(Results):
     utility: Utility | None = None
     cell: CellFacts | None = None
     planted: PlantedFacts | None = None
+    effort: EffortFacts | None = None
 
 
 class Record(Body):

@@ -8,7 +8,6 @@ from pydantic import Field
 from heldin.base.facts import Facts
 from heldin.base.wording import counted
 from heldin.defenses.accounting.ceiling import RocCeiling
-from heldin.record.effort import EffortFacts
 
 # Log-spaced, like the axis of the figure; 0 closes the curve, where delta alone allows a TPR above 0.
 CEILING_FPRS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 120)])
@@ -292,7 +291,6 @@ class TrainingFacts(Facts):
         exposed: how exposed users and entities were under text sampling. Measured on private people.
         gradients: number of records' gradients that were computed, a record once for each step that uses it; null in
             records of earlier versions.
-        effort: what training took; null if an earlier version did some of it.
     """
 
     defense: str
@@ -316,7 +314,6 @@ class TrainingFacts(Facts):
     by_exposure: ByExposure | None = None
     exposed: list[ExposedShare] = Field(default_factory=list)
     gradients: int | None = None
-    effort: EffortFacts | None = None
 
     @property
     def protected(self) -> str:

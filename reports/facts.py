@@ -63,8 +63,8 @@ def facts(record: Record) -> list[list[str]]:
             rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
         if t.gradients is not None:
             rows.append(("gradients", f"of {t.gradients:,} records, a record once for each step that uses it"))
-        if t.effort is not None:
-            rows.append(("training took", took(t.effort)))
+    if record.effort:
+        rows.append(("training took", took(record.effort)))
     if record.planted:
         p = record.planted
         rows.append(("training set", f"{p.rows:,} rows, written {p.planted}; {p.training_set[:16]}"))

@@ -214,7 +214,6 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         seconds=round(result.seconds, 2),
         exposed=_exposed(mechanism, data),
         gradients=result.gradients,
-        effort=effort_facts(result),
     )
 
 
