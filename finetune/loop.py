@@ -14,6 +14,7 @@ from heldin.base.files import text_sha256
 from heldin.defenses.choices import ConcentrationFilter
 from heldin.defenses.gradients.engine_choice import default_budget
 from heldin.finetune.batches import ShuffledBatches, collate, record_losses
+from heldin.finetune.checkpointing import use_checkpointing
 from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
 from heldin.finetune.effort import Effort, Memory
@@ -106,8 +107,7 @@ def train(
     torch.manual_seed(recipe.seed)
     model = _with_adapters(base.model, recipe).to(device).train()
     if recipe.checkpointing:
-        # Not reentrant: that one gives no gradients where the first layers are frozen.
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        use_checkpointing(model, without_dropout=private is not None or clipping is not None)
     optimizer = _optimizer(model, recipe)
     steps = private.mechanism.steps if private else recipe.steps(len(sequences))
     state = TrainingState(job=job_name(base, sequences, recipe, private, clipping), gradients=0, effort=Effort())
