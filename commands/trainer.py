@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from heldin.commands.options import AsJson, DeviceOption, GroupSize, Noise, Quiet, Rate, Target, json_text
+from heldin.commands.options import AsJson, GroupSize, Noise, Quiet, Rate, Target, json_text
 
 HOW = "How the audit is done"
 
@@ -45,7 +45,6 @@ def audit_trainer(
         bool, typer.Option("--one-process", help="Do not also train in two processes.", rich_help_panel=HOW)
     ] = False,
     quiet: Quiet = False,
-    device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
     """White-box audit of a trainer: canary users included by coin, every step watched and checked.

@@ -19,7 +19,7 @@ def version() -> str:
 
 
 def environment(seconds: Mapping[str, float]) -> Environment:
-    """Versions, source revision, device, and the seconds each stage took in this call."""
+    """Versions, source revision, device, and the seconds each stage took: of a run over all its calls."""
     import torch  # slow to import, and the version alone needs none
 
     from heldin.models.loading import default_device, device_name
