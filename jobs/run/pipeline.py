@@ -21,7 +21,7 @@ from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.folder import take_folder
 from heldin.jobs.run.gradient_norms import canary_gradient_norms
-from heldin.jobs.run.models import Models, base_model
+from heldin.jobs.run.models import Models, base_model, require_arithmetic
 from heldin.jobs.run.plan import require_mechanism, settle_plan
 from heldin.jobs.run.references import check_references
 from heldin.jobs.run.scoring import score
@@ -55,6 +55,7 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
     """
     # Before the folder: a mechanism that cannot be leaves nothing behind.
     require_mechanism(config)
+    require_arithmetic(config)
     with ExitStack() as until_the_end:
         return _stages(config, out, reporter, command, until_the_end)
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from heldin.base.errors import ResumableError
 from heldin.finetune.loop import train
@@ -77,3 +78,29 @@ def test_plain_training_goes_on_too(make_lm, sequences, tmp_path):
     result = train(tight, sequences, recipe, tmp_path / "tight", say=said.append)
     assert result.steps == 5
     assert said[0].startswith("out of memory at 8 records in one pass: 2 fit")
+
+
+def test_a_resume_begins_with_what_fitted(make_lm, sequences, tmp_path):
+    """Nothing is tried again that failed before, so that steps of one shape stay alike."""
+    training, steps = _training(sequences, micro_records=64), []
+    recipe = Recipe(learning_rate=1e-3, select=Select.LAST, sequence_length=31, checkpoint_every=1)
+
+    def stop(step):
+        steps.append(step)
+        if sum(steps) == 3:
+            raise KeyboardInterrupt
+
+    tight = make_lm()
+    _limit(tight.model, 2)
+    with pytest.raises(KeyboardInterrupt):
+        train(tight, sequences, recipe, tmp_path / "tight", private=training, advance=stop)
+    tight, said = make_lm(), []
+    _limit(tight.model, 2)
+    result = train(tight, sequences, recipe, tmp_path / "tight", private=training, say=said.append)
+    assert (result.effort.memory.most, result.effort.memory.splits) == (1, True)
+    assert not any("out of memory" in line for line in said)
+    roomy = train(make_lm(), sequences, recipe, tmp_path / "roomy", private=training)
+    assert (roomy.effort.memory.most, roomy.effort.memory.splits) == (None, False)
+    one, two = (load_file(its.folder / "model.safetensors") for its in (result, roomy))
+    for name, tensor in two.items():
+        torch.testing.assert_close(one[name], tensor, rtol=1e-3, atol=1e-4)

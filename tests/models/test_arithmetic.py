@@ -80,15 +80,19 @@ def test_the_device_is_the_one_asked_for(monkeypatch):
         default_device()
 
 
-def test_device_of_a_command(call, monkeypatch, small_config):
+def test_device_of_a_command(call, monkeypatch, small_config, tmp_path):
     monkeypatch.setenv("HELDIN_DEVICE", "cpu")  # restored afterwards: the option sets it for the process
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     code, out, _ = call("run", small_config, "--check", "--device", "cpu")
     assert code == 0
     assert "on the CPU" in out
     code, _, err = call("run", small_config, "--check", "--device", "cuda")
+    assert (code, err.count("torch finds no GPU")) == (2, 1)
+    assert "1 problem" in err
+    code, _, err = call("run", small_config, "--device", "cuda", "--out", tmp_path / "run")
     assert (code, err.count("\n")) == (2, 1)
     assert "torch finds no GPU" in err
+    assert not (tmp_path / "run").exists()
     code, _, err = call("--device", "tpu", "run", small_config)
     assert (code, err.count("\n")) == (2, 1)
     assert "'tpu' is not one of 'cpu', 'cuda'" in err
