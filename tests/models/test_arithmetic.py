@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from heldin.base.errors import InputError
+from heldin.defenses.gradients import per_unit_gradients
+from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
 from heldin.models.arithmetic import true_float32
 from heldin.models.loading import default_device
 from heldin.models.logprobs import score_texts
@@ -57,12 +59,26 @@ def test_float32_is_true_inside_and_the_settings_are_back_outside(settings, sett
     assert found() == before
 
 
-def test_scores_do_not_follow_the_environment(settings, make_lm, english):
-    """On a CPU with bfloat16 products, "medium" takes them for float32 too: the same scores only if that is undone."""
-    lm = make_lm()
-    expected = [score.total for score in score_texts(lm, english[:5])]
+def test_scoring_and_clipping_do_not_follow_the_environment(settings, make_lm, english):
+    """Seen from inside the model's passes, forward and backward, and where gradients are summed."""
+    lm, seen = make_lm(), []
+    lm.model.transformer.h[0].register_forward_hook(lambda *_: seen.append(found()))
+    lm.model.transformer.h[0].register_full_backward_hook(lambda *_: seen.append(found()))
     _older("medium")
-    assert [score.total for score in score_texts(lm, english[:5])] == expected
+    before = found()
+    score_texts(lm, english[:5])
+    assert set(seen) == {("highest", "ieee", "ieee")}
+    seen.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        real = per_unit_gradients.clip_factors
+        patch.setattr(per_unit_gradients, "clip_factors", lambda *a: (seen.append(found()), real(*a))[1])
+        ids = torch.arange(12).view(2, 6)
+        units = Units(ids, ids + 1, torch.arange(2), 2)
+        for engine in ("materialise", "ghost", "loop"):
+            clipped_gradient_sum(lm.model, units, clip_norm=0.1, engine=engine)
+    assert len(seen) > 9
+    assert set(seen) == {("highest", "ieee", "ieee")}
+    assert found() == before != ("highest", "ieee", "ieee")
 
 
 def test_the_device_is_the_one_asked_for(monkeypatch):

@@ -112,6 +112,18 @@ def test_logits_stay_in_float32_under_autocast(kind):
         assert wrong > 10 * error
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_operands_of_float32_stay_so_under_autocast(kind):
+    """As those of adapters may be: autocast would round them."""
+    given = operands(scale=4.0)
+    exact, _ = oracle(kind, given)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, _ = attention._attend(layer(kind), *given)
+        theirs, _ = GPTNeoSelfAttention._attn(layer(kind), *given)
+    assert (found.double() - exact).abs().max() < 1e-5
+    assert (theirs.double() - exact).abs().max() > 1e-3
+
+
 @pytest.fixture
 def everywhere(monkeypatch):
     """Also in float32 on a CPU, where transformers' own form is kept."""
