@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from heldin.attacks.table import Dial, TextStatistic
 from heldin.audit.answer import DecisionFacts, decision_facts
 from heldin.audit.blind import Blind, blind_baselines
 from heldin.audit.bootstrap import Estimate, bootstrap
@@ -18,7 +19,7 @@ from heldin.audit.family import evaluate_family, variants_of
 from heldin.audit.headline import CANARIES
 from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
-from heldin.audit.scored_users import ScoredUsers
+from heldin.audit.scored_users import ScoredUsers, scored_users
 from heldin.audit.sides import COINS
 from heldin.base.facts import Facts
 from heldin.bounds.judgement import Judgement, joined
@@ -144,6 +145,30 @@ def canary_results(
 def kinds_of(canaries: Mapping[str, Canary]) -> list[Kind]:
     """The kinds present, each judged separately."""
     return sorted({canary.kind for canary in canaries.values()})
+
+
+def centred_statistics(
+    statistics: Sequence[TextStatistic], canaries: Mapping[str, Canary], fixed: Preregistration
+) -> list[TextStatistic]:
+    """Canary users' statistics minus the median score of their group, so that all of them can be judged as one.
+
+    Args:
+        statistics: of texts; those of other users are left out.
+        canaries: how each canary user was made.
+        fixed: what was fixed before any score was seen; its leading aggregation makes the scores.
+    """
+    # Which side a user is on plays no part in a median.
+    table = scored_users(statistics, dict.fromkeys(sorted(canaries), False))
+    median: dict[tuple[str, Dial | None, str], float] = {}
+    for attack, dial in table.attacks:
+        scores = table.lifted(attack, fixed.attack.aggregations[0], dial)
+        for rows in _groups(table, canaries):
+            median |= {(attack, dial, table.users[row]): float(np.median(scores[rows])) for row in rows}
+    return [
+        replace(its, value=its.value - median[its.attack, its.dial, its.user])
+        for its in statistics
+        if its.user in canaries
+    ]
 
 
 def _groups(table: ScoredUsers, canaries: Mapping[str, Canary]) -> list[NDArray[np.intp]]:

@@ -4,7 +4,7 @@ A pure function of evidence and decision. No number is computed here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heldin.audit.coarse import brief
 from heldin.audit.decision import (
@@ -67,6 +67,7 @@ CANARIES = Wording(
     "canary user",
     "a canary user's",
 )
+AUDITED["canaries"] = replace(CANARIES, subjects=CANARIES.unit)  # where no real user is audited
 TRAININGS = Wording(
     "trainings with the user from those without",
     "trainings with the user",

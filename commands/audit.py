@@ -9,7 +9,7 @@ import typer
 from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible
 from heldin.commands.options import AsJson, DeviceOption, Out, Quiet
-from heldin.commands.planted import audit_planted
+from heldin.commands.planted import AT_ENDPOINT, audit_planted
 
 READING = "How the files are read"
 KNOWN = "What is known about the two groups"
@@ -200,20 +200,7 @@ _KEYS = {
     "exclude_auroc": "decision.auroc",
     "exclude_tpr": "decision.tpr",
     "endpoint": "endpoint.url",
-    **{
-        name: f"endpoint.{name}"
-        for name in (
-            "tokenizer",
-            "context",
-            "api_key_env",
-            "requests_per_minute",
-            "concurrency",
-            "timeout",
-            "max_tries",
-            "price_per_million",
-            "max_tokens_sent",
-        )
-    },
+    **{name: f"endpoint.{name}" for name in AT_ENDPOINT},
     # About this call, not about what is audited: they set no key.
     **dict.fromkeys(("config", "out", "quiet", "json", "planted", "declared_by"), ""),
 }

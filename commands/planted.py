@@ -1,7 +1,7 @@
 """``heldin plant``, and the part of ``heldin audit`` that judges a model trained on what it planted."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,15 +9,34 @@ from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible
 from heldin.commands.options import AsJson, DeviceOption, Out, Quiet, json_text
 
+if TYPE_CHECKING:
+    from heldin.jobs.checkpoint.endpoint import Remote
+
 AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted")
+AT_ENDPOINT = (
+    "tokenizer",
+    "context",
+    "api_key_env",
+    "requests_per_minute",
+    "concurrency",
+    "timeout",
+    "max_tries",
+    "price_per_million",
+    "max_tokens_sent",
+)
 
 
 def plant(
     config: Annotated[Path, typer.Argument(help="YAML file: the training set, who is audited, and the audit.")],
     out: Out = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override, in YAML: split.audit_fraction=0.2. Repeatable.")
+    canaries_only: Annotated[
+        bool, typer.Option("--canaries-only", help="Audit canary users alone; all real users stay in.")
+    ] = False,
+    audit_fraction: Annotated[
+        float | None, typer.Option(help="Audit a real user with this probability; all others stay in.")
     ] = None,
+    looks: Annotated[int | None, typer.Option(help="Checkpoints that will be audited, which share the level.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML: seed=3. Repeatable.")] = None,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
@@ -35,7 +54,10 @@ def plant(
     from heldin.jobs.planted.folder import MANIFEST, TRAINING
     from heldin.jobs.planted.plant import plant as do
 
-    checked = load_plant(config, set_ or [])
+    modes = {"split.audit_fraction": audit_fraction, "looks": looks}
+    given = [f"{key}={value}" for key, value in modes.items() if value is not None]
+    given += ["split.canaries_only=true"] if canaries_only else []
+    checked = load_plant(config, [*given, *(set_ or [])])
     folder = out or Path("runs") / checked.name
     with interruptible():
         manifest = do(checked, folder, reporter_for_this_terminal())
@@ -51,10 +73,12 @@ def plant(
 def audit_planted(called: typer.Context) -> None:
     """Audit a model that was trained on a planted training set, with the options of ``heldin audit``."""
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.planted.audit import PlantedAudit
     from heldin.jobs.planted.audit import audit_planted as do
+    from heldin.jobs.planted.target import PlantedAudit
 
-    given = {name: its for name, its in called.params.items() if its not in (None, [], (), False)}
+    # Zero is a value: --max-tokens-sent 0 prints the cost and stops.
+    given = {name: its for name, its in called.params.items() if its is not False and its not in (None, [], ())}
+    remote = _remote({name: given.pop(name) for name in ("endpoint", *AT_ENDPOINT) if name in given})
     other = next((name for name in given if name not in AT_PLANTED), None)
     if other is not None:
         raise InputError(
@@ -63,8 +87,21 @@ def audit_planted(called: typer.Context) -> None:
     if "model" not in given:
         raise InputError("--planted needs --model: the folder or hub name of the model that was trained")
     job = PlantedAudit(
-        given["planted"], given["model"], tuple(given.get("claim", ())), declared_by=given.get("declared_by")
+        given["planted"], given["model"], tuple(given.get("claim", ())), given.get("declared_by"), remote
     )
     with interruptible():
         record, folder = do(job, given.get("out"), reporter_for_this_terminal(), command=command_line())
         finish(record, folder, json=bool(given.get("json")))
+
+
+def _remote(options: dict[str, Any]) -> "Remote | None":
+    """How a model behind an endpoint is reached, from the options about it; None without any."""
+    if not options:
+        return None
+    if "endpoint" not in options:
+        raise InputError(f"--{next(iter(options)).replace('_', '-')} goes with --endpoint")
+    from heldin.base.config_errors import checked
+    from heldin.jobs.checkpoint.config import EndpointConfig
+
+    content = {"url": options.pop("endpoint"), **options}
+    return checked(EndpointConfig, content, "--endpoint").remote()

@@ -220,11 +220,17 @@ def assign(pool: Sequence[str], *, assignment: SplitRule, key: bytes) -> dict[st
             held_in = {name for name in pool if fair_coin(key, "membership", name)}
         case SplitRule.EXACT_HALF:
             held_in = set(keyed_order(key, "membership", list(pool))[: len(pool) // 2])
+    roles = {name: Role.HELD_IN if name in held_in else Role.HELD_OUT for name in pool}
+    require_both_sides(roles)
+    return roles
+
+
+def require_both_sides(roles: Mapping[str, Role]) -> None:
+    """Raises InputError if all coins fell on one side."""
     # With one side empty there is nothing to compare. That both sides have somebody raises the probability of an error
     # by a factor, close to 1 from 10 users on (docs/theory.md#conditions-of-one-run).
-    if not held_in or len(held_in) == len(pool):
-        raise InputError(f"all {len(pool)} coins fell on one side: audit more users, or start again for new coins")
-    return {name: Role.HELD_IN if name in held_in else Role.HELD_OUT for name in pool}
+    if len(set(roles.values())) < 2:
+        raise InputError(f"all {len(roles)} coins fell on one side: audit more users, or start again for new coins")
 
 
 def assign_canaries(canaries: Sequence[str], *, key: bytes) -> dict[str, Role]:

@@ -1,6 +1,6 @@
 """Scores of one text's tokens under a model, as plain arrays."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,3 +25,8 @@ class TokenScores:
         """log p(x), nats."""
         # In float64: a ratio is the difference of two such sums, which may each be thousands of nats and nearly equal.
         return float(self.logprobs.sum(dtype=np.float64))
+
+    def at(self, tokens: NDArray[np.bool_]) -> "TokenScores":
+        """The scores of some of the tokens, named by an array of shape (n,)."""
+        rows = {field.name: getattr(self, field.name) for field in fields(self)}
+        return TokenScores(**{name: row[tokens] for name, row in rows.items() if row is not None})

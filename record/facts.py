@@ -110,7 +110,7 @@ class SplitFacts(Facts):
     key_commitment: str | None
     ledger_commitment: str | None
     overlaps: Overlaps
-    audited: Literal["users", "entities", "both"] = "users"
+    audited: Literal["users", "entities", "both", "canaries"] = "users"
 
 
 class EndpointFacts(Facts):

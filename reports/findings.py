@@ -108,7 +108,7 @@ def _audited(record: Record) -> str:
     origin = _origin(record)
     if target.endpoint:
         origin += f" It was reached at {target.endpoint.url}; {target.endpoint.note}."
-    kind = "user" if split.audited == "entities" else "more user"
+    kind = "user" if split.audited in ("entities", "canaries") else "more user"
     always = f" {counted(split.always_in, kind)} always took part and are not scored." if split.always_in else ""
     per_text = ""
     if record.per_text:
@@ -251,7 +251,8 @@ def _bounds(record: Record) -> str:
     if bounds:
         best = max(bounds, key=lambda b: b.epsilon_lower)
         of = f"on {best.subjects}, " if record.canaries else ""
-        paid = "; all groups are corrected for together" if record.canaries else ""
+        together = len({bound.subjects for bound in bounds}) > 1
+        paid = "; all groups are corrected for together" if together else ""
         said.append(
             f"Of the {len(bounds)} lower bounds on epsilon per {audited_by(record).one} (at delta {judgement.delta:g})"
             f" that this design supports, the highest is {best.epsilon_lower:.2f} ({of}{best.name},"
@@ -275,9 +276,16 @@ def _limits(record: Record) -> str:
             guarantee += (
                 f" If that holds, no attack on {what.unit} is expected to exceed an AUROC of {ceiling.auroc:.3f}."
             )
+    alone = (
+        " No real user was audited: canary users are made to be found, and say what this training lets through, not how"
+        " many real users could be named."
+        if record.split.audited == "canaries"
+        else ""
+    )
     return (
         "An audit bounds what an attacker can do from below: these attacks did this well; another may do better."
         f" Intervals are estimates: they treat {what.unit} as independent, while all scores share one model.{guarantee}"
+        f"{alone}"
     )
 
 

@@ -94,18 +94,22 @@ def next_step(record: Record, facts: DecisionFacts) -> str:
                 "The guarantee bounds the others."
                 # An epsilon per example bounds no attack on a user who has several.
                 if record.training and record.training.epsilon is not None and record.ceiling() is not None
-                else f"Only a DP guarantee for {what.unit} would bound those that were not tried."
+                else f"Only a DP guarantee for {_protected(record)} would bound those that were not tried."
             )
             return (
                 f"These attacks give no reason to hold the model back. {bound} Audit again after any further training"
                 " on these texts, and when stronger attacks are known."
             )
         case Answer.INCONCLUSIVE:
-            return (
-                f"Do not read this as safe. Audit more {what.unit} (heldin power says how many), let the attacker have"
-                " more texts of each, or give it the training documents (attack.documents: [training]), which leak more"
-                f" than fresh ones.{'' if record.planted is None else _PLANT_ANEW}"
+            more = f"Audit more {what.unit} (heldin power says how many)"
+            of_each = "let the attacker have more texts of each"
+            ways = (
+                f"{more}, or {of_each}."
+                if record.scored_texts.kind == "training"
+                else f"{more}, {of_each}, or give it the training documents (attack.documents: [training]), which leak"
+                " more than fresh ones."
             )
+            return f"Do not read this as safe. {ways}{'' if record.planted is None else _PLANT_ANEW}"
         # A flaw of the files that were given, not of how users were split: in the words of
         # ``record.overlaps.training_flaws``.
         case Answer.NOT_VALID if any("training file" in flaw for flaw in facts.decision.flaws):
@@ -142,14 +146,19 @@ def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
     subject = "its models" if record.trainings else "this model"
     return (
         f"Do not give {subject} to anyone who must not learn {_learnt(record)}. DP training for"
-        f" {audited_by(record).unit} bounds every attack; deduplication, fewer records of each and fewer epochs lower"
+        f" {_protected(record)} bounds every attack; deduplication, fewer records of each and fewer epochs lower"
         " this one. Then audit again."
     )
 
 
+def _protected(record: Record) -> str:
+    """Whom a promise would have to be made to: canary users stand for users."""
+    return "users" if record.split.audited == "canaries" else audited_by(record).unit
+
+
 def _learnt(record: Record) -> str:
     match record.split.audited:
-        case "users":
+        case "users" | "canaries":
             return "whose texts it was trained on"
         case "entities":
             return "who is named in the texts that it was trained on"

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heldin.attacks.table import TextStatistic
-from heldin.audit.canary_groups import kinds_of
 from heldin.audit.exposure import write_people
-from heldin.audit.headline import USERS
+from heldin.audit.headline import AUDITED, USERS
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.sides import Sides
 from heldin.base.errors import InputError
@@ -17,52 +16,41 @@ from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.bounds.claims import parse_claim_of
 from heldin.bounds.verdict import Assignment
+from heldin.jobs.checkpoint.endpoint import remote_of, rule_at_endpoint
 from heldin.jobs.config import first_difference
 from heldin.jobs.environment import environment
-from heldin.jobs.planted.body import planted_body, planted_facts
-from heldin.jobs.planted.conditions import as_seen, conditions_of, unmet
+from heldin.jobs.planted.body import Described, planted_body, planted_facts
+from heldin.jobs.planted.conditions import as_seen, conditions_of, rests_on_log, unmet
 from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.data import drawn_data, run_of
+from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.folder import AUDITS, home_of, read_planted, require_models
 from heldin.jobs.planted.looks import Look, look_at, write_look
 from heldin.jobs.planted.plant import fingerprints
+from heldin.jobs.planted.target import PlantedAudit, audited_run, opened, weights_of
+from heldin.jobs.planted.training_log import LOG, TrainingLog, hashes_in_folder, read_log
 from heldin.jobs.run.data import RunData
-from heldin.jobs.run.models import Models
+from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.score_file import read_scores
 from heldin.jobs.run.scoring import score
-from heldin.jobs.run.statistics import RunResults, run_results
-from heldin.jobs.run.texts import Scoring, texts_under_attack
+from heldin.jobs.run.statistics import RunResults, canaries_alone, groups_judged, run_results
+from heldin.jobs.run.texts import Scoring, scores_name, texts_under_attack
 from heldin.jobs.run.utility import kept_losses, measure_losses
-from heldin.models.loading import load_language_model, require_model, with_tokens_of
+from heldin.models.loading import LanguageModel, load_language_model, same_tokens, with_tokens_of
 from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
 from heldin.record.planted import Condition
 
+_MOST = 0.9  # of the tokens: a few bear no loss where rows are packed or end
+
 
 @dataclass(frozen=True)
-class PlantedAudit:
-    """An audit of one model.
+class _Looking:
+    """A look that is about to be taken: the audit, its number, and the models that are loaded here."""
 
-    Attributes:
-        planted: the folder that ``heldin plant`` wrote.
-        model: folder or hub name of the model; may be a LoRA adapter's folder.
-        claims: such as "epsilon=8,delta=1e-6,unit=user".
-        declared_by: who declares that the model was trained on the planted training set; None: nobody.
-    """
-
-    planted: Path
-    model: str
-    claims: tuple[str, ...] = ()
-    declared_by: str | None = None
-
-    def recorded(self) -> dict[str, object]:
-        """What the record keeps of it."""
-        return {
-            "planted": str(self.planted.resolve()),
-            "model": str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model,
-            "claims": list(self.claims),
-            "declared_by": self.declared_by,
-        }
+    job: PlantedAudit
+    look: Look
+    reference: LanguageModel
+    target: LanguageModel | None
 
 
 def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, command: str) -> tuple[Record, Path]:
@@ -81,50 +69,55 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
         InputError: the folder was changed, the training file or the model cannot be used, or ``out`` holds another
             audit.
     """
-    for text in job.claims:
-        parse_claim_of(text)
-    if job.declared_by is not None and not job.declared_by.strip():
-        raise InputError("--declared-by is empty: name the person who declares, or leave it out")
+    job.check()
     config, _ = read_planted(job.planted)
-    require_model(job.model)
+    audited_run(job, config, reporter)
     with one_process_at_a_time(job.planted):
         reporter.say("models: loading target and reference")
         reference = load_language_model(config.reference, revision=config.revision)
         require_models(job.planted, fingerprints(config, reference))
-        target = with_tokens_of(load_language_model(job.model), reference)
-        if target.fingerprint == reference.fingerprint:
-            raise InputError(f"'{job.model}' is the reference model itself: nothing was trained")
-        look = look_at(job.planted, target.fingerprint, job.claims)
+        weights, target = weights_of(job, reference)
+        look = look_at(job.planted, weights, job.claims)
         folder = out or job.planted / AUDITS / str(look.number)
         _take_folder(job, folder)
         with logged(reporter, folder, command=without_names(command)) as kept:
-            return _audited(job, look, Models(target, reference, config.reference), folder, kept, command), folder
+            return _audited(_Looking(job, look, reference, target), folder, kept, command), folder
 
 
-def _audited(job: PlantedAudit, look: Look, models: Models, out: Path, reporter: Reporter, command: str) -> Record:
+def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Record:
+    job, look, reference = its.job, its.look, its.reference
     config, manifest = read_planted(job.planted)
-    run = run_of(config, job.planted)
+    run = audited_run(job, config)
     seconds: dict[str, float] = {}
     started = time.monotonic()
-    data = drawn_data(config, manifest, job.planted, reporter, models.reference)
+    data = drawn_data(config, manifest, job.planted, reporter, reference)
     seconds["corpus"] = time.monotonic() - started
     started = time.monotonic()
-    scoring = Scoring(run, data, models, None, texts_under_attack(run, data))
-    statistics = score(scoring, out, reporter)
+    with opened(job, its.target, run, data, reporter) as (target, facts_of_target):
+        models = Models(target, reference, config.reference)
+        statistics = score(Scoring(run, data, models, None, texts_under_attack(run, data)), out, reporter)
     # Before anything meets the coins, also the losses of who is held out: a look that was taken is paid for.
     write_look(look, job.planted)
-    losses = measure_losses(run, data, models.target, models.reference, out, reporter)
+    # Not behind an endpoint: it would be told whose test texts are asked for, which are those held out.
+    losses = measure_losses(run, data, its.target, reference, out, reporter) if its.target else {}
     seconds["scoring"] = time.monotonic() - started
     started = time.monotonic()
-    conditions = conditions_of(job.planted, manifest, look, job.declared_by)
-    for its in conditions:
-        if its.known_by != "checked":
-            reporter.say(f"{its.known_by} ({its.note}): {its.condition}")
+    described = Described(
+        facts_of_target(),
+        model_facts(reference, config.reference),
+        per_text=not same_tokens(target.tokenizer, reference.tokenizer),
+        added=rule_at_endpoint(job.remote),
+    )
+    log = None if job.remote else _log(job, config, reporter)
+    conditions = conditions_of(job.planted, manifest, look, job.declared_by, log, described.target.endpoint)
+    for one in conditions:
+        if one.known_by != "checked":
+            reporter.say(f"{one.known_by} ({one.note}): {one.condition}")
     found = replace(planted_results(job, config, data, statistics, conditions, reporter), losses=losses)
     write_people(found.people, out / "people.parquet")
     seconds["statistics"] = time.monotonic() - started
     facts = planted_facts(manifest, look, job.declared_by, conditions)
-    body = planted_body(job.recorded(), config, data, models, found, facts)
+    body = planted_body(job.recorded(), config, data, described, found, facts)
     return write_new_record(body, environment(seconds), out, name=config.name, command=without_names(command))
 
 
@@ -146,7 +139,7 @@ def planted_results(
         conditions: of certified statements.
         reporter: receives the progress.
     """
-    run, fixed = run_of(config, job.planted), judged_as(job, config, data, conditions)
+    run, fixed = audited_run(job, config), judged_as(job, config, data, conditions)
     texts = texts_under_attack(run, data)
     return run_results(run, data, texts.texts, statistics, fixed, reporter)
 
@@ -162,7 +155,7 @@ def judged_as(
         data: users and coins.
         conditions: of certified statements.
     """
-    run, claims = run_of(config, job.planted), [parse_claim_of(text) for text in job.claims]
+    run, claims = audited_run(job, config), [parse_claim_of(text) for text in job.claims]
     of_users = [claim for unit, claim in claims if unit == "user"]
     of_examples = [claim for unit, claim in claims if unit == "example"]
     return Preregistration(
@@ -173,8 +166,8 @@ def judged_as(
         of_users,
         config.seed,
         # Groups of people and looks share the level; a claim about examples is tested on each group once more.
-        config.looks * (1 + len(kinds_of(data.canaries))) * (2 if of_examples else 1),
-        what=USERS,
+        config.looks * groups_judged(data) * (2 if of_examples else 1),
+        what=AUDITED["canaries"] if canaries_alone(data) else USERS,
         example_claims=of_examples,
     )
 
@@ -192,28 +185,65 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     """
     asked, facts = record.config, record.planted
     assert facts is not None
-    job = PlantedAudit(home_of(folder, asked["planted"]), asked["model"], tuple(asked["claims"]), asked["declared_by"])
+    job = PlantedAudit(
+        home_of(folder, asked["planted"]),
+        asked["model"],
+        tuple(asked["claims"]),
+        asked["declared_by"],
+        remote_of(asked["endpoint"]) if "endpoint" in asked else None,
+    )
     config, manifest = read_planted(job.planted)
-    run = run_of(config, job.planted)
-    # Loaded for fingerprints and sizes, and never run.
+    run = audited_run(job, config)
+    # Loaded for fingerprints and sizes, and never run; what an endpoint serves cannot be looked at again.
     reference = load_language_model(config.reference, revision=config.revision)
     require_models(job.planted, fingerprints(config, reference))
-    target = with_tokens_of(load_language_model(job.model), reference)
-    models = Models(target, reference, config.reference)
+    described = Described(record.target, model_facts(reference, config.reference), record.per_text)
+    if job.remote is None:
+        target = with_tokens_of(load_language_model(job.model), reference)
+        per_text = not same_tokens(target.tokenizer, reference.tokenizer)
+        described = replace(described, target=model_facts(target, asked["model"]), per_text=per_text)
+        look = look_at(job.planted, target.fingerprint, job.claims)
+    else:
+        described = replace(described, added=rule_at_endpoint(job.remote))
+        look = Look(facts.look, described.target.fingerprint, job.claims)
     data = drawn_data(config, manifest, job.planted, reporter, reference)
-    scoring = Scoring(run, data, models, None, texts_under_attack(run, data))
-    statistics = read_scores(folder / "scores.parquet", of=scoring.of)
+    of = scores_name(run, texts_under_attack(run, data), described.target.fingerprint, reference.fingerprint)
+    statistics = read_scores(folder / "scores.parquet", of=of)
     if statistics is None:
         raise InputError(
             f"'{folder / 'scores.parquet'}' is missing, damaged, or of other models or texts than the record names"
         )
-    look = look_at(job.planted, target.fingerprint, job.claims)
-    conditions = as_seen(facts.conditions, conditions_of(job.planted, manifest, look, job.declared_by))
-    losses = kept_losses(run, data, folder, target=target.fingerprint, base=reference.fingerprint)
+    log = None if job.remote else _log(job, config, reporter)
+    if log is None and rests_on_log(facts.conditions):
+        raise InputError(f"'{job.planted / LOG}' is gone or of another model, and the record rests on it: restore it")
+    now = conditions_of(job.planted, manifest, look, job.declared_by, log, described.target.endpoint)
+    conditions = as_seen(facts.conditions, now)
+    losses = kept_losses(run, data, folder, target=described.target.fingerprint, base=reference.fingerprint)
     found = replace(planted_results(job, config, data, statistics, conditions, reporter), losses=losses)
     again = planted_facts(manifest, look, job.declared_by, conditions)
     named = {**job.recorded(), "planted": asked["planted"], "model": asked["model"]}
-    return planted_body(named, config, data, models, found, again)
+    return planted_body(named, config, data, described, found, again)
+
+
+def _log(job: PlantedAudit, config: PlantConfig, reporter: Reporter) -> TrainingLog | None:
+    """The log of the training that the model comes from, if ``AuditCallback`` was there."""
+    log = read_log(job.planted / LOG)
+    if log is None:
+        return None
+    its = log.of_model(hashes_in_folder(Path(job.model))) if Path(job.model).is_dir() else None
+    if its is None:
+        reporter.say(f"{LOG}: of another model than '{job.model}' (or merged, or saved otherwise): not used")
+        return None
+    if its.unseen:
+        reporter.say(f"{LOG}: what the trainer was given is not known: {its.unseen}")
+    elif its.seen is not None and not its.seen.recognised:
+        reporter.say(f"{LOG}: no example has the tokens of a row: what the trainer was given is not known")
+    share = its.loss_tokens / its.tokens if its.tokens else None
+    if share is not None and (share < _MOST) == (config.score == "all"):
+        counted_on = "all tokens" if share >= _MOST else f"{100 * share:.0f} % of the tokens"
+        scored = "all of them" if config.score == "all" else f"those of {config.scored_part}"
+        reporter.say(f"{LOG}: training counted the loss on {counted_on}, and the audit scores {scored}")
+    return its
 
 
 def _take_folder(job: PlantedAudit, out: Path) -> None:

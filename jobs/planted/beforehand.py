@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-from heldin.audit.canary_groups import kinds_of
 from heldin.base.wording import counted
 from heldin.bounds.power import forecast
 from heldin.corpus.split import Part, Role
@@ -10,6 +9,7 @@ from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import canary_forms
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.jobs.run.data import RunData
+from heldin.jobs.run.statistics import canaries_alone, groups_judged
 
 
 def said_beforehand(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
@@ -24,9 +24,13 @@ def said_beforehand(config: PlantConfig, data: RunData, source: TrainingSet) -> 
         f"price: {rows - kept:,} of {rows:,} rows are not trained on (of held-out users, set aside, or of"
         f" {counted(len(replaced), 'user')} whose place canary users take), and {counted(planted, 'row')} of canary"
         f" users are; {counted(always, 'user')} always in"
+        if not canaries_alone(data)
+        else f"price: {counted(planted, 'row')} of canary users more; every real user stays in with every row, and the"
+        " audit speaks of canary users alone"
     ]
-    sharing = config.looks * (1 + len(kinds_of(data.canaries)))
-    lines += forecast(len(users), config.audit.delta, sharing=sharing)
+    sharing = config.looks * groups_judged(data)
+    if not canaries_alone(data):
+        lines += forecast(len(users), config.audit.delta, sharing=sharing)
     if data.canaries:
         lines += forecast(
             len(data.canaries), config.audit.delta, units="canary users", one="canary user", sharing=sharing
@@ -36,10 +40,10 @@ def said_beforehand(config: PlantConfig, data: RunData, source: TrainingSet) -> 
             f"power: this is at each of {counted(config.looks, 'look')}, which share the error probability with the"
             " groups of people; a claim about examples halves it once more"
         )
-    return lines + _told_by_form(data, seed=config.seed) + _lent(data, source) + _left_out(source)
+    return lines + _told_by_form(config, data) + _lent(config, data, source) + _left_out(source)
 
 
-def _told_by_form(data: RunData, *, seed: int) -> list[str]:
+def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
     """By what canary users can be told from others in this training set, however they are written."""
     lines, made_up = [], [user for user, its in data.canaries.items() if its.source is None]
     ledger, corpus = data.ledger, data.corpus.store
@@ -55,9 +59,14 @@ def _told_by_form(data: RunData, *, seed: int) -> list[str]:
         lines.append(
             f"form: no real user has {some} rows: whoever counts rows by user can tell the canary users who do"
         )
-    forms = canary_forms(data, seed=seed)
+    forms = canary_forms(config, data)
     lent = Counter(forms[row] for user in made_up for row in ledger.parts[user][Part.TRAIN])
-    if lent and max(lent.values()) > 1:
+    if lent and config.split.canaries_only:
+        lines.append(
+            f"form: {counted(len(lent), 'row')} that are trained on lend date and columns to {lent.total():,} canary"
+            " rows: a column that is otherwise unique repeats there"
+        )
+    elif lent and max(lent.values()) > 1:
         lines.append(
             f"form: {counted(len(lent), 'row')} set aside lend date and columns to {lent.total():,} canary rows: a"
             " column that is otherwise unique repeats there"
@@ -65,7 +74,7 @@ def _told_by_form(data: RunData, *, seed: int) -> list[str]:
     return lines
 
 
-def _lent(data: RunData, source: TrainingSet) -> list[str]:
+def _lent(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
     """Columns that canary rows take from rows that were set aside, so that who trains sees values of these."""
     schema, columns = source.schema, source.columns
     made_up = any(its.source is None for its in data.canaries.values())
@@ -74,10 +83,8 @@ def _lent(data: RunData, source: TrainingSet) -> list[str]:
     names = "all other columns" if schema is None else ", ".join(name for name in schema.names if name not in own)
     if not made_up or not names:
         return []
-    return [
-        f"form: canary rows take {names} from rows set aside of audited users, held out or not: leave out columns that"
-        " name or describe people"
-    ]
+    whose = "other users' rows" if config.split.canaries_only else "rows set aside of audited users, held out or not"
+    return [f"form: canary rows take {names} from {whose}: leave out columns that name or describe people"]
 
 
 def _left_out(source: TrainingSet) -> list[str]:

@@ -1,6 +1,7 @@
 """The body of the record of a planted audit: what follows from the planted folder, the scores and a signature."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from heldin.audit.utility import utility_of
@@ -11,21 +12,36 @@ from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.looks import Look
 from heldin.jobs.run.corpus import corpus_facts
 from heldin.jobs.run.data import RunData, split_facts
-from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.scoring import scoring_rule
-from heldin.jobs.run.statistics import RunResults
-from heldin.models.loading import same_tokens
+from heldin.jobs.run.statistics import RunResults, canaries_alone
 from heldin.record.document import Body
-from heldin.record.facts import ScoredTexts, SplitFacts
+from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts
 from heldin.record.masking import masked
 from heldin.record.planted import Condition, PlantedFacts
+
+
+@dataclass(frozen=True)
+class Described:
+    """The models of an audit, for the record.
+
+    Attributes:
+        target: the audited model.
+        reference: the leading reference model.
+        per_text: whether they have different tokens, so that they are compared per text.
+        added: what the scoring rule adds for a model behind an endpoint.
+    """
+
+    target: ModelFacts
+    reference: ModelFacts
+    per_text: bool
+    added: str = ""
 
 
 def planted_body(
     asked: Mapping[str, object],
     config: PlantConfig,
     data: RunData,
-    models: Models,
+    models: Described,
     found: RunResults,
     facts: PlantedFacts,
 ) -> Body:
@@ -44,15 +60,15 @@ def planted_body(
         config={**asked, **masked(config.model_dump(mode="json"))},
         corpus=corpus_facts(data.corpus).model_copy(update={"skipped_rows": facts.skipped}),
         split=_split(config, data, facts),
-        target=model_facts(models.target, str(asked["model"])),
-        reference=model_facts(models.reference, config.reference),
+        target=models.target,
+        reference=models.reference,
         training=None,
         primary_attack=config.attack.primary,
         attacker_texts=found.texts,
         # Fresh ones were set aside before the coins; that they were not trained on all the same is declared.
         scored_texts=ScoredTexts(kind=config.attack.documents[0], known_by="declared"),
-        scoring_rule=scoring_rule(config.attack.max_characters),
-        per_text=not same_tokens(models.target.tokenizer, models.reference.tokenizer),
+        scoring_rule=scoring_rule(config.attack.max_characters, config.scored_part) + models.added,
+        per_text=models.per_text,
         resamples=config.audit.resamples,
         utility=utility_of(found.losses),
         planted=facts,
@@ -93,6 +109,12 @@ def _split(config: PlantConfig, data: RunData, facts: PlantedFacts) -> SplitFact
     parts[Part.TRAIN.value] += sum(len(data.store.rows(user)) for user in always)
     parts["trained on"] = len(data.training_rows)
     split = split.model_copy(update={"always_in": len(always), "records_by_part": parts})
+    if canaries_alone(data):
+        sides = [ledger.count()[role] for role in (Role.HELD_IN, Role.HELD_OUT)]
+        reason = "each canary user was held in by an independent fair coin under a fresh secret key"
+        split = split.model_copy(
+            update={"audited": "canaries", "held_in": sides[0], "held_out": sides[1], "standing_reason": reason}
+        )
     drawn = f"{split.standing_reason}, drawn before {facts.planted}"
     if not missing:
         return split.model_copy(update={"standing_reason": drawn})

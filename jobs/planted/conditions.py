@@ -4,30 +4,48 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from heldin.base.errors import InputError
+from heldin.base.wording import counted
 from heldin.bounds.claims import parse_claim_of
 from heldin.jobs.planted.folder import TRAINING, Manifest
 from heldin.jobs.planted.looks import Look
+from heldin.jobs.planted.training_log import TrainingLog
 from heldin.jobs.planted.training_set import content_sha256
+from heldin.record.facts import LARGEST_DRIFT, EndpointFacts
 from heldin.record.planted import Condition
 
 _TRAINED = (
     "the model was trained on every row of the planted training set, and on no other text of its users or of those held"
     " out, by people and programs that knew nothing of who was held in but these rows"
 )
+_GIVEN = "the model was trained on every row of the planted training set, and its trainer was given no other"
+_ELSE = (
+    "nothing else in its training was text of these users, and the people and programs that trained it knew nothing of"
+    " who was held in but these rows"
+)
 _STARTED = "what it was trained from, and the reference model, had not seen these users' texts"
 _UNCHANGED = "the training set is as it was written"
 _EXAMPLES = "each row was one training example: not split into several, not packed with others, not written twice"
+_SERVED = "what answered at the endpoint was this model alone"
 _EARLIER = "nothing that an earlier look found had a part in this training"
 
 
-def conditions_of(planted: Path, manifest: Manifest, look: Look, declared_by: str | None) -> list[Condition]:
-    """Every condition (docs/theory.md#conditions-of-one-run), as far as a folder and a signature can show it.
+def conditions_of(
+    planted: Path,
+    manifest: Manifest,
+    look: Look,
+    declared_by: str | None,
+    log: TrainingLog | None = None,
+    served: EndpointFacts | None = None,
+) -> list[Condition]:
+    """Every condition (docs/theory.md#conditions-of-one-run), as far as a folder, a log and a signature can show it.
 
     Args:
         planted: the folder that ``heldin plant`` wrote, which was read and drawn again.
         manifest: what it says.
         look: the number of this look.
         declared_by: who declares what heldin cannot see; None: nobody.
+        log: what ``AuditCallback`` wrote of the training that the audited model comes from; None: nothing.
+        served: how the model was reached behind an endpoint; None: it was loaded here.
     """
     of_examples = any(parse_claim_of(text)[0] == "example" for text in look.claims)
     return [
@@ -47,9 +65,10 @@ def conditions_of(planted: Path, manifest: Manifest, look: Look, declared_by: st
             note="the attack is given users and texts; this look was noted before they met the coins",
         ),
         _unchanged(planted, manifest, declared_by),
-        _declared(_TRAINED, declared_by),
+        *_trained(manifest, declared_by, log),
         _declared(_STARTED, declared_by),
-        *([_declared(_EXAMPLES, declared_by)] if of_examples else []),
+        *([_one_example(declared_by, log)] if of_examples else []),
+        *([_answered(served, declared_by)] if served else []),
         *([_declared(_EARLIER, declared_by)] if look.number > 1 else []),
         Condition(
             condition="as many looks were paid for beforehand as were taken",
@@ -63,6 +82,11 @@ def as_seen(before: Sequence[Condition], now: Sequence[Condition]) -> list[Condi
     """The conditions now, with what an audit saw of a training set that has since been moved away."""
     seen = {its.condition: its for its in before if its.condition == _UNCHANGED and its.known_by == "checked"}
     return [seen.get(its.condition, its) if "not here any more" in its.note else its for its in now]
+
+
+def rests_on_log(conditions: Sequence[Condition]) -> bool:
+    """Whether the log of a training was at hand."""
+    return any(its.condition == _GIVEN for its in conditions)
 
 
 def unmet(conditions: Sequence[Condition]) -> tuple[str, ...]:
@@ -85,6 +109,57 @@ def _unchanged(planted: Path, manifest: Manifest, declared_by: str | None) -> Co
     if not same:
         return Condition(condition=what, known_by="not met", note=f"'{path.name}' was changed: its hash was {short}")
     return Condition(condition=what, known_by="checked", note=f"its hash is {short}")
+
+
+def _trained(manifest: Manifest, declared_by: str | None, log: TrainingLog | None) -> list[Condition]:
+    """What the model was trained on: declared, or what the log of its training shows and declared for the rest."""
+    if log is None or log.seen is None or not log.seen.recognised:
+        return [_declared(_TRAINED, declared_by)]
+    seen, wrong, epochs = log.seen, list[str](), log.weights[-1].epochs
+    if log.training_set != manifest.sha256:
+        wrong.append("of another training set")
+    if seen.missing:
+        wrong.append(f"without {seen.missing:,} of {counted(seen.rows, 'row')}")
+    if seen.foreign:
+        wrong.append(f"with {counted(seen.foreign, 'example')} that are none of its rows")
+    if epochs < 1:
+        wrong.append(f"for {epochs:.2g} epochs, so that not every row was read")
+    found = (
+        f"by the log of its training: {counted(seen.examples, 'example')} with {counted(seen.rows, 'row')},"
+        f" {epochs:.3g} epochs"
+    )
+    if seen.repeated:
+        found += f", rows repeated {seen.repeated:,} times"
+    note = f"by the log of its training, it was trained {'; '.join(wrong)}" if wrong else found
+    given = Condition(condition=_GIVEN, known_by="not met" if wrong else "checked", note=note)
+    return [given, _declared(_ELSE, declared_by)]
+
+
+def _answered(served: EndpointFacts, declared_by: str | None) -> Condition:
+    if served.drift > LARGEST_DRIFT:
+        moved = f"a public text's score moved by {served.drift:.2g} nats a token while it was audited"
+        return Condition(condition=_SERVED, known_by="not met", note=moved)
+    return _declared(_SERVED, declared_by)
+
+
+def _one_example(declared_by: str | None, log: TrainingLog | None) -> Condition:
+    if log is None or log.seen is None or not log.seen.recognised:
+        return _declared(_EXAMPLES, declared_by)
+    seen = log.seen
+    wrong = [
+        words
+        for count, words in (
+            (seen.packed, "examples hold several rows"),
+            (seen.repeated, "rows stand there again"),
+            (seen.foreign, "examples are no row as a whole"),
+        )
+        if count
+    ]
+    if wrong:
+        return Condition(
+            condition=_EXAMPLES, known_by="not met", note=f"by the log of its training, {' and '.join(wrong)}"
+        )
+    return Condition(condition=_EXAMPLES, known_by="checked", note="by the log of its training")
 
 
 def _declared(what: str, by: str | None) -> Condition:

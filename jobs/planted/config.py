@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -31,6 +31,8 @@ class PlantedSplit(Section):
     """Audit a user with this probability, by a public coin of the user's own; null: all, or ``audit_pool`` of them."""
     audit_pool: int | None = Field(None, ge=2)
     """Number of users who are audited, drawn by the seed; null: all, or by ``audit_fraction``."""
+    canaries_only: bool = False
+    """Audit canary users alone: every real user stays in with every row, and the price is the canary users' rows."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of an audited user's rows set aside for the attacker and never trained on; at least one row."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
@@ -40,6 +42,8 @@ class PlantedSplit(Section):
     def _one_of_both(self) -> "PlantedSplit":
         if self.audit_fraction is not None and self.audit_pool is not None:
             raise ValueError("give one of audit_fraction and audit_pool")
+        if self.canaries_only and (self.audit_fraction is not None or self.audit_pool is not None):
+            raise ValueError("canaries_only audits no real user: leave audit_fraction and audit_pool out")
         return self
 
 
@@ -91,6 +95,11 @@ class PlantConfig(Section):
     """Which column holds what. Names of users, and ids if there are any, are replaced in what is written."""
     skip_bad_lines: bool = False
     """Count and leave out rows that cannot be used, instead of stopping at the first."""
+    score: Literal["all", "completion", "turns"] = "all"
+    """Which part of a row is scored, and should be what training counts the loss on: all of it, the completion, or the
+    turns of ``role``."""
+    role: str = "assistant"
+    """Whose turns are scored under ``score: turns``."""
     users: UserFilter = UserFilter(min_records=10)
     """Which users may be audited. Each needs 4 rows at least: one to train on, one for the attacker, two for losses."""
     split: PlantedSplit = PlantedSplit()
@@ -126,16 +135,32 @@ class PlantConfig(Section):
             )
         if self.attack.reference is not None:
             raise ValueError("attack.reference: the leading reference is the key 'reference': leave this one out")
+        if self.score == "completion" and self.columns.completion is None:
+            raise ValueError("score: completion needs columns.prompt and columns.completion")
+        if self.score == "turns" and self.columns.messages is None:
+            raise ValueError("score: turns needs columns.messages")
+        if self.role != "assistant" and self.score != "turns":
+            raise ValueError("role names whose turns are scored: set score: turns, or leave it out")
         if any(isinstance(its, NamedPersonCanaries) for its in self.canaries):
             raise ValueError("canaries: named_person is for audits of entities, which heldin run does")
         apart = self.columns.messages is not None or self.columns.prompt is not None
         if apart and any(isinstance(its, SubstringCanaries) for its in self.canaries):
             raise ValueError("canaries: substring is for a column of text: choose unseen_token or rare_phrase")
+        if self.split.canaries_only and not self.canaries:
+            raise ValueError("split.canaries_only needs canary users: name some under canaries")
+        if self.split.canaries_only and any(isinstance(its, SubstringCanaries) for its in self.canaries):
+            raise ValueError("canaries: substring takes the place of real users, and canaries_only keeps them all in")
         if (self.dataset_split or self.copied_splits) and self.training.is_file():
             raise ValueError("dataset_split and copied_splits are for a folder that save_to_disk wrote")
         # What a run refuses is refused here, not after the coins.
         self.run_config(Path("records"))
         return self
+
+    @property
+    def scored_part(self) -> str | None:
+        """What is scored of a text, in words; None: all of it."""
+        words = {"all": None, "completion": "its completion", "turns": f"the turns of '{self.role}'"}
+        return words[self.score]
 
     def run_config(self, records: Path) -> RunConfig:
         """The config of a run that draws the same users, set-asides, canary users and coins.
@@ -153,7 +178,7 @@ class PlantConfig(Section):
             name=self.name,
             seed=self.seed,
             corpus=CorpusConfig(source=source, users=self.users),
-            split=SplitConfig(**self.split.model_dump()),
+            split=SplitConfig(**self.split.model_dump(exclude={"canaries_only"})),
             model=ModelConfig(base=self.reference, revision=self.revision),
             finetune=Recipe(sequence_length=self.sequence_length),
             canaries=self.canaries,

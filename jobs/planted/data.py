@@ -7,10 +7,11 @@ from pathlib import Path
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.canaries.form import Forms
-from heldin.corpus.split import Part, Role
+from heldin.corpus.split import Part, Role, select_users
 from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.folder import Manifest
+from heldin.jobs.planted.parts import read_parts
 from heldin.jobs.planted.records import CORPUS, copied
 from heldin.jobs.planted.row_text import RowText
 from heldin.jobs.run.audit_pool import Parts, pool_of_users
@@ -42,8 +43,10 @@ def planted_data(
         InputError: see ``jobs.run.data.prepare_data``.
     """
     run = run_of(config, out)
-    corpus = read_corpus(run, reporter)
-    forms = Forms(corpus.store, lambda replaced: _spare(run, corpus, replaced), run.seed, text.made if text else str)
+    corpus = _corpus(config, run, reporter)
+    forms = Forms(
+        corpus.store, lambda replaced: _lending(config, run, corpus, replaced), run.seed, text.made if text else str
+    )
     if config.canaries and forms.around >= config.attack.max_characters:
         raise InputError(
             f"the template writes {forms.around} characters around the turns of a row, and the attack reads"
@@ -72,7 +75,7 @@ def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Rep
     data = planted_data(config, out, reporter, base)
     if data.ledger.commitment() != manifest.ledger:
         raise InputError(f"'{out / 'ledger'}' is not the ledger that the manifest commits to: restore it")
-    return data
+    return data if manifest.parts is None else replace(data, parts=read_parts(out / "ledger", manifest.parts))
 
 
 def rows_to_train_on(data: RunData) -> list[int]:
@@ -83,14 +86,14 @@ def rows_to_train_on(data: RunData) -> list[int]:
     return sorted(held_in.union(row for user in always for row in data.store.rows(user)))
 
 
-def canary_forms(data: RunData, *, seed: int) -> dict[int, int]:
+def canary_forms(config: PlantConfig, data: RunData) -> dict[int, int]:
     """By row of a canary user the real row that lends it date and other columns; which ones, no coin decides.
 
     A made-up user's are those whose forms its records took when they were made; a changed user keeps its own.
 
     Args:
+        config: what was fixed.
         data: users and set-asides.
-        seed: public.
     """
     corpus, found = data.corpus.store, dict[int, int]()
     sources = {user: its.source for user, its in data.canaries.items()}
@@ -99,8 +102,11 @@ def canary_forms(data: RunData, *, seed: int) -> dict[int, int]:
             own = {corpus.id(row): row for row in corpus.rows(source)}
             found |= {row: own[data.store.id(row).removeprefix(f"{user}/")] for row in data.store.rows(user)}
     made_up = {user: len(data.store.rows(user)) for user, source in sources.items() if source is None}
-    spare = spare_of({user: data.ledger.parts[user] for user in data.real(data.ledger.scored_users())})
-    lent = Forms(corpus, lambda _: spare, seed).rows(made_up, frozenset())
+    if config.split.canaries_only:
+        lending: dict[str, Sequence[int]] = {user: corpus.rows(user) for user in _hosts(config, data.corpus)}
+    else:
+        lending = spare_of({user: data.ledger.parts[user] for user in data.real(data.ledger.scored_users())})
+    lent = Forms(corpus, lambda _: lending, config.seed).rows(made_up, frozenset())
     return found | {row: its for user in made_up for row, its in zip(data.store.rows(user), lent[user], strict=True)}
 
 
@@ -111,8 +117,23 @@ def spare_of(parts: Mapping[str, Parts]) -> dict[str, Sequence[int]]:
     }
 
 
-def _spare(run: RunConfig, corpus: CorpusData, replaced: frozenset[str]) -> dict[str, Sequence[int]]:
-    """What will be set aside of audited users, before there is a ledger."""
+def _corpus(config: PlantConfig, run: RunConfig, reporter: Reporter) -> CorpusData:
+    """The corpus, of whose users none is audited where canary users alone are."""
+    corpus = read_corpus(run, reporter)
+    return replace(corpus, audited=replace(corpus.audited, users=())) if config.split.canaries_only else corpus
+
+
+def _hosts(config: PlantConfig, corpus: CorpusData) -> tuple[str, ...]:
+    """Users who could be audited and are not: their rows lend canary rows a form, and are trained on all the same."""
+    return select_users(corpus.store, config.users, seed=config.seed).users
+
+
+def _lending(
+    config: PlantConfig, run: RunConfig, corpus: CorpusData, replaced: frozenset[str]
+) -> Mapping[str, Sequence[int]]:
+    """Rows whose forms canary rows take, before there is a ledger: what will be set aside of audited users, if any."""
+    if config.split.canaries_only:
+        return {user: corpus.store.rows(user) for user in _hosts(config, corpus)}
     users = tuple(user for user in corpus.audited.users if user not in replaced)
     pool = pool_of_users(users, run.split, seed=run.seed).names
     return spare_of(set_asides(corpus.store, pool, {}, run.split, seed=run.seed))

@@ -35,6 +35,8 @@ class Manifest:
         skipped: rows of the original that could not be used.
         columns: its columns by what they hold.
         looks: number of checkpoints that the audit pays for.
+        parts: hash of the scored parts of texts; None: whole texts are scored.
+        split: of a folder with several, the one to train on.
     """
 
     created: str
@@ -48,6 +50,8 @@ class Manifest:
     skipped: int
     columns: dict[str, str]
     looks: int
+    parts: str | None = None
+    split: str | None = None
 
 
 def plan_hash(out: Path) -> str:

@@ -28,6 +28,7 @@ from heldin.jobs.planted.folder import (
     write_config,
     write_manifest,
 )
+from heldin.jobs.planted.parts import write_parts
 from heldin.jobs.planted.records import copied, copy_records
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.training_set import content_sha256, training_set
@@ -65,10 +66,11 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         data = planted_data(config, out, reporter, base, source.text)
         for line in said_beforehand(config, data, source):
             reporter.say(line)
+        parts = write_parts(source, data, out / "ledger") if source.in_parts else None
         with reporter.track("writing", len(data.training_rows), "rows") as advance:
 
             def told() -> Iterator[tuple[bytes, Row]]:
-                for its in planted_rows(source, data, numbered=kept.numbered, seed=config.seed):
+                for its in planted_rows(source, data, config, numbered=kept.numbered):
                     yield its
                     advance(1)
 
@@ -88,6 +90,8 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
             skipped=kept.skipped,
             columns=config.columns.model_dump(exclude_none=True, exclude=_unread(config)),
             looks=config.looks,
+            parts=parts,
+            split=config.dataset_split,
         )
         write_manifest(manifest, out)
     return manifest

@@ -1,17 +1,24 @@
-"""Where the text of a training row stands: in one column, in a prompt and its completion, or in chat messages."""
+"""Where the text of a training row stands: in one column, in a prompt and its completion, or in chat messages.
 
+Of a text all is scored, or the parts that training counts the loss on: the completion, or the turns of one role.
+"""
+
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from heldin.attacks.scoring import DEFAULT_MAX_CHARACTERS
 from heldin.base.errors import InputError
 from heldin.jobs.planted.config import PlantColumns
+from heldin.models.scored_parts import Spans, token_places
 
 Row = dict[str, Any]
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _USER, _ASSISTANT = "\ue000", "\ue001"  # in no text: what stands around them is the template's
 
 
@@ -33,6 +40,10 @@ class RowText(Protocol):
 
     def put(self, row: Row, text: str) -> Row:
         """The row with a text that ``made`` returned in the place of its own."""
+        ...
+
+    def scored(self, row: Row) -> Spans:
+        """The parts of ``of(row)`` that are scored, in characters. Raises ValueError for a row without any."""
         ...
 
 
@@ -59,13 +70,26 @@ class Plain:
         """The row with this text."""
         return {**row, self.column: text}
 
+    def scored(self, row: Row) -> Spans:
+        """The whole text."""
+        return ((0, len(self.of(row))),)
+
 
 @dataclass(frozen=True)
 class Completion:
-    """A prompt and its completion, which a model reads one after the other."""
+    """A prompt and its completion, which a model reads one after the other.
+
+    Attributes:
+        prompt: column of the prompt.
+        completion: column of the completion.
+        alone: whether the completion alone is scored.
+        most: characters of a text that are read.
+    """
 
     prompt: str
     completion: str
+    alone: bool = False
+    most: int = DEFAULT_MAX_CHARACTERS
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -82,8 +106,13 @@ class Completion:
 
     def put(self, row: Row, text: str) -> Row:
         """The row with the halves of the text."""
-        place = _middle(text)
+        place = _middle(text, self.most)
         return {**row, self.prompt: text[:place], self.completion: text[place:]}
+
+    def scored(self, row: Row) -> Spans:
+        """The completion, or all. Raises ValueError where the completion is empty or begins too late."""
+        begin, end = len(_text(row, self.prompt)) if self.alone else 0, len(self.of(row))
+        return _read([(begin, end)], self.most, f"column '{self.completion}'")
 
 
 @dataclass(frozen=True)
@@ -94,11 +123,15 @@ class Chat:
         column: a list of messages, each with role and content.
         tokenizer: with a chat template.
         system: content of the system message that all rows begin with; None: there is none.
+        role: whose turns alone are scored; None: all of the text is.
+        most: characters of a text that are read.
     """
 
     column: str
     tokenizer: PreTrainedTokenizerBase
     system: str | None = None
+    role: str | None = None
+    most: int = DEFAULT_MAX_CHARACTERS
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -107,20 +140,12 @@ class Chat:
 
     def of(self, row: Row) -> str:
         """The conversation, rendered."""
-        messages = row.get(self.column)
-        if not isinstance(messages, list) or not messages:
-            raise ValueError(f"column '{self.column}' holds no list of messages")
-        for message in messages:
-            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-                raise ValueError(f"a message without a role in column '{self.column}'")
-            if not isinstance(message.get("content"), str):
-                raise ValueError(f"a message without text content in column '{self.column}'")
-        return self._rendered(messages)
+        return self._rendered(self._messages(row))
 
     def made(self, text: str) -> str:
         """A conversation of two turns: the halves of the text."""
         before, between, after = self._frame
-        place = _middle(text)
+        place = _middle(text, self.most - len(before) - len(between))
         return f"{before}{text[:place].strip()}{between}{text[place:].strip()}{after}"
 
     def put(self, row: Row, text: str) -> Row:
@@ -129,6 +154,14 @@ class Chat:
         turns = text[len(before) : len(text) - len(after)].split(between, 1)
         return {**row, self.column: self._two(*turns)}
 
+    def scored(self, row: Row) -> Spans:
+        """The turns of the role, or all. Raises ValueError where there is no such turn, or the first is too late."""
+        messages = self._messages(row)
+        if self.role is None:
+            return _read([(0, len(self._rendered(messages)))], self.most, f"column '{self.column}'")
+        spans = self._marked(messages) if self._marks_turns else self._between(messages)
+        return _read(spans, self.most, f"the turns of '{self.role}' in column '{self.column}'")
+
     def with_system(self, rows: Sequence[Row]) -> "Chat":
         """The same, with the system message that all of these rows begin with, if they do."""
         first = {
@@ -136,7 +169,18 @@ class Chat:
             for row in rows
             if isinstance(messages := row.get(self.column), list) and messages and _is_message(messages[0])
         }
-        return Chat(self.column, self.tokenizer, first.pop() if len(first) == 1 else None)
+        return replace(self, system=first.pop() if len(first) == 1 else None)
+
+    def _messages(self, row: Row) -> list[Row]:
+        messages = row.get(self.column)
+        if not isinstance(messages, list) or not messages:
+            raise ValueError(f"column '{self.column}' holds no list of messages")
+        for message in messages:
+            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+                raise ValueError(f"a message without a role in column '{self.column}'")
+            if not isinstance(message.get("content"), str):
+                raise ValueError(f"a message without text content in column '{self.column}'")
+        return messages
 
     def _two(self, asked: str, answered: str) -> list[Row]:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
@@ -154,25 +198,79 @@ class Chat:
             )
         return before, between, after
 
-    def _rendered(self, messages: list[Row]) -> str:
+    @property
+    def _marks_turns(self) -> bool:
+        """Whether the template marks the assistant's turns, so that trainers take these marks for their labels."""
+        return self.role == "assistant" and _GENERATION.search(str(self.tokenizer.chat_template)) is not None
+
+    def _marked(self, messages: list[Row]) -> Spans:
+        """Parts whose tokens transformers' own mask of the assistant's turns holds."""
+        encoded = self.tokenizer.apply_chat_template(
+            messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True, return_tensors=None
+        )
+        text = self._rendered(messages)
+        offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        begins, ends = token_places(offsets)
+        mask = encoded["assistant_masks"]
+        return [
+            (int(begin), int(end)) for begin, end, its in zip(begins, ends, mask, strict=True) if its and begin < end
+        ]
+
+    def _between(self, messages: list[Row]) -> Spans:
+        """From where the template lets the role begin to where its turn ends."""
+        whole, found = self._rendered(messages), []
+        for i, message in enumerate(messages):
+            if message["role"] != self.role:
+                continue
+            asked = message["role"] == "assistant"
+            # Of no message at all most templates make nothing, and some an error.
+            before = self._rendered(messages[:i], prompt=asked) if i else ""
+            turn = self._rendered(messages[: i + 1])
+            if not (whole.startswith(turn) and turn.startswith(before)):
+                raise ValueError(
+                    f"the chat template writes a turn in column '{self.column}' otherwise where another follows, so"
+                    " that it is not known which part of the text it is"
+                )
+            found.append((len(before), len(turn)))
+        return found
+
+    def _rendered(self, messages: list[Row], *, prompt: bool = False) -> str:
         try:
-            text: str = self.tokenizer.apply_chat_template(messages, tokenize=False)
+            text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
         except (TemplateError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"the chat template refuses the messages in column '{self.column}' ({error})") from error
         return text
 
 
-def row_text(columns: PlantColumns, tokenizer: PreTrainedTokenizerBase) -> RowText:
-    """How the rows of a training set hold their text. Raises InputError for messages without a chat template."""
+def row_text(
+    columns: PlantColumns,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    completion: bool = False,
+    role: str | None = None,
+    most: int = DEFAULT_MAX_CHARACTERS,
+) -> RowText:
+    """How the rows of a training set hold their text.
+
+    Args:
+        columns: which column holds what.
+        tokenizer: whose chat template writes messages.
+        completion: whether completions alone are scored.
+        role: whose turns alone are scored; None: whole conversations.
+        most: characters of a text that are read.
+
+    Raises:
+        InputError: there are messages, but the tokenizer has no chat template.
+    """
     if columns.messages is not None:
         if tokenizer.chat_template is None:
             raise InputError(
                 "columns.messages: the reference's tokenizer has no chat template: name the model whose template the"
                 " training uses, or write the texts into a column"
             )
-        return Chat(columns.messages, tokenizer)
+        return Chat(columns.messages, tokenizer, role=role, most=most)
     if columns.prompt is not None and columns.completion is not None:
-        return Completion(columns.prompt, columns.completion)
+        return Completion(columns.prompt, columns.completion, completion, most)
     return Plain(columns.text)
 
 
@@ -187,9 +285,16 @@ def _text(row: Row, column: str) -> str:
     return value
 
 
-def _middle(text: str) -> int:
-    """Before a blank near the middle; the middle itself where there is none."""
-    half = max(1, len(text) // 2)
+def _read(spans: Spans, most: int, what: str) -> Spans:
+    """The parts, if any begins within the characters that are read."""
+    if not any(begin < min(end, most) for begin, end in spans):
+        raise ValueError(f"nothing of {what} stands in the first {most:,} characters, which the attack reads")
+    return spans
+
+
+def _middle(text: str, most: int) -> int:
+    """Before a blank near the middle, or of the characters that are read; the middle itself where there is none."""
+    half = max(1, min(len(text), most) // 2)
     place = text.rfind(" ", 1, half + 1)
-    place = place if place > 0 else text.find(" ", half)
+    place = place if place > 0 else text.find(" ", half, most)
     return place if place > 0 else half

@@ -48,6 +48,7 @@ class TrainingSet:
         text: how rows hold their text.
         split: of a folder with several.
         copied_splits: others of them, to be copied as they are.
+        in_parts: whether parts of texts are scored, so that a row without any cannot be used.
     """
 
     path: Path
@@ -55,6 +56,7 @@ class TrainingSet:
     text: RowText
     split: str | None = None
     copied_splits: tuple[str, ...] = ()
+    in_parts: bool = False
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -143,6 +145,8 @@ class TrainingSet:
                 checked = True
             try:
                 text = self.text.of(row)
+                if self.in_parts:
+                    self.text.scored(row)
             except ValueError as error:
                 bad.report(where, str(error))
                 continue
@@ -221,8 +225,16 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
     Raises:
         InputError: it cannot be read, or its messages cannot be written as text.
     """
-    text = row_text(config.columns, tokenizer)
-    found = TrainingSet(config.training, config.columns, text, config.dataset_split, config.copied_splits)
+    text = row_text(
+        config.columns,
+        tokenizer,
+        completion=config.score == "completion",
+        role=config.role if config.score == "turns" else None,
+        most=config.attack.max_characters,
+    )
+    found = TrainingSet(
+        config.training, config.columns, text, config.dataset_split, config.copied_splits, config.score != "all"
+    )
     found.check()
     if not isinstance(found.text, Chat):
         return found

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from heldin.base.coins import keyed_digest
 from heldin.corpus.sources.rows import BadRows
+from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import canary_forms
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.training_set import TrainingSet
@@ -16,7 +17,7 @@ from heldin.jobs.run.data import RunData
 
 
 def planted_rows(
-    source: TrainingSet, data: RunData, *, numbered: frozenset[str], seed: int
+    source: TrainingSet, data: RunData, config: PlantConfig, *, numbered: frozenset[str]
 ) -> Iterator[tuple[bytes, Row]]:
     """Key and columns of every row to be trained on: real ones as they were but for names, and canary users'.
 
@@ -26,8 +27,8 @@ def planted_rows(
     Args:
         source: the training set.
         data: users and coins.
+        config: what was fixed.
         numbered: columns of users and ids in which all values are whole numbers, and are numbers again.
-        seed: public, of canary users' forms.
     """
     corpus = data.corpus.store
     names = _Names(data, source, numbered)
@@ -36,7 +37,7 @@ def planted_rows(
     of_canaries = rows[rows >= real].tolist()
     trained = np.zeros(real, dtype=np.bool_)
     trained[rows[rows < real]] = True
-    forms = canary_forms(data, seed=seed)
+    forms = canary_forms(config, data)
     # A few thousand at most: rows of which canary rows take the other columns.
     wanted, found = {forms[row] for row in of_canaries}, dict[int, Row]()
     seen: dict[str, int] = {}

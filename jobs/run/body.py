@@ -10,7 +10,7 @@ from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.jobs.run.statistics import RunResults, claims_on
 from heldin.jobs.run.training import effort_facts, training_facts
-from heldin.models.loading import same_tokens
+from heldin.models.loading import LanguageModel, same_tokens
 from heldin.record.document import Body
 from heldin.record.facts import Ceiling, ScoredTexts, TrainingFacts
 from heldin.record.masking import masked
@@ -32,6 +32,7 @@ def run_body(
         found: what the scores say.
     """
     base = config.model.base
+    assert isinstance(models.target, LanguageModel)  # a run's own is loaded here
     # The folder of a base model that was pre-trained here is a path of this machine: not for the record.
     target = f"{models.base_name} fine-tuned in this run" if base else "fine-tuned in this run"
     return Body(

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from heldin.attacks.scoring import ScoredParts
 from heldin.audit.headline import AUDITED
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.progress import Reporter
@@ -42,6 +43,7 @@ class RunData:
         changed_texts: by row the text that is trained on, where a data-side defense changed it.
         slots: who wrote and who is named, for text sampling; None for other mechanisms.
         cell: the run's place in a sweep; None for a run of its own.
+        parts: which parts of a text are scored; None: all of it.
     """
 
     corpus: CorpusData
@@ -53,6 +55,7 @@ class RunData:
     changed_texts: Mapping[int, str] = field(default_factory=dict)
     slots: Slots | None = None
     cell: CellFacts | None = None
+    parts: ScoredParts | None = None
 
     def public_texts(self) -> list[str]:
         """Texts that pre-training may see."""
@@ -143,10 +146,11 @@ def prepare_data(
     left = defended(config, store, ledger, base, reporter, slots)
     data = RunData(corpus, store, canaries, ledger, *left, slots, cell.facts if cell else None)
     counts, audited = data.ledger.count(data.canaries), AUDITED[config.split.audited.value]
-    reporter.say(
-        f"split: {counts[Role.HELD_IN]} {audited.unit} held in, {counts[Role.HELD_OUT]} held out,"
-        f" {counted(counts[Role.ALWAYS_IN], 'user')} always in; {counted(corpus.public_users, 'public user')}"
-    )
+    if layout.users:
+        reporter.say(
+            f"split: {counts[Role.HELD_IN]} {audited.unit} held in, {counts[Role.HELD_OUT]} held out,"
+            f" {counted(counts[Role.ALWAYS_IN], 'user')} always in; {counted(corpus.public_users, 'public user')}"
+        )
     if canaries:
         included = sum(data.canary_membership().values())
         reporter.say(f"canaries: {counted(included, 'canary user')} held in, {len(canaries) - included} held out")

@@ -60,7 +60,8 @@ def laid_out(
     training = {user: its[Part.TRAIN] for user, its in parts.items()}
     slots = find_slots(config, corpus.store, store, training, reporter)
     if split.audited is Audited.USERS:
-        pool = pool_of_users(users, split, seed=seed)
+        # Canary users alone are audited where nobody else is left to be (jobs.planted.data).
+        pool = pool_of_users(users, split, seed=seed) if users or not planted else AuditPool((), {})
     else:
         named = slots.named if slots else None
         if named is None:

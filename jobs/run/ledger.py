@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from heldin.base.coins import new_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, whole_file
-from heldin.corpus.split import Audited, Part, Role, SplitRule, assign, assign_canaries
+from heldin.corpus.split import Audited, Part, Role, SplitRule, assign, assign_canaries, require_both_sides
 from heldin.jobs.config import SplitConfig
 from heldin.jobs.run.audit_pool import Parts
 from heldin.jobs.run.layout import Layout
@@ -113,11 +113,15 @@ def draw_ledger(layout: Layout, split: SplitConfig, *, seed: int, keys: Keys) ->
     Raises:
         InputError: see ``assign``.
     """
-    decided = assign(layout.pool.names, assignment=split.assignment, key=keys.coins)
+    # Where canary users alone are audited, it is their coins that must not all fall on one side.
+    decided = assign(layout.pool.names, assignment=split.assignment, key=keys.coins) if layout.pool.names else {}
     roles = {user: decided.get(user, Role.ALWAYS_IN) for user in layout.users}
     roles |= {entity: decided[entity] for entity in layout.pool.entities}
     # Fair coins for canary users even where the real ones are an exact half: their bounds can be certified.
-    roles |= assign_canaries(list(layout.planted), key=keys.coins)
+    planted_roles = assign_canaries(list(layout.planted), key=keys.coins)
+    if not decided:
+        require_both_sides(planted_roles)
+    roles |= planted_roles
     fractions = (split.attacker_fraction, split.evaluation_fraction)
     # Into the ledger's ``split``: with other options or another pool the same key draws other sides.
     options = repr((split.assignment.value, split.audit_pool, *fractions, seed))

@@ -9,6 +9,7 @@ from heldin.finetune.pretraining import pretrain, pretrained_folder
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.corpus import CorpusData
 from heldin.models.loading import LanguageModel, default_device, load_language_model
+from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import ModelFacts
 
 
@@ -22,7 +23,7 @@ class Models:
         base_name: name of the base model, for the record.
     """
 
-    target: LanguageModel
+    target: ScoredModel
     reference: LanguageModel
     base_name: str
 

@@ -29,10 +29,11 @@ from heldin.models.score_cache import ScoreCache, ScoredModel
 PER_TEXT = "compared per text: another tokenizer"
 
 
-def scoring_rule(max_characters: int) -> str:
-    """What part of a text is scored, in words."""
+def scoring_rule(max_characters: int, parts: str | None = None) -> str:
+    """What part of a text is scored, in words; ``parts`` names it where it is not the whole text."""
+    scored = "all tokens" if parts is None else f"of these the tokens of {parts}, each after all that precedes it"
     return (
-        f"every model scores the same characters of a text, its first {max_characters:,}: all tokens, in windows"
+        f"every model scores the same characters of a text, its first {max_characters:,}: {scored}, in windows"
         " of as many tokens as the model's context, each read after a start token, the end-of-text token not scored;"
         " models with different tokenizers are compared per text, never per token"
     )
@@ -117,7 +118,7 @@ def score_references(
         reporter: receives the progress.
     """
     plain = [text for _, _, text in texts_under_attack(config, data).flat()]
-    asked = [(leading, plain), (base, [text for its in utility_texts(config, data).values() for text in its])]
+    asked = [(leading, plain), (base, [text for _, _, text in utility_texts(config, data).flat()])]
     asked += [(model, plain) for model in references]
     for which in config.attack.documents[1:]:
         asked.append((leading, [text for _, _, text in texts_under_attack(config, data, which).flat()]))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from heldin.attacks.table import TextStatistic
 from heldin.audit.assessment import parts_of, results_of
-from heldin.audit.canary_groups import CanaryFacts, canary_results, kinds_of
+from heldin.audit.canary_groups import CanaryFacts, canary_results, centred_statistics, kinds_of
 from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposed_users, exposure_groups
 from heldin.audit.family import variants_of
 from heldin.audit.headline import AUDITED
@@ -62,6 +62,8 @@ def run_results(
         fixed: what was fixed before any score was seen.
         reporter: receives the progress.
     """
+    if canaries_alone(data):
+        return _canaries_alone(data, texts, statistics, fixed, reporter)
     # But for the curves of training this is the one place where scores meet roles.
     table = scored_users(statistics, data.ledger.membership(without=data.canaries))
     of_people = {user: texts[user] for user in table.users}
@@ -82,6 +84,18 @@ def run_results(
     return RunResults(whole, sum(map(len, of_people.values())), people)
 
 
+def canaries_alone(data: RunData) -> bool:
+    """Whether no real user is audited, so that canary users stand for them."""
+    return bool(data.canaries) and not data.real(data.ledger.scored_users())
+
+
+def groups_judged(data: RunData) -> int:
+    """Groups of people on whom claims are tested side by side, each at its share of the level."""
+    kinds = len(kinds_of(data.canaries))
+    # Canary users alone: all of them, and each kind where there are several.
+    return 1 if canaries_alone(data) and kinds == 1 else 1 + kinds
+
+
 def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
     """What a run fixes before any score: the claims are its plan's.
 
@@ -97,8 +111,8 @@ def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregis
         sides_of_run(data.ledger.assignment),
         claims_on(plan, data),
         config.seed,
-        # Real users and each kind of canary users are judged on the same claims: each at its share of the level.
-        1 + len(kinds_of(data.canaries)),
+        # Real users and each kind of canary users are judged on the same claims.
+        groups_judged(data),
         _canary_claims(plan, data.canaries),
         AUDITED[config.split.audited.value],
     )
@@ -142,7 +156,7 @@ def _of_one_example(data: RunData, statistics: Sequence[TextStatistic], fixed: P
     table = scored_users([its for its in statistics if its.user in one], member)
     scores = table.scores(fixed.attack.primary, fixed.attack.aggregations[0]).tolist() if one else []
     values = dict(zip(table.users, scores, strict=True))
-    groups = {REAL_USERS: data.real(one)}
+    groups = {} if canaries_alone(data) else {REAL_USERS: data.real(one)}
     for kind in kinds_of(data.canaries):
         of_kind = [user for user, canary in data.canaries.items() if canary.kind is kind]
         groups[f"{kind.replace('_', '-')} canary users"] = [user for user in of_kind if user in one]
@@ -159,6 +173,32 @@ def _of_one_example(data: RunData, statistics: Sequence[TextStatistic], fixed: P
         refused = () if judged.verdicts else judged.refused
         found.append(replace(judged, delta=fixed.delta, bounds=(), refused=refused))
     return found
+
+
+def _canaries_alone(
+    data: RunData,
+    texts: Mapping[str, Sequence[str]],
+    statistics: Sequence[TextStatistic],
+    fixed: Preregistration,
+    reporter: Reporter,
+) -> RunResults:
+    """Judge canary users in the place of real users, by scores minus their group's median."""
+    table = scored_users(centred_statistics(statistics, data.canaries, fixed), data.canary_membership())
+    of_people = {user: texts[user] for user in table.users}
+    parts = parts_of(len(variants_of(table.attacks, fixed.attack))) + 1
+    with reporter.track("statistics", parts, "parts") as advance:
+        canaries, by_kind = _canaries(data, texts, statistics, fixed)
+        # Of one kind the judgement would be that of all, and their answer is the answer.
+        judgements = by_kind if len(by_kind) > 1 else []
+        if fixed.example_claims:
+            judgements += _of_one_example(data, statistics, fixed)
+        advance(1)
+        found = results_of(table, of_people, fixed, beside=judgements, advance=advance)
+    assert canaries is not None
+    judgement = joined([found.judgement, *judgements]) if judgements else found.judgement
+    facts = canaries.model_copy(update={"decision": None, "blind": []})
+    whole = found.model_copy(update={"judgement": judgement, "canaries": facts})
+    return RunResults(whole, sum(map(len, of_people.values())), [])
 
 
 def _people(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Exposed]:

@@ -32,7 +32,7 @@ def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: D
 def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None = None) -> AttackTexts:
     """The scored texts of every scored user; None: those that lead in ``attack.documents``."""
     texts = known_texts(config, data, data.ledger.scored_users(), which or config.attack.documents[0])
-    return AttackTexts(texts, config.attack.max_characters)
+    return AttackTexts(texts, config.attack.max_characters, data.parts)
 
 
 def scores_name(config: RunConfig, texts: AttackTexts, target: str, reference: str) -> str:
@@ -47,6 +47,8 @@ def scores_name(config: RunConfig, texts: AttackTexts, target: str, reference: s
     named = [Path(r.name) for r in config.attack.references if isinstance(r, NamedReference)]
     # A name is in the config already; what lies in a folder may change under the same name.
     others = [fingerprint_folder(folder) for folder in named if folder.is_dir()]
+    if texts.parts is not None:
+        others.append(repr(texts.spans()))
     return text_sha256(target, reference, config.attack.model_dump_json(), repr(texts.flat()), *others)
 
 

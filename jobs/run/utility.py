@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+from heldin.attacks.scoring import AttackTexts, scores_of
 from heldin.audit.utility import UserLoss
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.errors import InputError
@@ -38,17 +39,16 @@ def measure_losses(
     kept = losses_of(out / FILE, of=of)
     if kept is not None:
         return kept
-    flat = [(user, text) for user, its in texts.items() for text in its]
+    flat = texts.flat()
     cache = ScoreCache(cache_directory() / "scores")
     try:
         with reporter.track("utility", 2 * len(flat), "texts") as advance:
-            plain = [text for _, text in flat]
-            scored = [cache.scores(model, plain, advance=advance) for model in (target, base)]
+            scored = [scores_of(texts, model, cache, advance=advance) for model in (target, base)]
     finally:
         cache.close()
-    tokens = dict.fromkeys(texts, 0)
-    sums = {user: [0.0, 0.0] for user in texts}
-    for (user, _), *its in zip(flat, *scored, strict=True):
+    tokens = dict.fromkeys(texts.texts, 0)
+    sums = {user: [0.0, 0.0] for user in texts.texts}
+    for (user, _, _), *its in zip(flat, *scored, strict=True):
         tokens[user] += len(its[0].logprobs)
         sums[user] = [total - score.total for total, score in zip(sums[user], its, strict=True)]
     if not all(math.isfinite(loss) for losses in sums.values() for loss in losses):
@@ -58,7 +58,7 @@ def measure_losses(
         )
     found = {
         user: UserLoss(user, len(its), *(loss / max(1, tokens[user]) for loss in sums[user]))
-        for user, its in texts.items()
+        for user, its in texts.texts.items()
     }
     write_losses(found, out / FILE, of=of)
     return found
@@ -85,8 +85,8 @@ def kept_losses(config: RunConfig, data: RunData, out: Path, *, target: str, bas
     return kept
 
 
-def utility_texts(config: RunConfig, data: RunData) -> dict[str, list[str]]:
-    """By held-out user, a sample of test texts, each cut like the attacker's."""
+def utility_texts(config: RunConfig, data: RunData) -> AttackTexts:
+    """By held-out user, a sample of test texts, each cut and scored like the attacker's."""
     users = data.real(data.ledger.users(Role.HELD_OUT))
     key, most = seed_key(config.seed), config.audit.test_texts_per_user
     found = {}
@@ -97,11 +97,13 @@ def utility_texts(config: RunConfig, data: RunData) -> dict[str, list[str]]:
         # By id under a public seed, so that every variant of a block is measured on the same texts.
         by_id = {data.store.id(row): row for row in data.ledger.parts[user][Part.TEST]}
         rows = [by_id[id_] for id_ in keyed_order(key, "test texts", list(by_id))[:most]]
-        texts = [text[: config.attack.max_characters] for text in texts_of(data.store, rows)]
+        texts = texts_of(data.store, rows)
         if texts:
             found[user] = texts
-    return found
+    return AttackTexts(found, config.attack.max_characters, data.parts)
 
 
-def _name(texts: dict[str, list[str]], target: str, base: str) -> str:
-    return text_sha256(target, base, repr(texts))
+def _name(texts: AttackTexts, target: str, base: str) -> str:
+    cut = {user: [text[: texts.max_characters] for text in its] for user, its in texts.texts.items()}
+    parts = () if texts.parts is None else (repr(texts.spans()),)
+    return text_sha256(target, base, repr(cut), *parts)

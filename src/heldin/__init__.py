@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from heldin.bounds.judgement import Judgement as Judgement
     from heldin.bounds.verdict import Claim as Claim
     from heldin.defenses.mechanism import Mechanism as Mechanism
+    from heldin.jobs.planted.callback import AuditCallback as AuditCallback
 
 # where each name lives; `account` is a module
 _HOMES = {
+    "AuditCallback": "jobs.planted.callback",
     "AuditResult": "api.audits",
     "Claim": "bounds.verdict",
     "InputError": "base.errors",

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "trainer.py"
 
 
-@pytest.mark.parametrize("script", ["trainer.py", "trl_lora.py"])
+@pytest.mark.parametrize("script", ["trainer.py", "trl_lora.py", "opacus_dp.py"])
 def test_the_scripts_of_the_examples_know_nothing_of_heldin_and_are_short(script):
     text = (SCRIPT.parent / script).read_text(encoding="utf-8")
     code = text.split('"""', 2)[2]

@@ -14,11 +14,12 @@ from heldin.base.yaml_files import read_yaml
 from heldin.bounds.claims import parse_claim_of
 from heldin.bounds.verdict import Assignment, Design, max_certifiable_epsilon
 from heldin.corpus.split import Part, Role
-from heldin.jobs.planted.audit import PlantedAudit, audit_planted, judged_as
+from heldin.jobs.planted.audit import audit_planted, judged_as
 from heldin.jobs.planted.config import parse_plant
 from heldin.jobs.planted.data import planted_data
 from heldin.jobs.planted.folder import plan_hash, read_planted
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.purge import plan_purge, purge
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.user_scores import leading_scores

@@ -199,6 +199,8 @@ def test_secrets_are_their_owners_and_the_manifest_tells_no_side(lines, base, tm
         "skipped",
         "columns",
         "looks",
+        "parts",
+        "split",
     }
 
 

@@ -1,0 +1,218 @@
+"""A callback for transformers' Trainer and TRL that writes down what a training on a planted set was given.
+
+It reads the manifest and the training set, which whoever trains has, and never the ledger.
+"""
+
+import importlib.metadata
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from heldin.base.errors import InputError
+from heldin.corpus.sources.rows import BadRows
+from heldin.jobs.planted.config import PlantColumns
+from heldin.jobs.planted.folder import MANIFEST, TRAINING
+from heldin.jobs.planted.row_text import row_text
+from heldin.jobs.planted.training_log import (
+    LOG,
+    SeenRows,
+    TrainingLog,
+    Weights,
+    read_log,
+    seen_rows,
+    tensor_hashes,
+    write_log,
+)
+from heldin.jobs.planted.training_set import TrainingSet, content_sha256
+
+_BLOCK = 1000  # rows that are tokenized, or examples that are read, at once
+_LOOKED_AT = 64  # examples whose labels are looked at
+
+
+class AuditCallback(TrainerCallback):  # type: ignore[misc]
+    """Write ``training-log.json``: whether the trainer was given the planted rows and no others, and what came of it.
+
+    ``Trainer(..., callbacks=[heldin.AuditCallback("planted")])``; TRL's trainers likewise. It changes nothing in a
+    training and needs of the folder the manifest and the training set alone. ``heldin audit --planted`` then says
+    "checked" where whoever signs would have to declare.
+
+    Args:
+        planted: the folder that ``heldin plant`` wrote, or a copy of its ``manifest.json`` and ``training``.
+        log: where to write; None: ``training-log.json`` in that folder, where the audit looks for it.
+
+    Raises:
+        InputError: the folder has no manifest or training set, or the training set is not that of the manifest.
+    """
+
+    def __init__(self, planted: str | Path, log: str | Path | None = None) -> None:
+        self._planted = Path(planted)
+        self._path = self._planted / LOG if log is None else Path(log)
+        self._manifest = _manifest(self._planted)
+        self._log: TrainingLog | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Compare the trainer's examples with the rows of the training set.
+
+        Args:
+            args: of the trainer; not used.
+            state: how far training is.
+            control: of the trainer; not changed.
+            kwargs: the data loader and the tokenizer (``train_dataloader``, ``processing_class``).
+        """
+        if not state.is_world_process_zero:
+            return
+        data, tokenizer = kwargs.get("train_dataloader"), kwargs.get("processing_class")
+        seen, unseen = self._seen(getattr(data, "dataset", None), tokenizer)
+        loss, tokens = _loss_tokens(data)
+        began = TrainingLog(self._manifest["sha256"], seen, unseen, loss, tokens, versions=_versions())
+        # A training that goes on from a checkpoint keeps what was written of those before.
+        earlier = read_log(self._path) if state.global_step else None
+        self._log = replace(began, weights=earlier.weights) if earlier else began
+        write_log(self._log, self._path)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Note the weights of a checkpoint.
+
+        Args:
+            args: of the trainer; not used.
+            state: how far training is.
+            control: of the trainer; not changed.
+            kwargs: the model (``model``).
+        """
+        self._note(state, kwargs.get("model"), ended=False)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Note the weights at the end.
+
+        Args:
+            args: of the trainer; not used.
+            state: how far training is.
+            control: of the trainer; not changed.
+            kwargs: the model (``model``).
+        """
+        self._note(state, kwargs.get("model"), ended=True)
+
+    def _note(self, state: TrainerState, model: torch.nn.Module | None, *, ended: bool) -> None:
+        if self._log is None or model is None:
+            return
+        now = Weights(state.global_step, float(state.epoch or 0.0), _parameters(model))
+        before = tuple(its for its in self._log.weights if its.step != now.step)
+        self._log = replace(self._log, weights=(*before, now), ended=ended)
+        write_log(self._log, self._path)
+
+    def _seen(self, dataset: Any, tokenizer: Any) -> tuple[SeenRows | None, str]:
+        """The examples beside the rows, or why they cannot be compared."""
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            return None, "the trainer was given no tokenizer (processing_class)"
+        if dataset is None or not hasattr(dataset, "__len__"):
+            return None, "the trainer reads its examples as a stream"
+        if not len(dataset) or "input_ids" not in dataset[0]:
+            return None, "the trainer's examples have no input_ids: they are tokenized later"
+        ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None}
+        return seen_rows(_examples(dataset), self._rows(tokenizer), ends=frozenset(ends)), ""
+
+    def _rows(self, tokenizer: PreTrainedTokenizerBase) -> Iterator[list[int]]:
+        columns = PlantColumns(**self._manifest["columns"])
+        path = self._planted / TRAINING / self._manifest["file"]
+        source = TrainingSet(path, columns, row_text(columns, tokenizer), self._manifest.get("split"))
+        texts: list[str] = []
+
+        def tokenized() -> list[list[int]]:
+            encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
+            ids: list[list[int]] = encoded["input_ids"]
+            return ids
+
+        for record, _ in source.rows(BadRows(skip=False)):
+            texts.append(str(record["text"]))
+            if len(texts) == _BLOCK:
+                yield from tokenized()
+                texts.clear()
+        if texts:
+            yield from tokenized()
+
+
+def _manifest(planted: Path) -> dict[str, Any]:
+    path = planted / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        training = planted / TRAINING / manifest["file"]
+        _ = manifest["sha256"], manifest["columns"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"'{path}' is missing or damaged: name the folder that heldin plant wrote") from error
+    if not training.exists():
+        raise InputError(f"'{training}' is missing: keep the training set beside its manifest")
+    if content_sha256(training) != manifest["sha256"]:
+        raise InputError(f"'{training}' is not the training set of the manifest: restore it")
+    return manifest
+
+
+def _examples(dataset: Any) -> Iterator[list[Sequence[int]]]:
+    """Of each example its parts: several where a packing says how long each is."""
+    for first in range(0, len(dataset), _BLOCK):
+        numbers = range(first, min(first + _BLOCK, len(dataset)))
+        # A slice of a dataset is one read; other sequences of examples are asked one by one.
+        try:
+            block = dataset[first : first + _BLOCK]
+            ids, lengths = block["input_ids"], block.get("seq_lengths")
+        except (TypeError, KeyError, ValueError, AttributeError):
+            its = [dataset[i] for i in numbers]
+            ids, lengths = [one["input_ids"] for one in its], [one.get("seq_lengths") for one in its]
+        for i, tokens in enumerate(ids):
+            tokens = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
+            ends = [len(tokens)] if lengths is None or lengths[i] is None else _sums(lengths[i])
+            yield [tokens[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def _sums(lengths: Sequence[int]) -> list[int]:
+    total, found = 0, []
+    for its in lengths:
+        total += int(its)
+        found.append(total)
+    return found
+
+
+def _loss_tokens(data: Any) -> tuple[int, int]:
+    """Of the first examples, tokens that bear loss and all tokens; both 0 where the collator gives no labels."""
+    dataset, collate = getattr(data, "dataset", None), getattr(data, "collate_fn", None)
+    if dataset is None or collate is None or not hasattr(dataset, "__len__"):
+        return 0, 0
+    first = [dataset[i] for i in range(min(_LOOKED_AT, len(dataset)))]
+    # A collator may draw random numbers, and training must not go otherwise for being watched.
+    with torch.random.fork_rng(devices=[]):
+        batch = collate(first)
+    if not {"labels", "input_ids"} <= set(batch):
+        return 0, 0
+    tokens = batch["attention_mask"].sum() if "attention_mask" in batch else torch.tensor(batch["input_ids"].numel())
+    return int((batch["labels"] != -100).sum()), int(tokens)
+
+
+def _parameters(model: torch.nn.Module) -> tuple[str, ...]:
+    """Hashes of what will be saved: an adapter's tensors, or all parameters; none where they lie on several devices."""
+    if hasattr(model, "peft_config"):
+        from peft import get_peft_model_state_dict
+
+        tensors = list(get_peft_model_state_dict(model).values())
+    else:
+        tensors = [its.data for its in model.parameters()]
+    if any(type(its) is not torch.Tensor or not its.numel() for its in tensors):
+        return ()
+    return tensor_hashes(tensors)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in ("transformers", "trl", "peft", "torch"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,136 @@
+"""The model that a planted audit looks at: a folder or a hub name, or a name behind an endpoint."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from heldin.attacks.scoring import AttackTexts
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter, Reporter
+from heldin.bounds.claims import parse_claim_of
+from heldin.jobs.checkpoint.endpoint import AT_ENDPOINT, Remote, attacks_at_endpoint, facts_of, reached
+from heldin.jobs.config import RunConfig
+from heldin.jobs.planted.config import PlantConfig
+from heldin.jobs.planted.data import run_of
+from heldin.jobs.run.data import RunData
+from heldin.jobs.run.models import model_facts
+from heldin.jobs.run.texts import texts_under_attack
+from heldin.models.endpoint import open_endpoint_model, probe_now
+from heldin.models.endpoint_client import Connection
+from heldin.models.loading import LanguageModel, load_language_model, require_model, with_tokens_of
+from heldin.models.score_cache import ScoredModel
+from heldin.record.facts import ModelFacts
+
+
+@dataclass(frozen=True)
+class PlantedAudit:
+    """An audit of one model.
+
+    Attributes:
+        planted: the folder that ``heldin plant`` wrote.
+        model: folder or hub name of the model, may be a LoRA adapter's folder; with ``remote`` its name there.
+        claims: such as "epsilon=8,delta=1e-6,unit=user".
+        declared_by: who declares that the model was trained on the planted training set; None: nobody.
+        remote: how a model behind an endpoint is reached; None: it is loaded here.
+    """
+
+    planted: Path
+    model: str
+    claims: tuple[str, ...] = ()
+    declared_by: str | None = None
+    remote: Remote | None = None
+
+    def check(self) -> None:
+        """Raises InputError for a claim that cannot be read, nobody's declaration, or a model that is not there."""
+        for text in self.claims:
+            parse_claim_of(text)
+        if self.declared_by is not None and not self.declared_by.strip():
+            raise InputError("--declared-by is empty: name the person who declares, or leave it out")
+        if self.remote is None:
+            require_model(self.model)
+
+    def recorded(self) -> dict[str, object]:
+        """What the record keeps of it."""
+        here = self.remote is None and Path(self.model).is_dir()
+        return {
+            "planted": str(self.planted.resolve()),
+            "model": str(Path(self.model).resolve()) if here else self.model,
+            "claims": list(self.claims),
+            "declared_by": self.declared_by,
+            **({} if self.remote is None else {"endpoint": self.remote.config()}),
+        }
+
+
+def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | None = None) -> RunConfig:
+    """The config of a run with the audit's attacks: behind an endpoint those that it can answer.
+
+    Args:
+        job: the audit.
+        config: what was fixed before the coins.
+        reporter: is told which attacks are left out; None: nobody.
+
+    Raises:
+        InputError: the attack or the scored part of a text needs what this endpoint does not give, or see ``run_of``.
+    """
+    run = run_of(config, job.planted)
+    if job.remote is None:
+        return run
+    if config.scored_part is not None and job.remote.tokenizer is None:
+        raise InputError(
+            f"{config.scored_part} alone is scored, and only a tokenizer says where it is: give --tokenizer"
+        )
+    # Which are left out depends on the endpoint alone, and on no coin.
+    attack = attacks_at_endpoint(run.attack, reporter or LineReporter(lambda line: None))
+    return run.model_copy(update={"attack": attack})
+
+
+def weights_of(job: PlantedAudit, reference: LanguageModel) -> tuple[str, LanguageModel | None]:
+    """A name of the audited weights, and the model if it is loaded here.
+
+    Behind an endpoint nobody sees weights: there it is the address with the score of a public text, so that another
+    model under the same name is another look.
+
+    Raises:
+        InputError: it is the reference itself, or it cannot be loaded or reached.
+    """
+    if job.remote is None:
+        target = with_tokens_of(load_language_model(job.model), reference)
+        if target.fingerprint == reference.fingerprint:
+            raise InputError(f"'{job.model}' is the reference model itself: nothing was trained")
+        return target.fingerprint, target
+    with Connection(job.remote.endpoint) as connection:
+        served = open_endpoint_model(connection, job.model, tokenizer=job.remote.tokenizer, context=job.remote.context)
+        return f"{served.fingerprint}:{probe_now(served):.3f}", None
+
+
+@contextmanager
+def opened(
+    job: PlantedAudit, local: LanguageModel | None, run: RunConfig, data: RunData, reporter: Reporter
+) -> Iterator[tuple[ScoredModel, Callable[[], ModelFacts]]]:
+    """The model to score with, and its facts for the record, to be asked for once scoring has ended.
+
+    Args:
+        job: the audit.
+        local: the model, where it is loaded here.
+        run: the config of a run with the audit's attacks.
+        data: users and coins, of which texts alone are asked.
+        reporter: receives what an endpoint will cost.
+    """
+    if job.remote is None:
+        assert local is not None
+        yield local, lambda: model_facts(local, str(job.recorded()["model"]))
+        return
+    name = f"{AT_ENDPOINT}{job.model}"
+    with reached(job.remote, [name], _sent(run, data), reporter) as there:
+        model = there.load(name)
+        yield model, lambda: facts_of(model, job.model, job.remote, there.drifts)
+
+
+def _sent(run: RunConfig, data: RunData) -> AttackTexts:
+    """Every text that will be scored, for its cost."""
+    its = {which: texts_under_attack(run, data, which).texts for which in run.attack.documents}
+    return AttackTexts(
+        {f"{which} {user}": texts for which, by_user in its.items() for user, texts in by_user.items()},
+        run.attack.max_characters,
+    )

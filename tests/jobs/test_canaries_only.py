@@ -1,0 +1,130 @@
+"""Planted training sets in which canary users alone are audited, and every real user stays in."""
+
+import numpy as np
+import pytest
+
+from heldin.attacks.table import TextStatistic
+from heldin.audit.canary_groups import centred_statistics
+from heldin.audit.scored_users import scored_users
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter
+from heldin.corpus.split import Role
+from heldin.jobs.planted.audit import audit_planted, judged_as
+from heldin.jobs.planted.data import drawn_data
+from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.target import PlantedAudit
+from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.verify import verify
+from heldin.models.loading import load_language_model
+from heldin.reports.findings import findings
+from tests.planted_sets import base, lines, made_rows, plan, read_lines, train, write_lines
+
+__all__ = ["base", "lines"]  # fixtures
+
+QUIET = LineReporter(lambda line: None)
+CANARIES = [{"kind": "unseen_token", "users": 30, "documents": [2, 8]}]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return made_rows(users=10)
+
+
+@pytest.fixture(scope="module")
+def planted(rows, base, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("canaries")
+    config = plan(write_lines(rows, folder / "mine.jsonl"), base, split={"canaries_only": True}, canaries=CANARIES)
+    said = []
+    manifest = plant(config, folder / "out", LineReporter(said.append))
+    return config, manifest, folder / "out", said
+
+
+def test_every_real_row_is_trained_on_and_canary_users_by_their_coins(planted, rows):
+    config, manifest, out, said = planted
+    written = [row["body"] for row in read_lines(out / "training" / "mine.jsonl")]
+    assert sorted(set(written) & {row["body"] for row in rows}) == sorted(row["body"] for row in rows)
+    data = drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
+    held_in = [user for user in data.canaries if data.ledger.roles[user] is Role.HELD_IN]
+    assert 0 < len(held_in) < len(data.canaries) == 60
+    assert len(written) == len(rows) + sum(data.canaries[user].documents for user in held_in)
+    assert set(data.ledger.scored_users()) == set(data.canaries)
+    (price,) = [line for line in said if line.startswith("price: ")]
+    assert f"{len(written) - len(rows):,} rows of canary users more; every real user stays in" in price
+    power = [line for line in said if line.startswith("power: ")]
+    assert all("canary users" in line for line in power)
+
+
+def test_the_audit_speaks_of_canary_users_and_certifies_for_them(planted, base, tmp_path):
+    _, _, out, _ = planted
+    texts = [row["body"] for row in read_lines(out / "training" / "mine.jsonl")]
+    model = train(base, texts, tmp_path / "model", passes=30, rate=5e-3)
+    claims = ("epsilon=0.01,delta=1e-6,unit=user",)
+    record, folder = audit_planted(PlantedAudit(out, str(model), claims, "R. Signer"), None, QUIET, command="test")
+    assert (record.split.audited, record.split.held_in + record.split.held_out) == ("canaries", 60)
+    assert "canary users" in record.decision.headline
+    assert {its.subjects for its in record.judgement.bounds} == {"canary users"}
+    assert {its.standing for its in record.judgement.bounds} == {"certified"}
+    assert max(its.epsilon_lower for its in record.judgement.bounds) > 0.01
+    assert record.utility is None
+    assert len(record.canaries.groups) == 2
+    said = dict(findings(record).paragraphs)
+    assert "No real user was audited" in said["What this does not say"]
+    assert "real user" not in record.decision.headline
+    assert not verify(folder, QUIET).differences
+
+
+def test_one_kind_is_judged_once_and_several_each_at_their_share(planted, base, lines, tmp_path):
+    config, manifest, out, _ = planted
+    data = drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
+    job = PlantedAudit(out, "model", ("epsilon=1,delta=1e-6,unit=user",))
+    assert judged_as(job, config, data, []).judged == 1
+    two = plan(
+        lines, base, split={"canaries_only": True}, canaries=[*CANARIES, {"kind": "rare_phrase", "users": 8}], looks=2
+    )
+    its = plant(two, tmp_path / "two", QUIET)
+    data = drawn_data(two, its, tmp_path / "two", QUIET, load_language_model(two.reference))
+    assert judged_as(job, two, data, []).judged == 2 * 3
+
+
+def test_groups_are_compared_within_themselves_whichever_side_users_are_on(planted):
+    config, manifest, out, _ = planted
+    data = drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
+    fixed = judged_as(PlantedAudit(out, "model"), config, data, [])
+    generator = np.random.default_rng(0)
+    # A group of eight documents scores higher whoever is held in.
+    statistics = [
+        TextStatistic(user, i, "loss", float(generator.normal()) + 50 * (its.documents == 8))
+        for user, its in data.canaries.items()
+        for i in range(3)
+    ]
+    centred = centred_statistics(statistics, data.canaries, fixed)
+    member = data.canary_membership()
+    scores = scored_users(centred, member).scores("loss")
+    groups = np.array([data.canaries[user].documents for user in member])
+    assert all(abs(np.median(scores[groups == its])) < 1e-9 for its in (2, 8))
+    raw = scored_users(statistics, member).scores("loss")
+    within = groups == 2
+    assert np.ptp((raw - scores)[within]) < 1e-9
+
+
+def test_the_coins_change_no_row_but_canary_users(planted, rows, base, tmp_path):
+    config, _, out, _ = planted
+    plant(config, tmp_path / "again", QUIET)
+    first, second = load_ledger(out / "ledger"), load_ledger(tmp_path / "again" / "ledger")
+    assert first.roles != second.roles
+    texts = [{row["body"] for row in read_lines(its / "training" / "mine.jsonl")} for its in (out, tmp_path / "again")]
+    real = {row["body"] for row in rows}
+    assert texts[0] & real == texts[1] & real == real
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"canaries": []}, "split.canaries_only needs canary users"),
+        ({"split": {"canaries_only": True, "audit_fraction": 0.5}}, "leave audit_fraction and audit_pool out"),
+        ({"canaries": [{"kind": "substring", "lengths": [4], "users": 3}]}, "canaries_only keeps them all in"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(changes, said, lines, base):
+    with pytest.raises(InputError, match=said):
+        plan(lines, base, **{"split": {"canaries_only": True}, **changes})

@@ -1,0 +1,124 @@
+"""A model behind an endpoint that was trained on a planted training set."""
+
+import json
+
+import pytest
+import torch
+
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter
+from heldin.jobs.checkpoint.endpoint import Remote
+from heldin.jobs.planted.audit import audit_planted
+from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.target import PlantedAudit
+from heldin.jobs.verify import verify
+from heldin.models.endpoint_client import Endpoint
+from heldin.models.loading import load_language_model
+from tests.completions_server import CompletionsServer, serving
+from tests.planted_sets import base, plan, read_lines, rows, train, write_lines
+
+__all__ = ["base", "rows"]  # fixtures
+
+QUIET = LineReporter(lambda line: None)
+
+
+@pytest.fixture(autouse=True)
+def _own_scores(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def planted(rows, base, tmp_path):
+    apart = []
+    for row in rows:
+        prompt, answer = row["body"].split(" ", 1)
+        apart.append({"author": row["author"], "prompt": prompt, "answer": f" {answer}"})
+    lines = write_lines(apart, tmp_path / "mine.jsonl")
+    columns = {"user": "author", "prompt": "prompt", "completion": "answer"}
+    attack = {"documents": ["training"], "max_characters": 200, "names": ["likelihood-ratio", "loss", "min-k++"]}
+    out = tmp_path / "planted"
+    plant(plan(lines, base, columns=columns, score="completion", attack=attack, looks=2), out, QUIET)
+    texts = [row["prompt"] + row["answer"] for row in read_lines(out / "training" / "mine.jsonl")]
+    return out, train(base, texts, tmp_path / "model", passes=1)
+
+
+def _audit(out, model, url=None, said=QUIET, **limits):
+    remote = None
+    if url is not None:
+        remote = Remote(Endpoint(url, None, **limits), tokenizer=str(model))
+    job = PlantedAudit(out, "tuned" if remote else str(model), (), "R. Signer", remote)
+    return audit_planted(job, None, said, command="test")
+
+
+def test_the_endpoint_says_what_the_folder_says_and_nobody_learns_who_is_held_out(planted):
+    out, model = planted
+    here, _ = _audit(out, model)
+    served, said = load_language_model(str(model)), []
+    server = CompletionsServer({"tuned": served}, length=served.context + 2)
+    with serving(server) as url:
+        there, folder = _audit(out, model, url, LineReporter(said.append))
+        again, same = _audit(out, model, url)
+    assert (there.planted.look, again.planted.look, same) == (2, 2, folder)
+    assert any(line.startswith("left out: min-k++") for line in said)
+    assert any(line.startswith("cost: users' texts go to") for line in said)
+    mine = {(its.attack, its.aggregation): its.auroc.value for its in here.attacks}
+    assert all(its.auroc.value == mine[its.attack, its.aggregation] for its in there.attacks)
+    assert {its.attack for its in here.attacks} - {its.attack for its in there.attacks} == {"min-k++"}
+    assert there.utility is None
+    assert (folder / "losses.parquet").exists() is False
+    by = {its.condition: its.known_by for its in there.planted.conditions}
+    assert by["what answered at the endpoint was this model alone"] == "declared"
+    assert "behind the endpoint windows are two tokens shorter" in there.scoring_rule
+    # What was asked of the server is the same for both sides: training texts of everybody who is audited.
+    ledger = json.loads((out / "ledger" / "ledger.json").read_text(encoding="utf-8"))
+    assert ledger
+    assert not verify(folder, QUIET).differences
+
+
+def test_another_model_under_the_same_name_is_another_look_and_one_that_changes_certifies_nothing(planted, monkeypatch):
+    out, model = planted
+    first, other = load_language_model(str(model)), load_language_model(str(model))
+    with torch.no_grad():
+        other.model.get_input_embeddings().weight.mul_(1.3)
+    server = CompletionsServer({"tuned": first}, length=first.context + 2)
+    with serving(server) as url:
+        assert _audit(out, model, url)[0].planted.look == 1
+        server.models["tuned"] = other
+        record, _ = _audit(out, model, url)
+    assert record.planted.look == 2
+    served = next(its for its in record.planted.conditions if its.condition.startswith("what answered"))
+    # Scores of the first are in the cache, and its public text too.
+    assert served.known_by == "not met"
+    assert "a public text's score moved by" in served.note
+    assert not record.split.certifiable
+
+
+def test_an_endpoint_that_may_not_be_sent_so_much_gets_nothing(planted):
+    out, model = planted
+    served = load_language_model(str(model))
+    server = CompletionsServer({"tuned": served}, length=served.context + 2)
+    with serving(server) as url:
+        remote = Remote(Endpoint(url), tokenizer=str(model), max_tokens_sent=10)
+        job = PlantedAudit(out, "tuned", (), "R. Signer", remote)
+        with pytest.raises(InputError, match="above --max-tokens-sent 10"):
+            audit_planted(job, None, QUIET, command="test")
+    assert not (out / "ledger" / "looks.jsonl").exists()
+
+
+def test_parts_of_texts_need_the_tokenizer_of_the_endpoint(planted):
+    out, model = planted
+    served = load_language_model(str(model))
+    server = CompletionsServer({"tuned": served}, length=served.context + 2)
+    with serving(server) as url:
+        job = PlantedAudit(out, "tuned", (), "R. Signer", Remote(Endpoint(url)))
+        with pytest.raises(InputError, match="only a tokenizer says where it is: give --tokenizer"):
+            audit_planted(job, None, QUIET, command="test")
+
+
+def test_options_about_an_endpoint_need_one_and_its_url_is_looked_at(call, planted):
+    out, model = planted
+    code, _, err = call("audit", "--planted", out, "--model", "tuned", "--tokenizer", model)
+    assert (code, "--tokenizer goes with --endpoint" in err) == (2, True)
+    code, _, err = call("audit", "--planted", out, "--model", "tuned", "--endpoint", "nowhere")
+    assert code == 2
+    assert len(err.strip().splitlines()) == 1

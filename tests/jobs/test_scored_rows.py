@@ -1,0 +1,251 @@
+"""Which parts of a row are scored under ``score``, and that they are what trainers count the loss on."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter
+from heldin.corpus.split import Part
+from heldin.jobs.planted.audit import audit_planted
+from heldin.jobs.planted.data import drawn_data
+from heldin.jobs.planted.folder import read_planted
+from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.row_text import Chat, Completion
+from heldin.jobs.planted.target import PlantedAudit
+from heldin.models.loading import load_language_model
+from heldin.models.logprobs import score_texts
+from heldin.models.scored_parts import scored_tokens
+from tests.planted_sets import COLUMNS, base, plan, read_lines, rows, train, write_lines
+
+__all__ = ["base", "rows"]  # fixtures
+
+QUIET = LineReporter(lambda line: None)
+PLAIN = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '\n' }}{% endfor %}"
+ASKING = PLAIN + "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+MARKED = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|> ' }}{% if m['role'] == 'assistant' %}{% generation %}"
+    "{{ m['content'] }}{% endgeneration %}{% else %}{{ m['content'] }}{% endif %}{{ '\n' }}{% endfor %}"
+)
+FORGETS = "{% for m in messages %}{% if loop.last or m['role'] == 'user' %}{{ m['content'] }}{% endif %}{% endfor %}"
+
+
+def _said(*turns):
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+TALK = _said(("user", "how?"), ("assistant", "so, and so."), ("user", "why?"), ("assistant", "because"))
+needs_trl = pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL (the extra 'trainers') is missing")
+
+
+@pytest.fixture
+def tokenizer(make_lm):
+    its = make_lm().tokenizer
+    yield its
+    its.chat_template = None
+
+
+def _pieces(form, row):
+    text = form.of(row)
+    return [text[begin:end] for begin, end in form.scored(row)]
+
+
+def test_a_completion_is_what_follows_the_prompt():
+    row = {"p": "asked: ", "c": "answered"}
+    assert _pieces(Completion("p", "c", alone=True), row) == ["answered"]
+    assert _pieces(Completion("p", "c"), row) == ["asked: answered"]
+    for most, empty in [(7, row), (100, {"p": "asked", "c": ""})]:
+        with pytest.raises(ValueError, match=f"nothing of column 'c' stands in the first {most} characters"):
+            Completion("p", "c", alone=True, most=most).scored(empty)
+
+
+@pytest.mark.parametrize(
+    ("template", "role", "pieces"),
+    [
+        (PLAIN, "assistant", ["<|assistant|>so, and so.\n", "<|assistant|>because\n"]),
+        (ASKING, "assistant", ["so, and so.\n", "because\n"]),
+        (ASKING, "user", ["<|user|>how?\n", "<|user|>why?\n"]),
+    ],
+)
+def test_turns_of_a_role_begin_where_the_template_lets_it_begin(template, role, pieces, tokenizer):
+    tokenizer.chat_template = template
+    assert _pieces(Chat("m", tokenizer, role=role), {"m": TALK}) == pieces
+
+
+def test_marked_turns_are_those_that_the_template_marks(tokenizer):
+    tokenizer.chat_template = MARKED
+    found = "".join(_pieces(Chat("m", tokenizer, role="assistant"), {"m": TALK}))
+    # whole tokens: one may begin with the blank before its turn
+    assert found.replace(" ", "") == "so,andso.because"
+
+
+def test_a_row_without_a_turn_of_the_role_and_a_template_that_forgets_turns_are_refused(tokenizer):
+    tokenizer.chat_template = ASKING
+    with pytest.raises(ValueError, match="nothing of the turns of 'tool' in column 'm'"):
+        Chat("m", tokenizer, role="tool").scored({"m": TALK})
+    tokenizer.chat_template = FORGETS
+    with pytest.raises(ValueError, match="writes a turn in column 'm' otherwise where another follows"):
+        Chat("m", tokenizer, role="assistant").scored({"m": TALK})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"score": "completion"}, r"needs columns\.prompt and columns\.completion"),
+        ({"score": "turns"}, r"needs columns\.messages"),
+        ({"role": "user"}, "set score: turns"),
+    ],
+)
+def test_parts_that_the_columns_do_not_have_are_refused(changes, said, tmp_path):
+    with pytest.raises(InputError, match=said):
+        plan(tmp_path / "mine.jsonl", "base", **changes)
+
+
+def _labels_of_trl(lm, dataset, folder, **settings):
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    args = SFTConfig(str(folder), bf16=False, use_cpu=True, report_to=[], max_length=512, **settings)
+    trainer = SFTTrainer(
+        model=lm.model, args=args, train_dataset=Dataset.from_list(dataset), processing_class=lm.tokenizer
+    )
+    batch = trainer.data_collator([trainer.train_dataset[i] for i in range(len(dataset))])
+    rows = zip(batch["input_ids"].tolist(), batch["labels"].tolist(), batch["attention_mask"].tolist(), strict=True)
+    return [[(token, label != -100) for token, label, seen in zip(*its, strict=True) if seen] for its in rows]
+
+
+def _ours(lm, form, rows):
+    texts = [form.of(row) for row in rows]
+    ids = lm.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    masks = scored_tokens(lm.tokenizer, texts, [form.scored(row) for row in rows])
+    return [list(zip(its, mask.tolist(), strict=True)) for its, mask in zip(ids, masks, strict=True)]
+
+
+def _without_end(row, end):
+    return row[:-1] if row[-1][0] == end else row
+
+
+@needs_trl
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of TRL's own default settings
+@pytest.mark.parametrize("between", ["", " ", "\n", ": "])
+def test_a_completion_has_the_tokens_that_trl_counts_the_loss_on(between, make_lm, tmp_path):
+    lm = make_lm()
+    lm.tokenizer.pad_token = lm.tokenizer.eos_token
+    rows = [
+        {"prompt": f"the river opens{between}", "completion": answer}
+        for answer in ("the letter on day 7.", " a b c", "x", "äß 语言 and more")
+    ]
+    theirs = _labels_of_trl(lm, rows, tmp_path, completion_only_loss=True)
+    ours = _ours(lm, Completion("prompt", "completion", alone=True), rows)
+    # TRL counts the end token too, which the attack does not score.
+    assert [_without_end(row, lm.tokenizer.eos_token_id) for row in theirs] == ours
+    assert any(not counted for row in ours for _, counted in row)
+
+
+@needs_trl
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of TRL's own default settings
+def test_marked_turns_have_the_tokens_that_trl_counts_the_loss_on(make_lm, tmp_path):
+    lm = make_lm()
+    lm.tokenizer.pad_token = lm.tokenizer.eos_token
+    lm.tokenizer.chat_template = MARKED
+    try:
+        answers = ("the letter on day 7.", "a b c", "x", "äß 语言, and more")
+        rows = [{"messages": [*TALK, *_said(("user", "what else?"), ("assistant", its))]} for its in answers]
+        theirs = _labels_of_trl(lm, rows, tmp_path, assistant_only_loss=True)
+        assert theirs == _ours(lm, Chat("messages", lm.tokenizer, role="assistant"), rows)
+    finally:
+        lm.tokenizer.chat_template = None
+
+
+def _apart(rows):
+    its = []
+    for row in rows:
+        prompt, answer = row["body"].split(" ", 1)
+        rest = {name: value for name, value in row.items() if name != "body"}
+        its.append({**rest, "prompt": prompt, "answer": f" {answer}"})
+    return its
+
+
+@pytest.fixture
+def planted(rows, base, tmp_path):
+    lines = write_lines(_apart(rows), tmp_path / "mine.jsonl")
+    columns = {**COLUMNS, "prompt": "prompt", "completion": "answer"}
+    config = plan(lines, base, columns=columns, score="completion")
+    manifest = plant(config, tmp_path / "out", QUIET)
+    return config, manifest, tmp_path / "out"
+
+
+def test_the_audit_scores_completions_alone(planted, base, tmp_path):
+    config, manifest, out = planted
+    texts = [row["prompt"] + row["answer"] for row in read_lines(out / "training" / "mine.jsonl")]
+    model = train(base, texts, tmp_path / "model", passes=1)
+    record, folder = audit_planted(PlantedAudit(out, str(model), (), "R. Signer"), None, QUIET, command="test")
+    assert "the tokens of its completion" in record.scoring_rule
+    lm = load_language_model(str(model))
+    data = drawn_data(config, manifest, out, QUIET, load_language_model(str(base)))
+    found: dict[str, list[float]] = {}
+    for its in pq.read_table(folder / "scores.parquet").to_pylist():
+        if its["attack"] == "loss" and its["dial"] is None:
+            found.setdefault(its["user"], []).append(its["statistic"])
+    for user in data.ledger.scored_users():
+        wanted = []
+        for row in data.ledger.parts[user][Part.TRAIN]:
+            text = data.store.text(row)
+            (scores,) = score_texts(lm, [text])
+            # By hand: each row's first word, or half of a made-up text, is the prompt.
+            (mask,) = scored_tokens(lm.tokenizer, [text], [data.parts.of(text)])
+            assert not mask[0]
+            wanted.append(float(scores.logprobs[mask].mean(dtype=np.float64)))
+        assert len(found[user]) == min(len(wanted), config.attack.training_documents)
+        assert all(min(abs(its - one) for one in wanted) < 1e-4 for its in found[user])
+
+
+def test_what_is_kept_of_parts_is_that_of_every_row_and_depends_on_no_coin(planted):
+    config, manifest, out = planted
+    data = drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
+    for user in data.ledger.scored_users():
+        for row in data.store.rows(user):
+            text = data.store.text(row)
+            ((begin, end),) = data.parts.of(text)
+            assert 0 < begin < end == len(text)
+            if user not in data.canaries:
+                assert begin == text.index(" ")
+    with pytest.raises(InputError, match="a text has no scored parts"):
+        data.parts.of("never written")
+
+
+def test_parts_that_were_changed_after_the_coins_are_refused(planted):
+    config, manifest, out = planted
+    kept = out / "ledger" / "parts.parquet"
+    kept.write_bytes(kept.read_bytes() + b"x")
+    with pytest.raises(InputError, match="gone or was changed"):
+        drawn_data(config, read_planted(out)[1], out, QUIET, load_language_model(config.reference))
+    kept.unlink()
+    with pytest.raises(InputError, match="gone or was changed"):
+        drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
+
+
+def test_a_row_without_a_completion_is_named_before_any_coin(rows, base, tmp_path):
+    apart = _apart(rows)
+    apart[4]["answer"] = ""
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in apart), encoding="utf-8")
+    columns = {**COLUMNS, "prompt": "prompt", "completion": "answer"}
+    with pytest.raises(InputError, match=r"mine.jsonl line 5: nothing of column 'answer'"):
+        plant(plan(tmp_path / "mine.jsonl", base, columns=columns, score="completion"), tmp_path / "out", QUIET)
+    assert not (tmp_path / "out" / "ledger" / "ledger.json").exists()
+
+
+def test_canary_users_of_long_rows_are_parted_within_what_is_read(rows, base, tmp_path):
+    long = [{**row, "prompt": "asked", "answer": f" {row['body']} " + "more words " * 60} for row in rows]
+    lines = write_lines([{k: v for k, v in row.items() if k != "body"} for row in long], tmp_path / "mine.jsonl")
+    columns = {**COLUMNS, "prompt": "prompt", "completion": "answer"}
+    out = tmp_path / "out"
+    config = plan(lines, base, columns=columns, score="completion")
+    manifest = plant(config, out, QUIET)
+    data = drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
+    texts = [data.store.text(row) for user in data.canaries for row in data.store.rows(user)]
+    assert max(map(len, texts)) > 2 * config.attack.max_characters
+    assert all(data.parts.of(text)[0][0] <= config.attack.max_characters / 2 for text in texts)

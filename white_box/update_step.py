@@ -1,0 +1,77 @@
+"""A hand-written private update as a private step, so that a white-box audit can take it apart.
+
+Whoever writes a plain PyTorch loop has gradients of single examples or users in hand, clips and sums them, adds noise
+and divides. That is what is theirs here. What is not: the draw of the cohort and the gradients, which heldin makes by
+one plain backward pass for each unit.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from heldin.base.coins import keyed_digest
+from heldin.defenses.mechanism import Mechanism
+from heldin.finetune.batches import collate, record_losses
+from heldin.finetune.units import PrivateTraining, SampledUnit
+
+# (gradients of each unit, one tensor (units, *shape) for each parameter; mechanism; source of all randomness) -> what
+# the optimizer is given, one tensor for each parameter
+Update = Callable[[Sequence[Tensor], Mechanism, torch.Generator], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class UpdateStep:
+    """One step that calls a private update on the gradients of the drawn units, for ``heldin.audit_trainer``.
+
+    ``step = UpdateStep(my_update)`` in a module of yours, and ``heldin audit-trainer --step MODULE:step``.
+
+    Attributes:
+        update: clips, sums, noises and divides; it may draw from the generator alone, whose seed nobody can foretell
+            without the key. A step that draws nobody gives it tensors of no rows.
+    """
+
+    update: Update
+
+    def __call__(
+        self, model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Sequence[int]]
+    ) -> float | None:
+        """Leave in ``.grad`` what the optimizer would see.
+
+        Args:
+            model: whose ``.grad`` is set.
+            training: mechanism, key and units.
+            step: number of the step.
+            sequences: token ids of every record.
+        """
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        drawn = [self._gradient(model, named, training, unit, step, sequences) for unit in training.drawn(step)]
+        stacked = [
+            torch.stack([its[i] for its in drawn]) if drawn else torch.zeros((0, *p.shape), device=p.device)
+            for i, (_, p) in enumerate(named)
+        ]
+        seed = int.from_bytes(keyed_digest(training.key, "update", str(step))[:8], "big", signed=True)
+        given = self.update(stacked, training.mechanism, torch.Generator(model.device).manual_seed(seed))
+        for (_, parameter), gradient in zip(named, given, strict=True):
+            parameter.grad = gradient.to(parameter)
+        return None
+
+    def _gradient(
+        self,
+        model: PreTrainedModel,
+        named: Sequence[tuple[str, torch.nn.Parameter]],
+        training: PrivateTraining,
+        unit: SampledUnit,
+        step: int,
+        sequences: Sequence[Sequence[int]],
+    ) -> list[Tensor]:
+        """The gradient of a unit's loss, the mean over its records, or that of a gradient canary."""
+        if unit.canary is not None:
+            assert training.canaries is not None
+            planted = training.canaries.gradient(unit.canary)
+            return [planted.get(name, torch.zeros_like(p)) for name, p in named]
+        inputs, targets = collate(training.contribution(unit, step, sequences), model.device)
+        loss = record_losses(model, inputs, targets).mean()
+        return list(torch.autograd.grad(loss, [p for _, p in named], allow_unused=True, materialize_grads=True))
