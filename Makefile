@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check check-slow check-long lint docs
+.PHONY: demo test check check-slow check-long gpu lint docs
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -24,6 +24,12 @@ check-slow: .venv/installed
 
 check-long: .venv/installed
 	$(BIN)/python -m pytest -n 2 -m "long and not gpu"
+
+# On a machine with a GPU; says so and fails where there is none.
+gpu: .venv/installed
+	$(BIN)/python benchmarks/gpu.py --check
+	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python benchmarks/gpu.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .

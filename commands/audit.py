@@ -8,7 +8,7 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible
-from heldin.commands.options import AsJson, Out, Quiet
+from heldin.commands.options import AsJson, DeviceOption, Out, Quiet
 from heldin.commands.planted import AT_ENDPOINT, audit_planted
 
 READING = "How the files are read"
@@ -38,6 +38,7 @@ def audit(
     name: Annotated[str | None, typer.Option(help="Name of the audit in the report (default: audit).")] = None,
     out: Out = None,
     quiet: Quiet = False,
+    device: DeviceOption = None,
     json: AsJson = False,
     id: Annotated[
         str | None,

@@ -1,7 +1,9 @@
 """Options that several commands share, and how they print JSON."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,12 +25,32 @@ def _hush(quiet: bool) -> bool:
     return quiet
 
 
+class _Device(StrEnum):
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+def _use(device: _Device | None) -> _Device | None:
+    """Callback of ``--device``: by the environment, so that processes that a command starts use the same."""
+    if device is not None:  # one that was not given must not undo the one before the command
+        os.environ["HELDIN_DEVICE"] = device.value
+    return device
+
+
 def _say_version(wanted: bool) -> None:
     if wanted:
         import importlib.metadata
 
         typer.echo(f"heldin {importlib.metadata.version('heldin')}")
         raise typer.Exit
+
+
+DeviceOption = Annotated[
+    _Device | None,
+    typer.Option(
+        "--device", help="Where models run (default: HELDIN_DEVICE, else the GPU if there is one).", callback=_use
+    ),
+]
 
 
 def beginning(
@@ -38,6 +60,7 @@ def beginning(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=be_quiet)
     ] = False,
+    device: DeviceOption = None,
 ) -> None:
     """Options before the command; typer shows the app's help instead of this line."""
 

@@ -7,12 +7,12 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible
-from heldin.commands.options import AsJson, Out, Quiet, json_text
+from heldin.commands.options import AsJson, DeviceOption, Out, Quiet, json_text
 
 if TYPE_CHECKING:
     from heldin.jobs.checkpoint.endpoint import Remote
 
-AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted")
+AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted", "device")
 AT_ENDPOINT = (
     "tokenizer",
     "context",
@@ -38,6 +38,7 @@ def plant(
     looks: Annotated[int | None, typer.Option(help="Checkpoints that will be audited, which share the level.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML: seed=3. Repeatable.")] = None,
     quiet: Quiet = False,
+    device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
     """Prepare an audit of a training that somebody else runs: draw coins, and write a training set to train on.

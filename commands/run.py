@@ -9,7 +9,7 @@ import typer
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
 from heldin.commands.finish import command_line, finish, finish_without_model, interruptible
-from heldin.commands.options import BAD_INPUT, AsJson, Out, Quiet, json_text
+from heldin.commands.options import BAD_INPUT, AsJson, DeviceOption, Out, Quiet, json_text
 
 if TYPE_CHECKING:
     from heldin.jobs.config import RunConfig
@@ -27,6 +27,7 @@ def run(
         typer.Option("--check", help="Only check: print every problem (exit code 2), or what the run would do."),
     ] = False,
     quiet: Quiet = False,
+    device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
     """Corpus to report: split users by coin, fine-tune, attack, and write record.json and report.pdf.

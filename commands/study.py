@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heldin.commands.options import AsJson, Quiet, StudyFolder, json_text
+from heldin.commands.options import AsJson, DeviceOption, Quiet, StudyFolder, json_text
 
 app = typer.Typer(help="Recompute published results where the truth is known.", no_args_is_help=True)
 
@@ -69,6 +69,7 @@ def text_classification(
         list[str] | None, typer.Option("--set", help="Override, in YAML: users=200, finetune.epochs=1. Repeatable.")
     ] = None,
     quiet: Quiet = False,
+    device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
     """Train a text classifier under several mechanisms and count test errors (Lai et al., Figure 3).
@@ -104,6 +105,7 @@ def personalization(
         typer.Option(help="Of SGD. Repeatable: of several, public users' loss chooses; default: five."),
     ] = None,
     quiet: Quiet = False,
+    device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
     """Train each model of a sweep further on each held-out user's records (Charles et al., Appendix G.2).

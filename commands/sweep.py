@@ -8,7 +8,7 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, interruptible
-from heldin.commands.options import AsCsv, AsHtml, AsJson, Out, Quiet, answer
+from heldin.commands.options import AsCsv, AsHtml, AsJson, DeviceOption, Out, Quiet, answer
 
 if TYPE_CHECKING:
     from heldin.jobs.sweep.config import Sweep
@@ -39,6 +39,7 @@ def sweep(
     ] = None,
     html: AsHtml = False,
     quiet: Quiet = False,
+    device: DeviceOption = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
@@ -66,7 +67,9 @@ def sweep(
     _run(found, folder, mirror=mirror, ray_address=ray_address, html=html, json=json, csv=csv)
 
 
-def demo(out: Out = None, html: AsHtml = False, quiet: Quiet = False, json: AsJson = False) -> None:
+def demo(
+    out: Out = None, html: AsHtml = False, quiet: Quiet = False, device: DeviceOption = None, json: AsJson = False
+) -> None:
     """Compare five defenses on the built-in corpus, a few minutes on two cores, and print where the PDF is."""
     from heldin.jobs.demo import demo_sweep
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from heldin.commands.finish import command_line, finish, interruptible
-from heldin.commands.options import AsJson, Out, Quiet
+from heldin.commands.options import AsJson, DeviceOption, Out, Quiet
 
 
 def audit_training(
@@ -32,6 +32,7 @@ def audit_training(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed, instead of the config's.")] = None,
     quiet: Quiet = False,
+    device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
     """Audit how models are trained: train many small ones, with or without a worst-case user, and bound epsilon below.

@@ -99,6 +99,11 @@ def collate(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[t
     return inputs.to(device), targets.to(device)
 
 
+def positions(sequence: Sequence[int]) -> int:
+    """Number of tokens that a record's sequence predicts, or of places where something is asked."""
+    return len(sequence) // 2 if isinstance(sequence, Asked) else max(0, len(sequence) - 1)
+
+
 def _inputs_and_targets(sequence: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
     if isinstance(sequence, Asked):
         half = len(sequence) // 2

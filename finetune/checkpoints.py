@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.base.files import whole_directory
+from heldin.finetune.effort import Effort, Memory
 from heldin.models.loading import quiet_transformers
 
 KEPT_STATES = 2  # the older one is for the case that the newer is damaged
@@ -38,6 +39,7 @@ class TrainingState:
         seconds: training time so far.
         gradients: number of records' gradients that were computed; None in states of earlier versions.
         history: one entry per evaluation.
+        effort: what the run took; None in states of earlier versions.
     """
 
     job: str
@@ -50,6 +52,16 @@ class TrainingState:
     seconds: float = 0.0
     gradients: int | None = None
     history: list[dict[str, float]] = field(default_factory=list)
+    effort: Effort | None = None
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> "TrainingState":
+        """The state from JSON; raises TypeError for other fields than these."""
+        effort = content.get("effort")
+        if effort is None:
+            return cls(**content)
+        memory = effort["memory"] and Memory(**effort["memory"])
+        return cls(**{**content, "effort": Effort(**{**effort, "memory": memory})})
 
 
 def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
@@ -92,7 +104,7 @@ def load_state(
     newest = states[-1]
     try:
         content = json.loads((newest / "state.json").read_text(encoding="utf-8"))
-        state = TrainingState(**content["state"])
+        state = TrainingState.of(content["state"])
         weights, tensors = load_file(newest / "weights.safetensors"), load_file(newest / "optimizer.safetensors")
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise InputError(
@@ -120,7 +132,7 @@ def finished_state(folder: Path) -> TrainingState:
     """The newest state below ``folder``, without its tensors. Raises InputError if there is none, or it is damaged."""
     newest = next(iter(sorted(folder.glob("step-*"), reverse=True)), folder)
     try:
-        return TrainingState(**json.loads((newest / "state.json").read_text(encoding="utf-8"))["state"])
+        return TrainingState.of(json.loads((newest / "state.json").read_text(encoding="utf-8"))["state"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"'{newest}' holds no whole checkpoint of a finished run") from error
 
@@ -128,10 +140,20 @@ def finished_state(folder: Path) -> TrainingState:
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write a model folder (adapters merged into the weights) with its tokenizer, whole or not at all."""
     # Merging changes the model, which training still needs with its adapters apart.
-    whole = copy.deepcopy(model).merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    whole = _on_cpu(model).merge_and_unload() if hasattr(model, "merge_and_unload") else model
     with whole_directory(folder) as temporary, quiet_transformers():
         whole.save_pretrained(temporary, safe_serialization=True)
         tokenizer.save_pretrained(temporary)
+
+
+def _on_cpu(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of the model on the CPU: on a GPU a second model may not fit."""
+    # What ``deepcopy`` finds in the memo it does not copy where it lies; tied weights stay tied.
+    memo: dict[int, Any] = {
+        id(p): torch.nn.Parameter(p.detach().to("cpu", copy=True), p.requires_grad) for p in model.parameters()
+    }
+    memo |= {id(b): b.detach().to("cpu", copy=True) for b in model.buffers()}
+    return copy.deepcopy(model, memo)
 
 
 def _trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:

@@ -50,7 +50,8 @@ def clipped_batch_gradient(
         norms: list[float] = []
         for start in range(0, len(share), most):
             units = whole_units([[ids] for ids in share[start : start + most]], model.device)
-            found = clipped_gradient_sum(model, units, clip_norm=of_example)
+            found = clipped_gradient_sum(model, units, clip_norm=of_example, memory_budget=passes.budget)
+            passes.note(found.engine, found.notice)
             for name, gradient in found.gradients.items():
                 total[name] = total[name] + gradient if name in total else gradient
             loss += found.losses.sum().double()

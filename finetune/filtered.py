@@ -62,8 +62,12 @@ def filtered_gradient(
         # Unclipped; a user whose gradient is not finite is masked to zero.
         people = [training.contribution(unit, step, sequences)]
         if passes is not None and rank() == 0:  # every process computes all of them
-            passes.gradients += len(people[0])
-        found = clipped_gradient_sum(model, whole_units(people, model.device), clip_norm=float("inf"))
+            passes.count(people[0])
+        budget = None if passes is None else passes.budget
+        user = whole_units(people, model.device)
+        found = clipped_gradient_sum(model, user, clip_norm=float("inf"), memory_budget=budget)
+        if passes is not None:
+            passes.note(found.engine, found.notice)
         gradients[i] = torch.cat([found.gradients[name].flatten() for name in parameters])
         losses.append(found.losses[~found.masked])
     kept = kept_users(gradients, [unit.name for unit in units], absent, clip, training.key, step)

@@ -7,22 +7,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
 from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import text_sha256
 from heldin.defenses.choices import ConcentrationFilter
+from heldin.defenses.gradients.engine_choice import default_budget
 from heldin.finetune.batches import ShuffledBatches, collate, record_losses
+from heldin.finetune.checkpointing import use_checkpointing
 from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
+from heldin.finetune.effort import Effort, Memory
 from heldin.finetune.filtered import Halted, filtered_gradient
 from heldin.finetune.passes import Passes
+from heldin.finetune.precision import Arithmetic, arithmetic_of, autocast
 from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import own_share, processes, rank, sum_over_ranks, wait_for_all
-from heldin.finetune.recipe import Optimizer, Precision, Recipe
+from heldin.finetune.recipe import Optimizer, Recipe
 from heldin.finetune.units import PrivateTraining
-from heldin.models.loading import LanguageModel, quiet_transformers
+from heldin.models.loading import LanguageModel, device_name, quiet_transformers
 
 Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 
@@ -40,6 +43,7 @@ class TrainingResult:
         smallest_norm: smallest gradient norm of a clipping run; None otherwise.
         gradients: number of records' gradients that were computed; None if an earlier version computed some.
         halted: whether the filter ended the run after ``steps`` steps; there is then no model.
+        effort: what the run took over all its resumes; None if an earlier version did some of it.
     """
 
     folder: Path
@@ -50,6 +54,7 @@ class TrainingResult:
     smallest_norm: float | None = None
     gradients: int | None = None
     halted: bool = False
+    effort: Effort | None = None
 
 
 def train(
@@ -83,7 +88,8 @@ def train(
         select_by: the metric of ``evaluate`` whose smallest value marks the best model; needed to keep the best model
             or to stop early.
         advance: called with 1 after every step, and once with the steps of a resumed run.
-        say: receives a line when a run resumes, or a step that ran out of memory is retried in smaller passes.
+        say: receives a line when a run resumes, when a step that ran out of memory is retried in smaller passes, and
+            how per-unit gradients are computed.
 
     Raises:
         InputError: there are no records, or ``folder`` has a checkpoint of another job.
@@ -95,13 +101,16 @@ def train(
         )
     if recipe.looks_at_validation and (evaluate is None or select_by is None):
         raise InputError("finetune.select keeps the best or patience is set, but nothing is evaluated to choose by")
-    accelerator = Accelerator(mixed_precision=_mixed_precision(recipe.precision), cpu=base.device.type == "cpu")
+    device = base.device
+    arithmetic = arithmetic_of(recipe.precision, device)
     # Before the adapters are made, whose initial weights it decides.
     torch.manual_seed(recipe.seed)
-    model = _with_adapters(base.model, recipe).to(accelerator.device).train()
+    model = _with_adapters(base.model, recipe).to(device).train()
+    if recipe.checkpointing:
+        use_checkpointing(model, without_dropout=private is not None or clipping is not None)
     optimizer = _optimizer(model, recipe)
     steps = private.mechanism.steps if private else recipe.steps(len(sequences))
-    state = TrainingState(job=job_name(base, sequences, recipe, private, clipping), gradients=0)
+    state = TrainingState(job=job_name(base, sequences, recipe, private, clipping), gradients=0, effort=Effort())
     # On every process: all of them go on from the same file.
     state = load_state(folder / "resume", state.job, model, optimizer) or state
     if 0 < state.step < steps:
@@ -112,20 +121,25 @@ def train(
         [len(s) for s in sequences], recipe.batch_size, recipe.seed, group_by_length=recipe.group_by_length
     )
     evaluation_steps = set(recipe.evaluation_steps(steps)) if evaluate else set()
-    passes = Passes(private.micro_records if private else recipe.micro_batch or recipe.batch_size, say)
+    passes = _passes(state, private.micro_records if private else recipe.micro_batch or recipe.batch_size, say)
+    others = passes.effort.goes_on(arithmetic, device, processes())
+    if others:
+        say(f"an earlier part of this training ran on {', '.join(others)}")
+    _settle_memory(passes, device)
     started = time.monotonic() - state.seconds  # so that the seconds of a resumed run add up
 
     def stopped() -> bool:
         return select_by is not None and recipe.stops_after([point[select_by] for point in state.history])
 
     while state.step < steps and not stopped():
+        began = time.monotonic()
         # Of dropout; by the step's number, so that a resumed run draws the same. Seeds are below 2^31, so that it fits
         # the 64 bits that torch takes.
         torch.manual_seed(recipe.seed * 2**32 + state.step)
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(state.step, steps)
         if private:
-            with accelerator.autocast():
+            with autocast(arithmetic, device):
                 try:
                     loss = _noised_gradient(model, private, state.step, sequences, passes)
                 except Halted as halted:
@@ -133,7 +147,7 @@ def train(
                     return TrainingResult(folder, 0, halted.step, (), 0.0, halted=True)
         else:
             batch = [sequences[row] for row in batches.rows(state.step)]
-            loss = _batch_gradient(model, batch, clipping, passes, accelerator, state)
+            loss = _batch_gradient(model, batch, clipping, passes, arithmetic, state)
             # Under a mechanism only the weights are checked, which is post-processing: stopping for the loss of a
             # sampled unit would leak.
             if not math.isfinite(loss):
@@ -141,6 +155,7 @@ def train(
         # Under a mechanism ``.grad`` holds the noised mean: momentum and weight decay are post-processing of it.
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        passes.effort.step_seconds += time.monotonic() - began
         state.step += 1
         if loss is not None:
             state.loss_sum += loss
@@ -168,7 +183,7 @@ def train(
             # Before the state is written, so that the last checkpoint is always one to go on from.
             _require_finite(model, state.step, folder)
             state.seconds = time.monotonic() - started
-            _count_gradients(state, passes, accelerator)
+            _count(state, passes, device)
             if rank() == 0:
                 save_state(folder / "resume", state, model, optimizer)
 
@@ -182,16 +197,42 @@ def train(
     wait_for_all()
     chosen = state.best_step if recipe.keeps_best else state.step
     return TrainingResult(
-        final, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm, state.gradients
+        final,
+        chosen,
+        state.step,
+        tuple(state.history),
+        state.seconds,
+        state.smallest_norm,
+        state.gradients,
+        effort=state.effort,
     )
 
 
-def _count_gradients(state: TrainingState, passes: Passes, accelerator: Accelerator) -> None:
-    """Add what all processes computed since the last count."""
-    count = torch.tensor([passes.gradients], dtype=torch.int64, device=accelerator.device)
+def _passes(state: TrainingState, most: int, say: Callable[[str], None]) -> Passes:
+    """The passes of a run; a state of an earlier version knows no effort, and gets none that would be of a part."""
+    return Passes(most, say, effort=state.effort or Effort())
+
+
+def _settle_memory(passes: Passes, device: torch.device) -> None:
+    """Take what was settled on this device before, or settle it now, while no step's tensors are in memory."""
+    kept = passes.effort.memory
+    if kept is None:
+        kept = passes.effort.memory = Memory(device_name(device), default_budget(device))
+    passes.budget, passes.splits = kept.budget, kept.splits
+    passes.most = passes.most if kept.most is None else min(passes.most, kept.most)
+
+
+def _count(state: TrainingState, passes: Passes, device: torch.device) -> None:
+    """Add what all processes computed since the last count, and note what was settled."""
+    count = torch.tensor([passes.gradients, passes.tokens], dtype=torch.int64, device=device)
     sum_over_ranks([count])
-    passes.gradients = 0
-    state.gradients = None if state.gradients is None else state.gradients + int(count)
+    gradients, tokens = count.tolist()
+    passes.gradients = passes.tokens = 0
+    state.gradients = None if state.gradients is None else state.gradients + gradients
+    passes.effort.tokens += tokens
+    passes.effort.measure(device)
+    if passes.effort.memory is not None and passes.lowered:
+        passes.effort.memory.most, passes.effort.memory.splits = passes.most, passes.splits
 
 
 def _noised_gradient(
@@ -211,32 +252,32 @@ def _batch_gradient(
     batch: Sequence[Sequence[int]],
     clipping: PlainClipping | None,
     passes: Passes,
-    accelerator: Accelerator,
+    arithmetic: Arithmetic,
     state: TrainingState,
 ) -> float:
     """Put the gradient of the batch's mean record loss into ``.grad``, clipped if asked; return that loss."""
-    passes.gradients += len(own_share(batch))
+    passes.count(own_share(batch))
     if clipping is None:
         return passes.fitted(
-            lambda most: _plain_gradient(model, batch, most, accelerator), lambda most: min(most, len(batch))
+            lambda most: _plain_gradient(model, batch, most, arithmetic), lambda most: min(most, len(batch))
         )
-    with accelerator.autocast():
+    with autocast(arithmetic, model.device):
         loss, norms = clipped_batch_gradient(model, clipping, batch, passes)
     state.smallest_norm = min([*norms, math.inf if state.smallest_norm is None else state.smallest_norm])
     return loss
 
 
 def _plain_gradient(
-    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, accelerator: Accelerator
+    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, arithmetic: Arithmetic
 ) -> float:
     """Put the batch's gradient into ``.grad`` by plain autograd, micro-batch by micro-batch, summed over processes."""
-    total = torch.zeros(1, dtype=torch.float64, device=accelerator.device)
+    total = torch.zeros(1, dtype=torch.float64, device=model.device)
     # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
     model.zero_grad(set_to_none=True)
     share = own_share(batch)
     for start in range(0, len(share), micro_batch):
-        inputs, targets = collate(share[start : start + micro_batch], accelerator.device)
-        with accelerator.autocast():
+        inputs, targets = collate(share[start : start + micro_batch], model.device)
+        with autocast(arithmetic, model.device):
             # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
             loss = record_losses(model, inputs, targets).sum() / len(batch)
         torch.autograd.backward(loss)
@@ -284,21 +325,24 @@ def _with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
 
 def _optimizer(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimizer:
     parameters = [p for p in model.parameters() if p.requires_grad]
+    rate, decay, fused = recipe.learning_rate, recipe.weight_decay, fused_on(model.device)
     match recipe.optimizer:
         case Optimizer.ADAM:
-            return torch.optim.Adam(parameters, recipe.learning_rate, weight_decay=recipe.weight_decay)
+            return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused)
         case Optimizer.ADAMW:
-            return torch.optim.AdamW(parameters, recipe.learning_rate, weight_decay=recipe.weight_decay)
+            return torch.optim.AdamW(parameters, rate, weight_decay=decay, fused=fused)
         case Optimizer.SGD:
-            return torch.optim.SGD(parameters, recipe.learning_rate, momentum=0.9, weight_decay=recipe.weight_decay)
+            return torch.optim.SGD(parameters, rate, momentum=0.9, weight_decay=decay, fused=fused)
         case Optimizer.ADAFACTOR:
-            return torch.optim.Adafactor(parameters, recipe.learning_rate, weight_decay=recipe.weight_decay)
+            return torch.optim.Adafactor(parameters, rate, weight_decay=decay)
 
 
-def _mixed_precision(precision: Precision) -> str:
-    if precision is Precision.AUTO:
-        return "bf16" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "no"
-    return "bf16" if precision is Precision.BF16 else "no"
+def fused_on(device: torch.device) -> bool | None:
+    """Whether an optimizer's step is one kernel there; None: torch's own choice, which on a CPU is what it always was.
+
+    On a GPU the other forms hold several temporary copies of all weights.
+    """
+    return True if device.type == "cuda" else None
 
 
 def job_name(
@@ -313,11 +357,11 @@ def job_name(
     Args:
         base: the model to start from.
         sequences: token ids of each record.
-        recipe: hyperparameters; only ``checkpoint_every`` does not matter.
+        recipe: hyperparameters; only ``checkpoint_every`` and ``checkpointing`` do not matter.
         private: the mechanism with its key and units, or None.
         clipping: of plain batches, or None.
     """
-    shaping = {k: v for k, v in asdict(recipe).items() if k != "checkpoint_every"}
+    shaping = {k: v for k, v in asdict(recipe).items() if k not in ("checkpoint_every", "checkpointing")}
     mechanism = repr(clipping) if clipping else ""
     if private:
         units = [(unit.name, unit.rows) for unit in private.units]

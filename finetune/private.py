@@ -52,11 +52,13 @@ def private_gradient(
     people = [unit for unit in share if unit.canary is None]
     if mechanism.local is not None:
         work = [training.local_work(unit, step, sequences) for unit in people]
-        passes.gradients += mechanism.local.epochs * sum(len(its.sequences) for its in work)
+        for its in work:
+            passes.count(its.sequences, mechanism.local.epochs)
         total, tally = clipped_difference_sum(model, work, mechanism.local, clip.norm)
     else:
         given = [training.contribution(unit, step, sequences) for unit in people]
-        passes.gradients += sum(map(len, given))
+        for records in given:
+            passes.count(records)
         total, tally = _fitted_sum(model, given, clip.norm, passes)
     _add_canaries(total, training, [unit for unit in share if unit.canary is not None], clip.norm)
     # Before the noise, which every process then adds to the same sum: the other way round it would be added once each.
@@ -85,26 +87,34 @@ def _fitted_sum(
     sizes = [len(records) for records in people]
 
     def compute(most: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        return _clipped_sum(model, [[people[i] for i in run] for run in cut(sizes, most)], clip_norm)
+        return _clipped_sum(model, [[people[i] for i in run] for run in cut(sizes, most)], clip_norm, passes)
 
     def largest(most: int) -> int:
         # Asked only after a failure: the kept gradients of the failed pass are given back before the next try.
         release_workspace(model)
-        return max((sum(sizes[i] for i in run) for run in cut(sizes, most)), default=0)
+        found = max((sum(sizes[i] for i in run) for run in cut(sizes, most)), default=0)
+        return min(found, most) if passes.splits else found
 
     # A step that runs out of memory is retried in smaller passes. Its units, their records and its noise are functions
     # of the key and the step, so they stay the same.
-    return passes.fitted(compute, largest)
+    return passes.fitted(compute, largest, can_split=True)
 
 
 def _clipped_sum(
-    model: PreTrainedModel, runs: Sequence[Sequence[Contribution]], clip_norm: float
+    model: PreTrainedModel, runs: Sequence[Sequence[Contribution]], clip_norm: float, passes: Passes
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """The sum of the clipped gradients, and a tensor (2,): the sum of the finite units' losses and their number."""
     total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in _trainable(model).items()}
     tally = torch.zeros(2, dtype=torch.float64, device=model.device)
     for units in runs:
-        found = clipped_gradient_sum(model, whole_units(units, model.device), clip_norm=clip_norm)
+        found = clipped_gradient_sum(
+            model,
+            whole_units(units, model.device),
+            clip_norm=clip_norm,
+            memory_budget=passes.budget,
+            most_records=passes.most if passes.splits else None,
+        )
+        passes.note(found.engine, found.notice)
         for name, gradient in found.gradients.items():
             total[name] += gradient
         finite = found.losses[~found.masked]

@@ -15,6 +15,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from heldin.models.loading import default_device
+
 Item = TypeVar("Item")
 PATIENCE = datetime.timedelta(hours=24)  # the first process may pre-train while the others wait
 
@@ -76,10 +78,11 @@ def joined() -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield
         return
-    if torch.cuda.is_available():
+    on_gpu = default_device().type == "cuda"
+    if on_gpu:
         # Before the group is made: NCCL works on each process's current device, which is else the first for all.
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
     try:
         yield
     finally:

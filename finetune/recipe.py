@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
@@ -95,6 +95,9 @@ class Recipe:
     precision: Precision = Precision.AUTO
     """Arithmetic of the forward and backward pass; weights and optimizer stay in fp32. auto: bf16 on a GPU that
     supports it, else fp32."""
+    checkpointing: bool = field(default=False, repr=False)  # names of cached models follow from the representation
+    """Gradient checkpointing: activations are computed again in the backward pass, which saves memory and costs about
+    a third more time."""
     lora: Lora | None = None
     """Train low-rank adapters instead of all parameters; null: train all parameters."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0

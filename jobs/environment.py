@@ -19,8 +19,10 @@ def version() -> str:
 
 
 def environment(seconds: Mapping[str, float]) -> Environment:
-    """Versions, source revision, device, and the seconds each stage took in this call."""
+    """Versions, source revision, device, and the seconds each stage took: of a run over all its calls."""
     import torch  # slow to import, and the version alone needs none
+
+    from heldin.models.loading import default_device, device_name
 
     return Environment(
         heldin=version(),
@@ -28,7 +30,7 @@ def environment(seconds: Mapping[str, float]) -> Environment:
         # Those whose versions may change a number of the record.
         packages={name: importlib.metadata.version(name) for name in PACKAGES},
         git_revision=_git_revision(),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})",
+        device=device_name(default_device()),
         threads=torch.get_num_threads(),
         seconds={stage: round(value, 2) for stage, value in seconds.items()},
         peak_memory=_peak_memory(),
@@ -39,7 +41,9 @@ def _peak_memory() -> int:
     """Bytes: of the GPU where there is one, else of this process."""
     import torch
 
-    if torch.cuda.is_available():
+    from heldin.models.loading import default_device
+
+    if default_device().type == "cuda":
         return int(torch.cuda.max_memory_allocated())
     status = Path("/proc/self/status")
     if status.is_file():

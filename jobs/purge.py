@@ -27,6 +27,7 @@ KEPT = {
         "config.yaml",
         "sweep.json",
         "personalization.json",
+        "seconds.json",
         MANIFEST,
     ),
     "report": ("report.pdf", "report.html"),

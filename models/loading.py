@@ -7,6 +7,8 @@ base model and merged.
 import contextlib
 import json
 import logging
+import os
+import platform
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,7 +24,10 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
+from heldin.models.attention import use_exact_attention
 
+# In the environment and not in a config: a run may go on on another device, and processes that it starts use the same.
+DEVICE = "HELDIN_DEVICE"
 PROBE = "The quick brown fox met 12 people on Tuesday."
 _HUB_SECONDS = 10.0
 _CAUSAL_PROBE = 8  # tokens
@@ -67,8 +72,22 @@ class LanguageModel:
 
 
 def default_device() -> torch.device:
-    """The GPU if there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The device that ``DEVICE`` names in the environment; without it the GPU if there is one, else the CPU.
+
+    Raises:
+        InputError: it names none, or a GPU where torch finds none.
+    """
+    asked = os.environ.get(DEVICE)
+    if asked not in (None, "", "cpu", "cuda"):
+        raise InputError(f"unknown device '{asked}': choose cpu or cuda (--device, or {DEVICE} in the environment)")
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise InputError("device 'cuda' was asked for, but torch finds no GPU that it can use here")
+    return torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def device_name(device: torch.device) -> str:
+    """The model of a GPU, or the kind of a CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"
 
 
 def context_length(config: Any) -> int:
@@ -136,6 +155,7 @@ def load_language_model(
     check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
     # A commit of the hub names its content; a folder may be written over under the same name, so its files are hashed.
     fingerprint = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(name, revision))
+    use_exact_attention(model)
     model = model.to(device or default_device()).eval()
     check_causal(model, name)
     # The same weights give other scores in another precision, and the cache must not mix them.

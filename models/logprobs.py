@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
+from heldin.models.arithmetic import true_float32
 from heldin.models.loading import LanguageModel
 from heldin.models.token_scores import TokenScores
 
@@ -66,7 +67,8 @@ def score_texts(
     budget = LOGITS_PER_BATCH["cuda" if lm.device.type == "cuda" else "cpu"] // lm.model.config.vocab_size
     for batch in batches_by_length([len(w.tokens) for w in windows], max_tokens=budget):
         tokens = sum(len(windows[i].tokens) for i in batch)
-        rows.update(zip(batch, _score_batch(lm, [windows[i].tokens for i in batch], moments, ranks), strict=True))
+        with true_float32():
+            rows.update(zip(batch, _score_batch(lm, [windows[i].tokens for i in batch], moments, ranks), strict=True))
         if advance:
             advance(tokens)
     parts: list[list[NDArray[np.float32]]] = [[] for _ in texts]

@@ -7,6 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, PreTrainedTokenizerFast
 
 from heldin.base.errors import InputError
+from heldin.models.attention import use_exact_attention
 from heldin.models.loading import check_tokenizer
 from heldin.models.shape import TinyModel
 
@@ -74,5 +75,6 @@ def new_tiny_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: i
     torch.manual_seed(seed)
     model = GPTNeoForCausalLM(config)
     torch.set_rng_state(state)
+    use_exact_attention(model)
     check_tokenizer(tokenizer, "the tiny model", vocabulary=config.vocab_size)
     return model

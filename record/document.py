@@ -16,6 +16,7 @@ from heldin.audit.results import Results
 from heldin.audit.utility import Utility
 from heldin.base.errors import InputError
 from heldin.base.files import write_text
+from heldin.record.effort import EffortFacts
 from heldin.record.facts import (
     Ceiling,
     CellFacts,
@@ -30,7 +31,7 @@ from heldin.record.facts import (
 from heldin.record.migrations import MIGRATED, migrated
 from heldin.record.planted import PlantedFacts
 
-SCHEMA_VERSION = 7  # raise it with a step in `record.migrations`, or older records cannot be read
+SCHEMA_VERSION = 8  # raise it with a step in `record.migrations`, or older records cannot be read
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."
@@ -59,6 +60,7 @@ class Body(Results):
         utility: what the model predicts of held-out users' test texts; null where nothing was measured.
         cell: the run's place in a sweep; null for a run of its own.
         planted: the planted training set that somebody else trained on; null for any other record.
+        effort: what training took; null where nothing was trained here, or an earlier version did some of it.
     """
 
     config: dict[str, Any]
@@ -76,6 +78,7 @@ class Body(Results):
     utility: Utility | None = None
     cell: CellFacts | None = None
     planted: PlantedFacts | None = None
+    effort: EffortFacts | None = None
 
 
 class Record(Body):

@@ -352,7 +352,7 @@ class Environment(Facts):
         git_revision: revision of heldin; null outside a checkout.
         device: device of the models.
         threads: number of torch's threads.
-        seconds: duration of each stage.
+        seconds: duration of each stage, of a run over all calls that it took.
         peak_memory: most bytes that the process held that wrote the record, of a GPU's memory where it used one; null
             in records of earlier versions.
     """

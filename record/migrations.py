@@ -66,6 +66,11 @@ def _from_6(old: dict[str, Any]) -> dict[str, Any]:
     return {**old, "schema_version": 7}
 
 
+def _from_7(old: dict[str, Any]) -> dict[str, Any]:
+    """What training took came later."""
+    return {**old, "schema_version": 8}
+
+
 # reasons as schema 3 had them and as they are given today, so that heldin verify finds them equal
 _REWORDED = (
     ("needs independent trials, one training per score;", "needs independent trainings, one for each score;"),
@@ -81,7 +86,13 @@ _GUARANTEE = (
 )
 _OF_TRAININGS = ((" users could ", " trainings could "),)
 _LABELLED = ("bounds", "refused", "verdicts")
-_STEPS: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {3: _from_3, 4: _from_4, 5: _from_5, 6: _from_6}
+_STEPS: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    3: _from_3,
+    4: _from_4,
+    5: _from_5,
+    6: _from_6,
+    7: _from_7,
+}
 MIGRATED = tuple(sorted(_STEPS))
 
 

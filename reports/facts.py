@@ -4,6 +4,7 @@ from heldin.audit.headline import Wording
 from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
 from heldin.record.document import Record
+from heldin.record.effort import EffortFacts
 from heldin.record.facts import Overlaps
 from heldin.reports.findings import known
 from heldin.reports.wording import audited_by, breakable, promise
@@ -62,6 +63,8 @@ def facts(record: Record) -> list[list[str]]:
             rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
         if t.gradients is not None:
             rows.append(("gradients", f"of {t.gradients:,} records, a record once for each step that uses it"))
+    if record.effort:
+        rows.append(("training took", took(record.effort)))
     if record.planted:
         p = record.planted
         rows.append(("training set", f"{p.rows:,} rows, written {p.planted}; {p.training_set[:16]}"))
@@ -90,6 +93,21 @@ def facts(record: Record) -> list[list[str]]:
         ("device", f"{e.device}, {e.threads} threads"),
     ]
     return [list(pair) for pair in rows]
+
+
+def took(effort: EffortFacts) -> str:
+    """What training took, in words."""
+    parts = [f"{effort.tokens:,} tokens in {effort.step_seconds:,.0f} s of steps"]
+    if effort.tokens_per_second is not None and effort.gradients_per_second is not None:
+        parts.append(
+            f"{effort.tokens_per_second:,.0f} tokens and {effort.gradients_per_second:,.1f} gradients a second"
+        )
+    parts.append(f"{' and '.join(effort.precisions)} on {' and '.join(effort.devices)}")
+    if effort.processes > 1:
+        parts.append(f"{effort.processes:,} processes")
+    if effort.peak_memory is not None:
+        parts.append(f"at most {effort.peak_memory / 2**30:.1f} GiB of GPU memory")
+    return "; ".join([*parts, *effort.notices])
 
 
 def _training_facts(record: Record, trainings: TrainingsFacts) -> list[list[str]]:

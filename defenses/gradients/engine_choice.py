@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from heldin.defenses.gradients.layer_rules import Block, Layout, Product, Rows, Total, Use
+from heldin.defenses.gradients.products import add_scaled, multiply_into, piece_floats, product
 
 MatrixWay = Literal["materialise", "ghost", "stream"]
 Way = MatrixWay | Literal["rows", "total"]  # an embedding that is only looked up; a vector
@@ -26,6 +27,7 @@ Way = MatrixWay | Literal["rows", "total"]  # an embedding that is only looked u
 # multiply-adds, and how much slower small Gram products are than large ones; measured by benchmarks/uls_step.py.
 TRAFFIC = {"cpu": 30.0, "cuda": 100.0}
 GRAM = 1.5
+OCCUPYING = 4096  # tokens of a pass that occupy a GPU; a guess that no GPU has confirmed
 
 
 class Workspace:
@@ -76,7 +78,7 @@ class Materialised:
         self._shape, self._layout, self._kept = shape, layout, kept
         # A tall matrix that is not looked up is kept transposed: products with long rows are faster.
         self._transposed = len(shape) == 2 and shape[0] > shape[1] and not looked_up
-        self._length = shape[0] if self._transposed else shape[-1]
+        self._length = shape[0] if self._transposed else shape[-1] if shape else 1  # a scalar is a row of one number
         self._empty = True
 
     def add(self, use: Use) -> None:
@@ -87,7 +89,7 @@ class Materialised:
                 case Product(left, right):
                     one, other = (right, left) if self._transposed else (left, right)
                     # The first use overwrites whatever the workspace held; later ones, of a tied weight, add to it.
-                    _multiply_into(out, block.tokens(one), block.tokens(other), keep=not self._empty)
+                    multiply_into(out, block.tokens(one), block.tokens(other), keep=not self._empty)
                 case Rows(ids, values):
                     _scatter(out.zero_() if self._empty else out, block, ids, values)
                 case Total(values):
@@ -167,21 +169,23 @@ class Deferred:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The weighted sum, float32."""
         total = torch.zeros(self._shape, device=self._device)
+        if not self.ghost and any(p.left.dtype != torch.float32 for p in self._products):
+            # The numbers whose norms were taken, made again: in half precision cheaper than a product in float32.
+            for piece in self._pieces(self._shape.numel()):
+                total += (weights[piece.first : piece.last] @ self._dense(piece).flatten(1)).view(self._shape)
+            return total
         of_record = weights[self._layout.unit]
-        for left, right in ((p.left, p.right) for p in self._products):
-            # The factors scale the narrower side, which costs less.
-            narrow = left if left.shape[-1] < right.shape[-1] else right
-            scaled = narrow.float() * of_record.view(-1, *[1] * (narrow.dim() - 1))
-            left, right = (scaled, right.float()) if narrow is left else (left.float(), scaled)
-            total.addmm_(left.flatten(0, -2).t(), right.flatten(0, -2))
+        for its in self._products:
+            add_scaled(total, its.left, its.right, of_record)
         for use in self._rows:
             values = use.values.float() * of_record.view(-1, *[1] * (use.values.dim() - 1))
             total.index_add_(0, use.ids.flatten(), values.flatten(0, -2))
         return total
 
     def _pieces(self, floats_per_unit: int) -> Iterator[Block]:
+        most = piece_floats(self._device)
         for block in self._layout.blocks:
-            yield from block.pieces(floats_per_unit)
+            yield from block.pieces(floats_per_unit, most)
 
     def _positions(self) -> int:
         sizes = [p.left[0, ..., 0].numel() for p in self._products] + [r.ids[0].numel() for r in self._rows]
@@ -189,8 +193,8 @@ class Deferred:
 
     def _dense(self, piece: Block) -> Tensor:
         dense = torch.zeros(piece.units, *self._shape, device=self._device)
-        for product in self._products:
-            _multiply_into(dense, piece.tokens(product.left), piece.tokens(product.right), keep=True)
+        for its in self._products:
+            multiply_into(dense, piece.tokens(its.left), piece.tokens(its.right), keep=True)
         for use in self._rows:
             _scatter(dense, piece, use.ids, use.values)
         return dense
@@ -267,6 +271,21 @@ def choose_ways(
     return ways
 
 
+def unit_by_unit(ways: Mapping[str, Way], layout: Layout, positions: int, device: torch.device) -> bool:
+    """Whether a plain backward pass for each unit is faster than these ways.
+
+    It is where gradients would be computed twice for want of memory, and each unit has tokens enough to occupy a GPU.
+
+    Args:
+        ways: how the gradients of each parameter would be held.
+        layout: of the units.
+        positions: L.
+        device: where the pass runs.
+    """
+    fewest = min((block.rows for block in layout.blocks), default=0) * positions
+    return device.type == "cuda" and "stream" in ways.values() and fewest >= OCCUPYING
+
+
 def hold(
     name: str, parameter: torch.nn.Parameter, way: Way, layout: Layout, workspace: Workspace, *, looked_up: bool
 ) -> UnitGradients:
@@ -301,7 +320,9 @@ def in_words(engine: str, ways: Mapping[str, Way]) -> str:
 def default_budget(device: torch.device) -> int:
     """Bytes that the kept gradients may take: half of a GPU's free memory, else a quarter of the machine's."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0]) // 2
+        # What torch has cached is free for it too: after the first step that is nearly all.
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return (int(torch.cuda.mem_get_info(device)[0]) + cached) // 2
     # The machine's, also where a container is allowed less.
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
@@ -310,16 +331,6 @@ def _squares(dense: Tensor) -> Tensor:
     """(u,) squared norms of dense (u, M, N), rows in float32, their sum in float64."""
     squares: Tensor = torch.linalg.vector_norm(dense, dim=2).double().square().sum(1)
     return squares
-
-
-def _multiply_into(out: Tensor, left: Tensor, right: Tensor, *, keep: bool) -> None:
-    """Set out (U, M, N), float32, to left^T right, or add it if keep; left (U, T, M), right (U, T, N)."""
-    if left.is_cuda and left.dtype == right.dtype != torch.float32:
-        # Products of two half-precision numbers are exact in float32: copies of the factors would only take memory.
-        product = torch.bmm(left.mT, right, out_dtype=torch.float32)
-        _ = out.add_(product) if keep else out.copy_(product)
-    else:
-        out.baddbmm_(left.float().mT, right.float(), beta=int(keep))  # beta 0 ignores what ``out`` holds, NaN too
 
 
 def _scatter(dense: Tensor, block: Block, ids: Tensor, values: Tensor) -> None:
@@ -338,20 +349,20 @@ def _ghost(
     squares = torch.zeros(piece.units, dtype=torch.float64, device=device)
     sizes = torch.zeros_like(squares)
     if products:
-        left = torch.cat([piece.tokens(p.left) for p in products], 1).float()  # (u, S, M)
-        right = torch.cat([piece.tokens(p.right) for p in products], 1).float()  # (u, S, N)
-        lefts, rights = torch.bmm(left, left.mT), torch.bmm(right, right.mT)  # (u, S, S)
+        left = torch.cat([piece.tokens(p.left) for p in products], 1)  # (u, S, M)
+        right = torch.cat([piece.tokens(p.right) for p in products], 1)  # (u, S, N)
+        lefts, rights = product(left, left.mT), product(right, right.mT)  # (u, S, S)
         # ||sum_t l_t r_t^T||^2 = sum over pairs of tokens s, t of (l_s . l_t) (r_s . r_t).
         squares += (lefts * rights).sum((1, 2), dtype=torch.float64)
         sizes += (lefts.diagonal(dim1=1, dim2=2) * rights.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
     if rows:
         ids = torch.cat([piece.tokens(r.ids.unsqueeze(-1)).squeeze(-1) for r in rows], 1)  # (u, T)
-        values = torch.cat([piece.tokens(r.values) for r in rows], 1).float()  # (u, T, d)
+        values = torch.cat([piece.tokens(r.values) for r in rows], 1)  # (u, T, d)
         same = ids.unsqueeze(1) == ids.unsqueeze(2)  # (u, T, T)
         # Values scattered to one row add up before the square; values of two rows are orthogonal.
-        squares += torch.where(same, torch.bmm(values, values.mT), 0.0).sum((1, 2), dtype=torch.float64)
-        sizes += torch.linalg.vector_norm(values, dim=2).sum(1)
+        squares += torch.where(same, product(values, values.mT), 0.0).sum((1, 2), dtype=torch.float64)
+        sizes += torch.linalg.vector_norm(values, dim=2, dtype=torch.float32).sum(1)
     if products and rows:  # twice the inner product of the two parts
         looked_up = left.gather(2, ids.unsqueeze(1).expand(-1, left.shape[1], -1))  # (u, S, T)
-        squares += 2 * (looked_up * torch.bmm(right, values.mT)).sum((1, 2), dtype=torch.float64)
+        squares += 2 * (looked_up.float() * product(right, values.mT)).sum((1, 2), dtype=torch.float64)
     return squares.clamp_min(0.0), sizes.square()  # cancellation may leave a square below 0

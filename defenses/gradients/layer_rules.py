@@ -20,8 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-PIECE = 2**22  # floats in memory at a time, for values that need not be kept
-
 
 class NoRule(Exception):
     """No rule covers the way in which a layer was used; the message names both."""
@@ -75,9 +73,9 @@ class Block:
         """The block's part of x (B, ..., n) as (units, T, n)."""
         return x[self.start : self.start + self.units * self.rows].reshape(self.units, -1, x.shape[-1])
 
-    def pieces(self, floats_per_unit: int) -> Iterator["Block"]:
-        """The block in pieces that need at most ``PIECE`` floats each, but have at least one unit."""
-        size = max(1, PIECE // max(1, floats_per_unit))
+    def pieces(self, floats_per_unit: int, most: int) -> Iterator["Block"]:
+        """The block in pieces that need at most so many floats each, but have at least one unit."""
+        size = max(1, most // max(1, floats_per_unit))
         for first in range(self.first, self.last, size):
             start = self.start + (first - self.first) * self.rows
             yield Block(start, self.rows, first, min(first + size, self.last))

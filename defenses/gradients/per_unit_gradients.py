@@ -7,7 +7,8 @@ What always holds for ``clipped_gradient_sum``:
 * apart from rounding, a unit's norm and contribution do not depend on the other units of the batch, on padding or on
   the order of the records; the contribution's norm is at most the clip norm (to 1e-4 of it);
 * the norm is that of the numbers that are summed: float32 gradients, whatever the precision of the pass;
-* sums over batches of whole units add up to the sum over all units; a unit must never be split.
+* sums over batches of whole units add up to the sum over all units; a unit must never be split over two calls;
+* products of float32 matrices are made in float32, also where the environment allows TF32.
 
 | unit | contribution |
 |---|---|
@@ -25,11 +26,12 @@ import torch
 from torch import Tensor, nn
 
 from heldin.base.errors import InputError
-from heldin.defenses.gradients.engine_choice import Deferred, UnitGradients, in_words
+from heldin.defenses.gradients.engine_choice import Deferred, UnitGradients, in_words, unit_by_unit
 from heldin.defenses.gradients.layer_rules import Layout, lay_out
 from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart
 from heldin.defenses.gradients.one_pass import Engine, one_pass, ways_of
 from heldin.defenses.gradients.rule_check import plain_gradient, why_not_rules
+from heldin.models.arithmetic import true_float32
 
 # A ghost norm's square is off by about 4 * 2^-24 of the square of the summed norms of its tokens; below this share of
 # it, the norm may be off by 1e-4 and is computed again from the gradient itself.
@@ -92,6 +94,7 @@ def clipped_gradient_sum(
     clip_norm: float,
     engine: Engine = "auto",
     memory_budget: int | None = None,
+    most_records: int | None = None,
 ) -> ClippedSum:
     """The sum of the units' clipped gradients, with the guarantees of the module docstring.
 
@@ -103,9 +106,12 @@ def clipped_gradient_sum(
         units: the records.
         clip_norm: C: a gradient is multiplied by min(1, C / norm); ``math.inf`` for no clipping.
         engine: "auto": for each weight matrix the fastest way of ``engine_choice``; "materialise", "ghost": that way
-            for all; "loop": one backward pass per unit. If a trainable parameter has no rule, or the rules fail their
-            check against plain autograd, the loop is used and ``notice`` says so.
+            for all; "loop": one backward pass per unit, which "auto" takes too where ``unit_by_unit`` finds it faster.
+            If a trainable parameter has no rule, or the rules fail their check against plain autograd, the loop is used
+            and ``notice`` says so.
         memory_budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
+        most_records: of one forward pass; if a unit has more, all units are taken one by one, in several passes each,
+            whatever the engine. None: every unit fits.
 
     Raises:
         InputError: the clip norm is not positive, nothing is trainable, or the model mixes records.
@@ -120,15 +126,23 @@ def clipped_gradient_sum(
     # From here on records stand unit by unit; ``_spread`` puts the results back in the caller's order.
     layout = lay_out(units.unit, units.units)
     inputs, targets = units.inputs[layout.order], units.targets[layout.order]
-    with evaluating(parts) as dropout_off:
-        why = why_not_rules(parts, inputs, targets) if engine != "loop" else None
-        if engine == "loop" or why is not None:
-            found, used = _loop(parts, inputs, targets, layout, clip_norm), "loop"
+    why: str | None = None
+    with evaluating(parts) as dropout_off, true_float32():
+        if engine == "loop" or (most_records is not None and layout.blocks[-1].rows > most_records):
+            ways, used = None, "loop" if engine == "loop" else f"{engine}: unit by unit"
+        elif (why := why_not_rules(parts, inputs, targets)) is not None:
+            ways, used = None, "loop"
         else:
             ways = ways_of(parts, layout, inputs.shape[1], engine, memory_budget)
+            used = in_words(engine, ways)
+            if engine == "auto" and unit_by_unit(ways, layout, inputs.shape[1], inputs.device):
+                ways, used = None, "auto: unit by unit"
+        if ways is None:
+            found = _loop(parts, inputs, targets, layout, clip_norm, most_records)
+        else:
             gradients, losses = one_pass(parts, inputs, targets, layout, ways)
             with torch.autocast(inputs.device.type, enabled=False):  # or the sum would be in half precision
-                found, used = _clip(gradients, losses, clip_norm), in_words(engine, ways)
+                found = _clip(gradients, losses, clip_norm)
     notices = (["dropout is off"] if dropout_off else []) + ([f"one backward pass per unit: {why}"] if why else [])
     total, norms, losses, masked = found
     return ClippedSum(
@@ -181,13 +195,15 @@ def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float) -> Tensor:
     return torch.where(masked, 0.0, factors).float()
 
 
-def _loop(parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, clip_norm: float) -> Found:
-    """One plain backward pass per unit."""
+def _loop(
+    parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, clip_norm: float, most_records: int | None
+) -> Found:
+    """Plain backward passes, one unit after the other."""
     total = {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
     of_units: list[Tensor] = []
     for number in range(layout.units):
         rows = layout.unit == number
-        loss, gradients = plain_gradient(parts, inputs[rows], targets[rows])
+        loss, gradients = plain_gradient(parts, inputs[rows], targets[rows], most_records)
         # Over all tensors together: a norm for each would allow sqrt(number of tensors) times C.
         norm = torch.stack([torch.linalg.vector_norm(g.double()) for g in gradients]).square().sum().sqrt()
         masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))

@@ -16,24 +16,40 @@ PROBE_POSITIONS = 32  # of one record, so that the probe is cheap
 _CHECKED: "weakref.WeakKeyDictionary[nn.Module, dict[object, str | None]]" = weakref.WeakKeyDictionary()
 
 
-def plain_gradient(parts: Parts, inputs: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Loss and float32 gradients of one unit, by plain autograd."""
+def plain_gradient(
+    parts: Parts, inputs: Tensor, targets: Tensor, most_records: int | None = None
+) -> tuple[Tensor, list[Tensor]]:
+    """Loss and float32 gradients of one unit, by plain autograd.
+
+    Args:
+        parts: of the model.
+        inputs: token ids of the unit's records, (R, L).
+        targets: token ids, (R, L).
+        most_records: of a forward pass; the gradients of several add up. None: all.
+    """
     # Without the padding that other units cause.
     asked = (targets != IGNORED).any(0).nonzero()
     longest = int(asked.max()) + 1 if len(asked) else 1
-    one = lay_out(torch.zeros(len(inputs), dtype=torch.long, device=inputs.device), 1)
+    records = len(inputs)
     parameters = list(parts.trainable.values())
     # Restored below: accumulated gradients of the caller are not this function's to change.
     before = [p.grad for p in parameters]
     try:
         for parameter in parameters:
             parameter.grad = None
-        with torch.enable_grad():
-            loss = unit_losses(parts.model, inputs[:, :longest], targets[:, :longest], one)[0]
-            torch.autograd.backward(loss)  # not autograd.grad, which reentrant checkpointing refuses
-        return loss.detach(), [
-            torch.zeros(p.shape, device=p.device) if p.grad is None else p.grad.float() for p in parameters
-        ]
+        loss = torch.zeros((), device=inputs.device)
+        for start in range(0, records, most_records or records):
+            some = slice(start, start + (most_records or records))
+            of_pass = inputs[some, :longest]
+            one = lay_out(torch.zeros(len(of_pass), dtype=torch.long, device=inputs.device), 1)
+            with torch.enable_grad():
+                part = unit_losses(parts.model, of_pass, targets[some, :longest], one)[0]
+                if len(of_pass) < records:
+                    # The mean over this pass's records counts as their share of the unit's.
+                    part = part * (len(of_pass) / records)
+                torch.autograd.backward(part)  # not autograd.grad, which reentrant checkpointing refuses
+            loss = loss + part.detach()
+        return loss, [torch.zeros(p.shape, device=p.device) if p.grad is None else p.grad.float() for p in parameters]
     finally:
         for parameter, gradient in zip(parameters, before, strict=True):
             parameter.grad = gradient

@@ -9,7 +9,7 @@ from heldin.jobs.run.data import RunData, split_facts
 from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.jobs.run.statistics import RunResults, claims_on
-from heldin.jobs.run.training import training_facts
+from heldin.jobs.run.training import effort_facts, training_facts
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.record.document import Body
 from heldin.record.facts import Ceiling, ScoredTexts, TrainingFacts
@@ -52,6 +52,7 @@ def run_body(
         resamples=config.audit.resamples,
         utility=utility_of(found.losses),
         cell=data.cell,
+        effort=effort_facts(training),
     )
 
 

@@ -35,6 +35,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.folder import require_folder
+from heldin.jobs.run.models import require_arithmetic
 from heldin.jobs.run.plan import mechanism_of, require_todays_coins
 from heldin.models.loading import context_length, default_device, require_model
 
@@ -71,6 +72,7 @@ def check_run(config: RunConfig, out: Path) -> Checked:
         # Stand-ins for what only the data give; the noise is calibrated for real.
         lambda: mechanisms.append(mechanism_of(config, plain_steps=1, clip_norm=1.0)),
         lambda: _require_plan(out, mechanisms),
+        lambda: require_arithmetic(config),
         lambda: _require_users(config),
         lambda: _require_context(config),
         *_sources(config),
@@ -235,4 +237,7 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
 
 
 def _device() -> str:
-    return "GPU" if default_device().type == "cuda" else "CPU"
+    try:
+        return "GPU" if default_device().type == "cuda" else "CPU"
+    except InputError:  # told as a problem
+        return "device that was asked for"

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
+from heldin.finetune.precision import arithmetic_of
 from heldin.finetune.pretraining import pretrain, pretrained_folder
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.corpus import CorpusData
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel, default_device, load_language_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import ModelFacts
 
@@ -52,3 +53,14 @@ def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
         fingerprint=lm.fingerprint,
         architecture=type(lm.model).__name__,
     )
+
+
+def require_arithmetic(config: RunConfig) -> None:
+    """Check, before anything is read, that the device is there and has the arithmetic that the config asks for.
+
+    Raises InputError if not.
+    """
+    device = default_device()
+    recipes = [config.finetune, *([config.model.pretrain.recipe] if config.model.pretrain is not None else [])]
+    for recipe in recipes:
+        arithmetic_of(recipe.precision, device)

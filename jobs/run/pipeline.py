@@ -1,11 +1,9 @@
 """One run, from corpus to record. Each stage leaves a named file in the run folder and is not repeated.
 
-config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json  log.txt
+config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json  seconds.json  log.txt
 """
 
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +21,11 @@ from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.folder import take_folder
 from heldin.jobs.run.gradient_norms import canary_gradient_norms
-from heldin.jobs.run.models import Models, base_model
+from heldin.jobs.run.models import Models, base_model, require_arithmetic
 from heldin.jobs.run.plan import require_mechanism, settle_plan
 from heldin.jobs.run.references import check_references
 from heldin.jobs.run.scoring import score
+from heldin.jobs.run.stage_seconds import StageSeconds
 from heldin.jobs.run.statistics import claims_on, preregistered, run_results
 from heldin.jobs.run.texts import Scoring, texts_under_attack
 from heldin.jobs.run.training import finetune, measured_clip_norm
@@ -56,12 +55,13 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
     """
     # Before the folder: a mechanism that cannot be leaves nothing behind.
     require_mechanism(config)
+    require_arithmetic(config)
     with ExitStack() as until_the_end:
         return _stages(config, out, reporter, command, until_the_end)
 
 
 def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, until_the_end: ExitStack) -> Record | None:
-    seconds: dict[str, float] = {}
+    taken = StageSeconds()
     with joined():
         # One process speaks and logs.
         reporter = reporter if rank() == 0 else LineReporter(lambda _: None)
@@ -70,17 +70,18 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
             if rank() == 0:
                 # Held until the record is written: the block of ``torchrun`` ends before scoring.
                 until_the_end.enter_context(one_process_at_a_time(out))
+                taken.keep_in(out)
                 reporter = until_the_end.enter_context(logged(reporter, out, command=without_names(command)))
-            with _timed(seconds, "corpus"):
+            with taken.timed("corpus"):
                 corpus = read_corpus(config, reporter)
                 # Before hours of training: a reference that is missing would otherwise stop the run at its last stage.
                 check_references(config, corpus)
-            with _timed(seconds, "base model"):
+            with taken.timed("base model"):
                 # Before canary users, some of whom are sampled from it.
                 base_name, base = base_model(config, corpus, reporter)
-            with _timed(seconds, "canaries and coins"):
+            with taken.timed("canaries and coins"):
                 data = prepare_data(config, out, reporter, corpus, base)
-        with _timed(seconds, "fine-tuning"):
+        with taken.timed("fine-tuning"):
             # Before ``finetune``, which changes the base model's weights in place.
             norms = canary_gradient_norms(config, data, base) if rank() == 0 else None
             # Not inside the block above: it trains, and all processes take part.
@@ -103,7 +104,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
             " result, and no model is released"
         )
         return None
-    with _timed(seconds, "scoring"):
+    with taken.timed("scoring"):
         # Both from disk: ``base`` was trained in place and is no reference any more,
         # and what is scored is what is released.
         target = load_language_model(str(result.folder))
@@ -113,11 +114,11 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         models = Models(target, reference, base_name)
         texts = texts_under_attack(config, data)
         statistics = score(Scoring(config, data, models, mechanism, texts), out, reporter)
-    with _timed(seconds, "utility"):
+    with taken.timed("utility"):
         # The base model from disk too; it leads as a reference unless another is named.
         start = load_language_model(base_name, revision=config.model.revision) if named else reference
         losses = measure_losses(config, data, target, start, out, reporter)
-    with _timed(seconds, "statistics"):
+    with taken.timed("statistics"):
         found = replace(
             run_results(config, data, texts.texts, statistics, preregistered(config, data, mechanism), reporter),
             losses=losses,
@@ -126,16 +127,9 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
     # Last: a folder with a record has every other file.
     return write_new_record(
         run_body(config, data, mechanism, result, models, found),
-        environment(seconds),
+        environment(taken.seconds),
         out,
         name=config.name,
         command=without_names(command),
         gradient_norms=norms,
     )
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    started = time.monotonic()
-    yield
-    seconds[stage] = time.monotonic() - started

@@ -31,6 +31,7 @@ from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation, gap_auroc_correlation
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
+from heldin.record.effort import EffortFacts
 from heldin.record.facts import ByExposure, Ceiling, CurvePoint, ExposedShare, RemovalFacts, TrainingFacts
 
 
@@ -216,6 +217,30 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
     )
 
 
+def effort_facts(result: TrainingResult) -> EffortFacts | None:
+    """What training took, for the record."""
+    its = result.effort
+    if its is None:
+        return None
+    seconds = its.step_seconds
+
+    def pace(count: int | None) -> float | None:
+        return round(count / seconds, 1) if count is not None and seconds > 0 else None
+
+    return EffortFacts(
+        precisions=its.precisions,
+        devices=its.devices,
+        processes=its.processes,
+        tokens=its.tokens,
+        step_seconds=round(seconds, 2),
+        tokens_per_second=pace(its.tokens),
+        gradients_per_second=pace(result.gradients),
+        peak_memory=its.peak_memory or None,
+        ways=its.ways,
+        notices=its.notices,
+    )
+
+
 def _exposed(mechanism: Mechanism, data: RunData) -> list[ExposedShare]:
     # Counts of records say something about text sampling alone, and only where it promises anything.
     if data.slots is None or mechanism.two_level is not None or mechanism.reasons():
@@ -263,8 +288,16 @@ def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
     """How a finished run's training ended, from its last checkpoint. Raises InputError if there is none."""
     state = finished_state(folder / "checkpoints" / "resume")
     chosen = state.best_step if config.finetune.keeps_best else state.step
+    history = tuple(state.history)
     return TrainingResult(
-        folder, chosen, state.step, tuple(state.history), state.seconds, state.smallest_norm, state.gradients
+        folder,
+        chosen,
+        state.step,
+        history,
+        state.seconds,
+        state.smallest_norm,
+        state.gradients,
+        effort=state.effort,
     )
 
 

@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from heldin.finetune.batches import record_losses
 from heldin.jobs.config import RunConfig
 from heldin.jobs.sweep.config import Resources
+from heldin.models.attention import use_exact_attention
 from heldin.models.loading import default_device, quiet_transformers
 from heldin.models.tiny import tiny_config
 
@@ -67,6 +68,7 @@ def _model(config: RunConfig) -> PreTrainedModel | None:
     state = torch.get_rng_state()
     model: PreTrainedModel = AutoModelForCausalLM.from_config(shape)
     torch.set_rng_state(state)
+    use_exact_attention(model)
     return model.to(device).train()
 
 

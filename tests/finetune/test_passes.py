@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from heldin.base.errors import ResumableError
 from heldin.finetune.loop import train
@@ -32,17 +33,32 @@ def test_a_private_step_goes_on_in_smaller_passes_with_the_same_gradient(make_lm
     _assert_same(_gradients(tight.model), _gradients(roomy.model))
     assert passes.most <= 5
     assert said == [
+        "per-unit gradients: auto: materialise 13 weight matrices",
         f"out of memory at 64 records in one pass: {passes.most} fit, and training goes on with these; the mechanism is"
-        " the same"
+        " the same",
     ]
     private_gradient(tight.model, training, 2, sequences, passes)
-    assert len(said) == 1
+    assert len(said) == 2
 
 
-def test_a_unit_that_does_not_fit_ends_the_run_with_one_line(make_lm, sequences):
+def test_a_unit_that_does_not_fit_is_taken_in_several_passes_with_the_same_gradient(make_lm, sequences):
+    training = _training(sequences, micro_records=64)
+    roomy, tight = make_lm(), make_lm()
+    private_gradient(roomy.model, training, 0, sequences)
+    _limit(tight.model, 2)
+    said = []
+    passes = Passes(64, said.append)
+    private_gradient(tight.model, training, 0, sequences, passes)
+    _assert_same(_gradients(tight.model), _gradients(roomy.model))
+    assert (passes.most, passes.splits) == (1, True)
+    assert "1 fit, and a unit of more is taken in several passes" in said[-1]
+    assert "auto: unit by unit" in passes.effort.ways
+
+
+def test_a_record_that_does_not_fit_ends_the_run_with_one_line(make_lm, sequences):
     lm = make_lm()
-    _limit(lm.model, 2)
-    with pytest.raises(ResumableError, match="out of memory at 3 records in one pass, and the unit that they form"):
+    _limit(lm.model, 0)
+    with pytest.raises(ResumableError, match="out of memory at 1 record in one pass, which cannot be split: lower"):
         private_gradient(lm.model, _training(sequences, micro_records=64), 0, sequences)
 
 
@@ -62,3 +78,29 @@ def test_plain_training_goes_on_too(make_lm, sequences, tmp_path):
     result = train(tight, sequences, recipe, tmp_path / "tight", say=said.append)
     assert result.steps == 5
     assert said[0].startswith("out of memory at 8 records in one pass: 2 fit")
+
+
+def test_a_resume_begins_with_what_fitted(make_lm, sequences, tmp_path):
+    """Nothing is tried again that failed before, so that steps of one shape stay alike."""
+    training, steps = _training(sequences, micro_records=64), []
+    recipe = Recipe(learning_rate=1e-3, select=Select.LAST, sequence_length=31, checkpoint_every=1)
+
+    def stop(step):
+        steps.append(step)
+        if sum(steps) == 3:
+            raise KeyboardInterrupt
+
+    tight = make_lm()
+    _limit(tight.model, 2)
+    with pytest.raises(KeyboardInterrupt):
+        train(tight, sequences, recipe, tmp_path / "tight", private=training, advance=stop)
+    tight, said = make_lm(), []
+    _limit(tight.model, 2)
+    result = train(tight, sequences, recipe, tmp_path / "tight", private=training, say=said.append)
+    assert (result.effort.memory.most, result.effort.memory.splits) == (1, True)
+    assert not any("out of memory" in line for line in said)
+    roomy = train(make_lm(), sequences, recipe, tmp_path / "roomy", private=training)
+    assert (roomy.effort.memory.most, roomy.effort.memory.splits) == (None, False)
+    one, two = (load_file(its.folder / "model.safetensors") for its in (result, roomy))
+    for name, tensor in two.items():
+        torch.testing.assert_close(one[name], tensor, rtol=1e-3, atol=1e-4)

@@ -36,7 +36,8 @@ def test_weights_scores_ledger_and_keys_go_and_record_and_report_stay(folder):
     write_report(folder)
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
     found = purge(folder, DEFAULT)
-    assert names(folder) == {"record.json", "plan.json", "config.yaml", "report.pdf", "notes.txt", MARK} & names(folder)
+    stay = {"record.json", "plan.json", "config.yaml", "seconds.json", "report.pdf", "notes.txt", MARK}
+    assert names(folder) == stay & names(folder)
     assert {"record.json", "report.pdf", "notes.txt", MARK} <= names(folder)
     assert found.others == ("notes.txt",)
     assert set(found.removed) >= {"ledger", "scores.parquet", "checkpoints"}

@@ -1,0 +1,360 @@
+"""Correctness and speed of private steps on a GPU: `make gpu`, or `PYTHONPATH=src python benchmarks/gpu.py --only 2`.
+
+No network and no weights: models are random. Each part appends a line to benchmarks/gpu.jsonl (device, driver,
+versions, commit) and says pass or fail for each figure; the exit code is 1 if one fails and 2 where there is no GPU.
+
+1. Every engine against plain float64 backward passes on the CPU: V = 50,257 tied, 4 layers, with TF32 switched on
+   outside; float32 within 1e-4, bfloat16 within 2e-2, every contribution at most C (1 + 1e-4).
+2. Steps of random 125M and 1.3B models over users of 16 x 512 and 16 x 1,024 tokens: a plain step (same loss, same
+   attention, same passes), "auto", unit by unit. Medians of steps 2 to 12 with noise and Adam.
+"""
+
+import argparse
+import contextlib
+import copy
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import GPTNeoConfig, GPTNeoForCausalLM
+
+from heldin.defenses.gradients.layer_rules import lay_out
+from heldin.defenses.gradients.model_parts import unit_losses
+from heldin.defenses.gradients.one_pass import Engine, release_workspace
+from heldin.defenses.gradients.per_unit_gradients import ClippedSum, Units, clipped_gradient_sum
+from heldin.models.attention import use_exact_attention
+
+LINES = Path(__file__).with_name("gpu.jsonl")
+ENGINES: tuple[Engine, ...] = ("auto", "materialise", "ghost", "loop")
+TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
+RATIO, MEMORY = 1.10, 1.3  # of a ULS step over a plain one, at most
+STEPS = 12
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A GPT-Neo: layers, width and heads, vocabulary and context."""
+
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int = 50_257
+    context: int = 2048
+
+    def model(self, device: torch.device) -> GPTNeoForCausalLM:
+        torch.manual_seed(0)
+        kinds = (["global", "local"] * self.layers)[: self.layers]
+        config = GPTNeoConfig(
+            vocab_size=self.vocabulary,
+            max_position_embeddings=self.context,
+            hidden_size=self.hidden,
+            num_layers=self.layers,
+            num_heads=self.heads,
+            attention_types=[[[kind], 1] for kind in kinds],
+            window_size=min(256, self.context),
+            resid_dropout=0.0,
+            embed_dropout=0.0,
+            attention_dropout=0.0,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        with device:
+            model = GPTNeoForCausalLM(config)
+        use_exact_attention(model)
+        return model
+
+
+SHAPES = {"125M": Shape(12, 768, 12), "1.3B": Shape(24, 2048, 16)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Steps to time: a shape, users of records of a length, and how many users go through the model at once."""
+
+    shape: str
+    users: int
+    records: int
+    length: int
+    users_a_pass: int = 1
+    checkpointing: bool = False
+
+
+CASES = (
+    Case("125M", 1, 16, 512),
+    Case("125M", 4, 16, 512),
+    Case("125M", 16, 16, 512, 2),
+    Case("125M", 4, 16, 1024),
+    Case("1.3B", 1, 16, 512),
+    Case("1.3B", 4, 16, 512),
+    Case("1.3B", 4, 16, 1024, checkpointing=True),
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured figure and the most that it may be; no limit: only told."""
+
+    what: str
+    value: float
+    limit: float | None = None
+
+    @property
+    def fails(self) -> bool:
+        return self.limit is not None and not self.value <= self.limit
+
+    def line(self) -> str:
+        judged = "" if self.limit is None else f" (at most {self.limit:g}): {'FAIL' if self.fails else 'pass'}"
+        return f"  {self.what}: {self.value:.5g}{judged}"
+
+
+def correctness(shape: Shape, length: int, device: torch.device) -> list[Figure]:
+    """Every engine in both precisions on three users of four records."""
+    torch.set_float32_matmul_precision("high")  # as containers switch TF32 on
+    model = shape.model(device)
+    units = some_units(3, 4, length, shape.vocabulary, device)
+    exact = [_double_gradient(model, units, number) for number in range(units.units)]
+    norms = [_norm(gradient) for gradient in exact]
+    bound = 0.5 * min(norms)  # every unit is clipped
+    expected = {n: sum(g[n] * (bound / norm) for g, norm in zip(exact, norms, strict=True)) for n in exact[0]}
+    found: list[Figure] = []
+    for precision in TOLERANCE:
+        for engine in (*ENGINES, "split"):
+            with arithmetic(precision, device):
+                whole = _clipped(model, units, bound, engine)
+                alone = [_clipped(model, _only(units, number), bound, engine) for number in range(units.units)]
+            error = _norm({n: g.double().cpu() - expected[n] for n, g in whole.gradients.items()}) / _norm(expected)
+            most = max(_norm(its.gradients) for its in alone) / bound
+            found.append(Figure(f"{precision}, {engine}: error of the sum", error, TOLERANCE[precision]))
+            found.append(Figure(f"{precision}, {engine}: largest contribution over C", most, 1 + 1e-4))
+    return found
+
+
+def _clipped(model: GPTNeoForCausalLM, units: Units, bound: float, engine: str) -> ClippedSum:
+    if engine == "split":
+        return clipped_gradient_sum(model, units, clip_norm=bound, most_records=1)
+    its: Engine = next(name for name in ENGINES if name == engine)
+    return clipped_gradient_sum(model, units, clip_norm=bound, engine=its)
+
+
+def _double_gradient(model: GPTNeoForCausalLM, units: Units, number: int) -> dict[str, torch.Tensor]:
+    """A unit's gradient by plain backward passes, a record at a time, in float64 on the CPU."""
+    twin = copy.deepcopy(model).cpu().double()
+    rows = (units.unit == number).nonzero().flatten().tolist()
+    for row in rows:
+        ids, targets = units.inputs[row].cpu(), units.targets[row].cpu()
+        logits = twin(input_ids=ids[None], use_cache=False).logits[0]
+        torch.autograd.backward(torch.nn.functional.cross_entropy(logits, targets) / len(rows))
+    return {name: p.grad for name, p in twin.named_parameters() if p.grad is not None}
+
+
+def _only(units: Units, number: int) -> Units:
+    rows = units.unit == number
+    return Units(units.inputs[rows], units.targets[rows], torch.zeros_like(units.unit[rows]), 1)
+
+
+def _norm(gradients: dict[str, Any]) -> float:
+    return math.sqrt(sum(float(g.double().square().sum()) for g in gradients.values()))
+
+
+def some_units(users: int, records: int, length: int, vocabulary: int, device: torch.device) -> Units:
+    ids = torch.randint(0, vocabulary, (users * records, length + 1), generator=torch.Generator().manual_seed(1))
+    ids = ids.to(device)
+    return Units(ids[:, :-1], ids[:, 1:], torch.arange(users, device=device).repeat_interleave(records), users)
+
+
+def arithmetic(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
+    """A plain step, "auto" and unit by unit, over the same users; bfloat16 passes, float32 weights."""
+    model = shape.model(device)
+    if case.checkpointing:
+        model.train()
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+    units = some_units(case.users, case.records, case.length, shape.vocabulary, device)
+    taken: dict[str, dict[str, Any]] = {}
+    for name in ("plain", "auto", "loop"):
+        with _recovering(name, taken):
+            taken[name] = _timed(name, model, units, case.users_a_pass)
+    about = f"{case.shape}, {case.users} x {case.records} x {case.length}"
+    found: list[Figure] = []
+    plain = taken["plain"]
+    for name in ("auto", "loop"):
+        # A step that does not fit has no time: infinite, so that its figure fails.
+        its, limits = taken[name], (RATIO, MEMORY) if name == "auto" else (None, None)
+        ratio = its.get("seconds", math.inf) / plain.get("seconds", math.inf)
+        memory = its.get("allocated", math.inf) / max(1, plain.get("allocated", 0))
+        found.append(Figure(f"{about}, {name}: step over plain", ratio, limits[0]))
+        found.append(Figure(f"{about}, {name}: peak memory over plain", memory, limits[1]))
+    return found, {about: taken}
+
+
+@contextlib.contextmanager
+def _recovering(name: str, taken: dict[str, dict[str, Any]]) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        taken[name] = {"failed": "out of memory"}
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _timed(name: str, model: GPTNeoForCausalLM, units: Units, users_a_pass: int) -> dict[str, Any]:
+    device = units.inputs.device
+    parameters = dict(model.named_parameters())
+    optimizer = torch.optim.Adam(parameters.values(), 1e-6, fused=True if device.type == "cuda" else None)
+    clock = _Clock(device)
+    ways: list[str] = []
+    phases: dict[str, list[float]] = {"gradients": [], "noise": [], "optimizer": []}
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    for _ in range(STEPS):
+        began = clock()
+        if name == "plain":
+            _plain_gradient(model, units, users_a_pass)
+            after = noised = clock()
+        else:
+            total = _private_sum(model, units, users_a_pass, name, ways)
+            after = clock()
+            for key, parameter in parameters.items():
+                total[key].add_(torch.randn_like(total[key])).div_(units.units)
+                parameter.grad = total[key]
+            noised = clock()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        ended = clock()
+        for phase, seconds in zip(phases, (after - began, noised - after, ended - noised), strict=True):
+            phases[phase].append(seconds)
+    whole = [sum(its) for its in zip(*phases.values(), strict=True)][1:]
+    release_workspace(model)
+    memory = (
+        {"allocated": torch.cuda.max_memory_allocated(device), "reserved": torch.cuda.max_memory_reserved(device)}
+        if device.type == "cuda"
+        else {}
+    )
+    of_phases = {phase: statistics.median(its[1:]) for phase, its in phases.items()}
+    return {"seconds": statistics.median(whole), "phases": of_phases, "ways": sorted(set(ways)), **memory}
+
+
+def _plain_gradient(model: GPTNeoForCausalLM, units: Units, users_a_pass: int) -> None:
+    for part in _passes(units, users_a_pass):
+        with arithmetic("bf16", part.inputs.device):
+            losses = unit_losses(model, part.inputs, part.targets, lay_out(part.unit, part.units))
+        torch.autograd.backward(losses.sum() / units.units)
+
+
+def _private_sum(
+    model: GPTNeoForCausalLM, units: Units, users_a_pass: int, engine: str, ways: list[str]
+) -> dict[str, torch.Tensor]:
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for part in _passes(units, users_a_pass):
+        with arithmetic("bf16", part.inputs.device):
+            found = _clipped(model, part, 1.0, engine)
+        ways.append(found.engine)
+        for name, gradient in found.gradients.items():
+            total[name] += gradient
+    return total
+
+
+def _passes(units: Units, users_a_pass: int) -> list[Units]:
+    found = []
+    for first in range(0, units.units, users_a_pass):
+        rows = (units.unit >= first) & (units.unit < first + users_a_pass)
+        number = min(users_a_pass, units.units - first)
+        found.append(Units(units.inputs[rows], units.targets[rows], units.unit[rows] - first, number))
+    return found
+
+
+class _Clock:
+    """Seconds, once everything that the device was asked for is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __call__(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
+def part_1(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
+    return correctness(Shape(4, 768, 12, context=512), 512, device), {}
+
+
+def part_2(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
+    figures: list[Figure] = []
+    details: dict[str, Any] = {}
+    for case in CASES:
+        found, told = steps(case, SHAPES[case.shape], device)
+        figures += found
+        details |= told
+    return figures, details
+
+
+PARTS: dict[int, Callable[[torch.device], tuple[list[Figure], dict[str, Any]]]] = {1: part_1, 2: part_2}
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """On what and with what a part was measured."""
+    here = Path(__file__).resolve().parent
+
+    def said(*command: str) -> str | None:
+        try:
+            return subprocess.run(command, cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.SubprocessError):
+            return None
+
+    return {
+        "device": torch.cuda.get_device_name(device),
+        "memory": torch.cuda.get_device_properties(device).total_memory,
+        "driver": said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "commit": said("git", "rev-parse", "HEAD"),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", type=int, nargs="*", choices=sorted(PARTS), help="parts (default: all)")
+    parser.add_argument("--check", action="store_true", help="only say whether there is a GPU")
+    chosen = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no GPU: torch finds no CUDA device here, and nothing was measured", file=sys.stderr)
+        return 2
+    device = torch.device("cuda")
+    if chosen.check:
+        print(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}")
+        return 0
+    failed = 0
+    for number in chosen.only or sorted(PARTS):
+        began = time.monotonic()
+        figures, details = PARTS[number](device)
+        seconds = round(time.monotonic() - began, 1)
+        print(f"part {number}, {seconds:,.0f} s")
+        print("\n".join(figure.line() for figure in figures))
+        failed += sum(figure.fails for figure in figures)
+        told = {"part": number, "seconds": seconds, "figures": [asdict(figure) for figure in figures], **details}
+        with LINES.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps({**provenance(device), **told}) + "\n")
+    print(f"{failed} figures fail" if failed else "every figure passes")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

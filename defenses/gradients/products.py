@@ -1,0 +1,85 @@
+"""Products with float32 results of operands that stay in half precision, and how much is held at a time for them."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+# Floats in memory at a time, for values that need not be kept: within a CPU's cache; enough to occupy a GPU.
+PIECE = {"cpu": 2**22, "cuda": 2**28}
+_SHARE = 64  # of a GPU's memory that a piece takes at most
+
+# Three terms of bfloat16, of eight significant bits each, are all 24 bits of a float32. Two leave an error of 2^-16 of
+# each token's part, which is more than 1e-4 of a gradient in which the tokens' parts cancel.
+TERMS = 3
+
+
+def piece_floats(device: torch.device) -> int:
+    """Floats of a piece on this device."""
+    if device.type != "cuda":
+        return PIECE["cpu"]
+    # Of the whole memory, not of what is free: pieces, and so roundings, are the same in every step.
+    return min(PIECE["cuda"], torch.cuda.get_device_properties(device).total_memory // (4 * _SHARE))
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """left (U, M, T) times right (U, T, N), float32."""
+    if _stays_half(left, right):
+        # Products of two half-precision numbers are exact in float32: copies of the factors would only take memory.
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return torch.bmm(left.float(), right.float())
+
+
+def multiply_into(out: Tensor, left: Tensor, right: Tensor, *, keep: bool) -> None:
+    """Set out (U, M, N), float32, to left^T right, or add it if keep.
+
+    Args:
+        out: where the products go.
+        left: (U, T, M).
+        right: (U, T, N).
+        keep: whether to add.
+    """
+    if _stays_half(left, right):
+        found = torch.bmm(left.mT, right, out_dtype=torch.float32)
+        _ = out.add_(found) if keep else out.copy_(found)
+    else:
+        out.baddbmm_(left.float().mT, right.float(), beta=int(keep))  # beta 0 ignores what ``out`` holds, NaN too
+
+
+def add_scaled(total: Tensor, left: Tensor, right: Tensor, factors: Tensor) -> None:
+    """Add the sum over records and positions of factor times left^T right to total (M, N), float32.
+
+    Args:
+        total: what is added to.
+        left: (B, ..., M).
+        right: (B, ..., N).
+        factors: (B,), float32.
+    """
+    # The factors scale the narrower side, which costs less.
+    narrow, other = (left, right) if left.shape[-1] < right.shape[-1] else (right, left)
+    scaled = narrow.float() * factors.view(-1, *[1] * (narrow.dim() - 1))
+    for term in terms(scaled, other.dtype):
+        one, two = (term, other) if narrow is left else (other, term)
+        one, two = one.flatten(0, -2).t(), two.flatten(0, -2)
+        if _stays_half(one, two):
+            total.add_(torch.mm(one, two, out_dtype=torch.float32))
+        else:
+            total.addmm_(one.float(), two.float())
+
+
+def terms(scaled: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Terms of this type whose sum is the float32 operand; the operand itself unless the type is bfloat16."""
+    if dtype != torch.bfloat16:
+        yield scaled
+        return
+    rest = scaled
+    for _ in range(TERMS):
+        # Never one rounded term alone: where tokens cancel, a contribution would exceed the clip norm.
+        term = rest.to(dtype)
+        yield term
+        rest = rest - term.float()
+
+
+def _stays_half(left: Tensor, right: Tensor) -> bool:
+    # No other device has products of half-precision operands with float32 results.
+    return left.is_cuda and left.dtype == right.dtype != torch.float32

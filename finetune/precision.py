@@ -1,0 +1,39 @@
+"""Arithmetic of the forward and backward pass: float32, or bfloat16 where the device has it."""
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Literal
+
+import torch
+
+from heldin.base.errors import InputError
+from heldin.finetune.recipe import Precision
+
+Arithmetic = Literal["fp32", "bf16"]
+
+
+def arithmetic_of(precision: Precision, device: torch.device) -> Arithmetic:
+    """What a recipe's precision means on this device; raises InputError for bf16 on a GPU without it."""
+    has = device.type != "cuda" or _gpu_has_bf16(device)
+    if precision is Precision.BF16 and not has:
+        raise InputError(
+            f"finetune.precision is bf16, but {torch.cuda.get_device_name(device)} has no bfloat16 arithmetic: set auto"
+            " or fp32"
+        )
+    if precision is Precision.AUTO:
+        return "bf16" if device.type == "cuda" and has else "fp32"
+    return "bf16" if precision is Precision.BF16 else "fp32"
+
+
+def autocast(arithmetic: Arithmetic, device: torch.device) -> AbstractContextManager[object]:
+    """A block in which passes have this arithmetic."""
+    # By torch itself: accelerate keeps one precision for the life of a process, and pre-training may have had another.
+    if arithmetic == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def _gpu_has_bf16(device: torch.device) -> bool:
+    with torch.cuda.device(device):
+        # Emulated, it would be slower than float32, and no better.
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))

@@ -1,0 +1,80 @@
+"""Exact scaled-dot-product attention for GPT-Neo, of which transformers has an eager form and FlashAttention's alone.
+
+GPT-Neo does not scale its logits, and half of its layers see a local window. transformers computes the logits in
+float32 on purpose, which autocast undoes: in bfloat16 a logit of 300 is off by up to 1. Here the operands keep their
+type and logits and softmax are float32 inside torch's kernels, which also never hold a layer's L x L weights.
+
+On a CPU in float32 transformers' own form is kept, so that results there stay what they were.
+"""
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
+
+
+def use_exact_attention(model: PreTrainedModel) -> None:
+    """Let every GPT-Neo attention layer of the model, if it has any, attend as the module docstring says."""
+    found = [layer for layer in model.modules() if type(layer) is GPTNeoSelfAttention]
+    for layer in found:
+        layer._attn = functools.partial(_attend, layer)
+    if found:
+        # transformers then makes a mask only where there is padding, and kernels without masks can be used.
+        model.config._attn_implementation = "sdpa"
+
+
+def _attend(
+    layer: GPTNeoSelfAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """The attended values (B, heads, L, d), and no weights; the signature is that of transformers."""
+    with torch.autocast(query.device.type, enabled=False):  # it would round the logits, or operands of float32
+        if keeps_eager(query):
+            found: tuple[Tensor, Tensor] = GPTNeoSelfAttention._attn(
+                layer, query, key, value, _additive(attention_mask, query.dtype)
+            )
+            return found
+        dropout = float(layer.attn_dropout.p) if layer.training else 0.0
+        window = layer.bias if layer.attention_type == "local" else None
+        return unscaled_attention((query, key, value), window, attention_mask, dropout), None
+
+
+def keeps_eager(query: Tensor) -> bool:
+    """Whether transformers' own form is used for this query."""
+    return query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
+
+
+def unscaled_attention(
+    operands: tuple[Tensor, Tensor, Tensor], window: Tensor | None, mask: Tensor | None, dropout: float = 0.0
+) -> Tensor:
+    """Causal attention whose logits are not scaled, (B, heads, L, d).
+
+    Args:
+        operands: query (B, heads, L, d), key and value (B, heads, K, d), the last L of K positions being the query's.
+        window: what each position may see, boolean, at least (1, 1, K, K), or None for all before it and itself.
+        mask: as transformers makes it, (B, 1, L, K): boolean, or 0 where a position may look; None without padding.
+        dropout: probability.
+    """
+    query, key, value = operands
+    length, keys = query.shape[-2], key.shape[-2]
+    of_one_type = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
+    query, key, value = query.to(of_one_type), key.to(of_one_type), value.to(of_one_type)
+    if window is None and mask is None and length == keys:
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=1.0)
+    if window is None:
+        window = torch.ones(keys, keys, dtype=torch.bool, device=query.device).tril()[None, None]
+    allowed = window[:, :, keys - length : keys, :keys]
+    if mask is not None:
+        both = allowed & (mask if mask.dtype == torch.bool else mask >= 0)
+        # Padding that may look nowhere would be a division by zero; what it sees does not matter.
+        allowed = torch.where(both.any(-1, keepdim=True), both, allowed)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, scale=1.0)
+
+
+def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """A boolean mask as transformers' eager form takes it."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)

@@ -1,0 +1,161 @@
+"""What only a GPU can show: `make gpu` runs it. Sizes are tiny; benchmarks/gpu.py has the large ones."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from heldin.defenses.gradients import engine_choice, products
+from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
+from heldin.defenses.noise import gaussian
+from heldin.finetune.batches import encode
+from heldin.finetune.loop import train
+from heldin.finetune.recipe import Lora, Precision, Recipe, Select
+from heldin.models.arithmetic import true_float32
+from heldin.models.attention import use_exact_attention
+from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import score_texts
+from tests.finetune.test_private import _training
+from tests.models.test_attention import PADDED
+from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
+from tests.tiny_models import ENGINES, MODELS, batch, checkpoint, new_model, people, run, worst_error
+
+pytestmark = pytest.mark.gpu
+RECIPE = Recipe(epochs=1, batch_size=8, learning_rate=1e-3, select=Select.LAST, sequence_length=31, checkpoint_every=3)
+
+
+@pytest.fixture
+def gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    yield torch.device("cuda")
+    torch.set_float32_matmul_precision("highest")
+
+
+def on(device, units):
+    return Units(units.inputs.to(device), units.targets.to(device), units.unit.to(device), units.units)
+
+
+def on_gpu(lm, device):
+    return LanguageModel(lm.model.to(device), lm.tokenizer, lm.name, lm.fingerprint)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("engine", [*ENGINES, "split"])
+def test_oracle(gpu, name, engine):
+    torch.set_float32_matmul_precision("medium")  # as an environment may: it must not matter
+    model, units, bound = new_model(name), people(), 0.05
+    if name.startswith("gpt-neo"):
+        use_exact_attention(model)
+    expected, _ = clipped_sum(unit_gradients(model, units), bound)
+    model = model.to(gpu)
+
+    def found(of):
+        if engine == "split":
+            return clipped_gradient_sum(model, on(gpu, batch(of)), clip_norm=bound, most_records=1)
+        return run(model, on(gpu, batch(of)), engine, clip_norm=bound)
+
+    whole = {n: g.cpu() for n, g in found(units).gradients.items()}
+    assert worst_error(whole, expected, norm_of(expected)) < 1e-3
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        half = {n: g.cpu().double() - expected[n] for n, g in found(units).gradients.items()}
+        alone = [norm_of(found([unit]).gradients) for unit in units if unit]
+    assert norm_of(half) < 5e-2 * norm_of(expected)
+    assert max(alone) <= bound * (1 + 1e-4)
+
+
+def test_products_keep_half_operands_and_sum_in_float32(gpu):
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(3, 5, n, 64, generator=generator).bfloat16() for n in (7, 9))
+    left, right = left[0].to(gpu), right[0].to(gpu)
+    exact = left.double().cpu() @ right.double().cpu().mT
+    found = products.product(left, right.mT)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.cpu().double(), exact, rtol=1e-5, atol=1e-5)
+    total = torch.zeros(64, 64, device=gpu)
+    factors = torch.rand(5, generator=generator).to(gpu)
+    products.add_scaled(total, left, right[:, :7], factors)
+    expected = torch.einsum("u,utm,utn->mn", factors.double(), left.double(), right[:, :7].double())
+    torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_true_float32(gpu):
+    torch.set_float32_matmul_precision("medium")
+    a, b = torch.randn(2, 1024, 1024, generator=torch.Generator().manual_seed(0)).to(gpu)
+    exact = a.double() @ b.double()
+    rounded = ((a @ b).double() - exact).abs().max()
+    with true_float32():
+        assert ((a @ b).double() - exact).abs().max() < 1e-3
+    if torch.cuda.get_device_capability(gpu)[0] >= 8:
+        assert rounded > 1e-3
+
+
+@pytest.mark.parametrize("mask", [None, PADDED])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_attention_of_a_whole_model(gpu, mask, checkpointed):
+    plain, exact = new_model().train(), new_model().to(gpu).train()
+    use_exact_attention(exact)
+    if checkpointed:
+        checkpoint(exact, use_reentrant=False)
+    ids = torch.randint(0, 61, (3, 12), generator=torch.Generator().manual_seed(0))
+    where = torch.ones(3, 12, 1) if mask is None else mask[:, :, None]
+    one = plain(input_ids=ids, attention_mask=mask, use_cache=False).logits * where
+    given = None if mask is None else mask.to(gpu)
+    two = exact(input_ids=ids.to(gpu), attention_mask=given, use_cache=False).logits * where.to(gpu)
+    torch.testing.assert_close(two.cpu(), one, rtol=1e-4, atol=1e-4)
+    one.square().sum().backward()
+    two.square().sum().backward()
+    for a, b in zip(plain.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_the_budget_does_not_shrink_when_torch_keeps_memory(gpu):
+    before = engine_choice.default_budget(gpu)
+    held = torch.empty(2**28, device=gpu)
+    del held  # cached by torch, and not free for the driver
+    assert torch.cuda.memory_reserved(gpu) >= 2**30
+    assert engine_choice.default_budget(gpu) > 0.98 * before
+
+
+def test_a_private_training_on_a_gpu(gpu, make_lm, english, tmp_path):
+    """Two precisions, adapters, a stop and a resume, a resume on the CPU."""
+    sequences = encode(make_lm().tokenizer, english[:40], 31)
+    training = _training(sequences, micro_records=8)
+    precise = replace(RECIPE, precision=Precision.FP32)
+    on_cpu = train(make_lm(), sequences, precise, tmp_path / "cpu", private=replace(training, noise=training.noise))
+    first = train(on_gpu(make_lm(), gpu), sequences, precise, tmp_path / "fp32", private=training)
+    half = train(on_gpu(make_lm(), gpu), sequences, RECIPE, tmp_path / "auto", private=training)
+    lora = replace(RECIPE, lora=Lora(rank=2), checkpointing=True)
+    train(on_gpu(make_lm(), gpu), sequences, lora, tmp_path / "lora", private=training)
+    assert first.effort.precisions == ["fp32"]
+    assert first.effort.peak_memory > 0
+    assert half.effort.devices == [torch.cuda.get_device_name(gpu)]
+    assert all(torch.isfinite(p).all() for p in load_file(on_cpu.folder / "model.safetensors").values())
+
+    def stop(steps, seen=[]):  # noqa: B006
+        seen.append(steps)
+        if sum(seen) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(on_gpu(make_lm(), gpu), sequences, precise, tmp_path / "two", private=training, advance=stop)
+    said = []
+    result = train(make_lm(), sequences, precise, tmp_path / "two", private=training, say=said.append)
+    assert len(result.effort.devices) == 2
+    assert any(line.startswith("an earlier part of this training ran on") for line in said)
+
+
+def test_noise_has_its_deviation(gpu):
+    training = _training([[1, 2, 3]] * 12, micro_records=8)
+    noise = gaussian(training.noise, training.key, 0, "w", torch.Size([1000, 1000]), 3.0, gpu)
+    assert noise.device.type == "cuda"
+    assert float(noise.double().std()) == pytest.approx(3.0, rel=5e-3)
+    assert abs(float(noise.double().mean())) < 5 * 3.0 / 1000
+
+
+def test_scores_are_those_of_the_cpu(gpu, make_lm, english):
+    torch.set_float32_matmul_precision("medium")
+    here = [its.total for its in score_texts(make_lm(), english[:20])]
+    there = [its.total for its in score_texts(on_gpu(make_lm(), gpu), english[:20])]
+    assert there == pytest.approx(here, rel=1e-4)

@@ -1,0 +1,49 @@
+"""What a training took, in a record and in words; records of the schema before are read."""
+
+import json
+
+import pytest
+
+from heldin.base.errors import InputError
+from heldin.record.document import read_record
+from heldin.record.effort import EffortFacts
+from heldin.reports.facts import facts, took
+
+EFFORT = EffortFacts(
+    precisions=["fp32", "bf16"],
+    devices=["CPU (x86_64)", "NVIDIA H100"],
+    processes=2,
+    tokens=1_234_567,
+    step_seconds=100.0,
+    tokens_per_second=12345.7,
+    gradients_per_second=99.5,
+    peak_memory=3 * 2**30,
+    ways=["loop"],
+    notices=["one backward pass per unit: layer 'x' has no rule"],
+)
+
+
+def test_in_words():
+    assert took(EFFORT) == (
+        "1,234,567 tokens in 100 s of steps; 12,346 tokens and 99.5 gradients a second; fp32 and bf16 on CPU (x86_64)"
+        " and NVIDIA H100; 2 processes; at most 3.0 GiB of GPU memory; one backward pass per unit: layer 'x' has no"
+        " rule"
+    )
+    alone = EFFORT.model_copy(
+        update={"processes": 1, "tokens_per_second": None, "peak_memory": None, "notices": [], "precisions": ["fp32"]}
+    )
+    assert took(alone) == "1,234,567 tokens in 100 s of steps; fp32 on CPU (x86_64) and NVIDIA H100"
+
+
+def test_a_record_of_the_schema_before_has_none(finished, tmp_path):
+    content = json.loads((finished / "record.json").read_text(encoding="utf-8"))
+    assert content["effort"]["tokens"] > 0
+    assert "training took" in dict(facts(read_record(finished / "record.json")))
+    older = {name: value for name, value in content.items() if name != "effort"} | {"schema_version": 7}
+    (tmp_path / "record.json").write_text(json.dumps(older), encoding="utf-8")
+    read = read_record(tmp_path / "record.json")
+    assert (read.schema_version, read.effort) == (8, None)
+    assert "training took" not in dict(facts(read))
+    (tmp_path / "record.json").write_text(json.dumps({**content, "effort": {"tokens": 1}}), encoding="utf-8")
+    with pytest.raises(InputError, match="not a whole record: effort"):
+        read_record(tmp_path / "record.json")
