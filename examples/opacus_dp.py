@@ -2,7 +2,7 @@
 
     python examples/opacus_dp.py planted/training/train.jsonl base-model private --epsilon 1
 
-Its epsilon is about one row. Sold as a user's, it is found out by canary users of many rows (docs/other-trainings.md).
+Its epsilon is about one row, and promises little to a user of many (docs/other-trainings.md, unit=example).
 """
 
 import argparse
