@@ -1,5 +1,7 @@
 """Planting a training set of a million made-up rows: seconds, rows a second, and memory at the peak.
 
+Then the comparison of a trainer's examples with its rows, as ``AuditCallback`` makes it when training begins.
+
 PYTHONPATH=. python benchmarks/planting.py [--rows 1000000] [--users 20000] [--form jsonl|parquet]
 """
 
@@ -15,10 +17,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
 
 from heldin.base.progress import LineReporter
-from heldin.jobs.planted.config import parse_plant
+from heldin.corpus.sources.rows import BadRows
+from heldin.jobs.planted.callback import AuditCallback
+from heldin.jobs.planted.config import PlantConfig, parse_plant
 from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.training_set import training_set
 from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 
@@ -64,6 +71,28 @@ def _measure(folder: Path, rows: int, users: int, form: str) -> None:
         f" {rows / seconds:,.0f} rows a second, {manifest.rows:,} written; memory {before / 2**20:.2f} GiB before,"
         f" {peak / 2**20:.2f} GiB at the peak"
     )
+    _compare(folder / "out", config, tokenizer)
+
+
+def _compare(out: Path, config: PlantConfig, tokenizer: PreTrainedTokenizerFast) -> None:
+    callback = AuditCallback(out)
+    texts = [
+        str(record["text"]) for record, _ in training_set(config_of(out, config), tokenizer).rows(BadRows(skip=False))
+    ]
+    examples = Dataset.from_dict({"input_ids": tokenizer(texts)["input_ids"]})
+    started = time.monotonic()
+    seen, _ = callback.seen(examples, tokenizer)
+    seconds = time.monotonic() - started
+    assert seen is not None
+    assert seen.all_and_no_other
+    print(
+        f"compared with a trainer's examples by the callback: {seconds:.1f} s, {seen.rows / seconds:,.0f} rows a second"
+    )
+
+
+def config_of(out: Path, config: PlantConfig) -> PlantConfig:
+    """The config of the training set that was written."""
+    return config.model_copy(update={"training": out / "training" / config.training.name})
 
 
 def _write(file: Path, rows: int, users: int) -> None:

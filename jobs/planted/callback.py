@@ -69,7 +69,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         if not state.is_world_process_zero:
             return
         data, tokenizer = kwargs.get("train_dataloader"), kwargs.get("processing_class")
-        seen, unseen = self._seen(getattr(data, "dataset", None), tokenizer)
+        seen, unseen = self.seen(getattr(data, "dataset", None), tokenizer)
         loss, tokens = _loss_tokens(data)
         began = TrainingLog(self._manifest["sha256"], seen, unseen, loss, tokens, versions=_versions())
         # A training that goes on from a checkpoint keeps what was written of those before.
@@ -109,8 +109,8 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         self._log = replace(self._log, weights=(*before, now), ended=ended)
         write_log(self._log, self._path)
 
-    def _seen(self, dataset: Any, tokenizer: Any) -> tuple[SeenRows | None, str]:
-        """The examples beside the rows, or why they cannot be compared."""
+    def seen(self, dataset: Any, tokenizer: Any) -> tuple[SeenRows | None, str]:
+        """A trainer's examples beside the rows of the training set, or None and why they cannot be compared."""
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             return None, "the trainer was given no tokenizer (processing_class)"
         if dataset is None or not hasattr(dataset, "__len__"):

@@ -240,12 +240,12 @@ def test_a_dataset_that_cannot_be_read_is_said_and_declared(planted, base, tmp_p
     tokenizer = AutoTokenizer.from_pretrained(base)
     texts = [row["body"] for row in read_lines(planted / "training" / "mine.jsonl")]
     callback = heldin.AuditCallback(planted)
-    assert callback._seen(Raw(tokenizer, texts), tokenizer) == (
+    assert callback.seen(Raw(tokenizer, texts), tokenizer) == (
         None,
         "the trainer's examples have no input_ids: they are tokenized later",
     )
-    assert callback._seen(iter(texts), tokenizer)[1] == "the trainer reads its examples as a stream"
-    assert callback._seen(Raw(tokenizer, texts), None)[1].startswith("the trainer was given no tokenizer")
+    assert callback.seen(iter(texts), tokenizer)[1] == "the trainer reads its examples as a stream"
+    assert callback.seen(Raw(tokenizer, texts), None)[1].startswith("the trainer was given no tokenizer")
 
 
 def test_another_training_set_and_damaged_files_are_refused_in_one_line(planted, tmp_path):
