@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from heldin.base.errors import InputError
+from heldin.base.progress import Advance, reporter_for_this_terminal
 from heldin.corpus.sources.rows import BadRows
 from heldin.jobs.planted.config import PlantColumns
 from heldin.jobs.planted.folder import MANIFEST, TRAINING
@@ -118,15 +119,18 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         if not len(dataset) or "input_ids" not in dataset[0]:
             return None, "the trainer's examples have no input_ids: they are tokenized later"
         ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None}
-        return seen_rows(_examples(dataset), self._rows(tokenizer), ends=frozenset(ends)), ""
+        reporter = reporter_for_this_terminal()
+        with reporter.track("heldin: comparing the training set", self._manifest["rows"], "rows") as advance:
+            return seen_rows(_examples(dataset), self._rows(tokenizer, advance), ends=frozenset(ends)), ""
 
-    def _rows(self, tokenizer: PreTrainedTokenizerBase) -> Iterator[list[int]]:
+    def _rows(self, tokenizer: PreTrainedTokenizerBase, advance: Advance) -> Iterator[list[int]]:
         columns = PlantColumns(**self._manifest["columns"])
         path = self._planted / TRAINING / self._manifest["file"]
         source = TrainingSet(path, columns, row_text(columns, tokenizer), self._manifest.get("split"))
         texts: list[str] = []
 
         def tokenized() -> list[list[int]]:
+            advance(len(texts))
             encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
             ids: list[list[int]] = encoded["input_ids"]
             return ids
