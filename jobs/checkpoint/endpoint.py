@@ -1,6 +1,6 @@
 """Audit of models behind a completions endpoint: which are there, what scoring costs, whether they changed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -102,7 +102,14 @@ class Reached:
 
 
 @contextmanager
-def reached(remote: Remote | None, names: Sequence[str], texts: AttackTexts, reporter: Reporter) -> Iterator[Reached]:
+def reached(
+    remote: Remote | None,
+    names: Sequence[str],
+    texts: AttackTexts,
+    reporter: Reporter,
+    *,
+    known_as: Callable[[EndpointModel], EndpointModel] = lambda model: model,
+) -> Iterator[Reached]:
     """Open those of ``names`` that are behind the endpoint, report what scoring will cost, and watch for changes.
 
     Args:
@@ -110,6 +117,7 @@ def reached(remote: Remote | None, names: Sequence[str], texts: AttackTexts, rep
         names: models to score with; ``endpoint:NAME`` is one behind the endpoint.
         texts: the texts that each model scores.
         reporter: receives cost and changes.
+        known_as: gives an opened model another fingerprint, under which its scores are kept.
 
     Raises:
         InputError: a model that gives no log-probabilities of a prompt, or more tokens than may be sent.
@@ -123,7 +131,7 @@ def reached(remote: Remote | None, names: Sequence[str], texts: AttackTexts, rep
         return
     with Connection(remote.endpoint) as connection, closing(ScoreCache(cache_directory() / "scores")) as cache:
         models = {
-            name: open_endpoint_model(connection, name, tokenizer=remote.tokenizer, context=remote.context)
+            name: known_as(open_endpoint_model(connection, name, tokenizer=remote.tokenizer, context=remote.context))
             for name in served
         }
         # Before the first text is sent: whoever pays can stop here.

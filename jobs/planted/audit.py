@@ -27,7 +27,7 @@ from heldin.jobs.planted.folder import AUDITS, home_of, read_planted, require_mo
 from heldin.jobs.planted.looks import Look, look_at, write_look
 from heldin.jobs.planted.plant import fingerprints
 from heldin.jobs.planted.target import PlantedAudit, audited_run, opened, weights_of
-from heldin.jobs.planted.training_log import LOG, TrainingLog, hashes_in_folder, read_log
+from heldin.jobs.planted.training_log import LOG, TrainingLog, hashes_in_folder, read_log, write_log
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.score_file import read_scores
@@ -93,7 +93,7 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
     data = drawn_data(config, manifest, job.planted, reporter, reference)
     seconds["corpus"] = time.monotonic() - started
     started = time.monotonic()
-    with opened(job, its.target, run, data, reporter) as (target, facts_of_target):
+    with opened(look, job, its.target, run, data, reporter) as (target, facts_of_target):
         models = Models(target, reference, config.reference)
         statistics = score(Scoring(run, data, models, None, texts_under_attack(run, data)), out, reporter)
     # Before anything meets the coins, also the losses of who is held out: a look that was taken is paid for.
@@ -109,6 +109,9 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
         added=rule_at_endpoint(job.remote),
     )
     log = None if job.remote else _log(job, config, reporter)
+    if log is not None:
+        # The next training writes another one into the planted folder.
+        write_log(log, out / LOG)
     conditions = conditions_of(job.planted, manifest, look, job.declared_by, log, described.target.endpoint)
     for one in conditions:
         if one.known_by != "checked":
@@ -213,9 +216,9 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
         raise InputError(
             f"'{folder / 'scores.parquet'}' is missing, damaged, or of other models or texts than the record names"
         )
-    log = None if job.remote else _log(job, config, reporter)
+    log = read_log(folder / LOG)
     if log is None and rests_on_log(facts.conditions):
-        raise InputError(f"'{job.planted / LOG}' is gone or of another model, and the record rests on it: restore it")
+        raise InputError(f"'{folder / LOG}' is gone, and the record rests on it: restore it")
     now = conditions_of(job.planted, manifest, look, job.declared_by, log, described.target.endpoint)
     conditions = as_seen(facts.conditions, now)
     losses = kept_losses(run, data, folder, target=described.target.fingerprint, base=reference.fingerprint)

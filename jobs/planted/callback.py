@@ -3,13 +3,17 @@
 It reads the manifest and the training set, which whoever trains has, and never the ledger.
 """
 
+import contextlib
+import copy
 import importlib.metadata
 import json
+import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -24,7 +28,6 @@ from heldin.jobs.planted.training_log import (
     SeenRows,
     TrainingLog,
     Weights,
-    read_log,
     seen_rows,
     tensor_hashes,
     write_log,
@@ -69,13 +72,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         """
         if not state.is_world_process_zero:
             return
-        data, tokenizer = kwargs.get("train_dataloader"), kwargs.get("processing_class")
-        seen, unseen = self.seen(getattr(data, "dataset", None), tokenizer)
-        loss, tokens = _loss_tokens(data)
-        began = TrainingLog(self._manifest["sha256"], seen, unseen, loss, tokens, versions=_versions())
-        # A training that goes on from a checkpoint keeps what was written of those before.
-        earlier = read_log(self._path) if state.global_step else None
-        self._log = replace(began, weights=earlier.weights) if earlier else began
+        self._log = self._began(state, kwargs.get("train_dataloader"), kwargs.get("processing_class"))
         write_log(self._log, self._path)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -106,9 +103,39 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         if self._log is None or model is None:
             return
         now = Weights(state.global_step, float(state.epoch or 0.0), _parameters(model))
-        before = tuple(its for its in self._log.weights if its.step != now.step)
-        self._log = replace(self._log, weights=(*before, now), ended=ended)
+        # Saved again at one step, or loaded again as the best at the end: noted already.
+        known = {its.tensors for its in self._log.weights}
+        more = () if now.tensors in known else (now,)
+        self._log = replace(self._log, weights=(*self._log.weights, *more), ended=ended)
         write_log(self._log, self._path)
+
+    def _began(self, state: TrainerState, data: Any, tokenizer: Any) -> TrainingLog:
+        log = TrainingLog(self._manifest["sha256"], None, "", 0, 0, versions=_versions())
+        if state.global_step:
+            return replace(log, unseen="it went on from a checkpoint, and what came before is not known")
+        why = _skips(data)
+        if why:
+            return replace(log, unseen=why)
+        # Watching must not draw from the trainer's random numbers, nor change an example, nor end a training.
+        with _left_alone():
+            try:
+                first = _first(data)
+                seen, unseen = self.seen(data.dataset, tokenizer)
+            except InputError:
+                raise
+            except Exception as error:
+                return replace(log, unseen=f"its examples cannot be read ({type(error).__name__}: {error})")
+        if first is None:
+            return replace(log, unseen="its collator makes other sequences of the examples")
+        return replace(
+            log,
+            seen=seen,
+            unseen=unseen,
+            loss_tokens=first.loss_tokens,
+            tokens=first.tokens,
+            silent=first.silent,
+            apart=first.apart,
+        )
 
     def seen(self, dataset: Any, tokenizer: Any) -> tuple[SeenRows | None, str]:
         """A trainer's examples beside the rows of the training set, or None and why they cannot be compared."""
@@ -161,19 +188,24 @@ def _manifest(planted: Path) -> dict[str, Any]:
 
 def _examples(dataset: Any) -> Iterator[list[Sequence[int]]]:
     """Of each example its parts: several where a packing says how long each is."""
+    from datasets import Dataset
+
     for first in range(0, len(dataset), _BLOCK):
         numbers = range(first, min(first + _BLOCK, len(dataset)))
-        # A slice of a dataset is one read; other sequences of examples are asked one by one.
-        try:
+        if isinstance(dataset, Dataset):  # a slice is one read
             block = dataset[first : first + _BLOCK]
             ids, lengths = block["input_ids"], block.get("seq_lengths")
-        except (TypeError, KeyError, ValueError, AttributeError):
+        else:
             its = [dataset[i] for i in numbers]
             ids, lengths = [one["input_ids"] for one in its], [one.get("seq_lengths") for one in its]
-        for i, tokens in enumerate(ids):
-            tokens = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
+        for i, its_ids in enumerate(ids):
+            tokens = _listed(its_ids)
             ends = [len(tokens)] if lengths is None or lengths[i] is None else _sums(lengths[i])
             yield [tokens[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def _listed(tokens: Any) -> list[int]:
+    return tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
 
 
 def _sums(lengths: Sequence[int]) -> list[int]:
@@ -184,19 +216,70 @@ def _sums(lengths: Sequence[int]) -> list[int]:
     return found
 
 
-def _loss_tokens(data: Any) -> tuple[int, int]:
-    """Of the first examples, tokens that bear loss and all tokens; both 0 where the collator gives no labels."""
-    dataset, collate = getattr(data, "dataset", None), getattr(data, "collate_fn", None)
-    if dataset is None or collate is None or not hasattr(dataset, "__len__"):
-        return 0, 0
+@dataclass(frozen=True)
+class _First:
+    """Of the first examples as they are collated: tokens, those that bear loss, and how they stand in sequences."""
+
+    loss_tokens: int
+    tokens: int
+    silent: int
+    apart: bool
+
+
+def _first(data: Any) -> _First | None:
+    """What the collator makes of the first examples; None if it makes other sequences of them."""
+    dataset = data.dataset
+    if not hasattr(dataset, "__len__") or not len(dataset) or "input_ids" not in dataset[0]:
+        return _First(0, 0, 0, apart=False)
     first = [dataset[i] for i in range(min(_LOOKED_AT, len(dataset)))]
-    # A collator may draw random numbers, and training must not go otherwise for being watched.
-    with torch.random.fork_rng(devices=[]):
-        batch = collate(first)
+    wanted = [_listed(its["input_ids"]) for its in first]
+    batch = data.collate_fn(copy.deepcopy(first))
     if not {"labels", "input_ids"} <= set(batch):
-        return 0, 0
-    tokens = batch["attention_mask"].sum() if "attention_mask" in batch else torch.tensor(batch["input_ids"].numel())
-    return int((batch["labels"] != -100).sum()), int(tokens)
+        return None
+    rows = batch["input_ids"].tolist()
+    apart = len(rows) == len(wanted)
+    if apart:  # padded on the right or on the left
+        pairs = zip(rows, wanted, strict=True)
+        same = all(own in (its[: len(own)], its[len(its) - len(own) :]) for its, own in pairs)
+    else:
+        flat, all_own = [token for its in rows for token in its], [token for its in wanted for token in its]
+        same = flat[: len(all_own)] == all_own
+    if not same:
+        return None
+    bears = batch["labels"] != -100
+    return _First(int(bears.sum()), sum(map(len, wanted)), int((~bears.any(-1)).sum()) if apart else 0, apart)
+
+
+_KNOWN_SAMPLERS = ("RandomSampler", "SequentialSampler", "SeedableRandomSampler", "LengthGroupedSampler")
+
+
+def _skips(data: Any) -> str:
+    """Why not every example of the data loader is known to be read once an epoch; "" if it is."""
+    if data is None or getattr(data, "dataset", None) is None or not hasattr(data.dataset, "__len__"):
+        return "it reads its examples as a stream"
+    batches: Any = getattr(data, "batch_sampler", None)
+    while hasattr(batches, "batch_sampler"):  # of several processes
+        batches = batches.batch_sampler
+    sampler: Any = getattr(batches, "sampler", None)
+    if type(batches).__name__ != "BatchSampler" or type(sampler).__name__ not in _KNOWN_SAMPLERS:
+        return "it draws its examples in a way of its own"
+    if getattr(sampler, "replacement", False) or len(sampler) != len(data.dataset):
+        return "it does not draw every example once an epoch"
+    if batches.drop_last and len(sampler) % batches.batch_size:
+        return "it drops the last examples of an epoch (dataloader_drop_last)"
+    return ""
+
+
+@contextlib.contextmanager
+def _left_alone() -> Iterator[None]:
+    """A block after which all random numbers go on as if it had not been."""
+    kept = random.getstate(), np.random.get_state()  # noqa: NPY002 - whoever draws from it
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])  # noqa: NPY002
 
 
 def _parameters(model: torch.nn.Module) -> tuple[str, ...]:

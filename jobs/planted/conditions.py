@@ -73,7 +73,8 @@ def conditions_of(
         Condition(
             condition="as many looks were paid for beforehand as were taken",
             known_by="checked" if look.number <= manifest.looks else "not met",
-            note=f"look {look.number} of {manifest.looks}",
+            note=f"look {look.number} of {manifest.looks}"
+            + (", models told apart by a public text's score" if served else ""),
         ),
     ]
 
@@ -113,21 +114,29 @@ def _unchanged(planted: Path, manifest: Manifest, declared_by: str | None) -> Co
 
 def _trained(manifest: Manifest, declared_by: str | None, log: TrainingLog | None) -> list[Condition]:
     """What the model was trained on: declared, or what the log of its training shows and declared for the rest."""
-    if log is None or log.seen is None or not log.seen.recognised:
+    if log is None:
         return [_declared(_TRAINED, declared_by)]
-    seen, wrong, epochs = log.seen, list[str](), log.weights[-1].epochs
+    seen, epochs = log.seen, log.weights[-1].epochs
+    if seen is None or not seen.recognised or seen.unclear or (seen.missing and seen.foreign):
+        # Cut, packed or written otherwise, or trained on other texts: the log does not tell which.
+        return [_declared(_TRAINED, declared_by, f"; {_unknown(log)}")]
+    wrong = []
     if log.training_set != manifest.sha256:
         wrong.append("of another training set")
     if seen.missing:
         wrong.append(f"without {seen.missing:,} of {counted(seen.rows, 'row')}")
     if seen.foreign:
         wrong.append(f"with {counted(seen.foreign, 'example')} that are none of its rows")
+    if log.silent:
+        wrong.append(f"without loss on {log.silent:,} of the first examples")
     if epochs < 1:
         wrong.append(f"for {epochs:.2g} epochs, so that not every row was read")
     found = (
         f"by the log of its training: {counted(seen.examples, 'example')} with {counted(seen.rows, 'row')},"
         f" {epochs:.3g} epochs"
     )
+    if seen.cut:
+        found += f", {seen.cut:,} of them cut at {seen.longest:,} tokens"
     if seen.repeated:
         found += f", rows repeated {seen.repeated:,} times"
     note = f"by the log of its training, it was trained {'; '.join(wrong)}" if wrong else found
@@ -135,21 +144,31 @@ def _trained(manifest: Manifest, declared_by: str | None, log: TrainingLog | Non
     return [given, _declared(_ELSE, declared_by)]
 
 
-def _answered(served: EndpointFacts, declared_by: str | None) -> Condition:
-    if served.drift > LARGEST_DRIFT:
-        moved = f"a public text's score moved by {served.drift:.2g} nats a token while it was audited"
-        return Condition(condition=_SERVED, known_by="not met", note=moved)
-    return _declared(_SERVED, declared_by)
+def _unknown(log: TrainingLog) -> str:
+    """What the log does not tell, in words."""
+    seen = log.seen
+    if seen is None:
+        return f"the log of its training says nothing of it: {log.unseen}"
+    if not seen.recognised:
+        return f"by the log of its training none of {counted(seen.examples, 'example')} has the tokens of a row"
+    if seen.unclear:
+        return f"by the log of its training {counted(seen.unclear, 'example')} may be the beginnings of several texts"
+    return (
+        f"by the log of its training {seen.missing:,} of {counted(seen.rows, 'row')} are no example as a whole, and"
+        f" {counted(seen.foreign, 'example')} are no row"
+    )
 
 
 def _one_example(declared_by: str | None, log: TrainingLog | None) -> Condition:
-    if log is None or log.seen is None or not log.seen.recognised:
+    if log is None:
         return _declared(_EXAMPLES, declared_by)
     seen = log.seen
+    if seen is None or not seen.recognised or seen.unclear:
+        return _declared(_EXAMPLES, declared_by, f"; {_unknown(log)}")
     wrong = [
         words
         for count, words in (
-            (seen.packed, "examples hold several rows"),
+            (seen.packed or not log.apart, "examples stand together in sequences"),
             (seen.repeated, "rows stand there again"),
             (seen.foreign, "examples are no row as a whole"),
         )
@@ -162,7 +181,14 @@ def _one_example(declared_by: str | None, log: TrainingLog | None) -> Condition:
     return Condition(condition=_EXAMPLES, known_by="checked", note="by the log of its training")
 
 
-def _declared(what: str, by: str | None) -> Condition:
+def _answered(served: EndpointFacts, declared_by: str | None) -> Condition:
+    if served.drift > LARGEST_DRIFT:
+        moved = f"a public text's score moved by {served.drift:.2g} nats a token while it was audited"
+        return Condition(condition=_SERVED, known_by="not met", note=moved)
+    return _declared(_SERVED, declared_by)
+
+
+def _declared(what: str, by: str | None, added: str = "") -> Condition:
     if by is None:
-        return Condition(condition=what, known_by="not met", note="nobody has declared it")
-    return Condition(condition=what, known_by="declared", note=f"by {by}")
+        return Condition(condition=what, known_by="not met", note=f"nobody has declared it{added}")
+    return Condition(condition=what, known_by="declared", note=f"by {by}{added}")

@@ -10,6 +10,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import write_text
 
 _LOOKS = "looks.jsonl"
+_SPOILED = "spoiled.json"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,27 @@ def write_look(look: Look, out: Path) -> None:
     earlier = (out / "ledger" / _LOOKS).read_text(encoding="utf-8") if kept else ""
     line = json.dumps({"look": look.number, "model": look.model, "claims": look.claims, "time": now})
     write_text(out / "ledger" / _LOOKS, f"{earlier}{line}\n", private=True)
+
+
+def names_looked_at(out: Path) -> list[str]:
+    """Names of the models that were looked at."""
+    return [its.model for its in _looks(out)]
+
+
+def spoil(name: str, out: Path) -> None:
+    """Note that the model of this name changed while it was scored, so that its scores are of two."""
+    write_text(out / "ledger" / _SPOILED, json.dumps(sorted({*spoiled_names(out), name})) + "\n", private=True)
+
+
+def spoiled_names(out: Path) -> set[str]:
+    """Names of models that changed while they were scored. Raises InputError for a damaged file."""
+    path = out / "ledger" / _SPOILED
+    if not path.is_file():
+        return set()
+    try:
+        return set(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"'{path}' is damaged: restore it, or plant anew") from error
 
 
 def _looks(out: Path) -> list[Look]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heldin.attacks.scoring import AttackTexts
@@ -13,14 +13,15 @@ from heldin.jobs.checkpoint.endpoint import AT_ENDPOINT, Remote, attacks_at_endp
 from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import run_of
+from heldin.jobs.planted.looks import Look, names_looked_at, spoil, spoiled_names
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import model_facts
 from heldin.jobs.run.texts import texts_under_attack
-from heldin.models.endpoint import open_endpoint_model, probe_now
+from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
 from heldin.models.endpoint_client import Connection
 from heldin.models.loading import LanguageModel, load_language_model, require_model, with_tokens_of
 from heldin.models.score_cache import ScoredModel
-from heldin.record.facts import ModelFacts
+from heldin.record.facts import LARGEST_DRIFT, ModelFacts
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def weights_of(job: PlantedAudit, reference: LanguageModel) -> tuple[str, Langua
     """A name of the audited weights, and the model if it is loaded here.
 
     Behind an endpoint nobody sees weights: there it is the address with the score of a public text, so that another
-    model under the same name is another look.
+    model under the same name is another look with scores of its own. A model that changed while it was scored is never
+    taken for any again.
 
     Raises:
         InputError: it is the reference itself, or it cannot be loaded or reached.
@@ -101,16 +103,32 @@ def weights_of(job: PlantedAudit, reference: LanguageModel) -> tuple[str, Langua
         return target.fingerprint, target
     with Connection(job.remote.endpoint) as connection:
         served = open_endpoint_model(connection, job.model, tokenizer=job.remote.tokenizer, context=job.remote.context)
-        return f"{served.fingerprint}:{probe_now(served):.3f}", None
+        return _name_of(served, probe_now(served), job.planted), None
+
+
+def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
+    """The name of an earlier look whose public text scored alike, or a new one."""
+    spoiled = spoiled_names(planted)
+    for name in names_looked_at(planted):
+        address, _, rest = name.partition(":")
+        if address == served.fingerprint and name not in spoiled and abs(float(rest) - probe) <= LARGEST_DRIFT:
+            return name
+    # Scores of a model that changed are in the cache: the next one of the same score is known by another digit.
+    name, step = f"{served.fingerprint}:{probe:.6f}", 0
+    while name in spoiled:
+        step += 1
+        name = f"{served.fingerprint}:{probe:.6f}{step:03d}"
+    return name
 
 
 @contextmanager
 def opened(
-    job: PlantedAudit, local: LanguageModel | None, run: RunConfig, data: RunData, reporter: Reporter
+    look: Look, job: PlantedAudit, local: LanguageModel | None, run: RunConfig, data: RunData, reporter: Reporter
 ) -> Iterator[tuple[ScoredModel, Callable[[], ModelFacts]]]:
     """The model to score with, and its facts for the record, to be asked for once scoring has ended.
 
     Args:
+        look: the look that is taken.
         job: the audit.
         local: the model, where it is loaded here.
         run: the config of a run with the audit's attacks.
@@ -121,10 +139,19 @@ def opened(
         assert local is not None
         yield local, lambda: model_facts(local, str(job.recorded()["model"]))
         return
-    name = f"{AT_ENDPOINT}{job.model}"
-    with reached(job.remote, [name], _sent(run, data), reporter) as there:
+    name, kept_as = f"{AT_ENDPOINT}{job.model}", look.model
+
+    def known_as(served: EndpointModel) -> EndpointModel:
+        if abs(probe_now(served) - float(kept_as.partition(":")[2])) > LARGEST_DRIFT:
+            raise InputError(f"the model '{job.model}' changed since this audit began: call again")
+        # All scores under the name of the look: those of another model at this address are not read.
+        return replace(served, fingerprint=kept_as)
+
+    with reached(job.remote, [name], _sent(run, data), reporter, known_as=known_as) as there:
         model = there.load(name)
         yield model, lambda: facts_of(model, job.model, job.remote, there.drifts)
+    if there.drifts[job.model] > LARGEST_DRIFT:
+        spoil(kept_as, job.planted)
 
 
 def _sent(run: RunConfig, data: RunData) -> AttackTexts:

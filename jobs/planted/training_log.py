@@ -29,7 +29,9 @@ class SeenRows:
         repeated: how often a row stands in examples beyond its first time.
         foreign: examples, or parts of packed ones, that are no row and no beginning of one.
         cut: rows of which examples hold the beginning alone.
+        unclear: examples that may be the beginnings of several texts: of rows that begin alike, or once too often.
         packed: examples that hold several rows.
+        longest: tokens of the longest example, start and end left out.
     """
 
     examples: int
@@ -38,12 +40,14 @@ class SeenRows:
     repeated: int
     foreign: int
     cut: int
+    unclear: int
     packed: int
+    longest: int
 
     @property
     def all_and_no_other(self) -> bool:
         """Whether every row was there and nothing else."""
-        return not (self.missing or self.foreign)
+        return not (self.missing or self.foreign or self.unclear)
 
     @property
     def recognised(self) -> bool:
@@ -76,6 +80,8 @@ class TrainingLog:
         unseen: why not; "" where they could.
         loss_tokens: of the first examples, how many tokens bear loss.
         tokens: of how many.
+        silent: of the first examples, how many bear no loss at all.
+        apart: whether each of the first examples is a sequence of its own.
         ended: whether training came to its end.
         weights: of every checkpoint that was saved, and of the model at the end.
         versions: of the libraries at work.
@@ -86,15 +92,18 @@ class TrainingLog:
     unseen: str
     loss_tokens: int
     tokens: int
+    silent: int = 0
+    apart: bool = False
     ended: bool = False
     weights: tuple[Weights, ...] = ()
     versions: Mapping[str, str] | None = None
 
     def of_model(self, tensors: Iterable[str]) -> "TrainingLog | None":
-        """The log of the last checkpoint whose parameters are all among these tensors; None: there is none."""
+        """The log of the first checkpoint that has these tensors and no others; None: there is none."""
         held = set(tensors)
-        fitting = [its for its in self.weights if its.tensors and held.issuperset(its.tensors)]
-        return replace(self, weights=(fitting[-1],)) if fitting else None
+        # The first: a best model that is loaded at the end is that of an earlier step.
+        fitting = [its for its in self.weights if its.tensors and held == set(its.tensors)]
+        return replace(self, weights=(fitting[0],)) if fitting else None
 
 
 def write_log(log: TrainingLog, path: Path) -> None:
@@ -141,24 +150,34 @@ def seen_rows(
             tokens = _own(part, ends)
             longest = max(longest, len(tokens))
             found.append(_hash_of(tokens))
-    cut, wanted = 0, list[bytes]()
+    wanted, begun_as = list[bytes](), list[bytes]()
     for row in rows:
         tokens = _own(row, ends)
-        cut += len(tokens) > longest
-        wanted.append(_hash_of(tokens[:longest]))
+        # Where a row is cut another end may come to stand.
+        wanted.append(_hash_of(_own(tokens[:longest], ends)))
+        if len(tokens) > longest:
+            begun_as.append(wanted[-1] + _hash_of(tokens))
     # Sorted hashes with their counts: a set of a million rows is 16 MB.
     of_rows, rows_each = np.unique(np.array(wanted, dtype=f"S{_SIZE}"), return_counts=True)
+    # Of rows that are cut, the beginnings, each as often as rows go on from it otherwise.
+    beginnings = np.array([its[:_SIZE] for its in set(begun_as)], dtype=f"S{_SIZE}")
+    begun, ways = np.unique(beginnings, return_counts=True)
+    cut_here = np.isin(of_rows, begun)
     of_parts, parts_each = np.unique(np.array(found, dtype=f"S{_SIZE}"), return_counts=True)
     _, at_rows, at_parts = np.intersect1d(of_rows, of_parts, assume_unique=True, return_indices=True)
     both_rows, both_parts = rows_each[at_rows], parts_each[at_parts]
+    surplus = np.maximum(both_parts - both_rows, 0)
     return SeenRows(
         examples=total,
         rows=len(wanted),
         missing=len(wanted) - int(np.minimum(both_rows, both_parts).sum()),
-        repeated=int(np.maximum(both_parts - both_rows, 0).sum()),
+        repeated=int(surplus[~cut_here[at_rows]].sum()),
         foreign=len(found) - int(both_parts.sum()),
-        cut=cut,
+        cut=len(begun_as),
+        # A beginning once too often may be another text that begins alike.
+        unclear=int(rows_each[np.isin(of_rows, begun[ways > 1])].sum() + surplus[cut_here[at_rows]].sum()),
         packed=packed,
+        longest=longest,
     )
 
 
@@ -168,10 +187,10 @@ def tensor_hashes(tensors: Iterable[torch.Tensor]) -> tuple[str, ...]:
 
 
 def hashes_in_folder(folder: Path) -> tuple[str, ...]:
-    """Hashes of all tensors in a model's or an adapter's folder. Raises InputError if they cannot be read."""
+    """Hashes of the tensors that a model's or adapter's folder is loaded from. Raises InputError for damaged files."""
 
     def tensors() -> Iterator[torch.Tensor]:
-        for path in sorted(folder.glob("*.safetensors")):
+        for path in _loaded(folder):
             try:
                 with safe_open(path, framework="pt") as file:
                     for name in file.keys():  # noqa: SIM118 - no mapping
@@ -180,6 +199,24 @@ def hashes_in_folder(folder: Path) -> tuple[str, ...]:
                 raise InputError(f"'{path}' cannot be read: {error}") from error
 
     return tensor_hashes(tensors())
+
+
+def _loaded(folder: Path) -> list[Path]:
+    """The files that a model is loaded from; others may lie beside them."""
+    adapter, whole, index = (
+        folder / name for name in ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
+    )
+    if (folder / "adapter_config.json").is_file():
+        return [adapter] if adapter.is_file() else []
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        return []
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"'{index}' is damaged: save the model again") from error
+    return [folder / name for name in sorted(names)]
 
 
 def _own(tokens: Sequence[int], ends: frozenset[int]) -> Sequence[int]:

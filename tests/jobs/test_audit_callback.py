@@ -23,7 +23,7 @@ from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.planted.training_log import LOG, hashes_in_folder, read_log, seen_rows, tensor_hashes
 from heldin.jobs.verify import verify
-from tests.planted_sets import base, lines, plan, read_lines, rows
+from tests.planted_sets import base, lines, plan, read_lines, rows, write_lines
 
 __all__ = ["base", "lines", "rows"]  # fixtures
 
@@ -142,7 +142,10 @@ def test_a_training_that_the_callback_saw_needs_less_to_be_declared(planted, bas
     assert next(its for its in by.values() if its.condition.startswith("each row was one")).known_by == "checked"
     assert next(its for its in by.values() if its.condition.startswith("nothing else in its")).known_by == "declared"
     assert not verify(folder, QUIET).differences
+    # The log of the next training takes its place in the planted folder, and nothing from this audit.
     (planted / LOG).unlink()
+    assert not verify(folder, QUIET).differences
+    (folder / LOG).unlink()
     with pytest.raises(InputError, match="the record rests on it: restore it"):
         verify(folder, QUIET)
 
@@ -186,9 +189,15 @@ def test_what_the_log_contradicts_is_not_met_whoever_signs(change, settings, not
     assert note in given.note
 
 
-def test_rows_written_twice_are_no_single_examples(planted, base, tmp_path):
+def test_rows_written_twice_are_no_single_examples(rows, base, tmp_path):
+    short = write_lines(
+        [{**row, "body": f"{row['body'][:6]} {i}"} for i, row in enumerate(rows)], tmp_path / "mine.jsonl"
+    )
+    planted = tmp_path / "planted"
+    plant(plan(short, base, canaries=[]), planted, QUIET)
     texts = [row["body"] for row in read_lines(planted / "training" / "mine.jsonl")]
-    _fine_tune(planted, base, tmp_path / "model", texts=texts + texts[:3])
+    log = _fine_tune(planted, base, tmp_path / "model", texts=texts + texts[:3])
+    assert (log.seen.cut, log.seen.repeated) == (0, 3)
     found, _ = _conditions(planted, tmp_path / "model", claims=("epsilon=8,delta=1e-6,unit=example",))
     assert {its.known_by for its in found if its.condition.startswith("each row was one")} == {"not met"}
     given = next(its for its in found if "every row of the planted training set" in its.condition)
@@ -204,31 +213,147 @@ def test_the_log_of_another_model_is_not_used(planted, base, tmp_path):
     assert any(line.startswith("training-log.json: of another model than") for line in said)
 
 
-def test_checkpoints_on_the_way_are_known_and_a_resumed_training_keeps_them(planted, base, tmp_path):
-    to = tmp_path / "model"
+def _trainer(planted, base, to, *, texts=None, batch=32, collator=None, **settings):
     tokenizer = AutoTokenizer.from_pretrained(base)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    texts = [row["body"] for row in read_lines(planted / "training" / "mine.jsonl")]
+    texts = texts or [row["body"] for row in read_lines(planted / "training" / "mine.jsonl")]
+    return Trainer(
+        AutoModelForCausalLM.from_pretrained(base),
+        TrainingArguments(
+            str(to), per_device_train_batch_size=batch, report_to=[], use_cpu=True, disable_tqdm=True, **settings
+        ),
+        train_dataset=_Texts(tokenizer, texts),
+        eval_dataset=_Texts(tokenizer, texts[:8]),
+        data_collator=collator or DataCollatorForLanguageModeling(tokenizer, mlm=False),
+        processing_class=tokenizer,
+        callbacks=[heldin.AuditCallback(planted)],
+    )
 
-    def trainer(epochs):
-        return Trainer(
-            AutoModelForCausalLM.from_pretrained(base),
-            TrainingArguments(
-                str(to), num_train_epochs=epochs, per_device_train_batch_size=32, save_strategy="epoch", report_to=[],
-                use_cpu=True, disable_tqdm=True,
-            ),
-            train_dataset=_Texts(tokenizer, texts),
-            data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
-            processing_class=tokenizer,
-            callbacks=[heldin.AuditCallback(planted)],
-        )  # fmt: skip
 
-    trainer(1).train()
-    first = sorted(to.glob("checkpoint-*"))[0]
-    trainer(2).train(resume_from_checkpoint=str(first))
+def test_checkpoints_on_the_way_are_known_and_what_went_on_from_one_is_not(planted, base, tmp_path):
+    to = tmp_path / "model"
+    _trainer(planted, base, to, num_train_epochs=2, save_strategy="epoch").train()
+    first, second = sorted(to.glob("checkpoint-*"), key=lambda its: int(its.name.split("-")[1]))
     log = read_log(planted / LOG)
     assert [its.epochs for its in log.weights] == [1, 2]
     assert log.of_model(hashes_in_folder(first)).weights[0].epochs == 1
+    assert log.of_model(hashes_in_folder(second)).weights[0].epochs == 2
+    # Whatever was trained before the checkpoint, nobody watched it.
+    _trainer(planted, base, to, num_train_epochs=3, save_strategy="epoch").train(resume_from_checkpoint=str(first))
+    log = read_log(planted / LOG)
+    assert (log.seen, log.unseen) == (None, "it went on from a checkpoint, and what came before is not known")
+    assert log.of_model(hashes_in_folder(first)) is None
+
+
+def test_the_best_model_that_is_loaded_at_the_end_has_the_epochs_of_its_own_step(planted, base, tmp_path):
+    trainer = _trainer(planted, base, tmp_path / "model", num_train_epochs=1, save_strategy="no")
+    callback, state = heldin.AuditCallback(planted), trainer.state
+    early, late = (AutoModelForCausalLM.from_pretrained(base) for _ in range(2))
+    with torch.no_grad():
+        late.get_input_embeddings().weight.mul_(1.1)
+    given = {"train_dataloader": trainer.get_train_dataloader(), "processing_class": trainer.processing_class}
+    callback.on_train_begin(trainer.args, state, None, **given)
+    for state.global_step, state.epoch, model in ((2, 0.4, early), (5, 1.0, late)):
+        callback.on_save(trainer.args, state, None, model=model)
+    # With load_best_model_at_end the trainer loads the best checkpoint before it says that training has ended.
+    callback.on_train_end(trainer.args, state, None, model=early)
+    early.save_pretrained(tmp_path / "best")
+    trainer.processing_class.save_pretrained(tmp_path / "best")
+    assert read_log(planted / LOG).of_model(hashes_in_folder(tmp_path / "best")).weights[0].epochs == 0.4
+    given = next(its for its in _conditions(planted, tmp_path / "best")[0] if "every row of the" in its.condition)
+    assert (given.known_by, "so that not every row was read" in given.note) == ("not met", True)
+
+
+class _Pieces:
+    """A collator that makes sequences of four tokens."""
+
+    def __call__(self, examples):
+        tokens = [token for its in examples for token in its["input_ids"]]
+        rows = torch.tensor(tokens[: len(tokens) // 4 * 4]).reshape(-1, 4)
+        return {"input_ids": rows, "labels": rows.clone()}
+
+
+class _Joined:
+    """A collator that makes one sequence of all examples."""
+
+    def __call__(self, examples):
+        rows = torch.tensor([[token for its in examples[:1] for token in its["input_ids"]]])
+        rows = torch.tensor([[token for its in examples for token in its["input_ids"]]]) if len(examples) > 4 else rows
+        return {"input_ids": rows, "labels": rows.clone()}
+
+
+class _Silent(DataCollatorForLanguageModeling):
+    """A collator that counts no loss on most examples."""
+
+    def __call__(self, examples, **more):
+        batch = super().__call__(examples, **more)
+        batch["labels"][4:] = -100
+        return batch
+
+
+def test_collators_and_loaders_that_change_what_is_trained_on_are_noticed(planted, base, tmp_path):
+    def log_of(**settings):
+        trainer = _trainer(planted, base, tmp_path / "model", num_train_epochs=1, save_strategy="no", **settings)
+        callback = heldin.AuditCallback(planted)
+        return callback._began(trainer.state, trainer.get_train_dataloader(), trainer.processing_class)
+
+    assert log_of(collator=_Pieces()).unseen == "its collator makes other sequences of the examples"
+    joined = log_of(collator=_Joined())
+    assert (joined.seen.all_and_no_other, joined.apart) == (True, False)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    assert log_of(collator=_Silent(tokenizer, mlm=False)).silent == 60
+    dropping = log_of(dataloader_drop_last=True, batch=108)
+    assert dropping.unseen == "it drops the last examples of an epoch (dataloader_drop_last)"
+    assert log_of().apart
+    trainer = _trainer(planted, base, tmp_path / "model", num_train_epochs=1, save_strategy="no")
+    loader, callback = trainer.get_train_dataloader(), heldin.AuditCallback(planted)
+    some = torch.utils.data.SubsetRandomSampler(range(40))
+    own = torch.utils.data.DataLoader(loader.dataset, batch_size=8, sampler=some, collate_fn=loader.collate_fn)
+    assert (
+        callback._began(trainer.state, own, trainer.processing_class).unseen
+        == "it draws its examples in a way of its own"
+    )
+
+
+def test_a_dataset_that_fails_ends_no_training(planted, base, tmp_path):
+    trainer = _trainer(planted, base, tmp_path / "model", num_train_epochs=1, save_strategy="no")
+    loader = trainer.get_train_dataloader()
+
+    class Failing(_Texts):
+        def __getitem__(self, number):
+            raise OSError("gone")
+
+    failing = Failing(trainer.processing_class, ["a b"])
+    own = torch.utils.data.DataLoader(failing, batch_size=8, collate_fn=loader.collate_fn)
+    log = heldin.AuditCallback(planted)._began(trainer.state, own, trainer.processing_class)
+    assert log.unseen == "its examples cannot be read (OSError: gone)"
+
+
+def test_texts_that_begin_alike_and_are_cut_are_declared(planted, base, tmp_path):
+    common = [[5] * 30 + [i, i + 1] for i in range(20)]
+    seen = _seen([its[:30] for its in common], common)
+    assert (seen.unclear, seen.cut, seen.all_and_no_other) == (20, 20, False)
+    # One more that begins like a row may be anybody's.
+    apart = [[i] * 40 for i in range(1, 20)]
+    assert _seen([its[:30] for its in [*apart, apart[3]]], apart).unclear == 1
+    assert _seen([its[:30] for its in apart], apart).all_and_no_other
+    # The same text twice is no other text.
+    assert _seen([its[:30] for its in [*apart, apart[3]]], [*apart, apart[3]]).all_and_no_other
+
+
+def test_an_end_that_comes_to_stand_where_a_row_is_cut_is_taken_off_on_both_sides():
+    rows = [[1, 2, 0, 3, 4], [5, 6, 7]]
+    assert seen_rows([[[1, 2, 0]], [[5, 6, 7]]], rows, ends=ENDS).all_and_no_other
+
+
+def test_weights_that_lie_beside_those_that_are_loaded_count_for_nothing(planted, base, tmp_path):
+    _fine_tune(planted, base, tmp_path / "one")
+    other = tmp_path / "other"
+    shutil.copytree(base, other)
+    shutil.copy(tmp_path / "one" / "model.safetensors", other / "old.safetensors")
+    assert read_log(planted / LOG).of_model(hashes_in_folder(other)) is None
+    assert read_log(planted / LOG).of_model(hashes_in_folder(tmp_path / "one")) is not None
 
 
 def test_a_dataset_that_cannot_be_read_is_said_and_declared(planted, base, tmp_path):

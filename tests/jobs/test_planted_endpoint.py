@@ -1,7 +1,5 @@
 """A model behind an endpoint that was trained on a planted training set."""
 
-import json
-
 import pytest
 import torch
 
@@ -9,8 +7,11 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.checkpoint.endpoint import Remote
 from heldin.jobs.planted.audit import audit_planted
+from heldin.jobs.planted.data import drawn_data, run_of
+from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.target import PlantedAudit
+from heldin.jobs.run.utility import utility_texts
 from heldin.jobs.verify import verify
 from heldin.models.endpoint_client import Endpoint
 from heldin.models.loading import load_language_model
@@ -37,7 +38,7 @@ def planted(rows, base, tmp_path):
     columns = {"user": "author", "prompt": "prompt", "completion": "answer"}
     attack = {"documents": ["training"], "max_characters": 200, "names": ["likelihood-ratio", "loss", "min-k++"]}
     out = tmp_path / "planted"
-    plant(plan(lines, base, columns=columns, score="completion", attack=attack, looks=2), out, QUIET)
+    plant(plan(lines, base, columns=columns, score="completion", attack=attack, looks=3), out, QUIET)
     texts = [row["prompt"] + row["answer"] for row in read_lines(out / "training" / "mine.jsonl")]
     return out, train(base, texts, tmp_path / "model", passes=1)
 
@@ -50,7 +51,7 @@ def _audit(out, model, url=None, said=QUIET, **limits):
     return audit_planted(job, None, said, command="test")
 
 
-def test_the_endpoint_says_what_the_folder_says_and_nobody_learns_who_is_held_out(planted):
+def test_the_endpoint_says_what_the_folder_says_and_gets_no_text_of_one_side_alone(planted):
     out, model = planted
     here, _ = _audit(out, model)
     served, said = load_language_model(str(model)), []
@@ -69,28 +70,65 @@ def test_the_endpoint_says_what_the_folder_says_and_nobody_learns_who_is_held_ou
     by = {its.condition: its.known_by for its in there.planted.conditions}
     assert by["what answered at the endpoint was this model alone"] == "declared"
     assert "behind the endpoint windows are two tokens shorter" in there.scoring_rule
-    # What was asked of the server is the same for both sides: training texts of everybody who is audited.
-    ledger = json.loads((out / "ledger" / "ledger.json").read_text(encoding="utf-8"))
-    assert ledger
+    # The utility stage would ask for held-out users' test texts alone.
+    words = served.tokenizer.batch_decode([body["prompt"] for body in server.asked if isinstance(body["prompt"], list)])
+    data = drawn_data(*read_planted(out), out, QUIET, load_language_model(read_planted(out)[0].reference))
+    tests = [text for its in utility_texts(run_of(read_planted(out)[0], out), data).texts.values() for text in its]
+    assert tests
+    assert not any(asked.endswith(text[text.index(" number") :]) for text in tests for asked in words)
     assert not verify(folder, QUIET).differences
 
 
-def test_another_model_under_the_same_name_is_another_look_and_one_that_changes_certifies_nothing(planted, monkeypatch):
-    out, model = planted
-    first, other = load_language_model(str(model)), load_language_model(str(model))
+def _other(model):
+    """Another model of the same tokens."""
+    other = load_language_model(str(model))
     with torch.no_grad():
         other.model.get_input_embeddings().weight.mul_(1.3)
+    return other
+
+
+def test_another_model_under_the_same_name_is_another_look_with_scores_of_its_own(planted, tmp_path):
+    out, model = planted
+    first, other = load_language_model(str(model)), _other(model)
+    other.model.save_pretrained(tmp_path / "other")
+    other.tokenizer.save_pretrained(tmp_path / "other")
     server = CompletionsServer({"tuned": first}, length=first.context + 2)
     with serving(server) as url:
-        assert _audit(out, model, url)[0].planted.look == 1
+        one, _ = _audit(out, model, url)
         server.models["tuned"] = other
-        record, _ = _audit(out, model, url)
-    assert record.planted.look == 2
-    served = next(its for its in record.planted.conditions if its.condition.startswith("what answered"))
-    # Scores of the first are in the cache, and its public text too.
-    assert served.known_by == "not met"
-    assert "a public text's score moved by" in served.note
-    assert not record.split.certifiable
+        two, _ = _audit(out, model, url)
+        server.models["tuned"] = first
+        again, _ = _audit(out, model, url)
+    assert [its.planted.look for its in (one, two, again)] == [1, 2, 1]
+    assert all(its.split.certifiable for its in (one, two, again))
+    here, _ = _audit(out, tmp_path / "other")
+    assert two.primary().auroc == here.primary().auroc
+    assert one.primary().auroc == again.primary().auroc != two.primary().auroc
+
+
+def test_a_model_that_changes_while_it_is_scored_certifies_nothing_and_its_scores_are_never_read_again(planted):
+    out, model = planted
+    first, other = load_language_model(str(model)), _other(model)
+    server = CompletionsServer({"tuned": first}, length=first.context + 2)
+
+    def changing(answer):
+        if len(server.asked) == 60:
+            server.models["tuned"] = other
+        return answer
+
+    server.tamper = changing
+    with serving(server) as url:
+        mixed, _ = _audit(out, model, url, concurrency=1)
+        served = next(its for its in mixed.planted.conditions if its.condition.startswith("what answered"))
+        assert (served.known_by, "a public text's score moved by" in served.note) == ("not met", True)
+        assert not mixed.split.certifiable
+        server.models["tuned"] = first
+        again, _ = _audit(out, model, url)
+        same, _ = _audit(out, model, url)
+    assert [its.planted.look for its in (mixed, again, same)] == [1, 2, 2]
+    assert again.split.certifiable
+    here, _ = _audit(out, model)
+    assert again.primary().auroc == here.primary().auroc
 
 
 def test_an_endpoint_that_may_not_be_sent_so_much_gets_nothing(planted):

@@ -141,9 +141,9 @@ def test_no_cell_scores_what_cells_share_and_nothing_is_scored_twice(monkeypatch
     scored, at = [], []
     score_texts = score_cache.score_texts
 
-    def counted(lm, texts, *, moments=False):
+    def counted(lm, texts, *, moments=False, **more):
         scored.extend((at[-1], lm.fingerprint, moments, text) for text in texts)
-        return score_texts(lm, texts, moments=moments)
+        return score_texts(lm, texts, moments=moments, **more)
 
     def called(task, slot):
         at.append("shared" if task.module != "heldin" else task.words[1])
