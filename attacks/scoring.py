@@ -146,7 +146,11 @@ def scores_of(
         return whole
     if model.tokenizer is None:
         raise InputError(f"endpoint model '{model.name}' does not say where tokens stand: give its --tokenizer")
-    chosen = scored_tokens(model.tokenizer, plain, texts.spans())
+    chosen = list(scored_tokens(model.tokenizer, plain, texts.spans()))
+    empty = next((i for i, tokens in enumerate(chosen) if not tokens.any()), None)
+    if empty is not None:
+        user, number, _ = texts.flat()[empty]
+        raise InputError(f"text {number + 1} of user '{user}': the scored part has no token under '{model.name}'")
     return [its.at(tokens) for its, tokens in zip(whole, chosen, strict=True)]
 
 

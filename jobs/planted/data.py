@@ -7,7 +7,7 @@ from pathlib import Path
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.canaries.form import Forms
-from heldin.corpus.split import Part, Role, select_users
+from heldin.corpus.split import Part, Role, UserFilter
 from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.folder import Manifest
@@ -103,7 +103,7 @@ def canary_forms(config: PlantConfig, data: RunData) -> dict[int, int]:
             found |= {row: own[data.store.id(row).removeprefix(f"{user}/")] for row in data.store.rows(user)}
     made_up = {user: len(data.store.rows(user)) for user, source in sources.items() if source is None}
     if config.split.canaries_only:
-        lending: dict[str, Sequence[int]] = {user: corpus.rows(user) for user in _hosts(config, data.corpus)}
+        lending = _of_everybody(data.corpus)
     else:
         lending = spare_of({user: data.ledger.parts[user] for user in data.real(data.ledger.scored_users())})
     lent = Forms(corpus, lambda _: lending, config.seed).rows(made_up, frozenset())
@@ -119,13 +119,17 @@ def spare_of(parts: Mapping[str, Parts]) -> dict[str, Sequence[int]]:
 
 def _corpus(config: PlantConfig, run: RunConfig, reporter: Reporter) -> CorpusData:
     """The corpus, of whose users none is audited where canary users alone are."""
-    corpus = read_corpus(run, reporter)
-    return replace(corpus, audited=replace(corpus.audited, users=())) if config.split.canaries_only else corpus
+    if not config.split.canaries_only:
+        return read_corpus(run, reporter)
+    # Nothing is set aside of anybody, so that one row is enough.
+    everybody = run.corpus.model_copy(update={"users": UserFilter(min_records=1)})
+    corpus = read_corpus(run.model_copy(update={"corpus": everybody}), reporter)
+    return replace(corpus, audited=replace(corpus.audited, users=()))
 
 
-def _hosts(config: PlantConfig, corpus: CorpusData) -> tuple[str, ...]:
-    """Users who could be audited and are not: their rows lend canary rows a form, and are trained on all the same."""
-    return select_users(corpus.store, config.users, seed=config.seed).users
+def _of_everybody(corpus: CorpusData) -> dict[str, Sequence[int]]:
+    """All rows: where canary users alone are audited, rows lend a form and are trained on all the same."""
+    return {user: corpus.store.rows(user) for user in corpus.store.users}
 
 
 def _lending(
@@ -133,7 +137,7 @@ def _lending(
 ) -> Mapping[str, Sequence[int]]:
     """Rows whose forms canary rows take, before there is a ledger: what will be set aside of audited users, if any."""
     if config.split.canaries_only:
-        return {user: corpus.store.rows(user) for user in _hosts(config, corpus)}
+        return _of_everybody(corpus)
     users = tuple(user for user in corpus.audited.users if user not in replaced)
     pool = pool_of_users(users, run.split, seed=run.seed).names
     return spare_of(set_asides(corpus.store, pool, {}, run.split, seed=run.seed))

@@ -128,3 +128,12 @@ def test_the_coins_change_no_row_but_canary_users(planted, rows, base, tmp_path)
 def test_what_does_not_go_with_it_is_refused(changes, said, lines, base):
     with pytest.raises(InputError, match=said):
         plan(lines, base, **{"split": {"canaries_only": True}, **changes})
+
+
+def test_users_with_a_row_each_can_be_spared_too(base, tmp_path):
+    lines = write_lines(made_rows(users=60, records=1), tmp_path / "mine.jsonl")
+    config = plan(lines, base, split={"canaries_only": True}, canaries=CANARIES)
+    manifest = plant(config, tmp_path / "out", QUIET)
+    assert manifest.rows > 60
+    written = [row["body"] for row in read_lines(tmp_path / "out" / "training" / "mine.jsonl")]
+    assert {row["body"] for row in made_rows(users=60, records=1)} <= set(written)
