@@ -41,9 +41,9 @@ _LOOKED_AT = 64  # examples whose labels are looked at
 class AuditCallback(TrainerCallback):  # type: ignore[misc]
     """Write ``training-log.json``: whether the trainer was given the planted rows and no others, and what came of it.
 
-    ``Trainer(..., callbacks=[heldin.AuditCallback("planted")])``; TRL's trainers likewise. It changes nothing in a
-    training and needs of the folder the manifest and the training set alone. ``heldin audit --planted`` then says
-    "checked" where whoever signs would have to declare.
+    ``Trainer(..., callbacks=[heldin.AuditCallback("planted")])``; TRL's trainers likewise. It draws none of the
+    trainer's random numbers, and needs of the folder the manifest and the training set alone. ``heldin audit
+    --planted`` then says "checked" where whoever signs would have to declare.
 
     Args:
         planted: the folder that ``heldin plant`` wrote, or a copy of its ``manifest.json`` and ``training``.

@@ -117,12 +117,13 @@ def _trained(manifest: Manifest, declared_by: str | None, log: TrainingLog | Non
     if log is None:
         return [_declared(_TRAINED, declared_by)]
     seen, epochs = log.seen, log.weights[-1].epochs
+    if log.training_set != manifest.sha256:
+        note = "by the log of its training, it was trained on another training set"
+        return [Condition(condition=_GIVEN, known_by="not met", note=note), _declared(_ELSE, declared_by)]
     if seen is None or not seen.recognised or seen.unclear or (seen.missing and seen.foreign):
         # Cut, packed or written otherwise, or trained on other texts: the log does not tell which.
         return [_declared(_TRAINED, declared_by, f"; {_unknown(log)}")]
     wrong = []
-    if log.training_set != manifest.sha256:
-        wrong.append("of another training set")
     if seen.missing:
         wrong.append(f"without {seen.missing:,} of {counted(seen.rows, 'row')}")
     if seen.foreign:

@@ -10,7 +10,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import write_text
 
 _LOOKS = "looks.jsonl"
-_SPOILED = "spoiled.json"
+_SERVED = "served.json"
 
 
 @dataclass(frozen=True)
@@ -52,25 +52,20 @@ def write_look(look: Look, out: Path) -> None:
     write_text(out / "ledger" / _LOOKS, f"{earlier}{line}\n", private=True)
 
 
-def names_looked_at(out: Path) -> list[str]:
-    """Names of the models that were looked at."""
-    return [its.model for its in _looks(out)]
-
-
-def spoil(name: str, out: Path) -> None:
-    """Note that the model of this name changed while it was scored, so that its scores are of two."""
-    write_text(out / "ledger" / _SPOILED, json.dumps(sorted({*spoiled_names(out), name})) + "\n", private=True)
-
-
-def spoiled_names(out: Path) -> set[str]:
-    """Names of models that changed while they were scored. Raises InputError for a damaged file."""
-    path = out / "ledger" / _SPOILED
+def served_models(out: Path) -> dict[str, bool]:
+    """By name of each model behind an endpoint whether its scores are of one model. Raises InputError if damaged."""
+    path = out / "ledger" / _SERVED
     if not path.is_file():
-        return set()
+        return {}
     try:
-        return set(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+        return {str(name): bool(whole) for name, whole in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"'{path}' is damaged: restore it, or plant anew") from error
+
+
+def note_served(name: str, out: Path, *, whole: bool) -> None:
+    """Note a model behind an endpoint before it is scored, and that it changed meanwhile (not ``whole``)."""
+    write_text(out / "ledger" / _SERVED, json.dumps({**served_models(out), name: whole}) + "\n", private=True)
 
 
 def _looks(out: Path) -> list[Look]:

@@ -13,7 +13,7 @@ from heldin.jobs.checkpoint.endpoint import AT_ENDPOINT, Remote, attacks_at_endp
 from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import run_of
-from heldin.jobs.planted.looks import Look, names_looked_at, spoil, spoiled_names
+from heldin.jobs.planted.looks import Look, note_served, served_models
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import model_facts
 from heldin.jobs.run.texts import texts_under_attack
@@ -107,17 +107,19 @@ def weights_of(job: PlantedAudit, reference: LanguageModel) -> tuple[str, Langua
 
 
 def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
-    """The name of an earlier look whose public text scored alike, or a new one."""
-    spoiled = spoiled_names(planted)
-    for name in names_looked_at(planted):
+    """The name of an earlier call's model whose public text scored alike, or a new one."""
+    known = served_models(planted)
+    for name, whole in known.items():
         address, _, rest = name.partition(":")
-        if address == served.fingerprint and name not in spoiled and abs(float(rest) - probe) <= LARGEST_DRIFT:
+        if whole and address == served.fingerprint and abs(float(rest) - probe) <= LARGEST_DRIFT:
             return name
-    # Scores of a model that changed are in the cache: the next one of the same score is known by another digit.
+    # Scores of a model that changed are in the cache: the next one of the same score is known by further digits.
     name, step = f"{served.fingerprint}:{probe:.6f}", 0
-    while name in spoiled:
+    while name in known:
         step += 1
         name = f"{served.fingerprint}:{probe:.6f}{step:03d}"
+    # Before it is scored, so that a call that is killed goes on with what was paid for.
+    note_served(name, planted, whole=True)
     return name
 
 
@@ -151,7 +153,7 @@ def opened(
         model = there.load(name)
         yield model, lambda: facts_of(model, job.model, job.remote, there.drifts)
     if there.drifts[job.model] > LARGEST_DRIFT:
-        spoil(kept_as, job.planted)
+        note_served(kept_as, job.planted, whole=False)
 
 
 def _sent(run: RunConfig, data: RunData) -> AttackTexts:

@@ -75,7 +75,7 @@ class TrainingLog:
     """What the callback saw of one training.
 
     Attributes:
-        training_set: hash of the training set when training began.
+        training_set: hash of the training set when the callback was made.
         seen: its rows beside the trainer's examples; None: the examples could not be read.
         unseen: why not; "" where they could.
         loss_tokens: of the first examples, how many tokens bear loss.
