@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from heldin.base.errors import InputError
+from heldin.base.precision import ScoringPrecision
 from heldin.commands.finish import command_line, finish, interruptible
 from heldin.commands.options import AsJson, DeviceOption, Out, Quiet
 from heldin.commands.planted import AT_ENDPOINT, audit_planted
@@ -20,7 +21,13 @@ PLANTED = "A model trained on a planted training set"
 
 def audit(
     called: typer.Context,
-    model: Annotated[str | None, typer.Option(help="Model folder or hub name; may be a LoRA adapter folder.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Model folder or hub name; may be a LoRA adapter folder. With --planted repeatable: checkpoints of one"
+            " training, each a look."
+        ),
+    ] = None,
     reference: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,6 +53,13 @@ def audit(
     ] = None,
     skip_bad_lines: Annotated[
         bool | None, typer.Option("--skip-bad-lines", help="Skip and count unusable rows.", rich_help_panel=READING)
+    ] = None,
+    precision: Annotated[
+        ScoringPrecision | None,
+        typer.Option(
+            help="Load models in fp32 (default), bf16, int8 or nf4; measures how far it moves scores.",
+            rich_help_panel=READING,
+        ),
     ] = None,
     max_texts_per_user: Annotated[
         int | None, typer.Option(help="Score at most this many texts per user.", rich_help_panel=READING)
@@ -170,7 +184,10 @@ def audit(
         raise InputError("--declared-by goes with --planted")
     # Every option becomes a key of the config, so that both are checked by one model
     # and a file may hold what no option has.
-    content = _content(config, _nested({_KEYS.get(name, name): its for name, its in called.params.items()}))
+    if model is not None and len(model) > 1:
+        raise InputError("one --model at a time: several go with --planted")
+    given = {**called.params, "model": model[0] if model else None}
+    content = _content(config, _nested({_KEYS.get(name, name): its for name, its in given.items()}))
     references = content["reference"]
     # A bare name in the file is not yet the list that validation makes of it.
     models = [*references] if isinstance(references, list) else [references]
@@ -197,6 +214,7 @@ _KEYS = {
     "text": "columns.text",
     "id": "columns.id",
     "max_characters": "attack.max_characters",
+    "precision": "attack.precision",
     "exclude_auroc": "decision.auroc",
     "exclude_tpr": "decision.tpr",
     "endpoint": "endpoint.url",

@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
 def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
     """Write the report, print the findings (``json``: as one JSON object) and exit with the verdict's code."""
-    from heldin.base.log_file import log_line
-    from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
-
-    said, answered, code = findings(record), answer_line(record.decision), record.judgement.exit_code
-    paragraphs = dict(said.paragraphs)
-    # Before the report: the log holds the answer even if typesetting fails.
-    log_line(folder, f"answer: {answered}")
     if json:
-        words = {"answer": answered, "headline": said.headline, "notes": list(said.warnings), "next": paragraphs[NEXT]}
-        report = _report(record, folder)
-        typer.echo(json_text({**words, **_facts(record), "folder": str(folder), "report": report}))
-        raise typer.Exit(code)
+        typer.echo(json_text(told(record, folder)))
+    else:
+        tell(record, folder)
+    raise typer.Exit(record.judgement.exit_code)
+
+
+def tell(record: "Record", folder: Path) -> None:
+    """Write the report and print the findings."""
+    from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, findings
+
+    said, answered, code = findings(record), _answered(record, folder), record.judgement.exit_code
+    paragraphs = dict(said.paragraphs)
     # The words come before the report is typeset, so that they are read even if that fails.
     typer.echo(said.headline)
     for warning in said.warnings:
@@ -38,7 +39,31 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
     typer.echo(f"report: {_report(record, folder) or 'none'}")
     # Last, where scripts and people look for it.
     typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))
-    raise typer.Exit(code)
+
+
+def told(record: "Record", folder: Path) -> dict[str, Any]:
+    """Write the report; the findings as JSON has them."""
+    from heldin.reports.findings import NEXT, findings
+
+    said, answered = findings(record), _answered(record, folder)
+    words = {
+        "answer": answered,
+        "headline": said.headline,
+        "notes": list(said.warnings),
+        "next": dict(said.paragraphs)[NEXT],
+    }
+    report = _report(record, folder)
+    return {**words, **_facts(record), "folder": str(folder), "report": report}
+
+
+def _answered(record: "Record", folder: Path) -> str:
+    """The answer in words, which the log holds before a report is typeset: it stands even if that fails."""
+    from heldin.base.log_file import log_line
+    from heldin.reports.findings import answer_line
+
+    answered = answer_line(record.decision)
+    log_line(folder, f"answer: {answered}")
+    return answered
 
 
 def _report(record: "Record", folder: Path) -> str | None:

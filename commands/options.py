@@ -28,6 +28,7 @@ def _hush(quiet: bool) -> bool:
 class _Device(StrEnum):
     CPU = "cpu"
     CUDA = "cuda"
+    AUTO = "auto"
 
 
 def _use(device: _Device | None) -> _Device | None:
@@ -48,7 +49,10 @@ def _say_version(wanted: bool) -> None:
 DeviceOption = Annotated[
     _Device | None,
     typer.Option(
-        "--device", help="Where models run (default: HELDIN_DEVICE, else the GPU if there is one).", callback=_use
+        "--device",
+        help="Where models run (default: HELDIN_DEVICE, else the GPU if there is one). auto spreads what heldin audit"
+        " scores with over all GPUs and main memory.",
+        callback=_use,
     ),
 ]
 

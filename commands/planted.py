@@ -1,7 +1,7 @@
 """``heldin plant``, and the part of ``heldin audit`` that judges a model trained on what it planted."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -10,9 +10,12 @@ from heldin.commands.finish import command_line, finish, interruptible
 from heldin.commands.options import AsJson, DeviceOption, Out, Quiet, json_text
 
 if TYPE_CHECKING:
-    from heldin.jobs.checkpoint.endpoint import Remote
+    from collections.abc import Sequence
 
-AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted", "device")
+    from heldin.jobs.checkpoint.endpoint import Remote
+    from heldin.record.document import Record
+
+AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted", "device", "precision")
 AT_ENDPOINT = (
     "tokenizer",
     "context",
@@ -86,12 +89,49 @@ def audit_planted(called: typer.Context) -> None:
         )
     if "model" not in given:
         raise InputError("--planted needs --model: the folder or hub name of the model that was trained")
-    job = PlantedAudit(
-        given["planted"], given["model"], tuple(given.get("claim", ())), given.get("declared_by"), remote
-    )
+    models, out = given["model"], given.get("out")
+    if len(models) > 1 and out is not None:
+        raise InputError("--out goes with one --model: several go to audits/LOOK in the planted folder")
+    claims = tuple(given.get("claim", ()))
+    jobs = [
+        PlantedAudit(given["planted"], model, claims, given.get("declared_by"), remote, given.get("precision"))
+        for model in models
+    ]
+    # All of them before the first is scored: a look that was taken is paid for.
+    for job in jobs:
+        job.check()
     with interruptible():
-        record, folder = do(job, given.get("out"), reporter_for_this_terminal(), command=command_line())
-        finish(record, folder, json=bool(given.get("json")))
+        if len(jobs) == 1:
+            record, folder = do(jobs[0], out, reporter_for_this_terminal(), command=command_line())
+            finish(record, folder, json=bool(given.get("json")))
+        _finish_all(
+            [do(job, None, reporter_for_this_terminal(), command=command_line()) for job in jobs],
+            bool(given.get("json")),
+        )
+
+
+def _finish_all(found: "Sequence[tuple[Record, Path]]", json: bool) -> NoReturn:
+    """Print what was found of each model, then a line of each, and exit with the gravest code."""
+    from heldin.commands.finish import tell, told
+    from heldin.reports.findings import answer_line
+
+    codes = [record.judgement.exit_code for record, _ in found]
+    code = next((its for its in (3, 4) if its in codes), 0)
+    if json:
+        typer.echo(json_text({"audits": [told(record, folder) for record, folder in found], "exit_code": code}))
+        raise typer.Exit(code)
+    lines = []
+    for record, folder in found:
+        assert record.planted is not None
+        typer.echo(f"look {record.planted.look}: {record.target.name}")
+        tell(record, folder)
+        auroc = record.primary().auroc
+        lines.append(
+            f"look {record.planted.look} of {record.planted.looks}: AUROC {auroc.value:.3f}"
+            f" ({auroc.lower:.3f} to {auroc.upper:.3f}), {answer_line(record.decision)}: {record.target.name}"
+        )
+    typer.echo("\n".join(lines))
+    raise typer.Exit(code)
 
 
 def _remote(options: dict[str, Any]) -> "Remote | None":

@@ -26,14 +26,13 @@ from heldin.jobs.retraining.engine import body_again, read_audit
 from heldin.jobs.run.body import run_body
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import needs_base, prepare_data
-from heldin.jobs.run.models import Models, base_model
+from heldin.jobs.run.models import Models, base_model, scored_base, target_and_reference
 from heldin.jobs.run.plan import configured_mechanism, read_run_config
 from heldin.jobs.run.score_file import read_scores
 from heldin.jobs.run.statistics import preregistered, run_results
 from heldin.jobs.run.texts import scores_name, texts_under_attack
 from heldin.jobs.run.training import finished_training, require_trained_under
 from heldin.jobs.run.utility import kept_losses
-from heldin.models.loading import load_language_model
 from heldin.record.differences import Difference, compared
 from heldin.record.document import Body, Record, read_record
 from heldin.record.masking import with_keys_of
@@ -47,7 +46,12 @@ ALSO_NOT_RECOMPUTED = {
     "trainings": (),
 }
 # An audited model may be gone, or be behind an endpoint that costs money.
-_TAKEN_AS_THEY_ARE = {"run": (), "audit": ("target", "reference", "per_text"), "planted": (), "trainings": ()}
+_TAKEN_AS_THEY_ARE = {
+    "run": (),
+    "audit": ("target", "reference", "per_text", "precision"),
+    "planted": (),
+    "trainings": (),
+}
 
 
 @dataclass(frozen=True)
@@ -151,12 +155,12 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     require_trained_under(folder, plan)
     found = run_results(config, data, texts.texts, _scores(folder, of), preregistered(config, data, plan), reporter)
     # Loaded for its fingerprint and size, and never run.
-    target = load_language_model(str(folder / "checkpoints" / "final"))
-    name, base = named or base_model(config, corpus, reporter)
-    losses = kept_losses(config, data, folder, target=target.fingerprint, base=base.fingerprint)
-    reference = load_language_model(config.attack.reference) if config.attack.reference else base
+    name = (named or base_model(config, corpus, reporter))[0]
+    target, reference = target_and_reference(config, folder / "checkpoints" / "final", name)
+    start = scored_base(config, name) if config.attack.reference else reference
+    losses = kept_losses(config, data, folder, target=target.fingerprint, base=start.fingerprint)
     models = Models(target, reference, name)
-    found = replace(found, losses=losses)
+    found = replace(found, losses=losses, precision=record.precision)
     return run_body(config, data, plan, finished_training(folder, config), models, found)
 
 

@@ -24,10 +24,13 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
+from heldin.base.precision import ScoringPrecision
 from heldin.models.attention import use_exact_attention
+from heldin.models.scoring_precision import in_fingerprint, loading_options
 
 # In the environment and not in a config: a run may go on on another device, and processes that it starts use the same.
 DEVICE = "HELDIN_DEVICE"
+SPREAD = "auto"  # over all GPUs, and main memory
 PROBE = "The quick brown fox met 12 people on Tuesday."
 _HUB_SECONDS = 10.0
 _CAUSAL_PROBE = 8  # tokens
@@ -43,12 +46,14 @@ class LanguageModel:
         tokenizer: the model's own.
         name: hub name or folder, for messages.
         fingerprint: identifies the exact weights, so that scores can be cached under it.
+        size: number of parameters, without those of an adapter; None: count them.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
     fingerprint: str
+    size: int | None = None
 
     @property
     def context(self) -> int:
@@ -66,23 +71,36 @@ class LanguageModel:
         device: torch.device = self.model.device
         return device
 
+    @property
+    def architecture(self) -> str:
+        """Class of the model; of the base model for one whose adapter is switched off."""
+        return str(getattr(self.model, "architecture", type(self.model).__name__))
+
     def parameters(self) -> int:
         """Number of parameters, tied ones counted once."""
-        return sum(p.numel() for p in self.model.parameters())
+        # By transformers, which knows that two weights of 4 bits are held in a byte.
+        return self.size or self.model.num_parameters()
 
 
 def default_device() -> torch.device:
-    """The device that ``DEVICE`` names in the environment; without it the GPU if there is one, else the CPU.
+    """The device that ``DEVICE`` names in the environment; without it, or for "auto", the GPU if there is one.
 
     Raises:
         InputError: it names none, or a GPU where torch finds none.
     """
     asked = os.environ.get(DEVICE)
-    if asked not in (None, "", "cpu", "cuda"):
-        raise InputError(f"unknown device '{asked}': choose cpu or cuda (--device, or {DEVICE} in the environment)")
+    if asked not in (None, "", "cpu", "cuda", SPREAD):
+        raise InputError(f"unknown device '{asked}': choose cpu, cuda or auto (--device, or {DEVICE})")
     if asked == "cuda" and not torch.cuda.is_available():
         raise InputError("device 'cuda' was asked for, but torch finds no GPU that it can use here")
-    return torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if asked in ("cpu", "cuda"):
+        return torch.device(asked)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def spreads() -> bool:
+    """Whether the environment asks that a model be spread over all GPUs, and main memory for the rest."""
+    return os.environ.get(DEVICE) == SPREAD
 
 
 def device_name(device: torch.device) -> str:
@@ -111,36 +129,38 @@ def load_language_model(
     name: str,
     *,
     device: torch.device | None = None,
-    dtype: torch.dtype = torch.float32,
+    precision: ScoringPrecision = "fp32",
     revision: str | None = None,
 ) -> LanguageModel:
     """Load a model by hub name or folder, in evaluation mode.
 
     Args:
         name: hub name or folder; the folder may hold a LoRA adapter.
-        device: where to put it; None: the GPU if there is one.
-        dtype: of the weights.
+        device: where to put it; None: as the environment says, else the GPU if there is one.
+        precision: of the weights; anything but fp32 is for scoring.
         revision: branch, tag or commit on the hub.
 
     Raises:
         InputError: there is no such folder, or it has no weights, only pickled ones or incomplete ones; or there is no
-            tokenizer, or it does not fit the model or yields no tokens.
+            tokenizer, or it does not fit the model or yields no tokens; or the precision is not to be had here.
     """
     folder = Path(name)
-    if (folder / "adapter_config.json").is_file():
-        return _load_adapter(folder, device=device, dtype=dtype)
+    if is_adapter(folder):
+        return _load_adapter(folder, device=device, precision=precision)
     _require_folder_or_hub_name(name)
+    placed = None if device is None and spreads() else device or default_device()
+    options = loading_options(precision, placed)
     with quiet_transformers():
         try:
             # Tensors that are missing are filled with random numbers without an error; only the report tells.
             model, report = AutoModelForCausalLM.from_pretrained(
                 name,
-                dtype=dtype,
                 revision=revision,
                 use_safetensors=True,
                 trust_remote_code=False,
                 ignore_mismatched_sizes=True,  # refused below, with a readable message
                 output_loading_info=True,
+                **options,
             )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
             raise InputError(f"cannot load model '{name}': {_first_sentence(error)}") from error
@@ -153,13 +173,12 @@ def load_language_model(
         )
     tokenizer = load_tokenizer(name, revision=revision)
     check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
-    # A commit of the hub names its content; a folder may be written over under the same name, so its files are hashed.
-    fingerprint = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(name, revision))
     use_exact_attention(model)
-    model = model.to(device or default_device()).eval()
+    # One that ``device_map`` placed stays where it is.
+    model = (model if "device_map" in options else model.to(placed)).eval()
     check_causal(model, name)
-    # The same weights give other scores in another precision, and the cache must not mix them.
-    return LanguageModel(model, tokenizer, name, text_sha256(fingerprint, str(dtype)))
+    # Counted now: on a CPU bitsandbytes packs its matrices otherwise when they are first used.
+    return LanguageModel(model, tokenizer, name, _fingerprint(name, revision, precision), model.num_parameters())
 
 
 def require_model(name: str) -> None:
@@ -169,7 +188,7 @@ def require_model(name: str) -> None:
     """
     folder = Path(name)
     # An adapter folder is checked when it is loaded, together with its base model.
-    if (folder / "adapter_config.json").is_file():
+    if is_adapter(folder):
         return
     _require_folder_or_hub_name(name)
     if not folder.is_dir() and not isinstance(try_to_load_from_cache(name, "config.json"), str):
@@ -273,6 +292,24 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
         )
 
 
+def fingerprint_of(name: str, *, revision: str | None = None) -> str:
+    """The fingerprint that a model has in float32, from its files alone. Raises InputError if they cannot be read."""
+    folder = Path(name)
+    if is_adapter(folder):
+        base, at = base_of(folder)
+        return text_sha256(fingerprint_of(base, revision=at), fingerprint_folder(folder))
+    _require_folder_or_hub_name(name)
+    return _fingerprint(name, revision, "fp32")
+
+
+def _fingerprint(name: str, revision: str | None, precision: ScoringPrecision) -> str:
+    # A commit of the hub names its content; a folder may be written over under the same name, so its files are hashed.
+    folder = Path(name)
+    its = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(name, revision))
+    # The same weights give other scores in another precision, and the cache must not mix them.
+    return text_sha256(its, in_fingerprint(precision))
+
+
 def fingerprint_folder(folder: Path) -> str:
     """Hash of everything in a model folder that affects its predictions, including the chat template."""
     # Names as well as contents: two files that are exchanged make another model.
@@ -287,30 +324,48 @@ def fingerprinted_files(folder: Path) -> list[Path]:
     return [p for p in files if p.name != "generation_config.json"]
 
 
-def _load_adapter(folder: Path, *, device: torch.device | None, dtype: torch.dtype) -> LanguageModel:
+def is_adapter(folder: Path) -> bool:
+    """Whether the folder holds an adapter and not a model."""
+    return (folder / "adapter_config.json").is_file()
+
+
+def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
+    """The base model with a folder's adapter switched on (a PeftModel; the base's own layers are changed), and the
+    tokenizer. Raises InputError if the adapter cannot be loaded, or its tokenizer does not fit."""
     from peft import PeftModel  # only adapter folders need it
 
-    try:
-        base_name = str(
-            json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"'{folder}/adapter_config.json' does not name a base model (base_model_name_or_path)"
-        ) from error
     if not (folder / "adapter_model.safetensors").is_file():
         raise InputError(f"'{folder}' has an adapter_config.json but no adapter_model.safetensors")
-    base = load_language_model(base_name, device=device, dtype=dtype)
     with quiet_transformers():
         try:
-            # Merged, so that nothing downstream has to know of adapters, and a forward pass costs what the base model's
-            # does.
-            model = PeftModel.from_pretrained(base.model, str(folder)).merge_and_unload().eval()
+            adapted = PeftModel.from_pretrained(base.model, str(folder)).eval()
         except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as error:
             raise InputError(f"cannot load the adapter '{folder}': {_first_sentence(error)}") from error
     tokenizer = load_tokenizer(str(folder)) if (folder / "tokenizer.json").is_file() else base.tokenizer
-    check_tokenizer(tokenizer, str(folder), vocabulary=model.get_input_embeddings().weight.shape[0])
-    return LanguageModel(model, tokenizer, str(folder), text_sha256(base.fingerprint, fingerprint_folder(folder)))
+    check_tokenizer(tokenizer, str(folder), vocabulary=base.model.get_input_embeddings().weight.shape[0])
+    return adapted, tokenizer
+
+
+def base_of(folder: Path) -> tuple[str, str | None]:
+    """Name and revision of the model that a folder's adapter was trained on. Raises InputError if it names none."""
+    try:
+        its = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        return str(its["base_model_name_or_path"]), its.get("revision")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"'{folder}/adapter_config.json' does not name a base model (base_model_name_or_path)"
+        ) from error
+
+
+def _load_adapter(folder: Path, *, device: torch.device | None, precision: ScoringPrecision) -> LanguageModel:
+    name, revision = base_of(folder)
+    base = load_language_model(name, device=device, precision=precision, revision=revision)
+    adapted, tokenizer = on_base(base, folder)
+    # Merged in float32, so that a forward pass costs what the base model's does. Coarser weights would round away what
+    # the adapter adds: there it stays beside them.
+    model = adapted.merge_and_unload() if precision == "fp32" else base.model
+    name = text_sha256(base.fingerprint, fingerprint_folder(folder))
+    return LanguageModel(model, tokenizer, str(folder), name, base.size)
 
 
 def _require_folder_or_hub_name(name: str) -> None:

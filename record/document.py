@@ -30,6 +30,7 @@ from heldin.record.facts import (
 )
 from heldin.record.migrations import MIGRATED, migrated
 from heldin.record.planted import PlantedFacts
+from heldin.record.precision import PrecisionFacts
 
 SCHEMA_VERSION = 8  # raise it with a step in `record.migrations`, or older records cannot be read
 INTERNAL_NOTICE = (
@@ -61,6 +62,7 @@ class Body(Results):
         cell: the run's place in a sweep; null for a run of its own.
         planted: the planted training set that somebody else trained on; null for any other record.
         effort: what training took; null where nothing was trained here, or an earlier version did some of it.
+        precision: the arithmetic of scoring, and how far it moves scores; null where that is float32.
     """
 
     config: dict[str, Any]
@@ -79,6 +81,7 @@ class Body(Results):
     cell: CellFacts | None = None
     planted: PlantedFacts | None = None
     effort: EffortFacts | None = None
+    precision: PrecisionFacts | None = None
 
 
 class Record(Body):

@@ -41,6 +41,8 @@ def facts(record: Record) -> list[list[str]]:
         ("reference", f"{breakable(record.reference.name)}; {record.reference.fingerprint[:16]}"),
         ("corpus fingerprint", c.fingerprint[:16]),
     ]
+    if record.precision:
+        rows.append(("scored in", record.precision.line))
     if record.canaries:
         k = record.canaries
         rows.append(

@@ -35,6 +35,7 @@ from heldin.jobs.environment import environment
 from heldin.jobs.run.folder import take_new_folder
 from heldin.jobs.run.score_file import write_scores
 from heldin.jobs.run.scoring import score_users_texts, score_with_dial
+from heldin.jobs.run.scoring_precision import measured_shift
 from heldin.models.loading import require_model, same_tokens
 from heldin.record.document import Record, read_record, write_new_record
 from heldin.record.facts import ModelFacts
@@ -77,7 +78,8 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
     texts = AttackTexts(mixed, job.attack.max_characters)
     with reached(job.remote, job.models(), texts, reporter) as there:
         reporter.say("models: loading target and reference")
-        target, reference = map(there.load, job.models()[:2])
+        first, second, precision = *job.models()[:2], job.attack.precision
+        target, reference = there.pair(first, second, precision)
         # By fingerprint: two names may lead to one model.
         if target.fingerprint == reference.fingerprint:
             raise InputError(
@@ -85,12 +87,15 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
             )
         statistics = score_users_texts(job.attack, texts, target, reference, reporter)
         for name in job.others:
-            other = there.load(name)
+            other = there.load(name, precision)
             if other.fingerprint == target.fingerprint:
                 raise InputError(f"target and reference '{name}' are the same model: its ratios would all be zero")
             # Each further reference adds a setting of the primary attack to the family,
             # which pays for it in the test of all scores.
             statistics += score_with_dial(job.attack, Dial("reference", name), texts, target, other, reporter)
+        shift = measured_shift(
+            job.attack, texts, (target, reference), lambda: there.pair(first, second, "fp32"), job.seed, reporter
+        )
     seconds["scoring"] = time.monotonic() - started
     # After the block above: only its end has measured how far models behind the endpoint moved.
     models = [
@@ -108,6 +113,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
         write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))
     per_text = not same_tokens(target.tokenizer, reference.tokenizer)
     body = audit_body(job, groups, (models[0], models[1]), results, per_text=per_text)
+    body = body.model_copy(update={"precision": shift})
     return write_new_record(body, environment(seconds), out, name=job.name, command=command)
 
 

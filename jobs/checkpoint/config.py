@@ -12,6 +12,7 @@ from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.config_errors import checked
+from heldin.base.precision import ScoringPrecision
 from heldin.base.section import ExpandedName, ExpandedPath, Section
 from heldin.bounds.claims import parse_claim, plan_claim
 from heldin.bounds.verdict import Assignment
@@ -77,6 +78,8 @@ class CheckpointAttacks(Section):
     """Ways to combine the scores of a user's texts into one score; the first one leads."""
     max_characters: int = Field(4000, ge=1)
     """Number of characters to score of each text, from its beginning."""
+    precision: ScoringPrecision = "fp32"
+    """Arithmetic in which models are loaded here to be scored; see attack.precision of a run."""
 
     @model_validator(mode="after")
     def _known(self) -> "CheckpointAttacks":

@@ -10,8 +10,10 @@ from heldin.attacks.scoring import AttackTexts
 from heldin.attacks.statistics import get_attack, needs_vocabulary
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
+from heldin.base.precision import ScoringPrecision
 from heldin.base.progress import Reporter
 from heldin.jobs.run.models import model_facts
+from heldin.models.adapters import load_target_and_reference
 from heldin.models.endpoint import (
     BYTES_PER_TOKEN,
     EndpointModel,
@@ -95,10 +97,16 @@ class Reached:
     models: Mapping[str, EndpointModel]
     drifts: dict[str, float]
 
-    def load(self, name: str) -> ScoredModel:
-        """The model with this name; ``endpoint:NAME`` is one behind the endpoint."""
+    def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
+        """The model with this name, in this precision; ``endpoint:NAME`` is one behind the endpoint."""
         served = name.removeprefix(AT_ENDPOINT)
-        return self.models[served] if name.startswith(AT_ENDPOINT) else load_language_model(name)
+        return self.models[served] if name.startswith(AT_ENDPOINT) else load_language_model(name, precision=precision)
+
+    def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
+        """Target and reference, from one copy of the base where the target is an adapter on the reference."""
+        if any(name.startswith(AT_ENDPOINT) for name in (target, reference)):
+            return self.load(target, precision), self.load(reference, precision)
+        return load_target_and_reference(target, reference, precision=precision)
 
 
 @contextmanager

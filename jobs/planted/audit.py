@@ -26,16 +26,17 @@ from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.folder import AUDITS, home_of, read_planted, require_models
 from heldin.jobs.planted.looks import Look, look_at, write_look
 from heldin.jobs.planted.plant import fingerprints
-from heldin.jobs.planted.target import PlantedAudit, audited_run, opened, weights_of
+from heldin.jobs.planted.target import PlantedAudit, audited_run, models_here, models_in_full, opened, weights_of
 from heldin.jobs.planted.training_log import LOG, TrainingLog, hashes_in_folder, read_log, write_log
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.score_file import read_scores
 from heldin.jobs.run.scoring import score
+from heldin.jobs.run.scoring_precision import measured_shift
 from heldin.jobs.run.statistics import RunResults, canaries_alone, groups_judged, run_results
 from heldin.jobs.run.texts import Scoring, scores_name, texts_under_attack
 from heldin.jobs.run.utility import kept_losses, measure_losses
-from heldin.models.loading import LanguageModel, load_language_model, same_tokens, with_tokens_of
+from heldin.models.loading import LanguageModel, same_tokens
 from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
 from heldin.record.planted import Condition
@@ -73,11 +74,10 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
     config, _ = read_planted(job.planted)
     audited_run(job, config, reporter)
     with one_process_at_a_time(job.planted):
+        require_models(job.planted, fingerprints(config))
         reporter.say("models: loading target and reference")
-        reference = load_language_model(config.reference, revision=config.revision)
-        require_models(job.planted, fingerprints(config, reference))
-        weights, target = weights_of(job, reference)
-        look = look_at(job.planted, weights, job.claims)
+        target, reference = models_here(job, config, audited_run(job, config).attack.precision)
+        look = look_at(job.planted, weights_of(job, target), job.claims)
         folder = out or job.planted / AUDITS / str(look.number)
         _take_folder(job, folder)
         with logged(reporter, folder, command=without_names(command)) as kept:
@@ -90,12 +90,18 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
     run = audited_run(job, config)
     seconds: dict[str, float] = {}
     started = time.monotonic()
-    data = drawn_data(config, manifest, job.planted, reporter, reference)
+    # Canary users are found by the fingerprint in float32, with which they were made.
+    base = replace(reference, fingerprint=manifest.reference)
+    data = drawn_data(config, manifest, job.planted, reporter, base)
     seconds["corpus"] = time.monotonic() - started
     started = time.monotonic()
     with opened(look, job, its.target, run, data, reporter) as (target, facts_of_target):
         models = Models(target, reference, config.reference)
-        statistics = score(Scoring(run, data, models, None, texts_under_attack(run, data)), out, reporter)
+        texts = texts_under_attack(run, data)
+        statistics = score(Scoring(run, data, models, None, texts), out, reporter)
+        precision = measured_shift(
+            run.attack, texts, (target, reference), lambda: models_in_full(job, config, target), run.seed, reporter
+        )
     # Before anything meets the coins, also the losses of who is held out: a look that was taken is paid for.
     write_look(look, job.planted)
     # Not behind an endpoint: it would be told whose test texts are asked for, which are those held out.
@@ -116,7 +122,9 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
     for one in conditions:
         if one.known_by != "checked":
             reporter.say(f"{one.known_by} ({one.note}): {one.condition}")
-    found = replace(planted_results(job, config, data, statistics, conditions, reporter), losses=losses)
+    found = replace(
+        planted_results(job, config, data, statistics, conditions, reporter), losses=losses, precision=precision
+    )
     write_people(found.people, out / "people.parquet")
     seconds["statistics"] = time.monotonic() - started
     facts = planted_facts(manifest, look, job.declared_by, conditions)
@@ -194,22 +202,22 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
         tuple(asked["claims"]),
         asked["declared_by"],
         remote_of(asked["endpoint"]) if "endpoint" in asked else None,
+        asked.get("precision"),
     )
     config, manifest = read_planted(job.planted)
     run = audited_run(job, config)
+    require_models(job.planted, fingerprints(config))
     # Loaded for fingerprints and sizes, and never run; what an endpoint serves cannot be looked at again.
-    reference = load_language_model(config.reference, revision=config.revision)
-    require_models(job.planted, fingerprints(config, reference))
+    target, reference = models_here(job, config, run.attack.precision)
     described = Described(record.target, model_facts(reference, config.reference), record.per_text)
-    if job.remote is None:
-        target = with_tokens_of(load_language_model(job.model), reference)
+    if target is not None:
         per_text = not same_tokens(target.tokenizer, reference.tokenizer)
         described = replace(described, target=model_facts(target, asked["model"]), per_text=per_text)
         look = look_at(job.planted, target.fingerprint, job.claims)
     else:
         described = replace(described, added=rule_at_endpoint(job.remote))
         look = Look(facts.look, described.target.fingerprint, job.claims)
-    data = drawn_data(config, manifest, job.planted, reporter, reference)
+    data = drawn_data(config, manifest, job.planted, reporter, replace(reference, fingerprint=manifest.reference))
     of = scores_name(run, texts_under_attack(run, data), described.target.fingerprint, reference.fingerprint)
     statistics = read_scores(folder / "scores.parquet", of=of)
     if statistics is None:
@@ -222,7 +230,11 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     now = conditions_of(job.planted, manifest, look, job.declared_by, log, described.target.endpoint)
     conditions = as_seen(facts.conditions, now)
     losses = kept_losses(run, data, folder, target=described.target.fingerprint, base=reference.fingerprint)
-    found = replace(planted_results(job, config, data, statistics, conditions, reporter), losses=losses)
+    found = replace(
+        planted_results(job, config, data, statistics, conditions, reporter),
+        losses=losses,
+        precision=record.precision,
+    )
     again = planted_facts(manifest, look, job.declared_by, conditions)
     named = {**job.recorded(), "planted": asked["planted"], "model": asked["model"]}
     return planted_body(named, config, data, described, found, again)

@@ -72,6 +72,7 @@ def planted_body(
         resamples=config.audit.resamples,
         utility=utility_of(found.losses),
         planted=facts,
+        precision=found.precision,
     )
 
 

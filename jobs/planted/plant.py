@@ -33,7 +33,7 @@ from heldin.jobs.planted.records import copied, copy_records
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.training_set import content_sha256, training_set
 from heldin.jobs.planted.written import planted_rows
-from heldin.models.loading import LanguageModel, load_language_model, require_model
+from heldin.models.loading import fingerprint_of, load_language_model, require_model
 
 
 def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
@@ -62,7 +62,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         _ = base.start_token, base.context
         source = training_set(config, base.tokenizer)
         kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines)
-        seal_models(out, fingerprints(config, base))
+        seal_models(out, fingerprints(config))
         data = planted_data(config, out, reporter, base, source.text)
         for line in said_beforehand(config, data, source):
             reporter.say(line)
@@ -97,10 +97,11 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
     return manifest
 
 
-def fingerprints(config: PlantConfig, reference: LanguageModel) -> dict[str, str]:
-    """Fingerprints of all reference models by name; the leading one is loaded already."""
+def fingerprints(config: PlantConfig) -> dict[str, str]:
+    """Fingerprints of all reference models by name, in float32, whatever the precision in which they score."""
     further = [its.name for its in config.attack.references if isinstance(its, NamedReference)]
-    return {config.reference: reference.fingerprint} | {its: load_language_model(its).fingerprint for its in further}
+    leading = fingerprint_of(config.reference, revision=config.revision)
+    return {config.reference: leading} | {its: fingerprint_of(its) for its in further}
 
 
 def _unread(config: PlantConfig) -> set[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from heldin.attacks.scoring import AttackTexts
 from heldin.base.errors import InputError
+from heldin.base.precision import ScoringPrecision
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.claims import parse_claim_of
 from heldin.jobs.checkpoint.endpoint import AT_ENDPOINT, Remote, attacks_at_endpoint, facts_of, reached
@@ -17,9 +18,10 @@ from heldin.jobs.planted.looks import Look, note_served, served_models
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import model_facts
 from heldin.jobs.run.texts import texts_under_attack
+from heldin.models.adapters import load_target_and_reference
 from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
 from heldin.models.endpoint_client import Connection
-from heldin.models.loading import LanguageModel, load_language_model, require_model, with_tokens_of
+from heldin.models.loading import LanguageModel, load_language_model, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, ModelFacts
 
@@ -34,6 +36,7 @@ class PlantedAudit:
         claims: such as "epsilon=8,delta=1e-6,unit=user".
         declared_by: who declares that the model was trained on the planted training set; None: nobody.
         remote: how a model behind an endpoint is reached; None: it is loaded here.
+        precision: arithmetic in which models are loaded; None: that of the plan.
     """
 
     planted: Path
@@ -41,6 +44,7 @@ class PlantedAudit:
     claims: tuple[str, ...] = ()
     declared_by: str | None = None
     remote: Remote | None = None
+    precision: ScoringPrecision | None = None
 
     def check(self) -> None:
         """Raises InputError for a claim that cannot be read, nobody's declaration, or a model that is not there."""
@@ -60,11 +64,12 @@ class PlantedAudit:
             "claims": list(self.claims),
             "declared_by": self.declared_by,
             **({} if self.remote is None else {"endpoint": self.remote.config()}),
+            **({} if self.precision is None else {"precision": self.precision}),
         }
 
 
 def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | None = None) -> RunConfig:
-    """The config of a run with the audit's attacks: behind an endpoint those that it can answer.
+    """The config of a run with the audit's attacks and precision: behind an endpoint those that it can answer.
 
     Args:
         job: the audit.
@@ -75,6 +80,8 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
         InputError: the attack or the scored part of a text needs what this endpoint does not give, or see ``run_of``.
     """
     run = run_of(config, job.planted)
+    if job.precision is not None:
+        run = run.model_copy(update={"attack": run.attack.model_copy(update={"precision": job.precision})})
     if job.remote is None:
         return run
     if config.scored_part is not None and job.remote.tokenizer is None:
@@ -86,24 +93,57 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
     return run.model_copy(update={"attack": attack})
 
 
-def weights_of(job: PlantedAudit, reference: LanguageModel) -> tuple[str, LanguageModel | None]:
-    """A name of the audited weights, and the model if it is loaded here.
+def models_here(
+    job: PlantedAudit, config: PlantConfig, precision: ScoringPrecision
+) -> tuple[LanguageModel | None, LanguageModel]:
+    """The audited model, unless it is behind an endpoint, and the leading reference.
+
+    Args:
+        job: the audit.
+        config: what was fixed before the coins.
+        precision: of both.
+
+    Raises:
+        InputError: they are the same model, or cannot be loaded.
+    """
+    if job.remote is not None:
+        return None, load_language_model(config.reference, revision=config.revision, precision=precision)
+    target, reference = load_target_and_reference(
+        job.model, config.reference, precision=precision, revision=config.revision
+    )
+    if target.fingerprint == reference.fingerprint:
+        raise InputError(f"'{job.model}' is the reference model itself: nothing was trained")
+    return target, reference
+
+
+def models_in_full(job: PlantedAudit, config: PlantConfig, scored: ScoredModel) -> tuple[ScoredModel, LanguageModel]:
+    """Both models in float32, to see what another precision does; behind an endpoint the served one as it is.
+
+    Args:
+        job: the audit.
+        config: what was fixed before the coins.
+        scored: the audited model as it scored.
+    """
+    target, reference = models_here(job, config, "fp32")
+    return target or scored, reference
+
+
+def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
+    """A name of the audited weights.
 
     Behind an endpoint nobody sees weights: there it is the address with the score of a public text, so that another
     model under the same name is another look with scores of its own. A model that changed while it was scored is never
     taken for any again.
 
     Raises:
-        InputError: it is the reference itself, or it cannot be loaded or reached.
+        InputError: it cannot be reached.
     """
-    if job.remote is None:
-        target = with_tokens_of(load_language_model(job.model), reference)
-        if target.fingerprint == reference.fingerprint:
-            raise InputError(f"'{job.model}' is the reference model itself: nothing was trained")
-        return target.fingerprint, target
+    if target is not None:
+        return target.fingerprint
+    assert job.remote is not None
     with Connection(job.remote.endpoint) as connection:
         served = open_endpoint_model(connection, job.model, tokenizer=job.remote.tokenizer, context=job.remote.context)
-        return _name_of(served, probe_now(served), job.planted), None
+        return _name_of(served, probe_now(served), job.planted)
 
 
 def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
@@ -150,7 +190,7 @@ def opened(
         return replace(served, fingerprint=kept_as)
 
     with reached(job.remote, [name], _sent(run, data), reporter, known_as=known_as) as there:
-        model = there.load(name)
+        model = there.load(name, run.attack.precision)
         yield model, lambda: facts_of(model, job.model, job.remote, there.drifts)
     if there.drifts[job.model] > LARGEST_DRIFT:
         note_served(kept_as, job.planted, whole=False)

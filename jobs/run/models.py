@@ -1,14 +1,16 @@
 """The models of a run: what it starts from, what it made, and what its target is compared with."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.finetune.precision import arithmetic_of
 from heldin.finetune.pretraining import pretrain, pretrained_folder
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.corpus import CorpusData
-from heldin.models.loading import LanguageModel, default_device, load_language_model
+from heldin.models.loading import LanguageModel, default_device, load_language_model, spreads
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import ModelFacts
 
@@ -45,13 +47,26 @@ def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tup
     return str(folder), lm
 
 
+def target_and_reference(config: RunConfig, trained: Path, base_name: str) -> tuple[LanguageModel, LanguageModel]:
+    """The fine-tuned model and the leading reference, from disk, in the precision of the attack."""
+    named, precision = config.attack.reference, config.attack.precision
+    target = load_language_model(str(trained), precision=precision)
+    return target, load_language_model(named, precision=precision) if named else scored_base(config, base_name)
+
+
+def scored_base(config: RunConfig, base_name: str) -> LanguageModel:
+    """The base model, from disk, in the precision of the attack."""
+    # The revision is that of the base model, and means nothing for another name.
+    return load_language_model(base_name, revision=config.model.revision, precision=config.attack.precision)
+
+
 def model_facts(lm: LanguageModel, name: str) -> ModelFacts:
     """The record's facts about a model."""
     return ModelFacts(
         name=name,
         parameters=lm.parameters(),
         fingerprint=lm.fingerprint,
-        architecture=type(lm.model).__name__,
+        architecture=lm.architecture,
     )
 
 
@@ -61,6 +76,8 @@ def require_arithmetic(config: RunConfig) -> None:
     Raises InputError if not.
     """
     device = default_device()
+    if spreads():
+        raise InputError("device 'auto' spreads models that are only scored (heldin audit): name cpu or cuda here")
     recipes = [config.finetune, *([config.model.pretrain.recipe] if config.model.pretrain is not None else [])]
     for recipe in recipes:
         arithmetic_of(recipe.precision, device)

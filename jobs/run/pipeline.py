@@ -21,16 +21,16 @@ from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.folder import take_folder
 from heldin.jobs.run.gradient_norms import canary_gradient_norms
-from heldin.jobs.run.models import Models, base_model, require_arithmetic
+from heldin.jobs.run.models import Models, base_model, require_arithmetic, scored_base, target_and_reference
 from heldin.jobs.run.plan import require_mechanism, settle_plan
 from heldin.jobs.run.references import check_references
 from heldin.jobs.run.scoring import score
+from heldin.jobs.run.scoring_precision import measured_shift
 from heldin.jobs.run.stage_seconds import StageSeconds
 from heldin.jobs.run.statistics import claims_on, preregistered, run_results
 from heldin.jobs.run.texts import Scoring, texts_under_attack
 from heldin.jobs.run.training import finetune, measured_clip_norm
 from heldin.jobs.run.utility import measure_losses
-from heldin.models.loading import load_language_model
 from heldin.record.document import Record, write_new_record
 from heldin.record.masking import without_names
 
@@ -107,21 +107,28 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
     with taken.timed("scoring"):
         # Both from disk: ``base`` was trained in place and is no reference any more,
         # and what is scored is what is released.
-        target = load_language_model(str(result.folder))
-        # The revision is that of the base model, and means nothing for another name.
-        named = config.attack.reference
-        reference = load_language_model(named or base_name, revision=None if named else config.model.revision)
+        target, reference = target_and_reference(config, result.folder, base_name)
         models = Models(target, reference, base_name)
         texts = texts_under_attack(config, data)
         statistics = score(Scoring(config, data, models, mechanism, texts), out, reporter)
+        in_full = config.model_copy(update={"attack": config.attack.model_copy(update={"precision": "fp32"})})
+        precision = measured_shift(
+            config.attack,
+            texts,
+            (target, reference),
+            lambda: target_and_reference(in_full, result.folder, base_name),
+            config.seed,
+            reporter,
+        )
     with taken.timed("utility"):
         # The base model from disk too; it leads as a reference unless another is named.
-        start = load_language_model(base_name, revision=config.model.revision) if named else reference
+        start = scored_base(config, base_name) if config.attack.reference else reference
         losses = measure_losses(config, data, target, start, out, reporter)
     with taken.timed("statistics"):
         found = replace(
             run_results(config, data, texts.texts, statistics, preregistered(config, data, mechanism), reporter),
             losses=losses,
+            precision=precision,
         )
         write_people(found.people, out / "people.parquet")
     # Last: a folder with a record has every other file.

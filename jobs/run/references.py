@@ -49,7 +49,7 @@ def reference_model(
     """
     match spec:
         case NamedReference(name=name):
-            return load_language_model(name)
+            return load_language_model(name, precision=config.attack.precision)
         case PretrainedReference(seed=seed):
             assert config.model.pretrain is not None  # RunConfig checks it
             recipe = replace(config.model.pretrain.recipe, seed=seed)
@@ -73,7 +73,7 @@ def _on_public_users(
     folder = cache_directory() / "references" / name
     with reporter.track(f"reference {spec.label}", recipe.steps(len(sequences)), "steps") as advance:
         train_once(base, sequences, recipe, folder, advance=advance)
-    return load_language_model(str(folder))
+    return load_language_model(str(folder), precision=config.attack.precision)
 
 
 def _public_rows(spec: PublicReference, config: RunConfig, corpus: CorpusData) -> list[int]:

@@ -102,7 +102,7 @@ def _trained_and_scored(its: Scoring, shadow: RunData, path: Path) -> list[TextS
     result = finetune(config, shadow, base, its.mechanism, work, LineReporter(lambda _: None))
     cache = ScoreCache(cache_directory() / "scores")
     try:
-        target = load_language_model(str(result.folder))
+        target = load_language_model(str(result.folder), precision=config.attack.precision)
         return score_attacks([get_attack(config.attack.primary)], its.texts, target, its.models.reference, cache)
     finally:
         cache.close()

@@ -25,6 +25,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
+from heldin.record.precision import PrecisionFacts
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,14 @@ class RunResults:
         texts: number of scored texts of real users.
         people: every held-in user, for an owner-only file; never in the record.
         losses: of held-out users' test texts, by user; empty where they were not measured.
+        precision: of scoring, where it is not float32.
     """
 
     results: Results
     texts: int
     people: list[Exposed]
     losses: Mapping[str, UserLoss] = field(default_factory=dict)
+    precision: PrecisionFacts | None = None
 
 
 def run_results(

@@ -16,7 +16,7 @@ from heldin.jobs.config import load_config
 from heldin.jobs.run.cell import FILE
 from heldin.jobs.run.corpus import CorpusData, read_corpus
 from heldin.jobs.run.data import prepare_data
-from heldin.jobs.run.models import base_model
+from heldin.jobs.run.models import base_model, scored_base
 from heldin.jobs.run.references import check_references, reference_model
 from heldin.jobs.run.scoring import score_references
 from heldin.models.loading import LanguageModel, load_language_model
@@ -66,8 +66,9 @@ def _score(
         private_directory(scratch / "ledger")
         shutil.copy(folder / "ledger" / FILE, scratch / "ledger" / FILE)
         data = prepare_data(config, scratch, reporter, corpus, base)
-        leading = load_language_model(config.attack.reference) if config.attack.reference else base
-        score_references(config, data, leading, base, references, reporter)
+        start, named, precision = scored_base(config, base_name), config.attack.reference, config.attack.precision
+        leading = load_language_model(named, precision=precision) if named else start
+        score_references(config, data, leading, start, references, reporter)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -26,6 +26,7 @@ from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
 from heldin.record.document import read_record
+from heldin.reports.facts import facts
 from heldin.reports.findings import findings
 from heldin.reports.tables import condition_rows
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
@@ -395,3 +396,45 @@ def test_a_report_that_cannot_be_typeset_takes_no_verdict_along(fresh, call, mon
     assert (code, "report: none" in out) == (3, True)
     code, _, err = call("report", fresh[0] / "audits" / "1")
     assert (code, "cannot be typeset" in err) == (2, True)
+
+
+def test_several_checkpoints_are_a_look_each_and_the_gravest_decides_the_exit_code(fresh, call, tmp_path):
+    # A checkpoint that learnt nothing yet: the base, moved by a hair.
+    early = AutoModelForCausalLM.from_pretrained(fresh[1].parent / "base")
+    early.transformer.ln_f.weight.data += 1e-3
+    early.save_pretrained(tmp_path / "early")
+    AutoTokenizer.from_pretrained(fresh[1]).save_pretrained(tmp_path / "early")
+    asked = ("audit", "--planted", fresh[0], "--model", tmp_path / "early", "--model", fresh[1], "--claim", CLAIM)
+    # What is missing is said before a look is taken.
+    assert call(*asked, "--model", tmp_path / "none")[0] == 2
+    assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
+    code, _, err = call(*asked, "--out", tmp_path / "here")
+    assert (code, "--out goes with one --model" in err) == (2, True)
+    code, out, _ = call(*asked, "--declared-by", "R. Signer")
+    lines = out.splitlines()[-2:]
+    assert [line.split(":")[0] for line in lines] == ["look 1 of 1", "look 2 of 1"]
+    # One look was paid for: the second is indicative, whatever it shows.
+    assert code == 4
+    code, out, _ = call(*asked, "--declared-by", "R. Signer", "--json")
+    found = json.loads(out)
+    assert (code, found["exit_code"], [its["exit_code"] for its in found["audits"]]) == (4, 4, [0, 4])
+    code, _, err = call("audit", "--model", "a", "--model", "b")
+    assert (code, "one --model at a time" in err) == (2, True)
+
+
+def test_another_precision_is_another_look_and_says_how_far_it_moves_scores(fresh, call):
+    plain, _ = audited(fresh, CLAIM)
+    assert plain.precision is None
+    job = PlantedAudit(fresh[0], str(fresh[1]), (CLAIM,), "R. Signer", precision="bf16")
+    record, folder = audit_planted(job, None, QUIET, command="heldin audit")
+    assert (plain.planted.look, record.planted.look) == (1, 2)
+    its = record.precision
+    assert (its.precision, its.statistic, its.values) == ("bf16", "likelihood-ratio-per-token", 32)
+    assert 0 < abs(its.mean_shift) <= its.largest_shift < its.deviation
+    assert ["scored in", its.line] in facts(record)
+    assert verify(folder, QUIET).differences == ()
+    # The reference is the one that was sealed, whatever the precision in which it scores.
+    assert record.reference.fingerprint != plain.reference.fingerprint
+    assert abs(record.primary().auroc.value - plain.primary().auroc.value) < 0.05
+    code, _, err = call("audit", "--planted", fresh[0], "--model", fresh[1], "--precision", "fp8")
+    assert (code, "fp8" in err) == (2, True)

@@ -92,7 +92,7 @@ def test_the_device_is_the_one_asked_for(monkeypatch):
     with pytest.raises(InputError, match="device 'cuda' was asked for, but torch finds no GPU"):
         default_device()
     monkeypatch.setenv("HELDIN_DEVICE", "gpu")
-    with pytest.raises(InputError, match="unknown device 'gpu': choose cpu or cuda"):
+    with pytest.raises(InputError, match="unknown device 'gpu': choose cpu, cuda or auto"):
         default_device()
 
 

@@ -1,0 +1,58 @@
+"""The arithmetic in which a model is loaded to score texts: float32, bfloat16, or weights of 8 or 4 bits."""
+
+import importlib.util
+import logging
+from typing import Any
+
+import torch
+
+from heldin.base.errors import InputError
+from heldin.base.precision import ScoringPrecision
+
+_QUANTIZED = ("int8", "nf4")
+
+
+def loading_options(precision: ScoringPrecision, device: torch.device | None) -> dict[str, Any]:
+    """Arguments of ``from_pretrained`` for weights in this precision.
+
+    Args:
+        precision: bf16 has half the bytes of fp32; int8 (LLM.int8, arXiv 2208.07339) and nf4 (QLoRA, arXiv 2305.14314)
+            are bitsandbytes' and have everything but the matrices of linear layers in bfloat16.
+        device: where the model goes; None: spread over all GPUs, and main memory for the rest.
+
+    Raises:
+        InputError: bitsandbytes is not installed, or the GPU has no bfloat16 arithmetic.
+    """
+    its: dict[str, Any] = {"dtype": torch.float32 if precision == "fp32" else torch.bfloat16}
+    if precision != "fp32" and _lacks_bf16(device):
+        raise InputError(f"precision {precision}: the GPU has no bfloat16 arithmetic: choose fp32")
+    if device is None:
+        its["device_map"] = "auto"
+    if precision in _QUANTIZED:
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise InputError(f"precision {precision} needs bitsandbytes: pip install 'heldin[quantized]'")
+        its["quantization_config"] = _quantization(precision)
+        # Quantized while they are read, on the device where they stay: they cannot be moved by ``to`` afterwards.
+        its.setdefault("device_map", {"": device})
+    return its
+
+
+def in_fingerprint(precision: ScoringPrecision) -> str:
+    """What stands for the precision in a model's fingerprint: scores of one are not taken for those of another."""
+    return {"fp32": "torch.float32", "bf16": "torch.bfloat16"}.get(precision, precision)
+
+
+def _quantization(precision: ScoringPrecision) -> Any:
+    from transformers import BitsAndBytesConfig
+
+    if precision == "int8":
+        # It warns once a matrix that it goes through float16.
+        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
+
+
+def _lacks_bf16(device: torch.device | None) -> bool:
+    on_gpu = torch.cuda.is_available() and (device is None or device.type == "cuda")
+    # Emulated, it would be slower than float32, and no better.
+    return on_gpu and not torch.cuda.is_bf16_supported(including_emulation=False)
