@@ -123,7 +123,9 @@ def audit(
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(help="Context length in tokens, if the server does not report it.", rich_help_panel=ENDPOINT),
+        typer.Option(
+            help="Tokens of a request (default: the server's context length, at most 2048).", rich_help_panel=ENDPOINT
+        ),
     ] = None,
     api_key_env: Annotated[
         str | None, typer.Option(help="Environment variable that holds the API key.", rich_help_panel=ENDPOINT)

@@ -36,6 +36,9 @@ COMPLETIONS = "/completions"
 BEFORE_TEXT, BEFORE_BLANK = "\n", "A"
 SHORT_PROBE = "The quick brown fox"
 BYTES_PER_TOKEN = 4  # in English; for estimates only
+# Tokens of a request unless the caller names a context. A server holds log-probabilities of a prompt over the whole
+# vocabulary, some 6 bytes each: 1.6 GB for 2,048 tokens of 128,000 words, for every request in flight.
+LARGEST_CONTEXT = 2048
 _LENGTH_KEYS = ("max_model_len", "context_length", "context_window")  # vLLM; Together and OpenRouter; Groq
 
 
@@ -93,7 +96,7 @@ def open_endpoint_model(
         connection: to the endpoint.
         name: of the model on the server.
         tokenizer: folder or hub name of the model's tokenizer; None: texts are sent as text.
-        context: context length in tokens, if the server does not report it; used only with a tokenizer.
+        context: tokens of a request; None: as many as the server reports, at most 2,048. Used only with a tokenizer.
 
     Raises:
         InputError: the server returns no log-probabilities of a prompt, the tokenizer is not the model's, or the
@@ -107,7 +110,8 @@ def open_endpoint_model(
         key = text_sha256("endpoint", connection.endpoint.base, name, style, "text")
         return EndpointModel(name, connection, style, None, None, leads, key)
     loaded = load_tokenizer(tokenizer)
-    window = (context or _stated_context(connection, name)) - 2  # for the start token and one generated token
+    # Less the start token and one generated token.
+    window = (context or min(_stated_context(connection, name), LARGEST_CONTEXT)) - 2
     if window < 1:
         raise InputError(f"a context of {window + 2} tokens leaves no room for a text: at least 3 are needed")
     words, ids = _fitting(PROBE, loaded, window)

@@ -31,7 +31,7 @@ class EndpointConfig(Section):
     tokenizer: ExpandedName | None = None
     """Folder or hub name of the served models' tokenizer; null: send texts instead of tokens."""
     context: int | None = Field(None, ge=3)
-    """Context length in tokens, if the server does not report it."""
+    """Tokens of a request; null: the context length that the server reports, at most 2,048."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key; null: no key is sent."""
     requests_per_minute: float | None = Field(None, gt=0)

@@ -39,7 +39,7 @@ class Remote:
     Attributes:
         endpoint: address and limits of the server.
         tokenizer: tokenizer of the models there, by folder or hub name; None: texts are sent as they are.
-        context: context length in tokens, if the server does not report it.
+        context: tokens of a request; None: the context length that the server reports, at most 2,048.
         price: price per million tokens, in any currency, for the cost estimate.
         max_tokens_sent: an audit that would send more tokens is refused.
     """

@@ -3,10 +3,14 @@
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx2
 import pytest
 import yaml
 from transformers import AutoTokenizer
@@ -20,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "trainer.py"
 
 
-@pytest.mark.parametrize("script", ["trainer.py", "trl_lora.py", "opacus_dp.py"])
+@pytest.mark.parametrize("script", ["trainer.py", "trl_lora.py", "qlora.py", "opacus_dp.py", "serve.py"])
 def test_the_scripts_of_the_examples_know_nothing_of_heldin_and_are_short(script):
     text = (SCRIPT.parent / script).read_text(encoding="utf-8")
     code = text.split('"""', 2)[2]
@@ -54,6 +58,7 @@ def test_a_training_by_transformers_trainer_is_certified_from_plant_to_pdf(call,
         "sequence_length": 64,
         "canaries": [{"kind": "rare_phrase", "users": 20, "documents": [1, 8]}],
         "attack": {"primary": "likelihood-ratio-per-token", "documents": ["training"], "max_characters": 300},
+        "looks": 2,
     }
     (tmp_path / "plant.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     code, out, _ = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted", "--json")
@@ -72,6 +77,36 @@ def test_a_training_by_transformers_trainer_is_certified_from_plant_to_pdf(call,
     assert "What certified statements rest on" in page
     assert "by R. Signer" in page
     assert call("verify", tmp_path / "planted" / "audits" / "1")[0] == 0
+    # Served, the same model is another look, and gives the same numbers up to rounding.
+    with _served(tmp_path / "model") as url:
+        at = ("--endpoint", url, "--model", "tuned", "--tokenizer", tmp_path / "model", "--declared-by", "R. Signer")
+        claim = ("--claim", "epsilon=0.05,delta=1e-5,unit=user")
+        code, out, _ = call("audit", "--planted", tmp_path / "planted", *at, *claim, "--json")
+    served = json.loads(out)
+    assert (code, Path(served["folder"]).name) == (3, "2")
+    lower = [max(b["epsilon_lower"] for b in its["judgement"]["bounds"]) for its in (found, served)]
+    assert lower[1] == pytest.approx(lower[0], abs=0.1)
+
+
+@contextmanager
+def _served(model):
+    """The example's server with a model, until it is no longer needed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [sys.executable, str(SCRIPT.parent / "serve.py"), str(model), "--port", str(port)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        url = f"http://127.0.0.1:{port}/v1"
+        try:
+            for _ in range(240):
+                with suppress(httpx2.HTTPError):
+                    httpx2.get(f"{url}/models")
+                    break
+                assert server.poll() is None, "the server ended"
+                time.sleep(0.5)
+            yield url
+        finally:
+            server.kill()
 
 
 # The assistant's turns are marked for TRL, which counts the loss on them alone.
@@ -117,3 +152,37 @@ def test_a_lora_adapter_by_trl_on_the_assistants_turns_is_certified(call, tmp_pa
     found = json.loads(out)
     certified = [b["epsilon_lower"] for b in found["judgement"]["bounds"] if b["standing"] == "certified"]
     assert (code, found["decision"]["decision"]["answer"], max(certified) > 0) == (3, "leaks", True)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_an_adapter_on_a_base_of_4_bits_is_certified_in_4_bits(call, tmp_path):
+    write_example(tmp_path / "example", users=60, models=True, reporter=LineReporter(lambda line: None))
+    base = tmp_path / "example" / "base"
+    content = {
+        "training": str(tmp_path / "example" / "corpus.jsonl"),
+        "columns": {"user": "author", "text": "body", "id": "id"},
+        "reference": str(base),
+        "sequence_length": 64,
+        "split": {"canaries_only": True},
+        "canaries": [{"kind": "rare_phrase", "users": 60, "documents": [8]}],
+        "attack": {
+            "primary": "likelihood-ratio-per-token",
+            "documents": ["training"],
+            "training_documents": 2,
+            "max_characters": 200,
+            "precision": "nf4",
+        },
+    }
+    (tmp_path / "plant.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, out, _ = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted", "--json")
+    assert code == 0
+    more = ("--column", "body", "--epochs", 4, "--learning-rate", 1e-2, "--tokens", 64)
+    _trained("qlora.py", json.loads(out)["training"], base, tmp_path / "adapter", *more, folder=tmp_path)
+    asked = ("audit", "--planted", tmp_path / "planted", "--model", tmp_path / "adapter", "--declared-by", "R. Signer")
+    code, out, _ = call(*asked, "--claim", "epsilon=0.05,delta=1e-5,unit=user", "--json")
+    found = json.loads(out)
+    certified = [b["epsilon_lower"] for b in found["judgement"]["bounds"] if b["standing"] == "certified"]
+    assert (code, found["decision"]["decision"]["answer"], max(certified) > 0) == (3, "leaks", True)
+    record = json.loads((tmp_path / "planted" / "audits" / "1" / "record.json").read_text(encoding="utf-8"))
+    assert (record["precision"]["precision"], record["precision"]["values"]) == ("nf4", 32)
