@@ -1,15 +1,16 @@
 """Opacus as a private step, so that a white-box audit can take it apart (Yousefpour et al. 2021).
 
-What is Opacus' own: gradients of single records by its hooks, and clip, sum, noise and division by its DPOptimizer.
-What is not: the draw of the cohort (as by Poisson sampling, or in shuffled batches), and the gradients of gradient
-canaries, which are put beside the records'. A user with several records is what Opacus has no word for: each record is
+What is Opacus' own: gradients of single records by its hooks, or their clipped sum by fast gradient and ghost clipping,
+and clip, sum, noise and division by its optimizers. What is not: the draw of the cohort (as by Poisson sampling, or in
+shuffled batches), and the gradients of gradient canaries, which are put beside the records' (under fast gradient and
+ghost clipping they are clipped here). A user with several records is what Opacus has no word for: each record is
 clipped by itself, so that a plan for users is run as people run it who take examples for users.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -26,14 +27,19 @@ class OpacusStep:
     """One step of Opacus, for ``heldin.audit_trainer``.
 
     Attributes:
+        mode: how gradients of single records are clipped: by hooks that keep them; "fast" and "ghost" by two backward
+            passes, of which the second is weighted. Ghost clipping refuses a model with tied weights.
         poisson: draw the cohort as the plan says; False: equal batches of a shuffled epoch, which is what
             ``make_private(poisson_sampling=False)`` leaves to the data loader.
         positions: give each record its own row of position ids, as the hooks need them; without, a model that makes one
             row for the whole batch has one gradient of its position embeddings for all records, and Opacus stops.
+        passes: physical batches of a step, as ``BatchMemoryManager`` cuts it.
     """
 
+    mode: Literal["hooks", "fast", "ghost"] = "hooks"
     poisson: bool = True
     positions: bool = True
+    passes: int = 1
 
     def __call__(
         self, model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Sequence[int]]
@@ -49,51 +55,97 @@ class OpacusStep:
         Raises:
             InputError: the mechanism's clip or divisor is none that Opacus has, or Opacus is not installed.
         """
+        optimizer = self._optimizer(model, training, step)
+        drawn = training.drawn(step) if self.poisson else _shuffled(training, step)
+        records = [ids for unit in drawn if unit.canary is None for ids in training.contribution(unit, step, sequences)]
+        canaries = [unit.canary for unit in drawn if unit.canary is not None]
+        given = [training.canaries.gradient(number) for number in canaries] if training.canaries else []
+        size = max(1, -(-len(records) // self.passes))
+        parts = [records[start : start + size] for start in range(0, len(records), size)] or [[]]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about hooks on modules whose input needs no gradient
+            for number, part in enumerate(parts):
+                last = number == len(parts) - 1
+                optimizer.signal_skip_step(do_skip=not last)
+                # Canaries beside the last records: their gradients are put in once.
+                self._backward(model, optimizer, part, given if last else [])
+                optimizer.pre_step()
+                if not last:
+                    optimizer.zero_grad()
+        for parameter in optimizer.params:
+            # Opacus keeps them on the parameters; the next step starts from nothing.
+            parameter.grad_sample = parameter.summed_grad = None
+        return None
+
+    def _optimizer(self, model: PreTrainedModel, training: PrivateTraining, step: int) -> Any:
         try:
-            from opacus import GradSampleModule
-            from opacus.optimizers import DPOptimizer
+            from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
         except ImportError as error:
             raise InputError("Opacus is not installed: pip install 'heldin[trainers]'") from error
         mechanism = training.mechanism
         if not isinstance(mechanism.clip, FlatClip) or not isinstance(mechanism.divisor, ConstantDivisor):
             raise InputError("Opacus clips each example's whole gradient and divides by the expected batch size")
-        trainable = [p for p in model.parameters() if p.requires_grad]
+        for parameter in model.parameters():
+            parameter.grad = None
+        kind = DPOptimizer if self.mode == "hooks" else DPOptimizerFastGradientClipping
         # Its own noise, from a generator that nobody can foretell without the key.
-        optimizer = DPOptimizer(
-            torch.optim.SGD(trainable, lr=0.0),
+        return kind(
+            torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.0),
             noise_multiplier=mechanism.noise_multiplier,
             max_grad_norm=mechanism.clip.norm,
             expected_batch_size=mechanism.divisor.value,
             loss_reduction="mean",
             generator=torch.Generator(model.device).manual_seed(_seed(training.key, "opacus noise", step)),
         )
-        drawn = training.drawn(step) if self.poisson else _shuffled(training, step)
-        records = [ids for unit in drawn if unit.canary is None for ids in training.contribution(unit, step, sequences)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch, about hooks on modules whose input needs no gradient
-            hooked = GradSampleModule(model, strict=False)
-            try:
-                if records:
-                    self._backward(hooked, records, model.device)
-                samples = [_of_records(p) for p in trainable]
-            finally:
-                hooked.remove_hooks()
-        canaries = [unit.canary for unit in drawn if unit.canary is not None]
-        given = [training.canaries.gradient(number) for number in canaries] if training.canaries else []
-        names = [name for name, p in model.named_parameters() if p.requires_grad]
-        for name, parameter, sample in zip(names, trainable, samples, strict=True):
-            more = [its[name].unsqueeze(0) if name in its else torch.zeros_like(parameter)[None] for its in given]
-            parameter.grad_sample = torch.cat([sample, *more])
-        optimizer.pre_step()
-        for parameter in trainable:
-            # Opacus keeps them on the parameters; the next step starts from nothing.
-            del parameter.grad_sample, parameter.summed_grad
-        return None
 
-    def _backward(self, hooked: Any, records: Sequence[Sequence[int]], device: torch.device) -> None:
-        inputs, targets = collate(records, device)
-        model = _WithPositions(hooked) if self.positions else hooked
-        torch.autograd.backward(record_losses(model, inputs, targets).mean())
+    def _backward(
+        self,
+        model: PreTrainedModel,
+        optimizer: Any,
+        records: Sequence[Sequence[int]],
+        canaries: Sequence[Mapping[str, torch.Tensor]],
+    ) -> None:
+        """Leave on the parameters what the optimizer takes: gradients of records, or their clipped sum."""
+        from opacus import GradSampleModule
+        from opacus.grad_sample import GradSampleModuleFastGradientClipping
+        from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
+
+        norm = optimizer.max_grad_norm
+        if self.mode == "hooks":
+            hooked = GradSampleModule(model, strict=False)
+        else:
+            ghost = self.mode == "ghost"
+            hooked = GradSampleModuleFastGradientClipping(
+                model, strict=False, max_grad_norm=norm, use_ghost_clipping=ghost
+            )
+        try:
+            if records:
+                inputs, targets = collate(records, model.device)
+                losses = record_losses(_WithPositions(hooked) if self.positions else hooked, inputs, targets)
+                if self.mode == "hooks":
+                    torch.autograd.backward(losses.mean())
+                else:
+                    DPTensorFastGradientClipping(hooked, optimizer, losses).backward()
+        finally:
+            hooked.remove_hooks()
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        if self.mode == "hooks":
+            for name, parameter in named:
+                more = [
+                    its[name].unsqueeze(0) if name in its else torch.zeros_like(parameter)[None] for its in canaries
+                ]
+                parameter.grad_sample = torch.cat([_of_records(parameter), *more])
+            return
+        for _, parameter in named:
+            if not records:
+                parameter.grad = torch.zeros_like(parameter)
+        for its in canaries:
+            # Not Opacus' own: it takes no gradient that did not come from a loss.
+            whole = torch.sqrt(sum((part.square().sum() for part in its.values()), torch.zeros(())))
+            scale = (norm / (whole + 1e-6)).clamp(max=1.0)
+            for name, parameter in named:
+                if name in its and parameter.grad is not None:
+                    parameter.grad += scale * its[name]
 
 
 @dataclass(frozen=True)
@@ -103,7 +155,7 @@ class _WithPositions:
     hooked: Any
 
     def __call__(self, *, input_ids: torch.Tensor, use_cache: bool) -> Any:
-        places = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        places = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids).contiguous()
         return self.hooked(input_ids=input_ids, position_ids=places, use_cache=use_cache)
 
 
@@ -129,5 +181,8 @@ def _of_records(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 
 opacus = OpacusStep()
+opacus_fast = OpacusStep("fast")
+opacus_ghost = OpacusStep("ghost")
+opacus_in_passes = OpacusStep(passes=3)
 opacus_shuffled = OpacusStep(poisson=False)
 opacus_one_row_of_positions = OpacusStep(positions=False)
