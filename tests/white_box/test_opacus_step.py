@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from heldin.base.coins import seed_key
 from heldin.base.errors import InputError
@@ -58,6 +59,27 @@ def test_without_noise_it_leaves_what_our_own_step_leaves(rate, theirs):
         half = changed(quiet, clip=quiet.clip.model_copy(update={"norm": quiet.clip.norm / 2}))
         other = _gradients(model, theirs, replace(training, mechanism=half), stage.sequences, number)
         assert rate < 0.1 or any(np.linalg.norm(other[n] - g) > 0.1 * np.linalg.norm(g) for n, g in ours.items())
+
+
+@pytest.mark.parametrize("theirs", [OpacusStep(), OpacusStep("fast")], ids=lambda step: step.mode)
+def test_the_same_of_a_gpt2_whose_weights_are_tied(theirs):
+    stage = set_stage(_mechanism(), 40, quiet=64)
+    quiet = changed(stage.mechanism, noise_multiplier=0.0, target_epsilon=None)
+    training = replace(stage.training(seed_key(1), np.ones(40, dtype=np.bool_)), mechanism=quiet, canaries=None)
+    training = replace(training, units=tuple(unit for unit in training.units if unit.canary is None))
+    torch.manual_seed(0)
+    config = stage.model().model.config
+    shape = GPT2Config(vocab_size=config.vocab_size, n_positions=64, n_embd=32, n_layer=2, n_head=2)
+    model = GPT2LMHeadModel(shape).train()
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    assert model.lm_head.weight is model.transformer.wte.weight
+    ours, found = (_gradients(model, step, training, stage.sequences, 0) for step in (private_gradient, theirs))
+    for name, gradient in ours.items():
+        assert np.linalg.norm(found[name] - gradient) <= 1e-5 * np.linalg.norm(gradient) + 1e-9, name
+    with pytest.raises(RuntimeError):
+        replace(theirs, positions=False)(model, training, 0, stage.sequences)
 
 
 def test_its_noise_has_the_stated_deviation_and_hangs_on_key_and_step():
