@@ -206,11 +206,14 @@ class Chat:
     def _marked(self, messages: list[Row]) -> Spans:
         """Parts whose tokens transformers' own mask of the assistant's turns holds."""
         encoded = self.tokenizer.apply_chat_template(
-            messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True, return_tensors=None
+            messages,
+            tokenize=True,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+            return_tensors=None,
+            tokenizer_kwargs={"return_offsets_mapping": True},
         )
-        text = self._rendered(messages)
-        offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        begins, ends = token_places(offsets)
+        begins, ends = token_places(encoded["offset_mapping"])
         mask = encoded["assistant_masks"]
         return [
             (int(begin), int(end)) for begin, end, its in zip(begins, ends, mask, strict=True) if its and begin < end
