@@ -221,7 +221,7 @@ def _say_cost(
     if remote.max_tokens_sent is not None and load.tokens > remote.max_tokens_sent:
         raise InputError(
             f"the audit would send {load.tokens:,} tokens, above --max-tokens-sent {remote.max_tokens_sent:,}: raise"
-            " it, or lower --max-texts-per-user or --max-characters"
+            " it, or have fewer texts or characters scored"
         )
 
 
