@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
     """Write the report, print the findings (``json``: as one JSON object) and exit with the verdict's code."""
     from heldin.base.log_file import log_line
+    from heldin.reports.extraction import extraction_line
     from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
 
     said, answered, code = findings(record), answer_line(record.decision), record.judgement.exit_code
@@ -35,6 +36,8 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
         typer.echo(f"note: {warning}")
     for title in (HOW_WELL, BOUNDS, NEXT):
         typer.echo(f"{title}: {paragraphs[title]}")
+    if emitted := extraction_line(record):
+        typer.echo(f"Extraction: {emitted}")
     typer.echo(f"report: {_report(record, folder) or 'none'}")
     # Last, where scripts and people look for it.
     typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))
@@ -54,13 +57,13 @@ def _report(record: "Record", folder: Path) -> str | None:
 
 
 def _facts(record: "Record") -> dict[str, Any]:
-    """What a record's answer rests on: the decision with its thresholds, bounds and verdicts."""
+    """What a record's answer rests on, the decision with its thresholds, bounds and verdicts, and what is extracted."""
     return {
         "kind": record.kind,
         "name": record.name,
         "exit_code": record.judgement.exit_code,
         # The exit code of its own: it follows from the verdicts and is not in the record.
-        **record.model_dump(mode="json", include={"decision", "judgement"}),
+        **record.model_dump(mode="json", include={"decision", "judgement", "extraction"}),
     }
 
 

@@ -53,6 +53,7 @@ def run_body(
         utility=utility_of(found.losses),
         cell=data.cell,
         effort=effort_facts(training),
+        extraction=found.extraction,
     )
 
 

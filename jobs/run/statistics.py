@@ -7,6 +7,7 @@ from heldin.attacks.table import TextStatistic
 from heldin.audit.assessment import parts_of, results_of
 from heldin.audit.canary_groups import CanaryFacts, canary_results, centred_statistics, kinds_of
 from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposed_users, exposure_groups
+from heldin.audit.extraction import ExtractionFacts
 from heldin.audit.family import variants_of
 from heldin.audit.headline import AUDITED
 from heldin.audit.judge import judge
@@ -36,12 +37,14 @@ class RunResults:
         texts: number of scored texts of real users.
         people: every held-in user, for an owner-only file; never in the record.
         losses: of held-out users' test texts, by user; empty where they were not measured.
+        extraction: what sampling would emit of training texts; None where it was not asked for.
     """
 
     results: Results
     texts: int
     people: list[Exposed]
     losses: Mapping[str, UserLoss] = field(default_factory=dict)
+    extraction: ExtractionFacts | None = None
 
 
 def run_results(
