@@ -9,7 +9,7 @@ from heldin.record.document import Record
 from heldin.reports.wording import audited_by
 
 NEITHER = (
-    "Neither bounds the other: a model whose attacks cannot tell who was held in may emit somebody's text, and one that"
+    "Membership and extraction are two questions, and neither bounds the other: a model whose attacks cannot tell who was held in may emit somebody's text, and one that"
     " emits no text may tell who was held in."
 )
 
@@ -38,7 +38,7 @@ def extraction_table(record: Record) -> dict[str, Any]:
     queries = [its.queries for its in facts.groups[0].emitted]
     return {
         "asked": _asked(record, facts),
-        "head": ["", "people", "with a text long enough", "texts", "too short", *map(_queries, queries)],
+        "head": ["", "people", "measured", "texts", "too short", *map(_queries, queries)],
         "rows": [row for group in facts.groups for row in _rows(record, group)],
         "columns": 5 + len(queries),
         "note": _note(record, facts),
@@ -66,8 +66,8 @@ def _rows(record: Record, group: ExtractionGroup) -> list[list[str]]:
     numbers = [f"{its:,}" for its in (group.users, group.measured, group.texts, group.too_short)]
     rows = [[_of_group(record, group), *numbers, *map(_share, group.emitted)]]
     more: tuple[tuple[str, Callable[[Emitted], int | None]], ...] = (
-        ("by words found with nobody else", lambda its: its.only_theirs),
-        ("the same texts under the reference", lambda its: its.reference),
+        ("by words of nobody else", lambda its: its.only_theirs),
+        ("under the reference", lambda its: its.reference),
     )
     for name, count in more:
         counts = [count(its) for its in group.emitted]
@@ -86,7 +86,8 @@ def _share(its: Emitted) -> str:
 def _note(record: Record, facts: ExtractionFacts) -> str:
     texts = sum(its.texts for its in facts.groups)
     said = [
-        "In brackets: exact 95 % limits of the share among people with a text long enough (Clopper-Pearson)."
+        "Measured: people with a text long enough, one window of each of these texts. In brackets: exact 95 % limits of"
+        " the share among them (Clopper-Pearson)."
         " Held-out people's texts were not trained on under their names: what is emitted of them is the control, as is"
         " what the reference emits."
     ]

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerBase
+
 from heldin.attacks.extraction import ExtractionConfig, TextProbabilities
 from heldin.attacks.windows import Windows, found_in, found_in_others, require_a_window, windows_of
 from heldin.audit.extraction import ExtractionFacts, extraction_facts
@@ -41,6 +43,14 @@ def require_windows(config: RunConfig, data: RunData, base: LanguageModel) -> No
         require_a_window(_texts(config, data, asked), base.tokenizer, asked, config.finetune.sequence_length)
 
 
+def windows_of_run(config: RunConfig, data: RunData, tokenizer: PreTrainedTokenizerBase) -> Windows:
+    """One window of each text that training saw or would have seen; no role is looked at."""
+    asked = config.extraction
+    assert asked is not None
+    texts = _texts(config, data, asked)
+    return windows_of(texts, tokenizer, asked, data.ledger.coins_key, config.finetune.sequence_length)
+
+
 def measure_extraction(
     config: RunConfig, data: RunData, target: LanguageModel, base: LanguageModel, out: Path, reporter: Reporter
 ) -> ExtractionFacts | None:
@@ -64,7 +74,7 @@ def measure_extraction(
     of = probabilities_name(asked, texts, target.fingerprint, base.fingerprint)
     found = read_probabilities(out / FILE, of=of)
     if found is None:
-        windows = windows_of(texts, target.tokenizer, asked, data.ledger.coins_key, config.finetune.sequence_length)
+        windows = windows_of_run(config, data, target.tokenizer)
         among = Among(_training(data), data.public_texts() or None)
         found = probabilities(windows, asked, (target, base), among, reporter)
         write_probabilities(found, out / FILE, of=of)
