@@ -9,8 +9,8 @@ from heldin.record.document import Record
 from heldin.reports.wording import audited_by
 
 NEITHER = (
-    "Membership and extraction are two questions, and neither bounds the other: a model whose attacks cannot tell who was held in may emit somebody's text, and one that"
-    " emits no text may tell who was held in."
+    "Membership and extraction are two questions, and neither bounds the other: a model whose attacks cannot tell who"
+    " was held in may emit somebody's text, and one that emits no text may tell who was held in."
 )
 
 

@@ -1,4 +1,4 @@
-"""A run in which some people repeat a text fifty times: those held in are found by extraction, those held out are not."""
+"""A run in which some people repeat a text fifty times: those held in are found by extraction, no others are."""
 
 import json
 import shutil
@@ -38,9 +38,7 @@ QUIET = LineReporter(lambda line: None)
 REPEATED, PEOPLE, TIMES = 8, 30, 50
 # At the beginning of a text: so small a model knows words by their place.
 ASKED = {"prefix": 6, "suffix": 10, "top_k": 40, "queries": [1, 100], "probability": 0.5, "first_tokens": 16}
-WORDS = (
-    "report meeting invoice garden engine letter window river story market finds moves opens writes keeps loses".split()
-)
+WORDS = ["report", "meeting", "invoice", "garden", "engine", "letter", "window", "river", "story", "market", "finds"]
 SAME_FOOTER = {f"writes-{PEOPLE - 2}@mail.example", f"writes-{PEOPLE - 1}@mail.example"}
 FOOTER = " the river keeps the letter" * 4
 
@@ -279,7 +277,7 @@ def test_the_audit_of_a_checkpoint_finds_the_same_people(repeated, config, files
 def test_what_an_audit_cannot_extract_is_one_clear_line(repeated, config, files, tmp_path, call, changes, said):
     content = audit_config(repeated, config, files, **changes)
     (tmp_path / "audit.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-    code, out, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit", "--quiet")
+    code, _, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit", "--quiet")
     (line,) = [its for its in err.splitlines() if its.strip() and not its.startswith("error: invalid")][-1:]
     assert (code, said in line, "Traceback" in err) == (2, True, False), err
 
@@ -326,6 +324,9 @@ def test_a_planted_set_fixes_the_question_before_the_coins_and_an_endpoint_leave
     )
     assert run.extraction is None
     assert any("left out: extraction" in line for line in said)
-    longer = plan(tmp_path / "mine.jsonl", base, extraction={"prefix": 30, "suffix": 2})
-    with pytest.raises(InputError, match=r"texts has prefix \+ suffix = 32 tokens"):
+    with pytest.raises(InputError, match="prefix [+] suffix = 40 tokens is above finetune.sequence_length = 32"):
+        plan(tmp_path / "mine.jsonl", base, extraction={"prefix": 30, "suffix": 10})
+    longer = plan(tmp_path / "mine.jsonl", base, extraction={"prefix": 60, "suffix": 10}, sequence_length=80)
+    with pytest.raises(InputError, match="prefix and suffix have 70 tokens, and the context of"):
         plant(longer, tmp_path / "longer", QUIET)
+    assert not (tmp_path / "longer" / "ledger" / "ledger.json").exists()

@@ -34,7 +34,7 @@ def emits(probability, queries, least):
 
 
 def stands_in_others(windows, prefix, training):
-    """For (user, tokens) windows whether the suffix is part of a (owners, tokens) text of which the user is no owner."""
+    """For (user, tokens) windows whether the suffix is part of an (owners, tokens) text that is not the user's."""
     return [
         any(user not in owners and contains(text, its[prefix:]) for owners, text in training) for user, its in windows
     ]
