@@ -139,7 +139,14 @@ def found_in_others(
 def found_in(
     windows: Windows, texts: Iterable[str], tokenizer: "PreTrainedTokenizerBase", asked: ExtractionConfig
 ) -> NDArray[np.bool_]:
-    """Whether each window's suffix stands in any of the texts, shape (n,)."""
+    """Whether each window's suffix stands in any of the texts, shape (n,).
+
+    Args:
+        windows: one of each text.
+        texts: to search; read once.
+        tokenizer: of the audited model.
+        asked: length of the suffix.
+    """
     suffixes, suffix_of = _different(windows, asked)
     found = np.zeros(len(suffixes), dtype=np.bool_)
     for _, hits in _hits(suffixes, ((None, text) for text in texts), tokenizer):

@@ -46,7 +46,6 @@ def extraction_table(record: Record) -> dict[str, Any]:
 
 
 def _asked(record: Record, facts: ExtractionFacts) -> str:
-    of_one = audited_by(record).of_one
     draws = "all tokens" if facts.top_k is None else f"the {facts.top_k} likeliest tokens"
     where = (
         "each training text, or text that training would have seen"
@@ -54,7 +53,7 @@ def _asked(record: Record, facts: ExtractionFacts) -> str:
         else "each text of the two files"
     )
     return (
-        f"Would the model emit {of_one} own words? One window of {facts.prefix + facts.suffix} tokens of {where}: its"
+        f"Would the model emit texts that it was trained on? One window of {facts.prefix + facts.suffix} tokens of {where}: its"
         f" first {facts.prefix} are given to the model, and a query samples {facts.suffix} more (temperature"
         f" {facts.temperature:g}, among {draws}). Counted are people with at least one text whose own tokens follow,"
         f" all of them, with probability {facts.probability:g} or more within so many queries. The probability is"

@@ -282,6 +282,11 @@ def test_what_an_audit_cannot_extract_is_one_clear_line(repeated, config, files,
     assert (code, said in line, "Traceback" in err) == (2, True, False), err
 
 
+def test_a_check_says_what_would_be_asked(config, tmp_path, call):
+    code, out, err = call("run", config, "--out", tmp_path / "run", "--check")
+    assert (code, "extraction  10 tokens after 6 of each training text, 1, 100 queries" in out) == (0, True), (out, err)
+
+
 @pytest.mark.parametrize(
     ("extraction", "said"),
     [
