@@ -47,17 +47,14 @@ def extraction_table(record: Record) -> dict[str, Any]:
 
 def _asked(record: Record, facts: ExtractionFacts) -> str:
     draws = "all tokens" if facts.top_k is None else f"the {facts.top_k} likeliest tokens"
-    where = (
-        "each training text, or text that training would have seen"
-        if record.kind != "audit"
-        else "each text of the two files"
-    )
+    # Fewer than all where ``texts_per_user`` says so.
+    where = "texts that training saw or would have seen" if record.kind != "audit" else "texts of the two files"
     return (
-        f"Would the model emit texts that it was trained on? One window of {facts.prefix + facts.suffix} tokens of {where}: its"
-        f" first {facts.prefix} are given to the model, and a query samples {facts.suffix} more (temperature"
-        f" {facts.temperature:g}, among {draws}). Counted are people with at least one text whose own tokens follow,"
-        f" all of them, with probability {facts.probability:g} or more within so many queries. The probability is"
-        " computed from the model, not sampled."
+        f"Would the model emit texts that it was trained on? One window of {facts.prefix + facts.suffix} tokens a text,"
+        f" of {where}: its first {facts.prefix} are given to the model, and a query samples {facts.suffix} more"
+        f" (temperature {facts.temperature:g}, among {draws}). Counted are people with at least one text whose own"
+        f" tokens follow, all of them, with probability {facts.probability:g} or more within so many queries. The"
+        " probability is computed from the model, not sampled."
     )
 
 

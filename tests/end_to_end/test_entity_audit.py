@@ -74,8 +74,8 @@ def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, writ
     assert {v.subjects for v in record.judgement.verdicts} == {"entities"}
     groups = [record.extraction.of(side) for side in ("held in", "held out")]
     assert [its.users for its in groups] == [split.held_in, split.held_out]
-    # Each record names one entity, and so is a text of one of them.
-    assert sum(its.texts + its.too_short for its in groups) == parts["train"]
+    # Each record names one entity, and so is a text of one of them, if it is audited.
+    assert parts["train"] / 2 < sum(its.texts + its.too_short for its in groups) <= parts["train"]
     text = squashed(text_of(tmp_path / "run" / "report.pdf"))
     for said in ("held-in from held-out entities", "held-out entities", "Lower bounds on epsilon per entity"):
         assert squashed(said) in text
