@@ -26,6 +26,7 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
 
 def tell(record: "Record", folder: Path) -> None:
     """Write the report and print the findings."""
+    from heldin.reports.extraction import extraction_line
     from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, findings
 
     said, answered, code = findings(record), _answered(record, folder), record.judgement.exit_code
@@ -36,6 +37,8 @@ def tell(record: "Record", folder: Path) -> None:
         typer.echo(f"note: {warning}")
     for title in (HOW_WELL, BOUNDS, NEXT):
         typer.echo(f"{title}: {paragraphs[title]}")
+    if emitted := extraction_line(record):
+        typer.echo(f"Extraction: {emitted}")
     typer.echo(f"report: {_report(record, folder) or 'none'}")
     # Last, where scripts and people look for it.
     typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))
@@ -79,13 +82,13 @@ def _report(record: "Record", folder: Path) -> str | None:
 
 
 def _facts(record: "Record") -> dict[str, Any]:
-    """What a record's answer rests on: the decision with its thresholds, bounds and verdicts."""
+    """What a record's answer rests on, the decision with its thresholds, bounds and verdicts, and what is extracted."""
     return {
         "kind": record.kind,
         "name": record.name,
         "exit_code": record.judgement.exit_code,
         # The exit code of its own: it follows from the verdicts and is not in the record.
-        **record.model_dump(mode="json", include={"decision", "judgement"}),
+        **record.model_dump(mode="json", include={"decision", "judgement", "extraction"}),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field, JsonValue, model_validator
 
 from heldin.attacks.config import AttackConfig, PretrainedReference
+from heldin.attacks.extraction import ExtractionConfig
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.config_errors import checked
@@ -155,6 +156,8 @@ class RunConfig(Section):
     """Canary users to plant, each held in by a coin of its own."""
     attack: AttackConfig = AttackConfig()
     """The attacks to run, and what the attacker has."""
+    extraction: ExtractionConfig | None = None
+    """Whether sampling from the model would emit users' training texts; null: this is not measured."""
     audit: AuditConfig = AuditConfig()
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
@@ -166,6 +169,22 @@ class RunConfig(Section):
         pretrain = self.model.pretrain
         if pretrain and max(self.finetune.sequence_length, pretrain.recipe.sequence_length) > pretrain.shape.context:
             raise ValueError(f"a sequence_length is above model.pretrain.shape.context = {pretrain.shape.context}")
+        return self
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> "RunConfig":
+        if self.extraction is None:
+            return self
+        shape = self.model.pretrain.shape if self.model.pretrain else None
+        # For a named base model the context is known only once it was loaded (``jobs.run.extraction``).
+        limits = {"finetune.sequence_length": self.finetune.sequence_length}
+        limits |= {"model.pretrain.shape.context": shape.context} if shape else {}
+        for name, limit in limits.items():
+            if self.extraction.length > limit:
+                raise ValueError(
+                    f"extraction: prefix + suffix = {self.extraction.length} tokens is above {name} = {limit}: lower"
+                    " prefix or suffix"
+                )
         return self
 
     @model_validator(mode="after")

@@ -35,7 +35,15 @@ KEPT = {
     "model": ("checkpoints",),
 }
 # The order in which they go: without the key, coins and noise cannot be drawn again, whatever is left after a kill.
-_SECRETS = ("ledger", "scores.parquet", "scores.csv", "losses.parquet", "people.parquet", "shadow")
+_SECRETS = (
+    "ledger",
+    "scores.parquet",
+    "scores.csv",
+    "losses.parquet",
+    "extraction.parquet",
+    "people.parquet",
+    "shadow",
+)
 _OF_TRAININGS = ("runs", "work")
 _OF_PLANTED = (TRAINING,)  # whoever compares it with the corpus sees who is held in
 _OF_SWEEPS = ("shared", "progress")  # copies of corpus and models for the machines of a cluster; what processes said

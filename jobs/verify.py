@@ -18,6 +18,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.checkpoint.audit import audit_results, audit_scores_name
 from heldin.jobs.checkpoint.body import audit_body
+from heldin.jobs.checkpoint.extraction import kept_audit_extraction
 from heldin.jobs.checkpoint.groups import read_groups
 from heldin.jobs.checkpoint.job import audit_job
 from heldin.jobs.config import as_read_today
@@ -26,6 +27,7 @@ from heldin.jobs.retraining.engine import body_again, read_audit
 from heldin.jobs.run.body import run_body
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import needs_base, prepare_data
+from heldin.jobs.run.extraction import kept_extraction
 from heldin.jobs.run.models import Models, base_model, scored_base, target_and_reference
 from heldin.jobs.run.plan import configured_mechanism, read_run_config
 from heldin.jobs.run.score_file import read_scores
@@ -39,6 +41,7 @@ from heldin.record.masking import with_keys_of
 
 P_VALUES_SINCE = 6  # record schema
 NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
+OF_EXTRACTION = "the probabilities of extraction, and which texts stand elsewhere (no model is run)"
 ALSO_NOT_RECOMPUTED = {
     "run": ("the loss curves, held against the checkpoint's log", "gradient norms of canary users' records"),
     "audit": ("the facts about the models",),
@@ -102,7 +105,12 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
     parts = [compared(name, getattr(record, name), getattr(again, name)) for name in names]
     differing = tuple(difference for _, found in parts for difference in found)
     count = sum(count for count, _ in parts)
-    return Verification(count, differing, (*NOT_RECOMPUTED, *ALSO_NOT_RECOMPUTED[record.kind]))
+    skipped = (
+        *NOT_RECOMPUTED,
+        *ALSO_NOT_RECOMPUTED[record.kind],
+        *(() if record.extraction is None else (OF_EXTRACTION,)),
+    )
+    return Verification(count, differing, skipped)
 
 
 def _written_as(folder: Path) -> int:
@@ -160,7 +168,8 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     start = scored_base(config, name) if config.attack.reference else reference
     losses = kept_losses(config, data, folder, target=target.fingerprint, base=start.fingerprint)
     models = Models(target, reference, name)
-    found = replace(found, losses=losses, precision=record.precision)
+    extraction = kept_extraction(config, data, folder, target=target.fingerprint, base=start.fingerprint)
+    found = replace(found, losses=losses, precision=record.precision, extraction=extraction)
     return run_body(config, data, plan, finished_training(folder, config), models, found)
 
 
@@ -170,7 +179,10 @@ def _audit_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     of = audit_scores_name(record.target.fingerprint, record.reference.fingerprint, job.others, job.attack)
     models = (record.target, record.reference)
     results = audit_results(job, _scores(folder, of), groups, models, reporter)
-    return audit_body(job, groups, models, results, per_text=record.per_text)
+    extraction = kept_audit_extraction(
+        job, groups, folder, target=record.target.fingerprint, reference=record.reference.fingerprint
+    )
+    return audit_body(job, groups, models, results, per_text=record.per_text, extraction=extraction)
 
 
 def _scores(folder: Path, of: str) -> list[TextStatistic]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from heldin.audit.attack_results import AttackResult, Curve
+from heldin.audit.extraction import ExtractionFacts
 from heldin.audit.results import Results
 from heldin.audit.utility import Utility
 from heldin.base.errors import InputError
@@ -32,7 +33,7 @@ from heldin.record.migrations import MIGRATED, migrated
 from heldin.record.planted import PlantedFacts
 from heldin.record.precision import PrecisionFacts
 
-SCHEMA_VERSION = 8  # raise it with a step in `record.migrations`, or older records cannot be read
+SCHEMA_VERSION = 9  # raise it with a step in `record.migrations`, or older records cannot be read
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."
@@ -63,6 +64,7 @@ class Body(Results):
         planted: the planted training set that somebody else trained on; null for any other record.
         effort: what training took; null where nothing was trained here, or an earlier version did some of it.
         precision: the arithmetic of scoring, and how far it moves scores; null where that is float32.
+        extraction: what sampling would emit of people's training texts; null where it was not asked for.
     """
 
     config: dict[str, Any]
@@ -82,6 +84,7 @@ class Body(Results):
     planted: PlantedFacts | None = None
     effort: EffortFacts | None = None
     precision: PrecisionFacts | None = None
+    extraction: ExtractionFacts | None = None
 
 
 class Record(Body):

@@ -71,6 +71,11 @@ def _from_7(old: dict[str, Any]) -> dict[str, Any]:
     return {**old, "schema_version": 8}
 
 
+def _from_8(old: dict[str, Any]) -> dict[str, Any]:
+    """Extraction and the precision of scoring came later: null, since nothing was asked and all scored in float32."""
+    return {**old, "schema_version": 9}
+
+
 # reasons as schema 3 had them and as they are given today, so that heldin verify finds them equal
 _REWORDED = (
     ("needs independent trials, one training per score;", "needs independent trainings, one for each score;"),
@@ -92,6 +97,7 @@ _STEPS: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
     5: _from_5,
     6: _from_6,
     7: _from_7,
+    8: _from_8,
 }
 MIGRATED = tuple(sorted(_STEPS))
 

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from heldin.record.document import Record, read_record
+from heldin.reports.extraction import NEITHER, extraction_table
 from heldin.reports.facts import facts
 from heldin.reports.figures import alternatives, canary_caption, figures, shown_curves
 from heldin.reports.findings import findings
@@ -71,6 +72,8 @@ def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "canaries": canary_rows(record),
         "canary_caption": canary_caption(record),
         "dials": dial_rows(record),
+        "extraction": extraction_table(record),
+        "neither": NEITHER,
         "exposed": exposure_rows(record),
         "correlations": correlation_rows(record),
         "bound_delta": f"{record.judgement.delta:g}",

@@ -28,6 +28,7 @@ from heldin.jobs.checkpoint.endpoint import (
     facts_of,
     reached,
 )
+from heldin.jobs.checkpoint.extraction import audit_extraction, windows_asked
 from heldin.jobs.checkpoint.groups import Groups, read_groups
 from heldin.jobs.checkpoint.job import CheckpointAudit
 from heldin.jobs.config import first_difference
@@ -85,6 +86,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
             raise InputError(
                 "target and reference are the same model: the likelihood ratio of every text would be zero"
             )
+        windows = windows_asked(job, groups, target)
         statistics = score_users_texts(job.attack, texts, target, reference, reporter)
         for name in job.others:
             other = there.load(name, precision)
@@ -105,14 +107,17 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
     started = time.monotonic()
     results = audit_results(job, statistics, groups, models, reporter)
     seconds["statistics"] = time.monotonic() - started
-    # written only now, so that the folder of an interrupted audit is empty and can be used again
+    # files are written from here on, so that the folder of an interrupted audit is empty and can be used again
+    started = time.monotonic()
+    extraction = audit_extraction(job, groups, windows, (target, reference), out, reporter)
+    seconds["extraction"] = time.monotonic() - started
     of = audit_scores_name(target.fingerprint, reference.fingerprint, job.others, job.attack)
     write_scores(statistics, out / "scores.parquet", of=of)
     # A copy, so that the audit can be verified where the plan that was given is gone or has changed.
     if job.plan is not None:
         write_text(out / "plan.json", job.plan.read_text(encoding="utf-8"))
     per_text = not same_tokens(target.tokenizer, reference.tokenizer)
-    body = audit_body(job, groups, (models[0], models[1]), results, per_text=per_text)
+    body = audit_body(job, groups, (models[0], models[1]), results, per_text=per_text, extraction=extraction)
     body = body.model_copy(update={"precision": shift})
     return write_new_record(body, environment(seconds), out, name=job.name, command=command)
 

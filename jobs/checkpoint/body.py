@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from heldin.audit.coarse import coarse_percentiles
+from heldin.audit.extraction import ExtractionFacts
 from heldin.audit.results import Results
 from heldin.base.files import text_sha256
 from heldin.bounds.verdict import Assignment
@@ -24,7 +25,13 @@ _STANDING = {
 
 
 def audit_body(
-    job: CheckpointAudit, groups: Groups, models: tuple[ModelFacts, ModelFacts], results: Results, *, per_text: bool
+    job: CheckpointAudit,
+    groups: Groups,
+    models: tuple[ModelFacts, ModelFacts],
+    results: Results,
+    *,
+    per_text: bool,
+    extraction: ExtractionFacts | None,
 ) -> Body:
     """Everything that an audit found.
 
@@ -34,6 +41,7 @@ def audit_body(
         models: target and reference.
         results: what the scores say.
         per_text: the models are not known to share a tokenizer.
+        extraction: what sampling would emit of the texts.
     """
     return Body(
         **dict(results),
@@ -49,6 +57,7 @@ def audit_body(
         scoring_rule=scoring_rule(job.attack.max_characters) + rule_at_endpoint(job.remote),
         per_text=per_text,
         resamples=job.audit.resamples,
+        extraction=extraction,
     )
 
 

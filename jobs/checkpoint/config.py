@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from heldin.attacks.config import AttackConfig, one_of
+from heldin.attacks.extraction import ExtractionConfig
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.audit.config import AuditConfig
@@ -133,6 +134,9 @@ class CheckpointConfig(Section):
     """A plan.json whose privacy curve is tested as a further claim."""
     attack: CheckpointAttacks = CheckpointAttacks()
     """The attacks to run."""
+    extraction: ExtractionConfig | None = None
+    """Whether sampling from the model would emit the texts of the two files, which should be training texts for that;
+    null: this is not measured."""
     audit: AuditConfig = AuditConfig()
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
@@ -141,6 +145,23 @@ class CheckpointConfig(Section):
     """Public seed of bootstrap and redraws."""
     endpoint: EndpointConfig | None = None
     """The server that runs the model, if it is not loaded here."""
+
+    @model_validator(mode="after")
+    def _can_be_extracted(self) -> "CheckpointConfig":
+        if self.extraction is None:
+            return self
+        # At top-k the whole vocabulary decides which tokens are drawn at all.
+        if self.endpoint is not None:
+            raise ValueError(
+                "extraction: no endpoint gives the whole vocabulary's probabilities, which top-k sampling needs: leave"
+                " extraction out, or audit models that are loaded here"
+            )
+        if self.texts == "fresh":
+            raise ValueError(
+                "extraction: it is about training texts, and the held-in texts are declared fresh: leave extraction"
+                " out, or give training texts"
+            )
+        return self
 
     def job(self) -> "CheckpointAudit":
         """The audit to run. Raises InputError for an invalid claim, or a plan without a guarantee for users."""
@@ -164,6 +185,7 @@ class CheckpointConfig(Section):
             texts=self.texts,
             max_texts_per_user=self.max_texts_per_user,
             attack=self.attack.config(self.reference[0]),
+            extraction=self.extraction,
             audit=self.audit,
             decision=self.decision,
             seed=self.seed,

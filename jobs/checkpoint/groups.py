@@ -38,7 +38,7 @@ class Groups:
 def read_groups(job: CheckpointAudit) -> Groups:
     """Read both files, and the training file if there is one."""
     # Before the stores are built: an empty training file would make every held-in user "absent" after all the work.
-    if job.training is not None and next(_training(job), None) is None:
+    if job.training is not None and next(training_records(job), None) is None:
         raise InputError(
             f"no usable record in '{job.training}', the --training file: name the file that the model was trained on,"
             " or leave --training out"
@@ -60,11 +60,11 @@ def read_groups(job: CheckpointAudit) -> Groups:
         return groups
     # The file is read once for each side: it may be larger than memory.
     return replace(
-        groups, seen={side: seen_in_training(groups.of_side(side), _training(job)) for side in (True, False)}
+        groups, seen={side: seen_in_training(groups.of_side(side), training_records(job)) for side in (True, False)}
     )
 
 
-def _training(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
+def training_records(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
     """(user, text) of every record of the training file."""
     assert job.training is not None
     # Without ids and dates: a training file need not have those columns.

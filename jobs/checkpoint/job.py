@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heldin.attacks.config import AttackConfig
+from heldin.attacks.extraction import ExtractionConfig
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.base.errors import InputError
@@ -35,6 +36,7 @@ class CheckpointAudit:
         texts: whether the scored texts were trained on, as declared; None: not declared.
         max_texts_per_user: maximum number of scored texts per user, the first ones; None: all.
         attack: which attacks.
+        extraction: what is asked about texts that the model may emit; None: nothing.
         audit: how evidence is summed up.
         decision: the thresholds of the answer.
         seed: seed of bootstrap, redraws and halves.
@@ -56,6 +58,7 @@ class CheckpointAudit:
     texts: Literal["fresh", "training"] | None = None
     max_texts_per_user: int | None = None
     attack: AttackConfig = field(default_factory=AttackConfig)
+    extraction: ExtractionConfig | None = None
     audit: AuditConfig = field(default_factory=AuditConfig)
     decision: DecisionConfig = field(default_factory=DecisionConfig)
     seed: int = 0
@@ -87,7 +90,8 @@ class CheckpointAudit:
             "attack": self.attack.model_dump(mode="json"),
             "audit": self.audit.model_dump(mode="json"),
             "decision": self.decision.model_dump(mode="json"),
-            # Absent without an endpoint: older records have no such key and must still be equal.
+            # Absent where they are not asked for: older records have no such keys and must still be equal.
+            **({} if self.extraction is None else {"extraction": self.extraction.model_dump(mode="json")}),
             **({} if self.remote is None else {"endpoint": self.remote.config()}),
         }
 
@@ -116,6 +120,7 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             texts=kept["texts"],
             max_texts_per_user=kept["max_texts_per_user"],
             attack=AttackConfig.model_validate(kept["attack"]),
+            extraction=ExtractionConfig.model_validate(kept["extraction"]) if "extraction" in kept else None,
             audit=AuditConfig.model_validate(kept["audit"]),
             decision=DecisionConfig.model_validate(kept["decision"]),
             seed=kept["seed"],

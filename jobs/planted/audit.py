@@ -29,6 +29,7 @@ from heldin.jobs.planted.plant import fingerprints
 from heldin.jobs.planted.target import PlantedAudit, audited_run, models_here, models_in_full, opened, weights_of
 from heldin.jobs.planted.training_log import LOG, TrainingLog, hashes_in_folder, read_log, write_log
 from heldin.jobs.run.data import RunData
+from heldin.jobs.run.extraction import kept_extraction, measure_extraction
 from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.score_file import read_scores
 from heldin.jobs.run.scoring import score
@@ -106,6 +107,7 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
     write_look(look, job.planted)
     # Not behind an endpoint: it would be told whose test texts are asked for, which are those held out.
     losses = measure_losses(run, data, its.target, reference, out, reporter) if its.target else {}
+    extraction = measure_extraction(run, data, its.target, reference, out, reporter) if its.target else None
     seconds["scoring"] = time.monotonic() - started
     started = time.monotonic()
     described = Described(
@@ -122,9 +124,8 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
     for one in conditions:
         if one.known_by != "checked":
             reporter.say(f"{one.known_by} ({one.note}): {one.condition}")
-    found = replace(
-        planted_results(job, config, data, statistics, conditions, reporter), losses=losses, precision=precision
-    )
+    found = planted_results(job, config, data, statistics, conditions, reporter)
+    found = replace(found, losses=losses, precision=precision, extraction=extraction)
     write_people(found.people, out / "people.parquet")
     seconds["statistics"] = time.monotonic() - started
     facts = planted_facts(manifest, look, job.declared_by, conditions)
@@ -230,11 +231,9 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     now = conditions_of(job.planted, manifest, look, job.declared_by, log, described.target.endpoint)
     conditions = as_seen(facts.conditions, now)
     losses = kept_losses(run, data, folder, target=described.target.fingerprint, base=reference.fingerprint)
-    found = replace(
-        planted_results(job, config, data, statistics, conditions, reporter),
-        losses=losses,
-        precision=record.precision,
-    )
+    extraction = kept_extraction(run, data, folder, target=described.target.fingerprint, base=reference.fingerprint)
+    found = planted_results(job, config, data, statistics, conditions, reporter)
+    found = replace(found, losses=losses, precision=record.precision, extraction=extraction)
     again = planted_facts(manifest, look, job.declared_by, conditions)
     named = {**job.recorded(), "planted": asked["planted"], "model": asked["model"]}
     return planted_body(named, config, data, described, found, again)

@@ -57,7 +57,11 @@ def planted_body(
     """
     return Body(
         **dict(found.results),
-        config={**asked, **masked(config.model_dump(mode="json"))},
+        # Absent where it is not asked for: older records have no such key and must still be equal.
+        config={
+            **asked,
+            **masked(config.model_dump(mode="json", exclude=None if config.extraction else {"extraction"})),
+        },
         corpus=corpus_facts(data.corpus).model_copy(update={"skipped_rows": facts.skipped}),
         split=_split(config, data, facts),
         target=models.target,
@@ -71,6 +75,7 @@ def planted_body(
         per_text=models.per_text,
         resamples=config.audit.resamples,
         utility=utility_of(found.losses),
+        extraction=found.extraction,
         planted=facts,
         precision=found.precision,
     )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from heldin.attacks.config import AttackConfig, NamedReference
+from heldin.attacks.extraction import ExtractionConfig
 from heldin.audit.config import AuditConfig
 from heldin.audit.decision import DecisionConfig
 from heldin.audit.randomisation import least_redraws
@@ -115,6 +116,8 @@ class PlantConfig(Section):
     """Canary users to plant, each held in by a coin of its own."""
     attack: AttackConfig = AttackConfig()
     """The attacks that the audit will run, and what the attacker has."""
+    extraction: ExtractionConfig | None = None
+    """Whether sampling from the model would emit the texts of audited users' rows; null: this is not measured."""
     audit: AuditConfig = AuditConfig()
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
@@ -183,6 +186,7 @@ class PlantConfig(Section):
             finetune=Recipe(sequence_length=self.sequence_length),
             canaries=self.canaries,
             attack=self.attack,
+            extraction=self.extraction,
             audit=self.audit,
             decision=DecisionConfig.model_validate({**by.model_dump(), **shared, "redraws": redraws}),
         )

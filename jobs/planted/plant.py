@@ -14,7 +14,7 @@ from heldin.jobs.config import first_difference
 from heldin.jobs.environment import version
 from heldin.jobs.planted.beforehand import said_beforehand
 from heldin.jobs.planted.config import PlantConfig, is_dataset
-from heldin.jobs.planted.data import planted_data
+from heldin.jobs.planted.data import planted_data, run_of
 from heldin.jobs.planted.folder import (
     MANIFEST,
     SEAL,
@@ -33,6 +33,8 @@ from heldin.jobs.planted.records import copied, copy_records
 from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.training_set import content_sha256, training_set
 from heldin.jobs.planted.written import planted_rows
+from heldin.jobs.run.extraction import require_windows
+from heldin.models.continuations import require_context
 from heldin.models.loading import fingerprint_of, load_language_model, require_model
 
 
@@ -60,10 +62,13 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         base = load_language_model(config.reference, revision=config.revision)
         # Asked now for what the audit will ask: it cannot be mended once somebody has trained.
         _ = base.start_token, base.context
+        if config.extraction is not None:
+            require_context(base, config.extraction.length)
         source = training_set(config, base.tokenizer)
         kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines)
         seal_models(out, fingerprints(config))
         data = planted_data(config, out, reporter, base, source.text)
+        require_windows(run_of(config, out), data, base)
         for line in said_beforehand(config, data, source):
             reporter.say(line)
         parts = write_parts(source, data, out / "ledger") if source.in_parts else None

@@ -89,8 +89,11 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
             f"{config.scored_part} alone is scored, and only a tokenizer says where it is: give --tokenizer"
         )
     # Which are left out depends on the endpoint alone, and on no coin.
-    attack = attacks_at_endpoint(run.attack, reporter or LineReporter(lambda line: None))
-    return run.model_copy(update={"attack": attack})
+    reporter = reporter or LineReporter(lambda line: None)
+    attack = attacks_at_endpoint(run.attack, reporter)
+    if run.extraction is not None:
+        reporter.say("left out: extraction, since no endpoint gives the whole vocabulary's probabilities")
+    return run.model_copy(update={"attack": attack, "extraction": None})
 
 
 def models_here(

@@ -54,6 +54,7 @@ def run_body(
         cell=data.cell,
         effort=effort_facts(training),
         precision=found.precision,
+        extraction=found.extraction,
     )
 
 

@@ -233,6 +233,9 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
     would["attacks"] = f"{', '.join(config.attack.names)}; against {', '.join(references)}"
     if config.attack.shadow_models:
         would["shadows"] = f"{counted(config.attack.shadow_models, 'training')} more, for the ideal attacker"
+    if its := config.extraction:
+        queries = ", ".join(f"{count:,}" for count in its.queries)
+        would["extraction"] = f"{its.suffix} tokens after {its.prefix} of each training text, {queries} queries"
     return would
 
 

@@ -75,8 +75,8 @@ class RunData:
         # Of both sides alike: what is set aside was decided before the coins.
         return {user: texts_of(self.store, self.ledger.parts[user][Part.ATTACKER][:limit]) for user in users}
 
-    def known_training_texts(self, users: Sequence[str], limit: int, seed: int) -> dict[str, list[str]]:
-        """At most ``limit`` texts per user that training saw or would have seen, chosen independently of membership."""
+    def known_training_texts(self, users: Sequence[str], limit: int | None, seed: int) -> dict[str, list[str]]:
+        """At most ``limit`` texts per user (None: all) that training saw or would have seen, whoever is held in."""
         key = seed_key(seed)
         # Ordered by id under a public seed, and taken from the training part of held-out users too: which texts are
         # scored must not depend on the coin (docs/theory.md#randomisation-test, c).

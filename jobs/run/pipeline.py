@@ -19,6 +19,7 @@ from heldin.jobs.environment import environment
 from heldin.jobs.run.body import run_body
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
+from heldin.jobs.run.extraction import measure_extraction, require_windows
 from heldin.jobs.run.folder import take_folder
 from heldin.jobs.run.gradient_norms import canary_gradient_norms
 from heldin.jobs.run.models import Models, base_model, require_arithmetic, scored_base, target_and_reference
@@ -81,6 +82,8 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
                 base_name, base = base_model(config, corpus, reporter)
             with taken.timed("canaries and coins"):
                 data = prepare_data(config, out, reporter, corpus, base)
+                # Before training: what it would stop at is known by now.
+                require_windows(config, data, base)
         with taken.timed("fine-tuning"):
             # Before ``finetune``, which changes the base model's weights in place.
             norms = canary_gradient_norms(config, data, base) if rank() == 0 else None
@@ -124,11 +127,14 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         # The base model from disk too; it leads as a reference unless another is named.
         start = scored_base(config, base_name) if config.attack.reference else reference
         losses = measure_losses(config, data, target, start, out, reporter)
+    with taken.timed("extraction"):
+        extraction = measure_extraction(config, data, target, start, out, reporter)
     with taken.timed("statistics"):
         found = replace(
             run_results(config, data, texts.texts, statistics, preregistered(config, data, mechanism), reporter),
             losses=losses,
             precision=precision,
+            extraction=extraction,
         )
         write_people(found.people, out / "people.parquet")
     # Last: a folder with a record has every other file.

@@ -7,6 +7,7 @@ from heldin.attacks.table import TextStatistic
 from heldin.audit.assessment import parts_of, results_of
 from heldin.audit.canary_groups import CanaryFacts, canary_results, centred_statistics, kinds_of
 from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposed_users, exposure_groups
+from heldin.audit.extraction import ExtractionFacts
 from heldin.audit.family import variants_of
 from heldin.audit.headline import AUDITED
 from heldin.audit.judge import judge
@@ -38,6 +39,7 @@ class RunResults:
         people: every held-in user, for an owner-only file; never in the record.
         losses: of held-out users' test texts, by user; empty where they were not measured.
         precision: of scoring, where it is not float32.
+        extraction: what sampling would emit of training texts; None where it was not asked for.
     """
 
     results: Results
@@ -45,6 +47,7 @@ class RunResults:
     people: list[Exposed]
     losses: Mapping[str, UserLoss] = field(default_factory=dict)
     precision: PrecisionFacts | None = None
+    extraction: ExtractionFacts | None = None
 
 
 def run_results(

@@ -51,6 +51,7 @@ def write(tmp_path):
 
 def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, write, tmp_path):
     sizes = {"finetune": {"epochs": 4, "evaluations": 2}, "attack": {"shadow_models": 4, "max_characters": 200}}
+    sizes["extraction"] = {"prefix": 4, "suffix": 6}
     path = write("plain", people=40, records=10, **sizes)
     code, out, err = call("run", path, "--out", tmp_path / "run", "--check")
     assert code == 0, err
@@ -71,6 +72,10 @@ def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, writ
     assert 0 < parts["trained on"] < parts["train"]
     assert split.overlaps.held_out_users_in_training.count == 0
     assert {v.subjects for v in record.judgement.verdicts} == {"entities"}
+    groups = [record.extraction.of(side) for side in ("held in", "held out")]
+    assert [its.users for its in groups] == [split.held_in, split.held_out]
+    # Each record names one entity, and so is a text of one of them, if it is audited.
+    assert parts["train"] / 2 < sum(its.texts + its.too_short for its in groups) <= parts["train"]
     text = squashed(text_of(tmp_path / "run" / "report.pdf"))
     for said in ("held-in from held-out entities", "held-out entities", "Lower bounds on epsilon per entity"):
         assert squashed(said) in text

@@ -1,0 +1,221 @@
+"""One window of each text, by a key, and whether its words also stand in texts of others.
+
+The offset depends on the key, the user's name and the text, and so on no coin.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldin.attacks.extraction import ExtractionConfig
+from heldin.base.coins import keyed_uniform
+from heldin.base.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TEXTS = 1000  # whose tokens are held at once
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
+_INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
+
+Tokens = NDArray[np.int32]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """A window of each of n texts that is long enough, of m texts in all.
+
+    Attributes:
+        users: whose each text is, m names.
+        rows: of the texts that have a window, ascending, shape (n,).
+        tokens: their windows, shape (n, prefix + suffix).
+    """
+
+    users: Sequence[str]
+    rows: NDArray[np.intp]
+    tokens: Tokens
+
+    def spread(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Values of the n windows as those of the m texts, shape (m,): NaN for texts without a window."""
+        found = np.full(len(self.users), np.nan)
+        found[self.rows] = values
+        return found
+
+    def marked(self, values: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Marks of the n windows as those of the m texts, shape (m,): False for texts without a window."""
+        found = np.zeros(len(self.users), dtype=np.bool_)
+        found[self.rows] = values
+        return found
+
+
+def windows_of(
+    texts: Mapping[str, Sequence[str]],
+    tokenizer: "PreTrainedTokenizerBase",
+    asked: ExtractionConfig,
+    key: bytes,
+    visible: int | None = None,
+) -> Windows:
+    """One window of every text with enough tokens, at an offset that is uniform under the key.
+
+    Args:
+        texts: by user.
+        tokenizer: of the audited model.
+        asked: lengths of prefix and suffix, and ``first_tokens``.
+        key: of the offsets.
+        visible: tokens of a text among which the window lies, where ``first_tokens`` does not say; None: all.
+
+    Raises:
+        InputError: no text has enough tokens.
+    """
+    most = asked.first_tokens or visible
+    users, rows, found = [], [], []
+    for row, ((user, text), ids) in enumerate(_encoded(_with_users(texts), tokenizer)):
+        users.append(user)
+        its = ids[:most]
+        if its.size >= asked.length:
+            places = its.size - asked.length + 1
+            # Below 1, and so never beyond the last place.
+            at = int(keyed_uniform(key, "extraction window", f"{user}\n{text}") * places)
+            rows.append(row)
+            found.append(its[at : at + asked.length].copy())
+    if not found:
+        raise InputError(
+            f"extraction: none of {len(users)} texts has prefix + suffix = {asked.length} tokens"
+            f"{'' if most is None else f' among its first {most}'}: lower extraction.prefix or extraction.suffix"
+        )
+    return Windows(users, np.array(rows, dtype=np.intp), np.stack(found))
+
+
+def require_a_window(
+    texts: Mapping[str, Sequence[str]],
+    tokenizer: "PreTrainedTokenizerBase",
+    asked: ExtractionConfig,
+    visible: int | None = None,
+) -> None:
+    """Raise the error of ``windows_of`` if no text has enough tokens; the first one that has ends the search.
+
+    Args:
+        texts: by user.
+        tokenizer: of the audited model.
+        asked: lengths of prefix and suffix.
+        visible: as in ``windows_of``.
+    """
+    most = asked.first_tokens or visible
+    if not any(ids[:most].size >= asked.length for _, ids in _encoded(_with_users(texts), tokenizer)):
+        windows_of(texts, tokenizer, asked, b"", visible)
+
+
+def found_in_others(
+    windows: Windows,
+    training: Iterable[tuple[Collection[str], str]],
+    tokenizer: "PreTrainedTokenizerBase",
+    asked: ExtractionConfig,
+) -> NDArray[np.bool_]:
+    """Whether each window's suffix also stands in a training text that is not the same person's, shape (n,).
+
+    Args:
+        windows: one of each text.
+        training: of every training text those whose it is, and the text; read once.
+        tokenizer: of the audited model.
+        asked: length of the suffix.
+    """
+    suffixes, suffix_of = _different(windows, asked)
+    # Of each suffix those whose are all the texts in which it stands: for anybody else it stands in another's.
+    common: list[set[str] | None] = [None] * len(suffixes)
+    for owners, hits in _hits(suffixes, training, tokenizer):
+        for suffix in hits:
+            before = common[suffix]
+            common[suffix] = set(owners) if before is None else before.intersection(owners)
+    users = (windows.users[row] for row in windows.rows)
+    of_window = ((user, common[suffix]) for user, suffix in zip(users, suffix_of.tolist(), strict=True))
+    return np.array([whose is not None and user not in whose for user, whose in of_window], dtype=np.bool_)
+
+
+def found_in(
+    windows: Windows, texts: Iterable[str], tokenizer: "PreTrainedTokenizerBase", asked: ExtractionConfig
+) -> NDArray[np.bool_]:
+    """Whether each window's suffix stands in any of the texts, shape (n,).
+
+    Args:
+        windows: one of each text.
+        texts: to search; read once.
+        tokenizer: of the audited model.
+        asked: length of the suffix.
+    """
+    suffixes, suffix_of = _different(windows, asked)
+    found = np.zeros(len(suffixes), dtype=np.bool_)
+    for _, hits in _hits(suffixes, ((None, text) for text in texts), tokenizer):
+        found[list(hits)] = True
+    return found[suffix_of]
+
+
+def _different(windows: Windows, asked: ExtractionConfig) -> tuple[Tokens, NDArray[np.intp]]:
+    """The different suffixes, and of each window which one is its own."""
+    suffixes, suffix_of = np.unique(windows.tokens[:, asked.prefix :], axis=0, return_inverse=True)
+    return suffixes, suffix_of.reshape(-1)
+
+
+def _hits(
+    suffixes: Tokens, texts: Iterable[tuple[_T, str]], tokenizer: "PreTrainedTokenizerBase"
+) -> Iterator[tuple[_T, set[int]]]:
+    """What stands beside each text, and which suffixes stand in it; time grows with the tokens searched.
+
+    Args:
+        suffixes: different ones, shape (n, k).
+        texts: each with something beside it.
+        tokenizer: of the audited model.
+    """
+    size = suffixes.shape[1]
+    hashes = np.array([_hashes(its)[0] for its in suffixes], dtype=np.uint64)
+    order = np.argsort(hashes)
+    ordered = hashes[order]
+    for beside, ids in _encoded(texts, tokenizer):
+        here = _hashes(ids, size)
+        at = np.minimum(np.searchsorted(ordered, here), len(ordered) - 1)
+        places = np.flatnonzero(ordered[at] == here)
+        # Hashes find, tokens decide: a suffix counts only where its very tokens stand.
+        candidates = zip(places.tolist(), order[at[places]].tolist(), strict=True)
+        yield beside, {its for place, its in candidates if np.array_equal(ids[place : place + size], suffixes[its])}
+
+
+def _hashes(ids: Tokens, size: int | None = None) -> NDArray[np.uint64]:
+    """A hash of each run of ``size`` tokens, shape (max(0, n - size + 1),); None: of all of them.
+
+    A polynomial modulo 2^64, for all runs at once.
+    """
+    size = ids.size if size is None else size
+    if ids.size < size:
+        return np.empty(0, dtype=np.uint64)
+    # Sums of v_i b^i up to each place; a run's is the difference of two of them, divided by b^start.
+    powers, inverses = (np.cumprod(np.full(ids.size, by)) for by in (_BASE, _INVERSE))
+    sums: NDArray[np.uint64] = np.cumsum(_mixed(ids) * powers)
+    runs = sums[size - 1 :].copy()
+    runs[1:] -= sums[:-size]
+    # Both powers begin with the exponent 1 in place of 0, so that a run at i is divided by b^(i + 1).
+    return np.multiply(runs, inverses[: runs.size])
+
+
+def _mixed(ids: Tokens) -> NDArray[np.uint64]:
+    """Token ids spread over 64 bits (the finaliser of splitmix64)."""
+    mixed = ids.astype(np.uint64) + _BASE
+    for shift, by in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(by)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _with_users(texts: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str, str], str]]:
+    return (((user, text), text) for user, its in texts.items() for text in its)
+
+
+def _encoded(texts: Iterable[tuple[_T, str]], tokenizer: "PreTrainedTokenizerBase") -> Iterator[tuple[_T, Tokens]]:
+    """What stands beside each text, and the text's token ids without special tokens."""
+    every = iter(texts)
+    while block := list(islice(every, _TEXTS)):
+        plain = [text for _, text in block]
+        ids = tokenizer(plain, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+        yield from ((beside, np.array(its, dtype=np.int32)) for (beside, _), its in zip(block, ids, strict=True))

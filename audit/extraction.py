@@ -1,0 +1,177 @@
+"""Of how many people a model would emit a text: counts by side, with the held-out users as the control.
+
+Counts of people only: no text, and no number about one person (docs/decisions/0010-nobody-in-a-report.md).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from heldin.attacks.extraction import ExtractionConfig, TextProbabilities, least_logprob
+from heldin.audit.coarse import significant
+from heldin.base.facts import Facts
+
+CONFIDENCE = 0.95
+
+Group = Literal["held in", "held out", "canary users held in", "canary users held out"]
+
+
+class Emitted(Facts):
+    """People with at least one text that so many queries would emit with at least the stated probability.
+
+    Attributes:
+        queries: number of continuations of one prefix that the attacker samples.
+        users: number of these people under the audited model.
+        lower, upper: exact 95 % limits of their share among those with a text long enough (Clopper & Pearson 1934), for
+            people drawn from a larger number of people; null where nobody has one.
+        only_theirs: those of them with such a text whose suffix stands in no other person's training text and in no
+            public text, as far as these are known; null where neither is.
+        reference: number of people under the reference model; null where its tokens are others.
+    """
+
+    queries: int
+    users: int
+    lower: float | None
+    upper: float | None
+    only_theirs: int | None
+    reference: int | None
+
+
+class ExtractionGroup(Facts):
+    """People on one side.
+
+    Attributes:
+        group: which people.
+        users: number of people.
+        measured: those of them with at least one text that is long enough.
+        texts: number of their texts that are long enough; one window of each was measured.
+        too_short: number of their other texts.
+        in_others: texts whose suffix also stands in another person's training text; null where these are not known.
+        in_public: texts whose suffix also stands in a public text; null where there are none.
+        emitted: by number of queries.
+    """
+
+    group: Group
+    users: int
+    measured: int
+    texts: int
+    too_short: int
+    in_others: int | None
+    in_public: int | None
+    emitted: list[Emitted]
+
+
+class ExtractionFacts(Facts):
+    """What sampling would emit of people's training texts.
+
+    Attributes:
+        prefix: tokens that the attacker gives.
+        suffix: tokens that would have to follow.
+        temperature: of the sampling.
+        top_k: number of likeliest tokens that are drawn among; null: all.
+        probability: that at least one of the queries emits the suffix.
+        groups: both sides of real users, then of canary users, where there are any.
+    """
+
+    prefix: int
+    suffix: int
+    temperature: float
+    top_k: int | None
+    probability: float
+    groups: list[ExtractionGroup]
+
+    def of(self, group: Group) -> ExtractionGroup | None:
+        """The people of one side; None where there are none."""
+        return next((its for its in self.groups if its.group == group), None)
+
+
+def extraction_facts(
+    found: TextProbabilities, member: Mapping[str, bool], canaries: Collection[str], asked: ExtractionConfig
+) -> ExtractionFacts:
+    """Count people by side.
+
+    Args:
+        found: the probability of each text.
+        member: whether each scored user is held in, canary users included.
+        canaries: which of them are canary users.
+        asked: what was asked of the model.
+    """
+    sides: dict[Group, list[str]] = {
+        "held in": [user for user, its in member.items() if its and user not in canaries],
+        "held out": [user for user, its in member.items() if not its and user not in canaries],
+        "canary users held in": [user for user in canaries if member[user]],
+        "canary users held out": [user for user in canaries if not member[user]],
+    }
+    return ExtractionFacts(
+        prefix=asked.prefix,
+        suffix=asked.suffix,
+        temperature=asked.temperature,
+        top_k=asked.top_k,
+        probability=asked.probability,
+        groups=[_group(name, users, found, asked) for name, users in sides.items() if users],
+    )
+
+
+def _group(name: Group, users: Sequence[str], found: TextProbabilities, asked: ExtractionConfig) -> ExtractionGroup:
+    number = {user: i for i, user in enumerate(users)}
+    of = np.array([number.get(user, -1) for user in found.users], dtype=np.intp)
+    here = of >= 0
+    measured = here & ~np.isnan(found.target)
+    known = [marks for marks in (found.in_others, found.in_public) if marks is not None]
+    own = measured & ~np.logical_or.reduce(known) if known else None
+    best = _best(found.target, of, measured, len(users))
+    best_own = None if own is None else _best(found.target, of, own, len(users))
+    reference = None if found.reference is None else _best(found.reference, of, measured, len(users))
+    people = int(np.unique(of[measured]).size)
+    emitted = []
+    for queries in asked.queries:
+        least = least_logprob(queries, asked.probability)
+        count = int((best >= least).sum())
+        lower, upper = share_limits(count, people) if people else (None, None)
+        emitted.append(
+            Emitted(
+                queries=queries,
+                users=count,
+                lower=lower,
+                upper=upper,
+                only_theirs=None if best_own is None else int((best_own >= least).sum()),
+                reference=None if reference is None else int((reference >= least).sum()),
+            )
+        )
+    return ExtractionGroup(
+        group=name,
+        users=len(users),
+        measured=people,
+        texts=int(measured.sum()),
+        too_short=int((here & ~measured).sum()),
+        in_others=None if found.in_others is None else int((measured & found.in_others).sum()),
+        in_public=None if found.in_public is None else int((measured & found.in_public).sum()),
+        emitted=emitted,
+    )
+
+
+def _best(
+    logprobs: NDArray[np.float64], of: NDArray[np.intp], which: NDArray[np.bool_], users: int
+) -> NDArray[np.float64]:
+    """The log-probability of each user's likeliest text, shape (users,); minus infinity without one.
+
+    Args:
+        logprobs: of all texts, shape (n,).
+        of: number of the user of each text, shape (n,).
+        which: texts to look at, shape (n,).
+        users: how many users.
+    """
+    best = np.full(users, -np.inf)
+    np.maximum.at(best, of[which], logprobs[which])
+    return best
+
+
+def share_limits(count: int, of: int, level: float = CONFIDENCE) -> tuple[float, float]:
+    """Exact two-sided limits of a share of which ``count`` among ``of`` were seen (Clopper & Pearson 1934)."""
+    tail = (1 - level) / 2
+    lower = float(stats.beta.ppf(tail, count, of - count + 1)) if count else 0.0
+    upper = float(stats.beta.ppf(1 - tail, count + 1, of - count)) if count < of else 1.0
+    return significant(lower), significant(upper)

@@ -1,0 +1,109 @@
+"""How likely a model that is sampled from continues a prefix with given tokens, exactly, in one pass."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from heldin.base.errors import InputError
+from heldin.models.arithmetic import true_float32
+from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import LOGITS_PER_BATCH, LOGITS_PER_CHUNK
+
+
+def require_context(lm: LanguageModel, tokens: int) -> None:
+    """Raise InputError if windows of so many tokens, read after a start token, exceed the model's context."""
+    # The last token is predicted and not read, so that the start token has its place.
+    if tokens > lm.context:
+        raise InputError(
+            f"extraction: prefix and suffix have {tokens} tokens, and the context of '{lm.name}' is {lm.context}: lower"
+            " extraction.prefix or extraction.suffix"
+        )
+
+
+def continuation_logprobs(
+    lm: LanguageModel,
+    windows: NDArray[np.int32],
+    prefix: int,
+    *,
+    temperature: float,
+    top_k: int | None,
+    advance: Callable[[int], object] | None = None,
+) -> NDArray[np.float64]:
+    """Log-probability that sampling after each window's prefix emits the rest of the window, nats, shape (n,).
+
+    The model reads the start token, as it does before every text that heldin scores, and then the prefix. Each token is
+    drawn from the softmax of logits / temperature over the ``top_k`` greatest logits and those equal to the last of
+    them, as transformers draws. Minus infinity where a token is not among these.
+
+    Args:
+        lm: the model.
+        windows: token ids, shape (n, prefix + k).
+        prefix: number of tokens that are given, at least 1.
+        temperature: above 0.
+        top_k: how many tokens are drawn among; None: all.
+        advance: called with the number of windows done.
+
+    Raises:
+        InputError: the windows exceed the model's context, or a probability is not a number.
+    """
+    require_context(lm, windows.shape[1])
+    # By logits of the suffixes, as other passes are by those of their tokens.
+    budget = LOGITS_PER_BATCH["cuda" if lm.device.type == "cuda" else "cpu"] // lm.model.config.vocab_size
+    size = max(1, budget // windows.shape[1])
+    found = [np.empty(0)]
+    for start in range(0, len(windows), size):
+        batch = torch.from_numpy(windows[start : start + size].astype(np.int64))
+        with true_float32():
+            found.append(_of_batch(lm, batch, prefix, temperature, top_k))
+        if advance:
+            advance(len(batch))
+    values = np.concatenate(found)
+    if np.isnan(values).any():
+        raise InputError(f"model '{lm.name}' gives a text a probability that is not a number: is it broken?")
+    return values
+
+
+@torch.inference_mode()
+def _of_batch(
+    lm: LanguageModel, windows: torch.Tensor, prefix: int, temperature: float, top_k: int | None
+) -> NDArray[np.float64]:
+    """Shape (B,) from windows (B, L). All are equally long: nothing is padded.
+
+    Args:
+        lm: the model.
+        windows: token ids.
+        prefix: number of tokens that are given.
+        temperature: of the sampling.
+        top_k: how many tokens are drawn among; None: all.
+    """
+    suffix = windows[:, prefix:].to(lm.device)  # (B, k)
+    first = torch.full((len(windows), 1), lm.start_token)
+    inputs = torch.cat([first, windows[:, :-1]], dim=1).to(lm.device)  # (B, L)
+    # Logits of the prefix are not asked for: in a small model they are most of the pass.
+    kept: dict[str, Any] = {"logits_to_keep": suffix.shape[1]} if _keeps_logits(lm) else {}
+    logits = lm.model(input_ids=inputs, use_cache=False, **kept).logits[:, -suffix.shape[1] :]  # (B, k, V)
+    flat = logits.flatten(0, 1)  # (B*k, V)
+    rows = max(1, LOGITS_PER_CHUNK[lm.device.type == "cuda"] // flat.shape[1])
+    chunks = zip(torch.split(flat, rows), torch.split(suffix.flatten(), rows), strict=True)
+    logprobs = torch.cat([_drawn(part.float(), wanted, temperature, top_k) for part, wanted in chunks])  # (B*k,)
+    # In float64: fifty terms of a few nats each.
+    return logprobs.view(suffix.shape).double().sum(dim=1).cpu().numpy()
+
+
+def _drawn(logits: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None) -> torch.Tensor:
+    """Log-probability of each target, shape (N,), among the greatest of logits (N, V)."""
+    if top_k is None or top_k >= logits.shape[1]:
+        return -F.cross_entropy(logits / temperature, targets, reduction="none")
+    least = logits.topk(top_k, dim=1).values[:, -1:]  # (N, 1)
+    # Compared before they are divided, which may make unequal logits equal.
+    kept = torch.where(logits < least, -torch.inf, logits / temperature)
+    return -F.cross_entropy(kept, targets, reduction="none")
+
+
+def _keeps_logits(lm: LanguageModel) -> bool:
+    return "logits_to_keep" in inspect.signature(lm.model.forward).parameters

@@ -1,0 +1,121 @@
+"""What the record says of extraction: one line for the terminal, a table and its note for the PDF."""
+
+from collections.abc import Callable
+from typing import Any
+
+from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
+from heldin.base.wording import counted
+from heldin.record.document import Record
+from heldin.reports.wording import audited_by
+
+NEITHER = (
+    "Membership and extraction are two questions, and neither bounds the other: a model whose attacks cannot tell who"
+    " was held in may emit somebody's text, and one that emits no text may tell who was held in."
+)
+
+
+def extraction_line(record: Record) -> str:
+    """Both sides at the largest number of queries, in one sentence; empty where extraction was not asked for."""
+    facts = record.extraction
+    if facts is None:
+        return ""
+    canaries = record.split.audited == "canaries"
+    groups = [facts.of("canary users held in" if canaries else "held in")]
+    groups.append(facts.of("canary users held out" if canaries else "held out"))
+    sides = [f"{_of_group(record, its)} {its.emitted[-1].users:,} of {its.measured:,}" for its in groups if its]
+    return (
+        f"People with at least one text whose {counted(facts.suffix, 'token')} after {counted(facts.prefix, 'token')}"
+        f" of it would be emitted with probability {facts.probability:g} or more within"
+        f" {_queries(facts.groups[0].emitted[-1].queries)}: {'; '.join(sides)}."
+    )
+
+
+def extraction_table(record: Record) -> dict[str, Any]:
+    """What is asked, head, rows and note of the table; empty where extraction was not asked for."""
+    facts = record.extraction
+    if facts is None:
+        return {}
+    queries = [its.queries for its in facts.groups[0].emitted]
+    return {
+        "asked": _asked(record, facts),
+        "head": ["", "people", "measured", "texts", "too short", *map(_queries, queries)],
+        "rows": [row for group in facts.groups for row in _rows(record, group)],
+        "columns": 5 + len(queries),
+        "note": _note(record, facts),
+    }
+
+
+def _asked(record: Record, facts: ExtractionFacts) -> str:
+    draws = "all tokens" if facts.top_k is None else f"the {facts.top_k} likeliest tokens"
+    # Fewer than all where ``texts_per_user`` says so.
+    where = "texts that training saw or would have seen" if record.kind != "audit" else "texts of the two files"
+    return (
+        f"Would the model emit texts that it was trained on? One window of {facts.prefix + facts.suffix} tokens a text,"
+        f" of {where}: its first {facts.prefix} are given to the model, and a query samples {facts.suffix} more"
+        f" (temperature {facts.temperature:g}, among {draws}). Counted are people with at least one text whose own"
+        f" tokens follow, all of them, with probability {facts.probability:g} or more within so many queries. The"
+        " probability is computed from the model, not sampled."
+    )
+
+
+def _rows(record: Record, group: ExtractionGroup) -> list[list[str]]:
+    numbers = [f"{its:,}" for its in (group.users, group.measured, group.texts, group.too_short)]
+    rows = [[_of_group(record, group), *numbers, *map(_share, group.emitted)]]
+    more: tuple[tuple[str, Callable[[Emitted], int | None]], ...] = (
+        ("by words of nobody else", lambda its: its.only_theirs),
+        ("under the reference", lambda its: its.reference),
+    )
+    for name, count in more:
+        counts = [count(its) for its in group.emitted]
+        # An empty cell would look like a zero: what was not measured has no row.
+        if None not in counts:
+            rows.append([f"– {name}", "", "", "", "", *(f"{its:,}" for its in counts)])
+    return rows
+
+
+def _share(its: Emitted) -> str:
+    if its.lower is None or its.upper is None:
+        return "N/A"
+    return f"{its.users:,} ({100 * its.lower:.2g} to {100 * its.upper:.3g}\u00a0%)"
+
+
+def _note(record: Record, facts: ExtractionFacts) -> str:
+    texts = sum(its.texts for its in facts.groups)
+    said = [
+        "Measured: people with a text long enough, one window of each of these texts. In brackets: exact 95 % limits of"
+        " the share among them (Clopper-Pearson)."
+        " Held-out people's texts were not trained on under their names: what is emitted of them is the control, as is"
+        " what the reference emits."
+    ]
+    if record.kind == "audit":
+        kind = record.scored_texts.kind
+        trained_on = {"training": "were trained on", "mixed": "were trained on in part"}
+        held_in = trained_on.get(kind, "are not known to have been trained on" if kind == "not known" else "are fresh")
+        said.append(f"The held-in texts {held_in} ({record.scored_texts.known_by}).")
+    for name, counts in (
+        ("another person's training text", [its.in_others for its in facts.groups]),
+        ("a public text", [its.in_public for its in facts.groups]),
+    ):
+        if None not in counts:
+            said.append(
+                f"Of {counted(texts, 'text')}, the words of {sum(its or 0 for its in counts):,} also stand in {name}."
+            )
+        else:
+            said.append(f"Whether words also stand in {name} is not known.")
+    said.append(
+        "Only these very words after these very prefixes are counted: other prefixes, paraphrase and near copies were"
+        " not tested."
+    )
+    return " ".join(said)
+
+
+def _of_group(record: Record, group: ExtractionGroup) -> str:
+    what = audited_by(record)
+    return {"held in": what.member, "held out": what.other}.get(group.group, _CANARIES.get(group.group, ""))
+
+
+_CANARIES = {"canary users held in": "held-in canary users", "canary users held out": "held-out canary users"}
+
+
+def _queries(number: int) -> str:
+    return "1 query" if number == 1 else f"{number:,} queries"
