@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from heldin.finetune.precision import Arithmetic
-from heldin.models.loading import device_name
+from heldin.models.devices import device_name
 
 KEPT_WAYS = 16  # of the record's list: batches of many shapes may take many mixtures of ways
 

@@ -25,7 +25,8 @@ from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import own_share, processes, rank, sum_over_ranks, wait_for_all
 from heldin.finetune.recipe import Optimizer, Recipe
 from heldin.finetune.units import PrivateTraining
-from heldin.models.loading import LanguageModel, device_name, quiet_transformers
+from heldin.models.devices import device_name
+from heldin.models.loading import LanguageModel, quiet_transformers
 
 Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 

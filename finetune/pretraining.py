@@ -12,7 +12,8 @@ from heldin.base.files import one_process_at_a_time, text_sha256
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe
-from heldin.models.loading import LanguageModel, default_device, load_language_model
+from heldin.models.devices import default_device
+from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 

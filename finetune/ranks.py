@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from heldin.models.loading import default_device
+from heldin.models.devices import default_device
 
 Item = TypeVar("Item")
 PATIENCE = datetime.timedelta(hours=24)  # the first process may pre-train while the others wait

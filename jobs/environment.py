@@ -22,7 +22,7 @@ def environment(seconds: Mapping[str, float]) -> Environment:
     """Versions, source revision, device, and the seconds each stage took: of a run over all its calls."""
     import torch  # slow to import, and the version alone needs none
 
-    from heldin.models.loading import default_device, device_name
+    from heldin.models.devices import default_device, device_name
 
     return Environment(
         heldin=version(),
@@ -41,7 +41,7 @@ def _peak_memory() -> int:
     """Bytes: of the GPU where there is one, else of this process."""
     import torch
 
-    from heldin.models.loading import default_device
+    from heldin.models.devices import default_device
 
     if default_device().type == "cuda":
         return int(torch.cuda.max_memory_allocated())

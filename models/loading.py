@@ -7,8 +7,6 @@ base model and merged.
 import contextlib
 import json
 import logging
-import os
-import platform
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,11 +24,9 @@ from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.base.precision import ScoringPrecision
 from heldin.models.attention import use_exact_attention
+from heldin.models.devices import default_device, spreads
 from heldin.models.scoring_precision import in_fingerprint, loading_options
 
-# In the environment and not in a config: a run may go on on another device, and processes that it starts use the same.
-DEVICE = "HELDIN_DEVICE"
-SPREAD = "auto"  # over all GPUs, and main memory
 PROBE = "The quick brown fox met 12 people on Tuesday."
 _HUB_SECONDS = 10.0
 _CAUSAL_PROBE = 8  # tokens
@@ -80,32 +76,6 @@ class LanguageModel:
         """Number of parameters, tied ones counted once."""
         # By transformers, which knows that two weights of 4 bits are held in a byte.
         return self.size or self.model.num_parameters()
-
-
-def default_device() -> torch.device:
-    """The device that ``DEVICE`` names in the environment; without it, or for "auto", the GPU if there is one.
-
-    Raises:
-        InputError: it names none, or a GPU where torch finds none.
-    """
-    asked = os.environ.get(DEVICE)
-    if asked not in (None, "", "cpu", "cuda", SPREAD):
-        raise InputError(f"unknown device '{asked}': choose cpu, cuda or auto (--device, or {DEVICE})")
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise InputError("device 'cuda' was asked for, but torch finds no GPU that it can use here")
-    if asked in ("cpu", "cuda"):
-        return torch.device(asked)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def spreads() -> bool:
-    """Whether the environment asks that a model be spread over all GPUs, and main memory for the rest."""
-    return os.environ.get(DEVICE) == SPREAD
-
-
-def device_name(device: torch.device) -> str:
-    """The model of a GPU, or the kind of a CPU."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"
 
 
 def context_length(config: Any) -> int:

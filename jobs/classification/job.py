@@ -35,8 +35,9 @@ from heldin.jobs.config import ModelConfig, PretrainConfig, RunConfig
 from heldin.jobs.run.check import try_source
 from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.run.slots import Slots, find_slots
+from heldin.models.devices import default_device
 from heldin.models.encoder import encoder_tokenizer, load_classifier, new_masked_model
-from heldin.models.loading import LanguageModel, default_device
+from heldin.models.loading import LanguageModel
 
 _AT_ONCE = 64  # texts tested in one pass
 # What holds beside any mechanism here: other labels would be another head, and another deal another data set.

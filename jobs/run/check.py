@@ -37,7 +37,8 @@ from heldin.jobs.config import RunConfig
 from heldin.jobs.run.folder import require_folder
 from heldin.jobs.run.models import require_arithmetic
 from heldin.jobs.run.plan import mechanism_of, require_todays_coins
-from heldin.models.loading import context_length, default_device, require_model
+from heldin.models.devices import default_device
+from heldin.models.loading import context_length, require_model
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from heldin.finetune.precision import arithmetic_of
 from heldin.finetune.pretraining import pretrain, pretrained_folder
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.corpus import CorpusData
-from heldin.models.loading import LanguageModel, default_device, load_language_model, spreads
+from heldin.models.devices import default_device, spreads
+from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import ModelFacts
 

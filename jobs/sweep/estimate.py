@@ -12,7 +12,8 @@ from heldin.finetune.batches import record_losses
 from heldin.jobs.config import RunConfig
 from heldin.jobs.sweep.config import Resources
 from heldin.models.attention import use_exact_attention
-from heldin.models.loading import default_device, quiet_transformers
+from heldin.models.devices import default_device
+from heldin.models.loading import quiet_transformers
 from heldin.models.tiny import tiny_config
 
 _RECORDS = 16  # of a batch

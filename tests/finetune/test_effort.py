@@ -16,7 +16,7 @@ from heldin.finetune.loop import fused_on, job_name, train
 from heldin.finetune.precision import arithmetic_of, autocast
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.jobs.run.training import effort_facts
-from heldin.models.loading import device_name
+from heldin.models.devices import device_name
 from tests.finetune.test_private import _training
 from tests.tiny_models import lora
 

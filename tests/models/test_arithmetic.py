@@ -7,7 +7,7 @@ from heldin.base.errors import InputError
 from heldin.defenses.gradients import per_unit_gradients
 from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
 from heldin.models.arithmetic import true_float32
-from heldin.models.loading import default_device
+from heldin.models.devices import default_device
 from heldin.models.logprobs import score_texts
 
 BACKENDS = torch.backends
