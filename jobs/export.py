@@ -157,6 +157,11 @@ def _curve(plan: Mechanism) -> str:
     return "\n".join(["", f"| {head} | epsilon |", "|---:|---:|", *rows, ""])
 
 
+def _promise(plan: Mechanism) -> str:
+    label = plan.guarantee().label
+    return label[:1].upper() + label[1:]
+
+
 def _card(record: Record, plan: Mechanism) -> str:
     """A model card without any number measured on private users."""
     return f"""---
@@ -170,7 +175,7 @@ A {record.target.architecture} with {record.target.parameters:,} parameters, fin
 
 ## Privacy
 
-{plan.guarantee().label}.
+{_promise(plan)}.
 {_curve(plan)}
 This speaks of {covers(plan)}. The mechanism that trained this model is described in `plan.json`, with the SHA-256 of
 every file here; `heldin verify --exported FOLDER` compares them. What an audit measured about the users whose texts it

@@ -11,7 +11,7 @@ from heldin.record.document import Record
 from heldin.record.facts import Count
 from heldin.reports import training_findings
 from heldin.reports.next_steps import next_step
-from heldin.reports.wording import audited_by, group_name, interval, percent, promise, sentence
+from heldin.reports.wording import audited_by, group_name, interval, percent, sentence
 
 HOW_WELL = "How well the attacks did"
 BOUNDS = "Bounds and verdict"
@@ -67,7 +67,7 @@ def _warnings(record: Record) -> list[str]:
         warnings.append("A control: what was trained has no defense; the config's was left out (--target none).")
     # The name of a private defense alone would be read as a guarantee.
     if training and training.defense != "none" and training.epsilon is None:
-        warnings.append(f"The defense '{training.defense}' ran, but this is {training.guarantee}.")
+        warnings.append(f"The defense '{training.defense}' ran, with {training.guarantee}.")
     warnings += [sentence(w) for w in (training.warnings if training else [])]
     if not split.certifiable:
         warnings.append(sentence(f"Indicative only: {split.standing_reason}"))
@@ -148,7 +148,7 @@ def _origin(record: Record) -> str:
     else:
         which = f"the best of {t.steps:,} steps, step {t.chosen_step:,}"
     # the conditions of the promise are in the table of facts
-    promised = t.guarantee.split(";")[0] if t.epsilon is not None else promise(t)
+    promised = t.guarantee.split(";")[0] if t.epsilon is not None else t.guarantee
     said = (
         f" It was fine-tuned on {counted(t.records, 'text')} of {counted(t.users, 'user')} ({which}; defense:"
         f" {t.defense}; {promised})."

@@ -5,7 +5,6 @@ from heldin.audit.canary_groups import CanaryGroup
 from heldin.audit.headline import AUDITED, Wording
 from heldin.base.wording import counted
 from heldin.record.document import Record
-from heldin.record.facts import TrainingFacts
 
 _BREAK = "\u200b"  # a place where a line may end
 
@@ -48,8 +47,3 @@ def breakable(text: str) -> str:
             parts.append(_BREAK)
             run = 0
     return "".join(parts)
-
-
-def promise(training: TrainingFacts) -> str:
-    """What training promises, without a double negative where it promises nothing and was not meant to."""
-    return "no protection was applied" if training.defense == "none" else training.guarantee

@@ -74,7 +74,7 @@ def _variant(name, first, aurocs, gains, private, beaten):
         name=name,
         group=first,
         defense="uls" if private else "none",
-        promise="epsilon 8, delta 1e-05 per user (add/remove)" if private else "not a DP guarantee",
+        promise="epsilon 8, delta 1e-05 per user (add/remove)" if private else "no protection was applied",
         unit="user" if private else "none",
         epsilon=8.0 if private else None,
         delta=1e-5 if private else None,

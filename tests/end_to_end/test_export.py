@@ -154,7 +154,7 @@ def test_an_exported_folder_can_be_checked_by_whoever_receives_it(call, finished
     named = json.loads((to / "plan.json").read_text(encoding="utf-8"))["files"]
     assert set(named) == {p.name for p in to.iterdir()} - {"plan.json"}
     assert {"model.safetensors", "tokenizer.json", "README.md"} <= set(named)
-    assert out.startswith(f"{len(named)} files are those that plan.json names: not a DP guarantee")
+    assert out.startswith(f"{len(named)} files are those that plan.json names: no protection was applied")
     assert json.loads(call("verify", "--exported", to, "--json")[1])["agrees"] is True
 
     (to / "extra.py").write_text("x", encoding="utf-8")

@@ -97,7 +97,7 @@ def test_the_words_quote_the_records_numbers(record):
 def test_a_run_without_a_defense_is_said_to_be_unprotected_and_a_broken_promise_is_quoted(record):
     assert record.training.defense == "none"
     assert "defense: none; no protection was applied)" in dict(findings(record).paragraphs)["What was audited"]
-    broken = "not a DP guarantee: the checkpoint is chosen by validation on protected users"
+    broken = "no DP guarantee: the checkpoint is chosen by validation on protected users"
     training = record.training.model_copy(update={"defense": "uls", "guarantee": broken})
     said = dict(findings(_with(record, training=training.model_dump())).paragraphs)["What was audited"]
     assert f"defense: uls; {broken})" in said
