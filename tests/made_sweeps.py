@@ -3,7 +3,8 @@
 import numpy as np
 
 from heldin.audit.blocks import over_blocks
-from heldin.audit.shipping import Candidate, Requirement, Shipping, judge_candidates
+from heldin.audit.requirement import Requirement
+from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.record.facts import Ceiling, CurvePoint
 from heldin.record.sweep import (
     Attacker,
