@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
     """Write the report, print the findings (``json``: as one JSON object) and exit with the verdict's code."""
     from heldin.base.log_file import log_line
-    from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, answer_line, findings
+    from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, RECOMMENDED, answer_line, findings
 
     said, answered, code = findings(record), answer_line(record.decision), record.judgement.exit_code
     paragraphs = dict(said.paragraphs)
     # Before the report: the log holds the answer even if typesetting fails.
     log_line(folder, f"answer: {answered}")
     if json:
-        words = {"answer": answered, "headline": said.headline, "notes": list(said.warnings), "next": paragraphs[NEXT]}
+        words = {"answer": answered, "headline": said.headline, "notes": list(said.warnings)}
+        words |= {"recommendation": paragraphs[RECOMMENDED], "next": paragraphs[NEXT]}
         report = _report(record, folder)
         typer.echo(json_text({**words, **_facts(record), "folder": str(folder), "report": report}))
         raise typer.Exit(code)
@@ -33,7 +34,9 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
     typer.echo(said.headline)
     for warning in said.warnings:
         typer.echo(f"note: {warning}")
-    for title in (HOW_WELL, BOUNDS, NEXT):
+    # By the organisation's own limits; without any there is nothing to print here.
+    limits = [RECOMMENDED] if record.decision.by.require else []
+    for title in (HOW_WELL, BOUNDS, *limits, NEXT):
         typer.echo(f"{title}: {paragraphs[title]}")
     typer.echo(f"report: {_report(record, folder) or 'none'}")
     # Last, where scripts and people look for it.

@@ -5,6 +5,7 @@ from collections.abc import Collection
 import numpy as np
 from matplotlib.axes import Axes
 
+from heldin.attacks.statistics import how_aggregated
 from heldin.audit.attack_results import AttackResult, Curve
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.canary_groups import CanaryFacts, CanaryGroup
@@ -15,7 +16,7 @@ from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
 from heldin.reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
 from heldin.reports.retraining_figure import trainings_histogram
-from heldin.reports.wording import audited_by
+from heldin.reports.wording import audited_by, over_texts
 
 
 def figures(record: Record) -> dict[str, str]:
@@ -82,7 +83,7 @@ def _roc(record: Record) -> str:
         linear, log = drawn.subplots(1, 2)
         for axes in (linear, log):
             for (result, curve), (style, colour) in zip(_chosen(record), _CURVES, strict=False):
-                name = f"{result.attack}, {result.aggregation} ({result.auroc.value:.2f})"
+                name = f"{result.attack}, {over_texts(result.attack, result.aggregation)} ({result.auroc.value:.2f})"
                 axes.plot(curve.fpr, curve.tpr, style, color=colour, label=name)
             label(axes, "false-positive rate", "true-positive rate")
         # Half a user of the larger side: the curve's vertices at 0 have no place on logarithmic axes.
@@ -122,9 +123,10 @@ def _histogram(result: AttackResult, what: Wording) -> str:
     with figure(6.3, 1.9) as (drawn, saved):
         axes = drawn.subplots()
         two_sides(axes, result.curve.histogram, what.member, what.other)
+        how = how_aggregated(result.attack, result.aggregation)
         label(
             axes,
-            f"score of one {what.one} ({result.attack}, {result.aggregation} over texts; higher: more likely held in)",
+            f"score of one {what.one} ({result.attack}, {how}; higher: more likely held in)",
             "share per unit",
         )
         axes.set_yticks([])

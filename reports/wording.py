@@ -1,5 +1,6 @@
 """How numbers and names read in a report."""
 
+from heldin.attacks.statistics import is_of_users
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.audit.headline import AUDITED, Wording
@@ -29,6 +30,21 @@ def group_name(group: CanaryGroup) -> str:
     length = "" if group.length is None else f" of {counted(group.length, 'token')}"
     documents = "all documents" if group.documents is None else counted(group.documents, "document")
     return f"{group.kind.replace('_', ' ')}{length}, {documents}"
+
+
+def texts_of(kind: str) -> str:
+    """The texts that an attacker has, by whether they were trained on."""
+    return {
+        "fresh": "texts of theirs that no model was trained on",
+        "training": "texts of theirs that held-in ones' models were trained on",
+        "mixed": "texts of theirs, some of which held-in ones' models were trained on",
+        "not known": "texts of theirs",
+    }[kind]
+
+
+def over_texts(attack: str, aggregation: str) -> str:
+    """How the values of somebody's texts became one score, for a column or a legend (``how_aggregated`` elsewhere)."""
+    return "together" if is_of_users(attack) else aggregation
 
 
 def sentence(text: str) -> str:

@@ -89,9 +89,7 @@ class CheckpointAudit:
             "plan": None if self.plan is None else str(self.plan),
             "attack": self.attack.model_dump(mode="json"),
             "audit": self.audit.model_dump(mode="json"),
-            "decision": self.decision.model_dump(
-                mode="json", exclude=None if self.decision.require else {"require"}
-            ),
+            "decision": self.decision.model_dump(mode="json", exclude=None if self.decision.require else {"require"}),
             # Absent where they say nothing: older records have no such keys and must still be equal.
             **({} if self.release is None else {"release": self.release.model_dump(mode="json")}),
             **({} if self.remote is None else {"endpoint": self.remote.config()}),
