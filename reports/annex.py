@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from heldin.audit.decision import Answer
-from heldin.base.wording import counted
+from heldin.audit.headline import TRAININGS
+from heldin.base.wording import at_most_counted, counted
 from heldin.record.document import Record
 from heldin.record.release import release_of
+from heldin.record.requirements import epsilon_per_user
 from heldin.reports.promise_words import promise_pairs
 from heldin.reports.recommendation import limit_rows
-from heldin.reports.wording import audited_by, percent, texts_of
+from heldin.reports.wording import audited_by, texts_of
 
 Status = Literal["run", "run, not valid", "not run", "out of scope"]
 NOT_ANONYMITY = (
@@ -190,7 +192,8 @@ def other_releases(record: Record) -> list[str]:
 
 def quality_pairs(record: Record) -> list[list[str]]:
     """(what, value) on how much was tested, and how well."""
-    what, d, s = audited_by(record), record.decision, record.split
+    d, s = record.decision, record.split
+    what = TRAININGS if record.trainings is not None else audited_by(record)
     blind = [its.name for its in record.blind if its.separates]
     controls = (
         "none could be run"
@@ -203,7 +206,7 @@ def quality_pairs(record: Record) -> list[list[str]]:
         ["how many were tested", f"{s.held_in:,} {what.member} and {s.held_out:,} {what.other}"],
         ["with how much", f"{record.attacker_texts:,} texts; {counted(d.scores, 'score')} of {_attacks(record)}"],
         ["who is on which side", f"{s.standing_reason} ({'certifiable' if s.certifiable else 'indicative only'})"],
-        ["by chance alone", f'a false "leaks" in {percent(d.by.auroc_level + d.by.tpr_level, 0)} of audits at most'],
+        ["by chance alone", f'a false "leaks" in {100 * (d.by.auroc_level + d.by.tpr_level):g} % of audits at most'],
     ]
     if record.trainings is None:
         rows.append(["controls", controls])
@@ -231,8 +234,9 @@ def when_to_repeat(record: Record) -> list[str]:
         said.append("Before the weights are given away: afterwards no audit can change who has them.")
     decided = record.decision.decision
     if decided.answer is Answer.INCONCLUSIVE:
-        users = counted(decided.users_needed, audited_by(record).one)
-        said.append(f"Before anything is decided: about {users} would settle what this audit left open.")
+        needed = at_most_counted(decided.users_needed, before="about ")
+        what = TRAININGS if record.trainings is not None else audited_by(record)
+        said.append(f"Before anything is decided: {needed} {what.unit} would settle what this audit left open.")
     if record.planted is not None and record.planted.look < record.planted.looks:
         left = record.planted.looks - record.planted.look
         said.append(f"{counted(left, 'further look')} at checkpoints of this planted set {_are(left)} paid for.")
@@ -261,7 +265,7 @@ def opinion_rows(record: Record) -> list[list[str]]:
         [
             "43",
             "that this is insignificant for each person, not on average",
-            "page one, the worst-off: by the promise where there is one, measured in groups of ten or more",
+            _each_person(record),
         ],
         [
             "46",
@@ -281,6 +285,14 @@ def opinion_rows(record: Record) -> list[list[str]]:
             f"facts and fingerprints ({record.target.fingerprint[:8]}); the table of tests; the lines below",
         ],
     ]
+
+
+def _each_person(record: Record) -> str:
+    promised = epsilon_per_user(record.training) is not None
+    by = "a promise to every user, and what it rests on" if promised else "no promise bounds the odds of each person"
+    if record.trainings is not None:
+        return f"page one: {by}; measured for one worst-case user"
+    return f"page one: {by}; measured in groups of ten or more, not for single people"
 
 
 def residual_risk(record: Record) -> list[str]:

@@ -35,38 +35,34 @@ class NamedPeople:
     Attributes:
         rightly: held-in ones.
         wrongly: held-out ones.
-        lower: lower end of the 95 % interval of ``rightly``; None where only the curve tells.
+        lower: lower end of the 95 % interval of ``rightly``.
         upper: upper end of it.
         allowed: most held-in ones that the promise lets any attack name in expectation; None without a promise to them.
     """
 
     rightly: float
     wrongly: float
-    lower: float | None
-    upper: float | None
+    lower: float
+    upper: float
     allowed: float | None
 
 
 def named_people(record: Record) -> NamedPeople | None:
-    """People named where ``decision.fpr`` of the others are named wrongly.
+    """People named where ``decision.fpr`` of the others are named wrongly, or the lowest larger rate that can be seen.
 
     None for trainings, which are no people; where the comparison is not valid; and where too few are held out to see
-    such a rate.
+    any such rate.
     """
-    fpr = record.decision.by.fpr
     curve = record.named().curve
-    unknown = record.trainings is not None or record.decision.decision.answer is Answer.NOT_VALID
-    if unknown or curve is None or fpr * record.split.held_out < 1:
+    if record.trainings is not None or record.decision.decision.answer is Answer.NOT_VALID or curve is None:
         return None
-    ceiling = record.ceiling()
+    stated = record.decision.by.fpr
+    seen = {its.fpr: its.estimate for its in curve.tpr_at if its.estimate is not None}
+    fpr = next((f for f in sorted(seen) if f > stated or math.isclose(f, stated)), None)
+    if fpr is None:
+        return None
+    ceiling, its = record.ceiling(), seen[fpr]
     allowed = None if ceiling is None else 1000 * float(np.interp(fpr, ceiling.fpr, ceiling.tpr))
-    at = next((its for its in curve.tpr_at if math.isclose(its.fpr, fpr)), None)
-    if at is None:
-        # A rate that the table does not have is read off the same groups, without an interval.
-        return NamedPeople(1000 * float(np.interp(fpr, curve.fpr, curve.tpr)), 1000 * fpr, None, None, allowed)
-    if at.estimate is None:
-        return None
-    its = at.estimate
     return NamedPeople(1000 * its.value, 1000 * fpr, 1000 * its.lower, 1000 * its.upper, allowed)
 
 
@@ -75,10 +71,9 @@ def people_rows(record: Record) -> list[list[str]]:
     its = named_people(record)
     if its is None:
         return []
-    wrongly = f"{its.wrongly:,.0f}"
-    range_ = "" if its.lower is None or its.upper is None else f" ({its.lower:,.0f} to {its.upper:,.0f})"
+    wrongly, rightly = f"{its.wrongly:,.0f}", f"{its.rightly:,.0f} ({its.lower:,.0f} to {its.upper:,.0f})"
     rows = [
-        ["named by the attack", f"{its.rightly:,.0f}{range_}, rightly", f"{wrongly}, wrongly"],
+        ["named by the attack", f"{rightly}, rightly", f"{wrongly}, wrongly"],
         ["named by guessing", wrongly, wrongly],
     ]
     if its.allowed is not None:
@@ -101,13 +96,17 @@ def people_note(record: Record) -> str:
             f"How many could be named cannot be said: with {record.split.held_out:,} {what.other} a false-positive rate"
             f" of {percent(record.decision.by.fpr)} cannot be seen."
         )
-    # By whole people, so that the sentence agrees with the rows above it.
     right = 100 * its.rightly / (its.rightly + its.wrongly)
     said = (
         f"Of those named, {right:.0f} of 100 were held in, if as many people of each side are asked about; where most"
         " people were never in training, fewer."
     )
-    if its.lower is not None and its.lower <= its.wrongly:
+    if not math.isclose(its.wrongly, 1000 * record.decision.by.fpr):
+        said += (
+            f" The stated rate of {percent(record.decision.by.fpr)} cannot be seen with {record.split.held_out:,}"
+            f" {what.other}: this is the lowest that can."
+        )
+    if its.lower <= its.wrongly:
         said += " The interval includes what guessing reaches."
     if record.split.audited == "canaries":
         said += " Canary users are made to be found: these are not numbers of real people."

@@ -59,7 +59,8 @@ def _unit(t: TrainingFacts) -> str:
                 f" them together less. {same}"
             )
         case _:
-            return f"The unit is a {t.protected}: epsilon {t.epsilon:.3g} is for such a one. {same}"
+            unit = "one user together with one entity" if t.protected == "user and entity" else f"a {t.protected}"
+            return f"The unit is {unit}: epsilon {t.epsilon:.3g} is theirs, and others have others (facts). {same}"
 
 
 def _delta(t: TrainingFacts) -> str:
