@@ -28,7 +28,7 @@ OPINION = (
 
 
 @dataclass(frozen=True)
-class Test:
+class Scenario:
     """A kind of attack, and whether it was tried.
 
     Attributes:
@@ -47,7 +47,7 @@ class Test:
 def annex(record: Record) -> dict[str, Any]:
     """Everything that the annex prints, as text."""
     return {
-        "tests": [[its.name, its.status, its.attacker, its.found] for its in tests(record)],
+        "tests": [[its.name, its.status, its.attacker, its.found] for its in scenarios(record)],
         "limits": limit_rows(record),
         "release": release_pairs(record),
         "promise": promise_pairs(record),
@@ -61,24 +61,24 @@ def annex(record: Record) -> dict[str, Any]:
     }
 
 
-def tests(record: Record) -> list[Test]:
+def scenarios(record: Record) -> list[Scenario]:
     """Every kind of attack that a reader may ask for, the tested ones first."""
     return [
         *_membership(record),
         extraction(record),
-        Test(
+        Scenario(
             "Attribute inference: what else is true of a person",
             "out of scope",
             "some facts about a person, and the model's answers about others",
             "heldin has no such test: nothing is known.",
         ),
-        Test(
+        Scenario(
             "Reconstruction: training texts put together again",
             "out of scope",
             "the weights, or gradients of training",
             "heldin has no such test: nothing is known.",
         ),
-        Test(
+        Scenario(
             "Inversion: what an answer or an inner state came from",
             "out of scope",
             "the model's answers or inner states, and no text of the person",
@@ -87,9 +87,9 @@ def tests(record: Record) -> list[Test]:
     ]
 
 
-def extraction(record: Record) -> Test:
+def extraction(record: Record) -> Scenario:
     """The row of extraction."""
-    return Test(
+    return Scenario(
         "Extraction: training texts that the model writes out",
         "not run",
         "the beginning of a text, and what the model writes after it",
@@ -97,9 +97,9 @@ def extraction(record: Record) -> Test:
     )
 
 
-def _membership(record: Record) -> list[Test]:
+def _membership(record: Record) -> list[Scenario]:
     what, result = audited_by(record), record.primary()
-    unreal = Test(
+    unreal = Scenario(
         "Membership of real users",
         "not run",
         "probabilities of a user's texts",
@@ -107,7 +107,7 @@ def _membership(record: Record) -> list[Test]:
     )
     if record.trainings is not None:
         return [
-            Test(
+            Scenario(
                 "Membership of one worst-case user: was this user in training?",
                 "run",
                 "the model of a training, the base model, and every document of that user",
@@ -118,7 +118,7 @@ def _membership(record: Record) -> list[Test]:
     answer = record.decision.decision.answer
     found = f"AUROC {result.auroc.value:.3f} ({result.auroc.lower:.3f} to {result.auroc.upper:.3f}); {answer.value}."
     rows = [
-        Test(
+        Scenario(
             f"Membership of {what.unit}: was this {what.one} in training?",
             "run, not valid" if answer is Answer.NOT_VALID else "run",
             f"probabilities of texts under the model and a reference model; {texts_of(record.scored_texts.kind)}",
@@ -131,7 +131,7 @@ def _membership(record: Record) -> list[Test]:
         best = max((g.auroc.value for g in record.canaries.groups if g.auroc), default=None)
         most = "too few on a side" if best is None else f"at most AUROC {best:.3f} of a group"
         rows.append(
-            Test(
+            Scenario(
                 "Membership of canary users, made to be found",
                 "run",
                 "the same",
@@ -249,7 +249,7 @@ def _are(number: int) -> str:
 
 def opinion_rows(record: Record) -> list[list[str]]:
     """(paragraphs, what they ask, where this report answers) of EDPB Opinion 28/2024."""
-    all_of = tests(record)
+    all_of = scenarios(record)
     by_status = {
         status: ", ".join(its.name.split(":")[0].lower() for its in all_of if its.status == status)
         for status in ("run", "run, not valid", "not run", "out of scope")
@@ -309,7 +309,7 @@ def residual_risk(record: Record) -> list[str]:
         Answer.NOT_VALID: "Nothing follows about membership.",
     }
     said = [found[decided.answer] if record.trainings is None else "One user was tested; others may be hit harder."]
-    open_ = [its.name.split(":")[0].lower() for its in tests(record) if its.status in ("not run", "out of scope")]
+    open_ = [its.name.split(":")[0].lower() for its in scenarios(record) if its.status in ("not run", "out of scope")]
     said.append(f"Nothing is known about: {', '.join(open_)}.")
     if record.training is not None and record.training.epsilon is not None:
         said.append("The promise rests on its conditions (facts, guarantee), and on code that was not proved right.")

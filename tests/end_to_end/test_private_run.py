@@ -302,6 +302,9 @@ def test_clipping_without_noise_takes_its_norm_from_a_plain_run(call, config, tm
     assert record.training.defense == "clip"
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 0, err
+    code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
+    assert (code, "names a clip norm that was measured on users' gradients" in err) == (2, True), err
+    assert not (tmp_path / "public").exists()
 
 
 def test_user_level_training_on_random_chunks_of_a_users_text(call, config, tmp_path):
