@@ -18,7 +18,7 @@ class Held:
     Attributes:
         requirement: the limit.
         outcome: kept, or broken, by the interval as a whole; not shown, if the limit lies within it; or not measured.
-        value: the measure, of several attacks that of the one nearest to the limit; None where not measured.
+        value: the measure, of several attacks that of the one whose interval reaches farthest; None where not measured.
         reach: end of the interval that the limit looks at, the farthest of all attacks; the value itself if it is
             exact; None likewise.
         exact: whether the measure follows from the plan alone.

@@ -1,6 +1,6 @@
 """What the organisation's own limits recommend: from the record, and never against a violated claim."""
 
-from heldin.audit.decision import Answer
+from heldin.audit.decision import Answer, Promise
 from heldin.audit.requirement import Requirement
 from heldin.bounds.verdict import NO_CLAIM, Outcome
 from heldin.record.document import Record
@@ -19,6 +19,8 @@ def recommendation(record: Record) -> str:
         return f"Do not release: {violated[0].claim} is violated ({violated[0].standing.value}), whatever limits say."
     if record.decision.decision.answer is Answer.NOT_VALID:
         return "None: the comparison is not valid, so that nothing can be held against a limit."
+    if record.decision.decision.promise is Promise.ABOVE:
+        return "Do not release yet: the leak looks larger than the promise allows, whatever limits say."
     held = held_against(record, [its.requirement() for its in record.decision.by.require])
     if not held:
         return _without_limits(record)
@@ -32,7 +34,7 @@ def recommendation(record: Record) -> str:
             f" {len(held) - len(left)} of {len(held)} limits."
         )
     leak = (
-        " A leak was found, of a size that these limits allow."
+        " A leak was found, of a size that these limits allow; below stands whom the model must not reach."
         if record.decision.decision.answer is Answer.LEAKS
         else ""
     )

@@ -85,6 +85,8 @@ def test_a_record_of_schema_3_is_brought_up_to_date_and_loses_no_number(tmp_path
     assert (new["training"].pop("by_exposure"), new["training"].pop("exposed")) == (None, [])
     assert (new["training"].pop("gradients"), new["environment"].pop("peak_memory")) == (None, None), "not counted"
     assert (new["utility"], new["cell"]) == (None, None)
+    decisions = (new["decision"], new["canaries"]["decision"])
+    assert [its["by"].pop("require") for its in decisions] == [[], []], "limits, which came later"
     assert old["training"].pop("guarantee").startswith("not a DP guarantee: the checkpoint is chosen by validation")
     assert new["training"].pop("guarantee") == (
         "no DP guarantee: the checkpoint is chosen by validation on protected users;"

@@ -1,4 +1,4 @@
-"""Page one counts in people what the record has, and recommends by the organisation's limits, on either side of each."""
+"""Page one counts in people what the record has, and recommends by the limits, on either side of each."""
 
 import math
 
@@ -144,6 +144,10 @@ def test_every_limit_must_be_kept_and_a_violated_claim_outweighs_them(record):
     judgement = {"users": 60, "delta": 1e-5, "bounds": [], "refused": [], "verdicts": [verdict]}
     assert recommendation(_with(_limited(record, auroc), dials=[], judgement=judgement)) == (
         "Do not release: epsilon 1 at delta 1e-05 is violated (certified), whatever limits say."
+    )
+    above = evidence(score(0.71, adjusted_p=0.001, tpr=0.25), ceiling=0.6)
+    assert recommendation(_limited(record, auroc, its=above)) == (
+        "Do not release yet: the leak looks larger than the promise allows, whatever limits say."
     )
     assert recommendation(_limited(record, auroc, its=FLAW)).startswith("None: the comparison is not valid")
 
