@@ -84,9 +84,15 @@ def _without_limits(record: Record) -> str:
         (its,) = held_against(record, [asked])
         if its.reach is not None:
             what = with_names(f"{measure} at {'most' if upper else 'least'}")
-            shown.append(f"{what} ... ({'this plan' if its.exact else 'shown here'}: {its.reach:.3g})")
+            shown.append(f"{what} ... ({_here(its, upper=upper)} {its.reach:.3g})")
     would = f" {sentence('; '.join(shown))}" if shown else ""
     return (
         "None: no limit was set before the audit (decision.require). A limit would have to say what this organisation"
         f" accepts.{would} A limit that is chosen after looking fits whatever was found."
     )
+
+
+def _here(its: Held, *, upper: bool) -> str:
+    if its.exact:
+        return "this plan:"
+    return "here, with 95 %, up to" if upper else "here, with 95 %, down to"

@@ -155,7 +155,7 @@ def test_every_limit_must_be_kept_and_a_violated_claim_outweighs_them(record):
 def test_without_limits_the_report_says_what_one_would_have_to_say(record):
     its = recommendation(_with(record, dials=[], utility=None))
     assert its.startswith("None: no limit was set before the audit (decision.require).")
-    assert "AUROC of the largest attack at most ... (shown here: 0.77)" in its
+    assert "AUROC of the largest attack at most ... (here, with 95 %, up to 0.77)" in its
     assert "epsilon per user" not in its
     assert "epsilon per user at most ... (this plan: 2)" in recommendation(_promised(record, 2.0))
     assert limit_rows(record) == []
