@@ -187,6 +187,11 @@ def is_of_users(name: str) -> bool:
     return isinstance(attack, JointAttack) and attack.of_users
 
 
+def how_aggregated(name: str, aggregation: str) -> str:
+    """How the values of somebody's texts become one score under the attack, for a sentence."""
+    return "all texts together" if is_of_users(name) else f"{aggregation} over texts"
+
+
 def needs_vocabulary(attack: AnyAttack) -> bool:
     """Whether it needs more of the target than log-probabilities of a text's own tokens."""
     return attack.needs_moments or (isinstance(attack, JointAttack) and attack.needs_ranks)

@@ -12,7 +12,7 @@ from scipy import stats
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.protocol import AGGREGATIONS
-from heldin.attacks.statistics import is_of_users
+from heldin.attacks.statistics import how_aggregated, is_of_users
 from heldin.attacks.table import NO_ATTACKS, Dial
 from heldin.audit.bootstrap import BootstrapResult, bootstrap_each
 from heldin.audit.coarse import LEAST_IN_GROUP, Groups, brief, grouped
@@ -44,7 +44,7 @@ class Variant:
     def label(self) -> str:
         """The name shown to readers."""
         turned = "" if self.dial is None else f"; {self.dial.name}: {self.dial.setting}"
-        how = "all texts together" if is_of_users(self.attack) else f"{self.aggregation} over texts"
+        how = how_aggregated(self.attack, self.aggregation)
         return f"{self.attack} ({how}{turned})"
 
 

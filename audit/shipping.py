@@ -14,6 +14,7 @@ import numpy as np
 from scipy import stats
 
 from heldin.audit.coarse import brief
+from heldin.audit.requirement import Requirement
 from heldin.base.facts import Facts
 from heldin.bounds.p_values import holm
 
@@ -21,31 +22,6 @@ MOST_CANDIDATES = 3  # more would be paid for by all of them
 LEAST_BLOCKS = 5  # of a rule's limits: with three the first step of Holm hardly ever passes
 _ROUNDING = 0.001 / math.sqrt(12.0)  # standard deviation of what three decimals leave out
 _MOST_BLOCKS = 500  # that are asked for
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """A limit that a defense must keep.
-
-    Attributes:
-        of: name of the measure.
-        at_most: upper limit; None for a lower one.
-        at_least: lower limit; None for an upper one.
-    """
-
-    of: str
-    at_most: float | None = None
-    at_least: float | None = None
-
-    def room(self, values: Sequence[float]) -> np.ndarray:
-        """How far each value is on the right side of the limit."""
-        its = np.asarray(values, dtype=np.float64)
-        return self.at_most - its if self.at_most is not None else its - (self.at_least or 0.0)
-
-    def words(self) -> str:
-        """The requirement in words."""
-        which, limit = ("least", self.at_least) if self.at_most is None else ("most", self.at_most)
-        return f"{self.of} at {which} {limit:g}"
 
 
 @dataclass(frozen=True)

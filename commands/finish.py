@@ -27,7 +27,7 @@ def finish(record: "Record", folder: Path, *, json: bool = False) -> NoReturn:
 def tell(record: "Record", folder: Path) -> None:
     """Write the report and print the findings."""
     from heldin.reports.extraction import extraction_line
-    from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, findings
+    from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, RECOMMENDED, findings
 
     said, answered, code = findings(record), _answered(record, folder), record.judgement.exit_code
     paragraphs = dict(said.paragraphs)
@@ -35,7 +35,9 @@ def tell(record: "Record", folder: Path) -> None:
     typer.echo(said.headline)
     for warning in said.warnings:
         typer.echo(f"note: {warning}")
-    for title in (HOW_WELL, BOUNDS, NEXT):
+    # By the organisation's own limits; without any there is nothing to print here.
+    limits = [RECOMMENDED] if record.decision.by.require else []
+    for title in (HOW_WELL, BOUNDS, *limits, NEXT):
         typer.echo(f"{title}: {paragraphs[title]}")
     if emitted := extraction_line(record):
         typer.echo(f"Extraction: {emitted}")
@@ -46,15 +48,12 @@ def tell(record: "Record", folder: Path) -> None:
 
 def told(record: "Record", folder: Path) -> dict[str, Any]:
     """Write the report; the findings as JSON has them."""
-    from heldin.reports.findings import NEXT, findings
+    from heldin.reports.findings import NEXT, RECOMMENDED, findings
 
     said, answered = findings(record), _answered(record, folder)
-    words = {
-        "answer": answered,
-        "headline": said.headline,
-        "notes": list(said.warnings),
-        "next": dict(said.paragraphs)[NEXT],
-    }
+    paragraphs = dict(said.paragraphs)
+    words = {"answer": answered, "headline": said.headline, "notes": list(said.warnings)}
+    words |= {"recommendation": paragraphs[RECOMMENDED], "next": paragraphs[NEXT]}
     report = _report(record, folder)
     return {**words, **_facts(record), "folder": str(folder), "report": report}
 

@@ -69,7 +69,7 @@ class SampledDefense(_Noised):
     target_epsilon: float | None = Field(None, gt=0)
     """Calibrate the noise to this epsilon per user ("example": per record; "user_entity": of a user and an entity
     together, or of ``exposed`` records). Give this or ``noise_multiplier``."""
-    # 0 is allowed: such a plan is built and labelled "not a DP guarantee", not refused.
+    # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
     noise_multiplier: float | None = Field(None, ge=0)
     """Standard deviation of the noise divided by ``clip_norm``."""
     clip_norm: float = Field(1.0, gt=0)
@@ -97,7 +97,7 @@ class PrivateDefense(SampledDefense, _PerUser):
     the same with exactly that many (repeated for users who have fewer); "example": per record."""
     sampler: Literal["poisson", "shuffled"] = "poisson"
     """"poisson": each unit enters each step by its own coin; "shuffled": cohorts cut from a shuffled list, as most
-    trainers do, which is not a DP guarantee here."""
+    trainers do, for which there is no DP guarantee here."""
     cap: int | None = Field(None, ge=1)
     """Hard cap on the users in a step, only with "uls" and Poisson sampling; null: no cap."""
     local: LocalUpdates | None = None

@@ -6,7 +6,14 @@ from typing import Literal
 from heldin.base.wording import counted
 from heldin.defenses.choices import Adjacency, Unit
 
-_ADJACENCY: dict[Adjacency, str] = {"add_remove": "add/remove", "zero_out": "zero-out", "replace": "replace"}
+ADJACENCIES: dict[Adjacency, str] = {"add_remove": "add/remove", "zero_out": "zero-out", "replace": "replace"}
+NO_GUARANTEE = "no DP guarantee"
+NO_UNIT, NO_NOISE, NO_CLIPPING = (
+    "a privacy unit is missing",
+    "noise is missing (noise multiplier 0)",
+    "clipping is missing",
+)
+NO_PROTECTION = "no protection was applied"  # where all three are missing: nothing was meant to protect
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ class Guarantee:
     @property
     def label(self) -> str:
         """One line for record, report and terminal."""
-        text = f"epsilon {self.epsilon:.4g}, delta {self.delta:g} per {self.unit} ({_ADJACENCY[self.adjacency]})"
+        text = f"epsilon {self.epsilon:.4g}, delta {self.delta:g} per {self.unit} ({ADJACENCIES[self.adjacency]})"
         return "; ".join([self.exposure.words(self.delta) if self.exposure else text, *self.conditions])
 
 
@@ -126,8 +133,10 @@ class NoGuarantee:
 
     @property
     def label(self) -> str:
-        """One line for record, report and terminal, beginning with "not a DP guarantee: "."""
-        text = "not a DP guarantee: " + "; ".join(self.reasons)
+        """One line for record, report and terminal: "no DP guarantee: " and the reasons, or that nothing protects."""
+        if {NO_UNIT, NO_NOISE, NO_CLIPPING} <= set(self.reasons):
+            return NO_PROTECTION
+        text = f"{NO_GUARANTEE}: " + "; ".join(self.reasons)
         if self.fallback is None:
             return text
         assumed = "none" if self.assumed_epsilon is None else f"{self.assumed_epsilon:.4g}"

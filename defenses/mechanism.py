@@ -2,7 +2,7 @@
 
 Everything in a ``Mechanism`` is public and comes from the config: sampling rate, population, cohort, divisor, delta and
 steps are constants, never computed from the data or from the coins (docs/theory.md#public-constants). Any departure
-from the accounted mechanism is labelled "not a DP guarantee", with the reason; it cannot be built without that label.
+from the accounted mechanism is labelled "no DP guarantee", with the reason; it cannot be built without that label.
 """
 
 import math
@@ -290,7 +290,7 @@ class Mechanism(Choice):
         return expected * self.group_size if self.sampled == "user" else expected
 
     def reasons(self) -> tuple[str, ...]:
-        """Every reason why this is not a DP guarantee (docs/theory.md#rules-of-a-private-step); empty if it is one."""
+        """Every reason why there is no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""
         return reasons_of(self)
 
     def guarantee(self) -> Guarantee | NoGuarantee:

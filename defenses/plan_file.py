@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Collection, Mapping
@@ -14,7 +15,16 @@ from dp_accounting import dp_event
 
 from heldin.base.errors import InputError
 from heldin.base.strict_json import finite
-from heldin.defenses.guarantee import EpsilonAt, Guarantee, NoGuarantee
+from heldin.defenses.guarantee import (
+    NO_CLIPPING,
+    NO_GUARANTEE,
+    NO_NOISE,
+    NO_PROTECTION,
+    NO_UNIT,
+    EpsilonAt,
+    Guarantee,
+    NoGuarantee,
+)
 from heldin.defenses.mechanism import Mechanism
 
 _RELEASED = {
@@ -27,6 +37,17 @@ EXPORTED = "files"  # additional key of an exported plan: every file's SHA-256 b
 _SAME = 2e-3  # relative difference of epsilon allowed between versions of the accountant
 _ROUNDED = 1e-9  # relative difference allowed between processors in the event's binomial weights
 _SHOWN = 100  # characters of a value in a message
+_REWORDED = (
+    ("(zero/out)", "(zero-out)"),
+    ("not a DP guarantee: ", f"{NO_GUARANTEE}: "),
+    ("no privacy unit is protected", NO_UNIT),
+    ("no noise is added (noise multiplier 0)", NO_NOISE),
+    ("gradients are not clipped", NO_CLIPPING),
+    ("preprocessing is not user-local (", "preprocessing looks across users ("),
+    ("or is not known to look at slots alone (", "or may look beyond slots ("),
+)
+# The whole label where all three are missing, up to the end of a line or of a JSON string.
+_NOTHING = re.compile(rf"{NO_GUARANTEE}: {NO_UNIT};[^\"\n]*{re.escape(NO_NOISE)}; {NO_CLIPPING}[^\"\n]*")
 
 
 def write_plan(mechanism: Mechanism, path: Path) -> None:
@@ -106,8 +127,10 @@ def promise_fields(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
 
 
 def reworded(text: str) -> str:
-    """A plan or a label as it is worded today: earlier ones wrote "zero/out"."""
-    return text.replace("(zero/out)", "(zero-out)")
+    """A plan or a label as it is worded today: earlier ones wrote "zero/out" and "not a DP guarantee"."""
+    for before, now in _REWORDED:
+        text = text.replace(before, now)
+    return _NOTHING.sub(NO_PROTECTION, text)
 
 
 def _with_earlier_coins(mechanism: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from heldin.defenses.choices import (
     RealisedCohortDivisor,
     ShuffledSampler,
 )
+from heldin.defenses.guarantee import NO_CLIPPING, NO_NOISE, NO_UNIT
 
 if TYPE_CHECKING:
     from heldin.defenses.mechanism import Mechanism
@@ -17,18 +18,18 @@ _PERPLEXITY = ("highest_perplexity", "lowest_perplexity")
 
 
 def reasons_of(mechanism: "Mechanism") -> tuple[str, ...]:
-    """Every reason why this is not a DP guarantee (docs/theory.md#rules-of-a-private-step); empty if it is one."""
+    """Every reason why there is no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""
     user_level = mechanism.unit == "user"
     leaky = [step.name for step in mechanism.data_steps if not step.user_local]
     comparing = [step.name for step in mechanism.data_steps if not (step.record_local or step.slots_only)]
     checks = [
-        (mechanism.unit == "none", "no privacy unit is protected"),
+        (mechanism.unit == "none", NO_UNIT),
         (
             isinstance(mechanism.sampler, ShuffledSampler),
             "cohorts are shuffled while accounting assumes Poisson sampling",
         ),
-        (mechanism.noise_multiplier == 0.0, "no noise is added (noise multiplier 0)"),
-        (isinstance(mechanism.clip, NoClip), "gradients are not clipped"),
+        (mechanism.noise_multiplier == 0.0, NO_NOISE),
+        (isinstance(mechanism.clip, NoClip), NO_CLIPPING),
         (
             isinstance(mechanism.clip, BatchClip),
             "the batch is clipped as one, so a unit may change a step by twice the clip norm",
@@ -46,12 +47,12 @@ def reasons_of(mechanism: "Mechanism") -> tuple[str, ...]:
         (
             # At the example level it is no reason: epsilon is then about the data after the step (``conditions_of``).
             user_level and bool(leaky),
-            f"preprocessing is not user-local ({', '.join(leaky)})",
+            f"preprocessing looks across users ({', '.join(leaky)})",
         ),
         (
             # Without one text, others' texts are kept or changed differently, whose number nothing bounds.
             mechanism.unit == "user_entity" and bool(comparing),
-            f"preprocessing compares texts, or is not known to look at slots alone ({', '.join(comparing)})",
+            f"preprocessing compares texts, or may look beyond slots ({', '.join(comparing)})",
         ),
         (
             # Such a model's ranking of one user's records depends on other users' texts.

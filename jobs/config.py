@@ -25,6 +25,7 @@ from heldin.defenses.config import Defense, EntityDefense, FilterDefense, NoDefe
 from heldin.defenses.texts.data_side import Cap, DataDefense, DeIdentify, declared
 from heldin.finetune.recipe import Recipe, Select
 from heldin.models.shape import TinyModel
+from heldin.record.release import Release
 
 
 class SplitConfig(Section):
@@ -162,6 +163,8 @@ class RunConfig(Section):
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
+    release: Release | None = None
+    """To whom the model will be given, for the report; null: not stated."""
 
     @model_validator(mode="after")
     def _sequence_fits(self) -> "RunConfig":

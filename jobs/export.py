@@ -11,6 +11,7 @@ from pathlib import Path
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, private_directory, whole_directory
 from heldin.base.wording import counted
+from heldin.defenses.config import ClippingDefense
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import EXPORTED, covers, plan_document, read_plan
@@ -44,7 +45,8 @@ def export_run(run: Path, to: Path) -> list[str]:
 
     Raises:
         InputError: ``run`` is not a finished run, its plan is damaged, ``to`` is not empty, or the weights, the
-            tokenizer, the record's guarantee or the config are not those of the plan.
+            tokenizer, the record's guarantee or the config are not those of the plan, or the plan holds a number that
+            was measured on users.
     """
     # A folder such as "." has no name beside which a temporary one could be made.
     to = to.resolve()
@@ -126,6 +128,11 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
             f"'{model}' is not the model that was trained and audited here ({changed[0].line()}): nothing was exported"
         )
     config = read_run_config(run)
+    if isinstance(config.defense, ClippingDefense) and config.defense.clip_norm is None:
+        raise InputError(
+            f"'{run / PLAN}' names a clip norm that was measured on users' gradients, and would leave with the model:"
+            " give defense.clip_norm and train again; nothing was exported"
+        )
     # ``configured_mechanism`` takes a measured clip norm from the plan: no config names it.
     if configured_mechanism(config, plan, config.finetune.steps(stated.records)) != plan:
         raise InputError(f"'{run / PLAN}' is not the plan that config.yaml gives: nothing was exported")
@@ -157,6 +164,11 @@ def _curve(plan: Mechanism) -> str:
     return "\n".join(["", f"| {head} | epsilon |", "|---:|---:|", *rows, ""])
 
 
+def _promise(plan: Mechanism) -> str:
+    label = plan.guarantee().label
+    return label[:1].upper() + label[1:]
+
+
 def _card(record: Record, plan: Mechanism) -> str:
     """A model card without any number measured on private users."""
     return f"""---
@@ -170,7 +182,7 @@ A {record.target.architecture} with {record.target.parameters:,} parameters, fin
 
 ## Privacy
 
-{plan.guarantee().label}.
+{_promise(plan)}.
 {_curve(plan)}
 This speaks of {covers(plan)}. The mechanism that trained this model is described in `plan.json`, with the SHA-256 of
 every file here; `heldin verify --exported FOLDER` compares them. What an audit measured about the users whose texts it

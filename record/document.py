@@ -201,12 +201,12 @@ def read_record(path: Path) -> Record:
         raise InputError(f"'{path}' is not JSON ({error})") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     # A damaged older record fails somewhere inside a migration: without this it would end as a bug of heldin.
-    if version in MIGRATED:
+    if version in MIGRATED or version == SCHEMA_VERSION:
         try:
             content = migrated(content)
         except (AttributeError, KeyError, TypeError) as error:
             raise InputError(f"'{path}' is not a whole record of schema {version}: it is damaged") from error
-    elif version != SCHEMA_VERSION:
+    else:
         raise InputError(
             f"'{path}' has record schema {version}; this heldin reads schemas {MIGRATED[0]} to {SCHEMA_VERSION}"
         )

@@ -10,7 +10,7 @@ from heldin.defenses.plan_file import reworded
 
 
 def migrated(content: dict[str, Any]) -> dict[str, Any]:
-    """The record's JSON in the current schema; ``content`` is not changed."""
+    """The record's JSON in the current schema and today's words; ``content`` is not changed."""
     # One version at a time: a new schema needs one step, from the version before it.
     while (step := _STEPS.get(content["schema_version"])) is not None:
         content = step(content)

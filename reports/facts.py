@@ -7,7 +7,7 @@ from heldin.record.document import Record
 from heldin.record.effort import EffortFacts
 from heldin.record.facts import Overlaps
 from heldin.reports.findings import known
-from heldin.reports.wording import audited_by, breakable, promise
+from heldin.reports.wording import audited_by, breakable
 
 
 def facts(record: Record) -> list[list[str]]:
@@ -58,7 +58,7 @@ def facts(record: Record) -> list[list[str]]:
     if record.training:
         t = record.training
         rows.append(("fine-tuning", f"{t.steps:,} steps in {t.seconds:,.0f} s; defense: {t.defense}"))
-        rows.append(("guarantee", promise(t)))
+        rows.append(("guarantee", t.guarantee))
         rows += [(r.name, f"{r.did} of {r.before:,} training records of {r.users:,} users") for r in t.removals]
         # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
         if t.defense != "none":
@@ -127,7 +127,7 @@ def _training_facts(record: Record, trainings: TrainingsFacts) -> list[list[str]
         ("corpus fingerprint", c.fingerprint[:16]),
         ("commitment to the key of the audit", (s.key_commitment or "")[:16]),
         ("fine-tuning", f"{t.steps} steps, {t.seconds:,.0f} s in all; defense: {t.defense}"),
-        ("guarantee", promise(t)),
+        ("guarantee", t.guarantee),
         ("noise multiplier", f"{t.noise_multiplier:.5g}"),
         ("interval", f"{record.primary().auroc.method}, {record.resamples:,} resamples of trainings"),
         ("heldin, Python, source", f"{e.heldin}, {e.python}, {e.git_revision or 'not a checkout'}"),

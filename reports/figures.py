@@ -5,6 +5,7 @@ from collections.abc import Collection
 import numpy as np
 from matplotlib.axes import Axes
 
+from heldin.attacks.statistics import how_aggregated
 from heldin.audit.attack_results import AttackResult, Curve
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.canary_groups import CanaryFacts, CanaryGroup
@@ -15,7 +16,7 @@ from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
 from heldin.reports.drawing import BLUE, GREY, ORANGE, above, figure, label, two_sides
 from heldin.reports.retraining_figure import trainings_histogram
-from heldin.reports.wording import audited_by
+from heldin.reports.wording import audited_by, over_texts
 
 
 def figures(record: Record) -> dict[str, str]:
@@ -41,7 +42,7 @@ def alternatives(record: Record, drawn: Collection[str]) -> dict[str, str]:
     what, area = audited_by(record), record.primary().auroc
     curve = record.training.curve if record.training else []
     said = {
-        "histogram": f"Two histograms of scores, of {what.member} and of {what.other}.",
+        "histogram": f"Two histograms of scores, of {what.member} and of {what.other}.{_ends(record)}",
         "roc": f"ROC curves of the attacks; the leading one has an AUROC of {area.value:.2f}.",
         "norms": "Two histograms of gradient norms, of canary users' records and of real users'.",
         "canaries": "AUROC of groups of canary users with intervals; the table below has the same numbers.",
@@ -55,6 +56,18 @@ def alternatives(record: Record, drawn: Collection[str]) -> dict[str, str]:
             f"AUROC by number of texts: {first.mean:.2f} with {first.texts}, {last.mean:.2f} with {last.texts}."
         )
     return {name: said[name] for name in drawn}
+
+
+def _ends(record: Record) -> str:
+    """The two outer groups of the histogram in words; "" where trainings are drawn."""
+    curve = record.named().curve
+    if record.trainings is not None or curve is None:
+        return ""
+    inside, outside = curve.histogram.held_in, curve.histogram.held_out
+    return (
+        f" Of the group with the highest scores {inside[-1]} of {inside[-1] + outside[-1]} were held in, of that with"
+        f" the lowest {inside[0]} of {inside[0] + outside[0]}."
+    )
 
 
 # A record has the curves of two scores at most: those of many would tell together who was held in.
@@ -82,7 +95,7 @@ def _roc(record: Record) -> str:
         linear, log = drawn.subplots(1, 2)
         for axes in (linear, log):
             for (result, curve), (style, colour) in zip(_chosen(record), _CURVES, strict=False):
-                name = f"{result.attack}, {result.aggregation} ({result.auroc.value:.2f})"
+                name = f"{result.attack}, {over_texts(result.attack, result.aggregation)} ({result.auroc.value:.2f})"
                 axes.plot(curve.fpr, curve.tpr, style, color=colour, label=name)
             label(axes, "false-positive rate", "true-positive rate")
         # Half a user of the larger side: the curve's vertices at 0 have no place on logarithmic axes.
@@ -93,7 +106,7 @@ def _roc(record: Record) -> str:
                 # The ceiling's first point has an FPR of 0.
                 shown = np.array(ceiling.fpr) >= least
                 fpr, tpr = np.array(ceiling.fpr)[shown], np.array(ceiling.tpr)[shown]
-                axes.plot(fpr, tpr, color="black", linewidth=0.8, label=f"ceiling ({ceiling.auroc:.2f})")
+                axes.plot(fpr, tpr, ":", color="black", linewidth=1.0, label=f"ceiling ({ceiling.auroc:.2f})")
                 # Grey is what no attacker reaches in expectation if the promise holds
                 # (docs/theory.md#attacker-ceilings).
                 axes.fill_between(fpr, tpr, 1, color=GREY, alpha=0.15, linewidth=0)
@@ -122,9 +135,10 @@ def _histogram(result: AttackResult, what: Wording) -> str:
     with figure(6.3, 1.9) as (drawn, saved):
         axes = drawn.subplots()
         two_sides(axes, result.curve.histogram, what.member, what.other)
+        how = how_aggregated(result.attack, result.aggregation)
         label(
             axes,
-            f"score of one {what.one} ({result.attack}, {result.aggregation} over texts; higher: more likely held in)",
+            f"score of one {what.one} ({result.attack}, {how}; higher: more likely held in)",
             "share per unit",
         )
         axes.set_yticks([])

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from heldin.attacks.statistics import FOR_TRAINING_DOCUMENTS
+from heldin.attacks.statistics import FOR_TRAINING_DOCUMENTS, how_aggregated
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.headline import PROMISES
 from heldin.base.wording import counted
@@ -11,11 +11,16 @@ from heldin.record.document import Record
 from heldin.record.facts import Count
 from heldin.reports import training_findings
 from heldin.reports.next_steps import next_step
-from heldin.reports.wording import audited_by, group_name, interval, percent, promise, sentence
+from heldin.reports.people import attacker
+from heldin.reports.recommendation import recommendation
+from heldin.reports.wording import audited_by, group_name, interval, percent, sentence
 
+ATTACKER = "Who attacks"
 HOW_WELL = "How well the attacks did"
 BOUNDS = "Bounds and verdict"
 NEXT = "What to do next"
+RECOMMENDED = "Recommendation"
+FRONT = (RECOMMENDED, NEXT, ATTACKER)  # stand before the first figure
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,8 @@ class Findings:
     Attributes:
         headline: the answer, as the record has it.
         warnings: what a reader must know before the answer; may be empty.
-        paragraphs: (title, text): what to do next, what was audited, how well the attacks did, what follows and what
-            does not.
+        paragraphs: (title, text): what is recommended, what to do next, who attacks, how well the attacks did, what was
+            audited, what follows and what does not.
     """
 
     headline: str
@@ -41,10 +46,12 @@ def findings(record: Record) -> Findings:
         headline=record.decision.headline,
         warnings=tuple(_warnings(record)),
         paragraphs=(
+            (RECOMMENDED, recommendation(record)),
             (NEXT, training_findings.meaning(record) if trainings else next_step(record, record.decision)),
-            ("What was audited", training_findings.audited(record, trainings) if trainings else _audited(record)),
+            (ATTACKER, attacker(record)),
             (HOW_WELL, training_findings.success(record, trainings) if trainings else _success(record)),
             *([("Canary users", _canaries(record))] if record.canaries else []),
+            ("What was audited", training_findings.audited(record, trainings) if trainings else _audited(record)),
             (BOUNDS, _bounds(record)),
             ("What this does not say", training_findings.limits(record) if trainings else _limits(record)),
         ),
@@ -67,7 +74,7 @@ def _warnings(record: Record) -> list[str]:
         warnings.append("A control: what was trained has no defense; the config's was left out (--target none).")
     # The name of a private defense alone would be read as a guarantee.
     if training and training.defense != "none" and training.epsilon is None:
-        warnings.append(f"The defense '{training.defense}' ran, but this is {training.guarantee}.")
+        warnings.append(f"The defense '{training.defense}' ran, with {training.guarantee}.")
     warnings += [sentence(w) for w in (training.warnings if training else [])]
     if not split.certifiable:
         warnings.append(sentence(f"Indicative only: {split.standing_reason}"))
@@ -148,7 +155,7 @@ def _origin(record: Record) -> str:
     else:
         which = f"the best of {t.steps:,} steps, step {t.chosen_step:,}"
     # the conditions of the promise are in the table of facts
-    promised = t.guarantee.split(";")[0] if t.epsilon is not None else promise(t)
+    promised = t.guarantee.split(";")[0] if t.epsilon is not None else t.guarantee
     said = (
         f" It was fine-tuned on {counted(t.records, 'text')} of {counted(t.users, 'user')} ({which}; defense:"
         f" {t.defense}; {promised})."
@@ -178,8 +185,8 @@ def _success(record: Record) -> str:
     result, facts, what = record.primary(), record.decision, audited_by(record)
     how = "redrawing the coins" if facts.law.value.endswith("coins") else "redrawing the two groups"
     said = (
-        f"The leading attack, {result.attack} ({result.aggregation} over {what.of_one} texts), reached an AUROC of"
-        f" {interval(result.auroc)}; 0.5 is guessing, 1 is certainty."
+        f"The leading attack, {result.attack} ({how_aggregated(result.attack, result.aggregation)}), reached an AUROC"
+        f" of {interval(result.auroc)}; 0.5 is guessing, 1 is certainty."
     )
     shown = [t for t in record.curve().tpr_at if t.estimate is not None]
     if shown and shown[0].estimate is not None:
@@ -193,7 +200,8 @@ def _success(record: Record) -> str:
     if best is not result and best.simultaneous is not None:
         low, high = best.simultaneous
         said += (
-            f" The highest of all {facts.scores} scores is {best.attack}, {best.aggregation}: {best.auroc.value:.3f}"
+            f" The highest of all {facts.scores} scores is {best.attack},"
+            f" {how_aggregated(best.attack, best.aggregation)}: {best.auroc.value:.3f}"
             f" ({low:.3f} to {high:.3f}, simultaneous over all scores; adjusted p = {best.adjusted_p:.2g})."
         )
     return (

@@ -5,8 +5,8 @@ from heldin.audit.decision import Answer, Promise
 from heldin.record.document import Record
 from heldin.reports.wording import audited_by
 
-# (term, words of a report that need it: none for those that every report has, meaning)
-_WORDS = (
+# (term, words of a report that need it: none for those that every report has, meaning); at most twenty of them
+TERMS = (
     (
         "held in, held out",
         (),
@@ -80,7 +80,7 @@ _PLANT_ANEW = " All this was fixed before the coins: it takes another planted tr
 def glossary(text: str) -> list[tuple[str, str]]:
     """(term, meaning) of the terms that occur in a report's text."""
     # Substrings of the text, not whole words: a report that says "one-run bound" needs the entry for "one-run".
-    return [(term, meaning) for term, words, meaning in _WORDS if not words or any(word in text for word in words)]
+    return [(term, meaning) for term, words, meaning in TERMS if not words or any(word in text for word in words)]
 
 
 def next_step(record: Record, facts: DecisionFacts) -> str:

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 import yaml
 
+from heldin.attacks.statistics import how_aggregated
 from heldin.audit.blocks import LEAST_BLOCKS, Summary
 from heldin.audit.headline import AUDITED
 from heldin.audit.shipping import CandidateResult, Shipping
 from heldin.base.wording import counted
 from heldin.record.sweep import CellResult, SweepResult, VariantResult
-from heldin.reports.wording import breakable, percent, sentence
+from heldin.reports.wording import breakable, percent, sentence, texts_of
 
 SHORT = {"epsilon_per_user": "epsilon", "auroc": "AUROC", "loss": "loss", "loss_gain_over_base": "loss gained"}
 MEASURES = {
@@ -61,17 +62,11 @@ def attacker(result: SweepResult) -> str:
         return "Cells are attacked in different ways, as each one's report says." if done else "No cell has a result."
     what = AUDITED[its.audited]
     wrongly = f"{1000 * its.fpr:,.0f}"
-    kind = {
-        "fresh": "texts of theirs that no model was trained on",
-        "training": "texts of theirs that held-in ones' models were trained on",
-        "mixed": "texts of theirs, some of which held-in ones' models were trained on",
-        "not known": "texts of theirs",
-    }[its.texts]
     return (
-        f"Somebody who can ask the model, and a reference model, for the probability of a text, and who has {kind}. The"
-        f" leading attack is {its.attack} ({its.aggregation} over texts). Named is whoever scores above the threshold"
-        f" that {wrongly} of 1,000 {what.other} exceed, who are named wrongly; with a lower threshold more are named,"
-        " rightly and wrongly."
+        f"Somebody who can ask the model, and a reference model, for the probability of a text, and who has"
+        f" {texts_of(its.texts)}. The leading attack is {its.attack} ({how_aggregated(its.attack, its.aggregation)})."
+        f" Named is whoever scores above the threshold that {wrongly} of 1,000 {what.other} exceed, who are named"
+        " wrongly; with a lower threshold more are named, rightly and wrongly."
     )
 
 
@@ -119,7 +114,7 @@ def rule(result: SweepResult) -> str:
     its = result.rule
     if its is None:
         return "None: the sweep's file names no decision."
-    needs = [_with_names(words) for words in its.require]
+    needs = [with_names(words) for words in its.require]
     return (
         f"{'; '.join(needs)}. Of those that pass, the best in {MEASURES.get(its.prefer, its.prefer)} is shipped."
         f" Candidates: {', '.join(its.candidates)}. A variant that breaks a limit is recommended with a probability of"
@@ -127,7 +122,8 @@ def rule(result: SweepResult) -> str:
     )
 
 
-def _with_names(words: str) -> str:
+def with_names(words: str) -> str:
+    """A requirement in words that begin with what is measured, in place of its key."""
     measure, _, rest = words.partition(" ")
     return f"{MEASURES.get(measure, measure)} {rest}"
 
@@ -211,7 +207,7 @@ def candidate_rows(result: SweepResult) -> list[list[str]]:
             rows.append(
                 [
                     breakable(its.name),
-                    _with_names(tested.requirement),
+                    with_names(tested.requirement),
                     "-" if tested.value is None else f"{tested.value:.4g}",
                     "-" if tested.limit is None else f"{tested.limit:.4g}",
                     f"{tested.p_value:.3f}",

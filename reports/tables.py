@@ -4,7 +4,7 @@ from typing import Any
 
 from heldin.audit.attack_results import AttackResult
 from heldin.record.document import Record
-from heldin.reports.wording import audited_by, group_name, percent
+from heldin.reports.wording import audited_by, group_name, over_texts, percent
 
 PASSES = "*"  # marks what passes after adjustment
 EXACT = "exact for complete separation"
@@ -15,7 +15,7 @@ def attack_rows(record: Record) -> list[list[str]]:
     return [
         [
             r.attack,
-            r.aggregation,
+            over_texts(r.attack, r.aggregation),
             f"{r.auroc.value:.3f}",
             f"{r.auroc.lower:.3f} to {r.auroc.upper:.3f}{' (exact)' if r.auroc.method == EXACT else ''}",
             "" if r.simultaneous is None else f"{r.simultaneous[0]:.3f} to {r.simultaneous[1]:.3f}",
@@ -40,7 +40,7 @@ def tpr_rows(record: Record) -> list[list[str]]:
             else percent(t.estimate.value) + (PASSES if t.adjusted_p is not None and t.adjusted_p <= level else "")
             for t in r.curve.tpr_at
         ]
-        rows.append([f"{r.attack}, {r.aggregation}", *cells])
+        rows.append([f"{r.attack}, {over_texts(r.attack, r.aggregation)}", *cells])
     return rows
 
 

@@ -4,7 +4,7 @@ from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
-from heldin.reports.wording import interval, promise
+from heldin.reports.wording import interval
 
 
 def audited(record: Record, facts: TrainingsFacts) -> str:
@@ -14,7 +14,7 @@ def audited(record: Record, facts: TrainingsFacts) -> str:
     return (
         f"A training, not a model: {facts.runs} times a {target.architecture} of {target.parameters:,} parameters was"
         f" fine-tuned for {t.steps} steps on the same {t.records:,} texts of {counted(t.users, 'user')} (defense:"
-        f" {t.defense}; {promise(t)}), {facts.with_user} times with one more user, made to be found:"
+        f" {t.defense}; {t.guarantee}), {facts.with_user} times with one more user, made to be found:"
         f" {counted(facts.documents, 'document')} in tokens that nobody else writes. How that was decided:"
         f" {record.split.standing_reason}. Each model was scored and thrown away; a training took"
         f" {facts.seconds_each:.1f} s (median)."

@@ -35,8 +35,9 @@ def write_pdf(template: str, content: Mapping[str, Any], figures: Mapping[str, s
         for name, svg in figures.items():
             (workplace / f"{name}.svg").write_text(svg, encoding="utf-8")
         (workplace / "report.json").write_text(json.dumps(content), encoding="utf-8")
-        for name in (template, "style.typ"):
-            (workplace / name).write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
+        # All of them: a template imports what it shares with others.
+        for file in FOLDER.glob("*.typ"):
+            (workplace / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
         try:
             document = typst.compile(str(workplace / template), root=scratch, pdf_standards=STANDARD)
         except typst.TypstError as error:

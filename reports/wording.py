@@ -1,11 +1,11 @@
 """How numbers and names read in a report."""
 
+from heldin.attacks.statistics import is_of_users
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.audit.headline import AUDITED, Wording
 from heldin.base.wording import counted
 from heldin.record.document import Record
-from heldin.record.facts import TrainingFacts
 
 _BREAK = "\u200b"  # a place where a line may end
 
@@ -32,6 +32,21 @@ def group_name(group: CanaryGroup) -> str:
     return f"{group.kind.replace('_', ' ')}{length}, {documents}"
 
 
+def texts_of(kind: str) -> str:
+    """The texts that an attacker has, by whether they were trained on."""
+    return {
+        "fresh": "texts of theirs that no model was trained on",
+        "training": "texts of theirs that held-in ones' models were trained on",
+        "mixed": "texts of theirs, some of which held-in ones' models were trained on",
+        "not known": "texts of theirs",
+    }[kind]
+
+
+def over_texts(attack: str, aggregation: str) -> str:
+    """How the values of somebody's texts became one score, for a column or a legend (``how_aggregated`` elsewhere)."""
+    return "together" if is_of_users(attack) else aggregation
+
+
 def sentence(text: str) -> str:
     """The text with a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
@@ -48,8 +63,3 @@ def breakable(text: str) -> str:
             parts.append(_BREAK)
             run = 0
     return "".join(parts)
-
-
-def promise(training: TrainingFacts) -> str:
-    """What training promises, without a double negative where it promises nothing and was not meant to."""
-    return "no protection was applied" if training.defense == "none" else training.guarantee

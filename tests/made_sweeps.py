@@ -3,7 +3,8 @@
 import numpy as np
 
 from heldin.audit.blocks import over_blocks
-from heldin.audit.shipping import Candidate, Requirement, Shipping, judge_candidates
+from heldin.audit.requirement import Requirement
+from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.record.facts import Ceiling, CurvePoint
 from heldin.record.sweep import (
     Attacker,
@@ -74,7 +75,7 @@ def _variant(name, first, aurocs, gains, private, beaten):
         name=name,
         group=first,
         defense="uls" if private else "none",
-        promise="epsilon 8, delta 1e-05 per user (add/remove)" if private else "not a DP guarantee",
+        promise="epsilon 8, delta 1e-05 per user (add/remove)" if private else "no protection was applied",
         unit="user" if private else "none",
         epsilon=8.0 if private else None,
         delta=1e-5 if private else None,

@@ -18,6 +18,7 @@ from heldin.base.section import ExpandedName, ExpandedPath, Section
 from heldin.bounds.claims import parse_claim, plan_claim
 from heldin.bounds.verdict import Assignment
 from heldin.corpus.sources.rows import Columns
+from heldin.record.release import Release
 
 if TYPE_CHECKING:  # the models behind these load torch, and a reference of keys needs none
     from heldin.jobs.checkpoint.endpoint import Remote
@@ -141,6 +142,8 @@ class CheckpointConfig(Section):
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
+    release: Release | None = None
+    """To whom the model will be given, for the report; null: not stated."""
     seed: int = Field(0, ge=0)
     """Public seed of bootstrap and redraws."""
     endpoint: EndpointConfig | None = None
@@ -188,6 +191,7 @@ class CheckpointConfig(Section):
             extraction=self.extraction,
             audit=self.audit,
             decision=self.decision,
+            release=self.release,
             seed=self.seed,
             remote=None if self.endpoint is None else self.endpoint.remote(),
         )

@@ -14,6 +14,7 @@ from heldin.bounds.verdict import Assignment, Claim, stated_claim
 from heldin.corpus.sources.rows import Columns
 from heldin.jobs.checkpoint.endpoint import AT_ENDPOINT, Remote, remote_of
 from heldin.record.document import Record
+from heldin.record.release import Release
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class CheckpointAudit:
         extraction: what is asked about texts that the model may emit; None: nothing.
         audit: how evidence is summed up.
         decision: the thresholds of the answer.
+        release: to whom the model will be given; None: not stated.
         seed: seed of bootstrap, redraws and halves.
         remote: how models behind an endpoint are reached; None: all models are loaded here.
     """
@@ -61,6 +63,7 @@ class CheckpointAudit:
     extraction: ExtractionConfig | None = None
     audit: AuditConfig = field(default_factory=AuditConfig)
     decision: DecisionConfig = field(default_factory=DecisionConfig)
+    release: Release | None = None
     seed: int = 0
     remote: Remote | None = None
 
@@ -89,9 +92,10 @@ class CheckpointAudit:
             "plan": None if self.plan is None else str(self.plan),
             "attack": self.attack.model_dump(mode="json"),
             "audit": self.audit.model_dump(mode="json"),
-            "decision": self.decision.model_dump(mode="json"),
-            # Absent where they are not asked for: older records have no such keys and must still be equal.
+            "decision": self.decision.model_dump(mode="json", exclude=None if self.decision.require else {"require"}),
+            # Absent where they say nothing: older records have no such keys and must still be equal.
             **({} if self.extraction is None else {"extraction": self.extraction.model_dump(mode="json")}),
+            **({} if self.release is None else {"release": self.release.model_dump(mode="json")}),
             **({} if self.remote is None else {"endpoint": self.remote.config()}),
         }
 
@@ -123,6 +127,7 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             extraction=ExtractionConfig.model_validate(kept["extraction"]) if "extraction" in kept else None,
             audit=AuditConfig.model_validate(kept["audit"]),
             decision=DecisionConfig.model_validate(kept["decision"]),
+            release=Release.model_validate(kept["release"]) if "release" in kept else None,
             seed=kept["seed"],
             remote=remote_of(kept["endpoint"]) if "endpoint" in kept else None,
         )

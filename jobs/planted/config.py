@@ -20,6 +20,7 @@ from heldin.corpus.sources.rows import Columns
 from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, UserFilter
 from heldin.finetune.recipe import Recipe
 from heldin.jobs.config import ModelConfig, RunConfig, SplitConfig, read_config, with_overrides
+from heldin.record.release import Release
 
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 PACKED = ("", ".gz", ".zst")
@@ -122,6 +123,8 @@ class PlantConfig(Section):
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
+    release: Release | None = None
+    """To whom the model will be given, for the report; null: not stated."""
     looks: int = Field(1, ge=1, le=100)
     """Number of checkpoints that will be audited, which share the error probabilities of bounds, verdicts and tests."""
     seed: int = Field(0, ge=0)
@@ -189,6 +192,7 @@ class PlantConfig(Section):
             extraction=self.extraction,
             audit=self.audit,
             decision=DecisionConfig.model_validate({**by.model_dump(), **shared, "redraws": redraws}),
+            release=self.release,
         )
 
 

@@ -30,7 +30,7 @@ from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text
 from heldin.corpus.sources.rows import first_line
 from heldin.corpus.split import Audited, check_pool
-from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.guarantee import NO_PROTECTION, Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.config import RunConfig
@@ -217,7 +217,7 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
         "corpus": f"{config.corpus.source.kind}, {unit}users with {config.corpus.users.min_records} records or more",
         "model": config.model.base or "a tiny GPT-Neo, pre-trained first on public users",
         "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g}, on the {_device()}",
-        "defense": f"{defense.kind}: {promise.label}" if defense.kind != "none" else "none: not a DP guarantee",
+        "defense": f"{defense.kind}: {promise.label}" if defense.kind != "none" else f"none: {NO_PROTECTION}",
     }
     if private:
         would["noise"] = f"multiplier {mechanism.noise_multiplier:.4g}, delta {mechanism.delta:g}"

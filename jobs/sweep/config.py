@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints
 
 from heldin.audit.findings import MARGIN
-from heldin.audit.shipping import Requirement
+from heldin.audit.requirement import Measure, Requirement, RequirementConfig
 from heldin.base.section import Section
 from heldin.jobs.config import RunConfig
 
@@ -30,33 +30,6 @@ class Resources(Section):
     """Whether --mirror copies the cells' models too."""
 
 
-Measure = Literal["epsilon_per_user", "auroc", "loss", "loss_gain_over_base"]
-# Whether more of it is better.
-MEASURES: dict[str, bool] = {"epsilon_per_user": False, "auroc": False, "loss": False, "loss_gain_over_base": True}
-
-
-class RequirementConfig(Section):
-    """A limit that a defense must keep to be shipped: at most, or at least."""
-
-    of: Measure
-    """epsilon_per_user of the plan; auroc, the largest of all attacks; loss on held-out users' test texts; or
-    loss_gain_over_base."""
-    at_most: float | None = None
-    """Upper limit, held against an upper confidence limit."""
-    at_least: float | None = None
-    """Lower limit, held against a lower confidence limit."""
-    limit: Literal["upper", "lower"] | None = None
-    """Which confidence limit is meant, for readers; null: the one that the requirement needs."""
-
-    @model_validator(mode="after")
-    def _one_limit(self) -> "RequirementConfig":
-        if (self.at_most is None) == (self.at_least is None):
-            raise ValueError("give one of at_most and at_least")
-        if self.limit not in (None, "upper" if self.at_most is not None else "lower"):
-            raise ValueError("at_most needs the upper confidence limit, at_least the lower one")
-        return self
-
-
 class DecisionRule(Section):
     """Which variant to ship: a rule that is fixed before anything is measured."""
 
@@ -71,7 +44,7 @@ class DecisionRule(Section):
 
     def requirements(self) -> list[Requirement]:
         """The limits."""
-        return [Requirement(its.of, its.at_most, its.at_least) for its in self.require]
+        return [its.requirement() for its in self.require]
 
 
 class Finding(Section):

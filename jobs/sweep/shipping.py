@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from heldin.audit.shipping import Candidate, CandidateResult, Requirement, Shipping, judge_candidates
+from heldin.audit.requirement import MEASURES, Requirement
+from heldin.audit.shipping import Candidate, CandidateResult, Shipping, judge_candidates
 from heldin.base.wording import counted
-from heldin.jobs.sweep.config import MEASURES, DecisionRule, Sweep
+from heldin.jobs.sweep.config import DecisionRule, Sweep
 from heldin.record.document import Record
-from heldin.record.facts import TrainingFacts
+from heldin.record.requirements import epsilon_per_user, held_against
 
 
 def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipping | None:
@@ -89,16 +90,6 @@ def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
     )
 
 
-def epsilon_per_user(training: TrainingFacts | None) -> float | None:
-    """Epsilon where it is every user's: under text sampling without caps it is that of people of so many records."""
-    if training is None:
-        return None
-    if training.unit != "user_entity":
-        return training.epsilon if training.unit == "user" else None
-    by = training.by_exposure
-    return training.epsilon if by is not None and (by.counted == "holders" or by.group_size is not None) else None
-
-
 def _aurocs(records: Sequence[Record]) -> list[list[float]]:
     """Over blocks, by attack and aggregation: the largest limit of all of them counts."""
     names = [[(its.attack, its.aggregation) for its in record.attacks] for record in records]
@@ -115,28 +106,9 @@ def _measurable(rule: DecisionRule, records: Mapping[int, Record]) -> bool:
 
 def _own_passing(records: Mapping[int, Record], requirements: Sequence[Requirement]) -> int | None:
     """The first block whose model keeps every requirement by its own 95 % intervals; None if none does."""
-    return next((block for block in sorted(records) if _passes(records[block], requirements)), None)
-
-
-def _passes(record: Record, requirements: Sequence[Requirement]) -> bool:
-    for its in requirements:
-        match its.of:
-            case "auroc":
-                # The end that the limit looks at.
-                ends = [a.auroc.upper if its.at_most is not None else a.auroc.lower for a in record.attacks]
-            case "loss" | "loss_gain_over_base":
-                assert record.utility is not None
-                assert record.utility.gain is not None
-                gain, base = record.utility.gain, record.utility.base_loss
-                low, high = gain.lower, gain.upper
-                # Of the loss the gain's spread over users, from the same base loss.
-                low, high = (low, high) if its.of == "loss_gain_over_base" else (base - high, base - low)
-                ends = [high if its.at_most is not None else low]
-            case _:
-                continue  # exact: the same for all blocks
-        if (its.room(ends) < 0.0).any():
-            return False
-    return True
+    held = {block: held_against(record, requirements) for block, record in records.items()}
+    # What is exact is the same for all blocks, and was judged before.
+    return next((b for b in sorted(held) if all(its.exact or its.outcome == "kept" for its in held[b])), None)
 
 
 def _preference(rule: DecisionRule, records: Mapping[int, Record]) -> float:

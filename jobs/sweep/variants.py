@@ -16,8 +16,8 @@ from heldin.jobs.config import RunConfig, differences
 from heldin.jobs.sweep.config import Sweep, Variant
 from heldin.jobs.sweep.exposed import bands, canary_points
 from heldin.jobs.sweep.finished import Finished
-from heldin.jobs.sweep.shipping import epsilon_per_user
 from heldin.record.masking import masked
+from heldin.record.requirements import epsilon_per_user
 from heldin.record.sweep import CellResult, VariantResult
 
 

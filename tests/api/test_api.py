@@ -84,9 +84,9 @@ def test_what_cannot_be_bounded_is_one_line(changed, message):
 
 def test_a_private_run_shows_that_it_has_no_guarantee_where_it_has_none(finished, tmp_path):
     record = heldin.load_record(finished).record
-    training = record.training.model_copy(update={"defense": "clip", "guarantee": "not a DP guarantee: no noise"})
+    training = record.training.model_copy(update={"defense": "clip", "guarantee": "no DP guarantee: noise is missing"})
     shown = heldin.AuditResult(record.model_copy(update={"training": training}), finished)._repr_html_()
-    assert "The defense &#x27;clip&#x27; ran, but this is not a DP guarantee" in shown
+    assert "The defense &#x27;clip&#x27; ran, with no DP guarantee" in shown
 
 
 def test_what_power_says_is_what_a_registered_number_of_guesses_exceeds():

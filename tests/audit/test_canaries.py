@@ -87,11 +87,11 @@ def test_without_the_section_there_are_none():
         ([SUBSTRING], ""),
         (
             [{**SUBSTRING, "fraction": None, "users": 4}],
-            "preprocessing is not user-local (fixed number of users made canary users)",
+            "preprocessing looks across users (fixed number of users made canary users)",
         ),
         (
             [{**UNSEEN, "rarity": "corpus"}],
-            "preprocessing is not user-local (canary tokens unseen in the corpus)",
+            "preprocessing looks across users (canary tokens unseen in the corpus)",
         ),
     ],
     ids=["made up", "a coin per user", "a fixed number", "unseen in everybody's texts"],

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heldin.audit.shipping import Candidate, Requirement, judge_candidates, probability_of_passing
+from heldin.audit.requirement import Requirement
+from heldin.audit.shipping import Candidate, judge_candidates, probability_of_passing
 
 AUROC, GAIN = Requirement("auroc", at_most=0.6), Requirement("gain", at_least=0.05)
 EPSILON = Requirement("epsilon", at_most=8.0)

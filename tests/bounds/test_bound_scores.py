@@ -177,7 +177,7 @@ def test_a_plan_bounds_epsilon_if_the_trainer_differs_in_its_noise_alone(tmp_pat
 
 def test_a_plan_without_a_promise_to_users_is_refused():
     shuffled = mechanism(sampler=ShuffledSampler(population=1024, cohort=16), adjacency="zero_out")
-    with pytest.raises(InputError, match="plan: not a DP guarantee: cohorts are shuffled.*state an epsilon"):
+    with pytest.raises(InputError, match="plan: no DP guarantee: cohorts are shuffled.*state an epsilon"):
         mechanism_claim(shuffled)
     with pytest.raises(InputError, match="plan: protects single examples, which promises nothing finite about a user"):
         mechanism_claim(mechanism(unit="example", sampled="example"))

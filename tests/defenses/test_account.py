@@ -106,7 +106,7 @@ def test_plan_rows():
 def test_plan_rows_without_a_guarantee():
     shuffled = account_plan(private_plan(sampler=ShuffledSampler(population=1024, cohort=16), adjacency="zero_out"))
     assert shuffled.epsilon == math.inf
-    assert shuffled.label.startswith("not a DP guarantee: cohorts are shuffled")
+    assert shuffled.label.startswith("no DP guarantee: cohorts are shuffled")
     assert shuffled.assumed_epsilon == pytest.approx(4.0, rel=1e-3)
     assert shuffled.auroc_bound == pytest.approx(0.9988, abs=1e-3)
     void = account_plan(private_plan(clip=NoClip()))

@@ -55,14 +55,14 @@ def test_capped_event():
 
 
 VOIDS = {
-    "no noise": ({"noise_multiplier": 0.0}, "no noise is added"),
-    "no clipping": ({"clip": NoClip()}, "gradients are not clipped"),
+    "no noise": ({"noise_multiplier": 0.0}, "noise is missing"),
+    "no clipping": ({"clip": NoClip()}, "clipping is missing"),
     "batch clipping": ({"clip": BatchClip(norm=1.0)}, "the batch is clipped as one"),
     "divisor": ({"divisor": RealisedCohortDivisor()}, "the divisor is the realised cohort"),
     "validation": ({"checkpoint": "protected_validation"}, "chosen by validation on protected users"),
     "dedup": (
         {"data_steps": (DataStep(name="dedup across users", user_local=False, record_local=False),)},
-        r"preprocessing is not user-local \(dedup across users\)",
+        r"preprocessing looks across users \(dedup across users\)",
     ),
     "base model": ({"base_model_saw_protected": True}, "the base model was trained on protected users"),
     "tokenizer": ({"tokenizer_saw_protected": True}, "the tokenizer was trained on protected users"),
@@ -79,7 +79,7 @@ def test_everything_that_voids_a_guarantee_is_labelled(name):
     mechanism = uls(**changes)
     promise = mechanism.guarantee()
     assert isinstance(promise, NoGuarantee)
-    assert promise.label.startswith("not a DP guarantee: ")
+    assert promise.label.startswith("no DP guarantee: ")
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(promise.label)
     assert mechanism.epsilon() == math.inf
@@ -114,7 +114,8 @@ def test_plain_run():
     )
     promise = plain.guarantee()
     assert isinstance(promise, NoGuarantee)
-    assert promise.reasons[0] == "no privacy unit is protected"
+    assert promise.reasons[0] == "a privacy unit is missing"
+    assert promise.label == "no protection was applied"
     assert promise.assumed_epsilon is None
     assert plain.epsilon() == math.inf
     assert plain.sensitivity == math.inf

@@ -113,7 +113,7 @@ def test_without_caps_nothing_finite_is_claimed_about_a_user():
 def test_what_compares_texts_voids_it(made):
     promise = made(data_steps=(OF_SLOTS, COMPARES)).guarantee()
     assert isinstance(promise, NoGuarantee)
-    assert promise.reasons == ("preprocessing compares texts, or is not known to look at slots alone (copies out)",)
+    assert promise.reasons == ("preprocessing compares texts, or may look beyond slots (copies out)",)
     assert promise.assumed_epsilon == made().epsilon()
 
 

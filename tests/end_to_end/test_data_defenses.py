@@ -65,7 +65,7 @@ def test_copies_across_users_void_a_user_level_epsilon(call, config, tmp_path, s
     label = read_record(tmp_path / "run" / "record.json").training.guarantee
     assert label.startswith("epsilon") == holds
     if not holds:
-        assert "preprocessing is not user-local (deduplication across users (equal texts))" in label
+        assert "preprocessing looks across users (deduplication across users (equal texts))" in label
 
 
 def test_training_stops_early_and_resumes_as_stopped(call, config, tmp_path):

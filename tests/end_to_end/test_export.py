@@ -154,7 +154,7 @@ def test_an_exported_folder_can_be_checked_by_whoever_receives_it(call, finished
     named = json.loads((to / "plan.json").read_text(encoding="utf-8"))["files"]
     assert set(named) == {p.name for p in to.iterdir()} - {"plan.json"}
     assert {"model.safetensors", "tokenizer.json", "README.md"} <= set(named)
-    assert out.startswith(f"{len(named)} files are those that plan.json names: not a DP guarantee")
+    assert out.startswith(f"{len(named)} files are those that plan.json names: no protection was applied")
     assert json.loads(call("verify", "--exported", to, "--json")[1])["agrees"] is True
 
     (to / "extra.py").write_text("x", encoding="utf-8")
@@ -194,3 +194,23 @@ def test_a_plan_says_which_step_s_model_it_covers(finished, tmp_path, call):
     assert call("export", finished, "--to", tmp_path / "public")[0] == 0
     card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
     assert "This speaks of the model of the step that the loss of protected users chose" in card
+
+
+def test_nothing_that_was_measured_on_users_leaves(call, run, tmp_path):
+    """The same card and plan, to the byte, whatever the audit found: neither depends on it."""
+    assert call("export", run, "--to", tmp_path / "before")[0] == 0
+    record = read_record(run / "record.json")
+    found = {
+        "attacks": [its.model_copy(update={"adjusted_p": 0.123}) for its in record.attacks],
+        "decision": record.decision.model_copy(update={"headline": "No leak found", "auroc_p": 0.987}),
+        "split": record.split.model_copy(update={"held_in": 4321, "held_out": 1234}),
+        "corpus": record.corpus.model_copy(update={"users": 98765, "records_per_audited_user": [7]}),
+        "exposure": None,
+        "utility": None,
+        "knowledge": [],
+    }
+    write_record(record.model_copy(update=found), run / "record.json")
+    assert call("export", run, "--to", tmp_path / "after")[0] == 0
+    for name in ("README.md", "plan.json"):
+        before, after = ((tmp_path / its / name).read_bytes() for its in ("before", "after"))
+        assert before == after, name

@@ -130,9 +130,9 @@ def _promise_more(run):
             {"sampler": "shuffled", "population": 60},
             "cohorts are shuffled while accounting assumes Poisson sampling",
         ),
-        ({"min_records": 8, "max_users": 20}, {}, "preprocessing is not user-local (sample of max_users users)"),
+        ({"min_records": 8, "max_users": 20}, {}, "preprocessing looks across users (sample of max_users users)"),
         (None, {"base_model_saw_protected": True}, "the base model was trained on protected users"),
-        (None, {"noise_multiplier": 0.0, "target_epsilon": None}, "no noise is added (noise multiplier 0)"),
+        (None, {"noise_multiplier": 0.0, "target_epsilon": None}, "noise is missing (noise multiplier 0)"),
     ],
     ids=["shuffled", "not user-local", "base model", "no noise"],
 )
@@ -140,7 +140,7 @@ def test_what_is_no_guarantee_says_so_on_the_terminal_in_record_and_card(call, c
     out = tmp_path / "run"
     code, printed, err = call("run", config(users, **defense), "--out", out)
     assert code == 0, err
-    assert "note: The defense 'uls' ran, but this is not a DP guarantee: " in printed
+    assert "note: The defense 'uls' ran, with no DP guarantee: " in printed
     assert label in printed
     record = read_record(out / "record.json")
     assert label in record.training.guarantee
@@ -157,7 +157,7 @@ def test_what_is_no_guarantee_says_so_on_the_terminal_in_record_and_card(call, c
 def test_sides_that_depend_on_other_users_void_the_guarantee(call, config, tmp_path, change, step):
     code, printed, err = call("run", config(), "--out", tmp_path / "run", "--set", change)
     assert code == 0, err
-    assert f"not a DP guarantee: preprocessing is not user-local ({step})" in printed
+    assert f"no DP guarantee: preprocessing looks across users ({step})" in printed
 
 
 def test_users_audited_by_public_coins_leave_the_guarantee_as_it_is(call, config, tmp_path):
@@ -298,10 +298,13 @@ def test_clipping_without_noise_takes_its_norm_from_a_plain_run(call, config, tm
     assert clip.kind == ("batch" if unit == "batch" else "flat")
     assert clip.norm > 0
     record = read_record(tmp_path / "run" / "record.json")
-    assert record.training.guarantee.startswith("not a DP guarantee: no privacy unit is protected")
+    assert record.training.guarantee.startswith("no DP guarantee: a privacy unit is missing")
     assert record.training.defense == "clip"
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 0, err
+    code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
+    assert (code, "names a clip norm that was measured on users' gradients" in err) == (2, True), err
+    assert not (tmp_path / "public").exists()
 
 
 def test_user_level_training_on_random_chunks_of_a_users_text(call, config, tmp_path):

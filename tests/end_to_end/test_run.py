@@ -137,7 +137,7 @@ def test_single_users_are_printed_to_their_owner_alone(call, finished):
 
 def test_the_report_says_internal_on_every_page(finished):
     found = pages(finished / "report.pdf")
-    assert 2 <= len(found) <= 7
+    assert 2 <= len(found) <= 7 + 2  # the annex has a page or two of its own
     assert all(page.says("Internal document") for page in found)
 
 
@@ -239,7 +239,7 @@ def test_what_is_exported_is_model_card_and_plan_and_loads(call, finished, tmp_p
     names = {p.name for p in (tmp_path / "public").iterdir()}
     assert names >= {"README.md", "plan.json", "config.json", "model.safetensors", "tokenizer.json"}
     assert not names & {"record.json", "scores.parquet", "ledger", "report.pdf", "config.yaml"}
-    assert "not a DP guarantee" in (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    assert "No protection was applied" in (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
     with quiet_transformers():
         model = AutoModelForCausalLM.from_pretrained(tmp_path / "public")
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "public")

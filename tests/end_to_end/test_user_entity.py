@@ -155,7 +155,7 @@ def test_the_papers_algorithm_claims_one_epsilon_and_states_what_holds(call, con
     code, out, _ = call("verify", tmp_path / "run")
     assert code == 0, out
     code, out, _ = call("account", "plan", tmp_path / "run" / "plan.json")
-    assert "not a DP guarantee: Lai et al. account" in out
+    assert "no DP guarantee: Lai et al. account" in out
     # Resumed under another list it would be another job under the same key.
     (tmp_path / "run" / "record.json").unlink()
     (tmp_path / "run" / "scores.parquet").unlink()

@@ -85,6 +85,13 @@ def test_a_record_of_schema_3_is_brought_up_to_date_and_loses_no_number(tmp_path
     assert (new["training"].pop("by_exposure"), new["training"].pop("exposed")) == (None, [])
     assert (new["training"].pop("gradients"), new["environment"].pop("peak_memory")) == (None, None), "not counted"
     assert (new["utility"], new["cell"]) == (None, None)
+    decisions = (new["decision"], new["canaries"]["decision"])
+    assert [its["by"].pop("require") for its in decisions] == [[], []], "limits, which came later"
+    assert old["training"].pop("guarantee").startswith("not a DP guarantee: the checkpoint is chosen by validation")
+    assert new["training"].pop("guarantee") == (
+        "no DP guarantee: the checkpoint is chosen by validation on protected users;"
+        " preprocessing looks across users (sample of max_users users)"
+    )
     assert {k: v for k, v in new.items() if k in old.keys() - renamed} == {
         k: v for k, v in old.items() if k not in renamed
     }
@@ -121,7 +128,7 @@ def test_what_an_older_record_says_of_batch_clipping_is_said_in_today_s_words(tm
     old["training"]["guarantee"] = before
     (tmp_path / "record.json").write_text(json.dumps(old), encoding="utf-8")
     reasons = uls(clip=BatchClip(norm=1.0)).reasons()
-    assert read_record(tmp_path / "record.json").training.guarantee == f"not a DP guarantee: {reasons[0]}"
+    assert read_record(tmp_path / "record.json").training.guarantee == f"no DP guarantee: {reasons[0]}"
 
 
 def test_a_record_of_schema_4_is_read_too(tmp_path):

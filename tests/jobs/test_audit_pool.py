@@ -237,7 +237,7 @@ def test_the_claim_is_that_of_the_entity_cap_or_of_the_most_exposed(corpus_file,
         mechanism = mechanism_of(config, plain_steps=1)
         assert claims_on(mechanism, data) == []
         # The pool moves with anybody's records, and decides which records of others are in.
-        reasons = ["preprocessing is not user-local (pool of audited entities)"] if kind == "uls" else []
+        reasons = ["preprocessing looks across users (pool of audited entities)"] if kind == "uls" else []
         assert list(mechanism.reasons()) == reasons
 
 

@@ -13,6 +13,7 @@ from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.open import Markov, Synthetic
 from heldin.corpus.sources.text_files import Csv, JsonLines, Parquet
 from heldin.finetune.recipe import Optimizer
+from heldin.jobs.checkpoint.config import parse_checkpoint
 from heldin.jobs.classification.config import load_classification
 from heldin.jobs.config import load_config, parse_config
 from heldin.jobs.demo import demo_sweep
@@ -23,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Those of sweeps are read in test_sweep.py.
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
 MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
+
+AUDIT = {"model": "m", "reference": "r", "held_in": "a.jsonl", "held_out": "b.jsonl"}
 
 
 def _with(**sections):
@@ -251,3 +254,35 @@ def test_a_folder_of_an_earlier_version_is_of_the_same_config(tmp_path):
         write_text(tmp_path / "config.yaml", yaml.safe_dump(change))
         with pytest.raises(InputError, match=said):
             require_folder(config, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("release", "line"),
+    [
+        ({"access": "api"}, "release.access: Input should be 'weights', 'log-probabilities' or 'text' (found 'api')"),
+        ({"access": "text", "rate_limit": 0}, "release.rate_limit: rate_limit is a number of queries a day, 1 or more"),
+        (
+            {"access": "text", "rate_limit": 2.5},
+            "release.rate_limit: rate_limit is a number of queries a day, 1 or more",
+        ),
+        ({"access": "text", "whom": "all"}, "release.whom: unknown key; did you mean 'who'?"),
+        ({"who": "the staff"}, "release.access: Field required"),
+    ],
+)
+def test_a_release_that_is_not_understood_is_one_line(release, line):
+    for parse in (parse_config, lambda content, where: parse_checkpoint({**AUDIT, **content}, where)):
+        with pytest.raises(InputError) as caught:
+            parse({**(MINIMAL if parse is parse_config else {}), "release": release}, "test")
+        head, said = str(caught.value).splitlines()
+        assert head == "test: 1 error"
+        assert line in said
+
+
+def test_limits_are_in_the_words_of_a_sweep():
+    limits = [{"of": "auroc", "limit": "upper", "at_most": 0.6}]
+    (its,) = _with(decision={"require": limits}).decision.require
+    assert its.requirement().words() == "auroc at most 0.6"
+    with pytest.raises(InputError, match="decision.require.0: give one of at_most and at_least"):
+        _with(decision={"require": [{"of": "auroc"}]})
+    with pytest.raises(InputError, match="decision.require.0.of: Input should be"):
+        _with(decision={"require": [{"of": "named", "at_most": 100}]})

@@ -183,7 +183,8 @@ def test_a_document_of_another_version_or_a_damaged_one_is_one_line(tmp_path):
 
 
 def test_every_key_of_a_sweep_is_named_in_its_page():
-    from heldin.jobs.sweep.config import DecisionRule, Finding, RequirementConfig, Resources, SweepConfig
+    from heldin.audit.requirement import RequirementConfig
+    from heldin.jobs.sweep.config import DecisionRule, Finding, Resources, SweepConfig
 
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
     for section in (SweepConfig, Resources, DecisionRule, RequirementConfig, Finding):

@@ -36,7 +36,14 @@ def _ceiling(record):
     ceiling = Ceiling(auroc=0.83, fpr=fpr.tolist(), tpr=np.minimum(1, 3 * fpr**0.7).tolist())
     guarantee = "epsilon 8, delta 1e-05 per user (add/remove); for audited users only; noise by Philox keyed per step"
     return record.training.model_copy(
-        update={"epsilon": 8.0, "unit": "user", "defense": "uls", "guarantee": guarantee, "ceiling": ceiling}
+        update={
+            "epsilon": 8.0,
+            "delta": 1e-5,
+            "unit": "user",
+            "defense": "uls",
+            "guarantee": guarantee,
+            "ceiling": ceiling,
+        }
     )
 
 

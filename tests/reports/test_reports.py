@@ -13,7 +13,7 @@ from heldin.audit.canary_groups import CanaryGroup
 from heldin.jobs.run.training import promise_facts
 from heldin.record.document import SCHEMA_VERSION, Record, read_record
 from heldin.reports.facts import facts
-from heldin.reports.figures import figures
+from heldin.reports.figures import alternatives, figures
 from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
 from heldin.reports.pdf import write_report
 from tests.made_facts import attack_result, canary_facts, decision_of, evidence, private_plan, score
@@ -97,7 +97,7 @@ def test_the_words_quote_the_records_numbers(record):
 def test_a_run_without_a_defense_is_said_to_be_unprotected_and_a_broken_promise_is_quoted(record):
     assert record.training.defense == "none"
     assert "defense: none; no protection was applied)" in dict(findings(record).paragraphs)["What was audited"]
-    broken = "not a DP guarantee: the checkpoint is chosen by validation on protected users"
+    broken = "no DP guarantee: the checkpoint is chosen by validation on protected users"
     training = record.training.model_copy(update={"defense": "uls", "guarantee": broken})
     said = dict(findings(_with(record, training=training.model_dump())).paragraphs)["What was audited"]
     assert f"defense: uls; {broken})" in said
@@ -160,6 +160,14 @@ def test_figures_are_vector_and_there_only_where_there_is_something_to_draw(reco
 
 def test_figures_are_the_same_for_the_same_record(record):
     assert figures(record) == figures(record)
+
+
+def test_every_figure_has_words_and_the_histogram_s_are_its_numbers(record):
+    drawn = figures(record)
+    said = alternatives(record, drawn)
+    assert set(said) == set(drawn)
+    its = record.named().curve.histogram
+    assert f"{its.held_in[-1]} of {its.held_in[-1] + its.held_out[-1]} were held in" in said["histogram"]
 
 
 def test_held_in_and_held_out_differ_in_grey(record):

@@ -257,10 +257,10 @@ def test_what_cannot_be_audited_is_one_clear_line(stage):
     for refuses in (_audit, lambda mechanism: set_stage(mechanism, 10)):
         with pytest.raises(InputError, match="follows Poisson sampling; this plan's sampler is shuffled"):
             refuses(shuffled)
-        with pytest.raises(InputError, match="needs a guarantee to test: not a DP guarantee: no noise is added"):
+        with pytest.raises(InputError, match="needs a guarantee to test: no DP guarantee: noise is missing"):
             refuses(changed(_mechanism(steps=5), noise_multiplier=0.0))
     options = {"kind": "uls", "sampling_rate": 0.2, "steps": 5, "delta": 1e-5, "noise_multiplier": 0.0}
-    with pytest.raises(InputError, match="needs a guarantee to test: not a DP guarantee: no noise is added"):
+    with pytest.raises(InputError, match="needs a guarantee to test: no DP guarantee: noise is missing"):
         _audit(chosen_mechanism(None, **options))
     with pytest.raises(InputError, match=r"5000000 canaries do not fit: at most \d+ in one training"):
         set_stage(_mechanism(), 5_000_000)

@@ -1,0 +1,65 @@
+"""A limit that an organisation sets before it measures: of a sweep's defenses, and of the model of a single run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import model_validator
+
+from heldin.base.section import Section
+
+Measure = Literal["epsilon_per_user", "auroc", "loss", "loss_gain_over_base"]
+# Whether more of it is better.
+MEASURES: dict[str, bool] = {"epsilon_per_user": False, "auroc": False, "loss": False, "loss_gain_over_base": True}
+
+
+class RequirementConfig(Section):
+    """A limit that a defense, or a model, must keep to be shipped: at most, or at least."""
+
+    of: Measure
+    """epsilon_per_user of the plan; auroc, the largest of all attacks; loss on held-out users' test texts; or
+    loss_gain_over_base."""
+    at_most: float | None = None
+    """Upper limit, held against an upper confidence limit."""
+    at_least: float | None = None
+    """Lower limit, held against a lower confidence limit."""
+    limit: Literal["upper", "lower"] | None = None
+    """Which confidence limit is meant, for readers; null: the one that the requirement needs."""
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> "RequirementConfig":
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError("give one of at_most and at_least")
+        if self.limit not in (None, "upper" if self.at_most is not None else "lower"):
+            raise ValueError("at_most needs the upper confidence limit, at_least the lower one")
+        return self
+
+    def requirement(self) -> "Requirement":
+        """The limit."""
+        return Requirement(self.of, self.at_most, self.at_least)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A limit that a defense must keep.
+
+    Attributes:
+        of: name of the measure.
+        at_most: upper limit; None for a lower one.
+        at_least: lower limit; None for an upper one.
+    """
+
+    of: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def room(self, values: Sequence[float]) -> np.ndarray:
+        """How far each value is on the right side of the limit."""
+        its = np.asarray(values, dtype=np.float64)
+        return self.at_most - its if self.at_most is not None else its - (self.at_least or 0.0)
+
+    def words(self) -> str:
+        """The requirement in words."""
+        which, limit = ("least", self.at_least) if self.at_most is None else ("most", self.at_most)
+        return f"{self.of} at {which} {limit:g}"

@@ -1,0 +1,41 @@
+"""To whom a model will be given, and how much of it: declared in the config, checked by nobody."""
+
+from typing import Literal
+
+from pydantic import ValidationError, field_validator
+
+from heldin.base.section import Section
+from heldin.record.document import Record
+
+Access = Literal["weights", "log-probabilities", "text"]
+
+
+class Release(Section):
+    """To whom the model will be given, for the report; nothing that is computed depends on it."""
+
+    access: Access
+    """What those who get it can have of the model: "weights", the files themselves; "log-probabilities" of texts that
+    they send; or "text" that it writes, and nothing else."""
+    rate_limit: int | str | None = None
+    """How much they can ask: queries a day, or in words; null: no limit is stated."""
+    who: str | None = None
+    """Who gets it, in words, such as "the staff of one hospital"; null: not stated."""
+
+    @field_validator("rate_limit", mode="before")
+    @classmethod
+    def _some(cls, value: object) -> object:
+        # Before the types are tried, of which each would have an error of its own.
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if not (whole or value is None or (isinstance(value, str) and value.strip())):
+            raise ValueError("rate_limit is a number of queries a day, 1 or more, or says in words what the limit is")
+        return value
+
+
+def release_of(record: Record) -> Release | None:
+    """What the record's config declares; None where it declares nothing, or what this heldin does not know."""
+    stated = record.config.get("release")
+    try:
+        return None if stated is None else Release.model_validate(stated)
+    except ValidationError:
+        # Checked when the audit began: another heldin wrote it, or somebody changed the record.
+        return None

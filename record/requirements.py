@@ -1,0 +1,85 @@
+"""One model's record held against an organisation's limits, by the record's own 95 % intervals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from heldin.audit.requirement import Requirement
+from heldin.record.document import Record
+from heldin.record.facts import TrainingFacts
+
+Outcome = Literal["kept", "broken", "not shown", "not measured"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A limit, and what the record says about it.
+
+    Attributes:
+        requirement: the limit.
+        outcome: kept, or broken, by the interval as a whole; not shown, if the limit lies within it; or not measured.
+        value: the measure, of several attacks that of the one whose interval reaches farthest; None where not measured.
+        reach: end of the interval that the limit looks at, the farthest of all attacks; the value itself if it is
+            exact; None likewise.
+        exact: whether the measure follows from the plan alone.
+    """
+
+    requirement: Requirement
+    outcome: Outcome
+    value: float | None
+    reach: float | None
+    exact: bool
+
+
+def held_against(record: Record, requirements: Sequence[Requirement]) -> list[Held]:
+    """Each limit with its outcome, in their order."""
+    return [_held(record, its) for its in requirements]
+
+
+def epsilon_per_user(training: TrainingFacts | None) -> float | None:
+    """Epsilon where it is every user's: under text sampling without caps it is that of people of so many records."""
+    if training is None:
+        return None
+    if training.unit != "user_entity":
+        return training.epsilon if training.unit == "user" else None
+    by = training.by_exposure
+    return training.epsilon if by is not None and (by.counted == "holders" or by.group_size is not None) else None
+
+
+def _held(record: Record, requirement: Requirement) -> Held:
+    upper = requirement.at_most is not None
+    if requirement.of == "epsilon_per_user":
+        epsilon = epsilon_per_user(record.training)
+        # Without a promise epsilon is infinite: no upper limit is kept.
+        kept = epsilon is not None and bool(requirement.room([epsilon])[0] >= 0.0)
+        outcome: Outcome = "not measured" if record.training is None else "kept" if kept else "broken"
+        return Held(requirement, outcome, epsilon, epsilon, exact=True)
+    ranges = _ranges(record, requirement.of)
+    if not ranges:
+        return Held(requirement, "not measured", None, None, exact=False)
+    ends = [high if upper else low for _, low, high in ranges]
+    far = (max if upper else min)(range(len(ends)), key=ends.__getitem__)
+    near = [low if upper else high for _, low, high in ranges]
+    if (requirement.room(ends) >= 0.0).all():
+        outcome = "kept"
+    else:
+        # One attack that breaks it is enough, by the whole of its interval.
+        outcome = "broken" if (requirement.room(near) < 0.0).any() else "not shown"
+    return Held(requirement, outcome, ranges[far][0], ends[far], exact=False)
+
+
+def _ranges(record: Record, measure: str) -> list[tuple[float, float, float]]:
+    """(value, lower, upper) of every attack, every setting of a dial, or of the one loss; empty if not measured."""
+    if measure == "auroc":
+        # Trainings and canary users are made to be told apart: their AUROC is nobody's whom a limit is meant for.
+        if record.trainings is not None or record.split.audited == "canaries":
+            return []
+        its = [*(a.auroc for a in record.attacks), *(d.auroc for d in record.dials)]
+        return [(area.value, area.lower, area.upper) for area in its]
+    if record.utility is None or record.utility.gain is None:
+        return []
+    gain, base = record.utility.gain, record.utility.base_loss
+    if measure == "loss_gain_over_base":
+        return [(gain.value, gain.lower, gain.upper)]
+    # Of the loss the gain's spread over users, from the same base loss.
+    return [(record.utility.loss, base - gain.upper, base - gain.lower)]

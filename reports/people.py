@@ -1,0 +1,191 @@
+"""What an audit found, counted in people, for page one: how many are named, whom it hits hardest, who attacks."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from heldin.attacks.statistics import ATTACKS, how_aggregated
+from heldin.audit.decision import Answer
+from heldin.base.wording import counted
+from heldin.defenses.guarantee import NO_PROTECTION
+from heldin.record.document import Record
+from heldin.record.release import release_of
+from heldin.record.requirements import epsilon_per_user
+from heldin.reports.wording import audited_by, percent, texts_of
+
+LARGEST_ODDS = 1e6  # above which odds say nothing that a reader could use
+_FURTHER = {
+    "weights": (
+        " The release names weights: whoever has them can also compute what needs gradients and inner values; attacks"
+        " on these were not run."
+    ),
+    "log-probabilities": " The release names log-probabilities: that is what this attack asks for.",
+    "text": (
+        " The release names text alone, which is less than this attack asks for: it is stronger here than most who get"
+        " the model can be."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class NamedPeople:
+    """People named by the attack that the headline names, of 1,000 on each side.
+
+    Attributes:
+        rightly: held-in ones.
+        wrongly: held-out ones.
+        lower: lower end of the 95 % interval of ``rightly``.
+        upper: upper end of it.
+        allowed: most held-in ones that the promise lets any attack name in expectation; None without a promise to them.
+    """
+
+    rightly: float
+    wrongly: float
+    lower: float
+    upper: float
+    allowed: float | None
+
+
+def named_people(record: Record) -> NamedPeople | None:
+    """People named where ``decision.fpr`` of the others are named wrongly, or the lowest larger rate that can be seen.
+
+    None for trainings, which are no people; where the comparison is not valid; and where too few are held out to see
+    any such rate.
+    """
+    curve = record.named().curve
+    if record.trainings is not None or record.decision.decision.answer is Answer.NOT_VALID or curve is None:
+        return None
+    stated = record.decision.by.fpr
+    seen = {its.fpr: its.estimate for its in curve.tpr_at if its.estimate is not None}
+    fpr = next((f for f in sorted(seen) if f > stated or math.isclose(f, stated)), None)
+    if fpr is None:
+        return None
+    ceiling, its = record.ceiling(), seen[fpr]
+    allowed = None if ceiling is None else 1000 * float(np.interp(fpr, ceiling.fpr, ceiling.tpr))
+    return NamedPeople(1000 * its.value, 1000 * fpr, 1000 * its.lower, 1000 * its.upper, allowed)
+
+
+def people_rows(record: Record) -> list[list[str]]:
+    """(who names, held-in ones of 1,000, held-out ones of 1,000) rows; empty where nobody can be counted."""
+    its = named_people(record)
+    if its is None:
+        return []
+    wrongly, rightly = f"{its.wrongly:,.0f}", f"{its.rightly:,.0f} ({its.lower:,.0f} to {its.upper:,.0f})"
+    rows = [
+        ["named by the attack", f"{rightly}, rightly", f"{wrongly}, wrongly"],
+        ["named by guessing", wrongly, wrongly],
+    ]
+    if its.allowed is not None:
+        rows.append(["expected at most, if the promise holds", f"{its.allowed:,.0f}", wrongly])
+    return rows
+
+
+def people_note(record: Record) -> str:
+    """How the rows are to be read, or why there are none."""
+    what, its = audited_by(record), named_people(record)
+    if record.trainings is not None:
+        return (
+            "No number of people follows: the audit is about one user, made to be found, who was put into"
+            f" {record.trainings.with_user:,} of {counted(record.trainings.runs, 'training')}."
+        )
+    if record.decision.decision.answer is Answer.NOT_VALID:
+        return "How many could be named cannot be said: the comparison is not valid."
+    if its is None:
+        return (
+            f"How many could be named cannot be said: with {record.split.held_out:,} {what.other} a false-positive rate"
+            f" of {percent(record.decision.by.fpr)} cannot be seen."
+        )
+    right = 100 * its.rightly / (its.rightly + its.wrongly)
+    said = (
+        f"Of those named, {right:.0f} of 100 were held in, if as many people of each side are asked about; where most"
+        " people were never in training, fewer."
+    )
+    if not math.isclose(its.wrongly, 1000 * record.decision.by.fpr):
+        said += (
+            f" The stated rate of {percent(record.decision.by.fpr)} cannot be seen with {record.split.held_out:,}"
+            f" {what.other}: this is the lowest that can."
+        )
+    if its.lower <= its.wrongly:
+        said += " The interval includes what guessing reaches."
+    if record.split.audited == "canaries":
+        said += " Canary users are made to be found: these are not numbers of real people."
+    return said
+
+
+def worst_off(record: Record) -> str:
+    """The odds of whoever is hit hardest, as far as the record tells."""
+    return " ".join([_by_promise(record), *_by_group(record), _not_told(record)])
+
+
+def _by_promise(record: Record) -> str:
+    epsilon, t = epsilon_per_user(record.training), record.training
+    if t is None:
+        return "No promise bounds the odds on a single person: how the model was trained is not known here."
+    if epsilon is None or t.delta is None:
+        if t.epsilon is None:
+            why = "no protection was applied" if t.guarantee == NO_PROTECTION else "the training has no guarantee"
+        else:
+            why = f"its epsilon is for {t.protected}, and a user may have several records"
+        return f"No promise bounds the odds on a single person: {why}."
+    factor = math.exp(min(epsilon, 700.0))
+    if factor > LARGEST_ODDS:
+        return (
+            f"The promise is for every user, and at epsilon {epsilon:.3g} bounds their odds by a number that is too"
+            " large to help."
+        )
+    return (
+        f"The promise is for every user, the worst-off too: even odds that somebody was in training become at most"
+        f" {_factor(factor)} to 1 ({100 * factor / (1 + factor):.4g} %), but for a probability of {t.delta:g}."
+    )
+
+
+def _factor(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
+
+
+def _by_group(record: Record) -> list[str]:
+    facts = record.trainings
+    if facts is not None:
+        if not facts.epsilon_lower:
+            return []
+        return [
+            f"For this user some outcome is at least {_factor(math.exp(facts.epsilon_lower))} times as likely with the"
+            f" user's texts as without (epsilon at least {facts.epsilon_lower:.2f}, 95 %)."
+        ]
+    curve, what = record.named().curve, audited_by(record)
+    if curve is None or record.decision.decision.answer is Answer.NOT_VALID:
+        return []
+    inside, outside = curve.histogram.held_in[-1], curve.histogram.held_out[-1]
+    return [
+        f"Measured: of the {inside + outside:,} {what.unit} with the highest scores {inside:,} were held in and"
+        f" {outside:,} held out."
+    ]
+
+
+def _not_told(record: Record) -> str:
+    if record.trainings is not None:
+        return "Another user may be hit harder; other users' odds were not computed."
+    return "The odds of one person were not computed: this report has no group of fewer than ten."
+
+
+def attacker(record: Record) -> str:
+    """Who attacks, with what, and how that compares with what the release gives away."""
+    what, result, release = audited_by(record), record.named(), release_of(record)
+    if record.trainings is not None:
+        said = (
+            "Somebody who has the model that a training released, and every document of one user, and asks that model"
+            " and the base model for the probabilities of these documents."
+        )
+    else:
+        people = record.split.held_in + record.split.held_out
+        texts = max(1, round(record.attacker_texts / max(1, people)))
+        said = (
+            f"Somebody who can ask this model, and a reference model, for the probability of a text, and who has"
+            f" {texts_of(record.scored_texts.kind)}: about {counted(texts, 'text')} of each {what.one}. The attack is"
+            f" {result.attack} ({how_aggregated(result.attack, result.aggregation)}); it uses"
+            f" {ATTACKS[result.attack].uses.value if result.attack in ATTACKS else 'what its name says'}."
+        )
+    if release is None:
+        return f"{said} To whom the model will be given is not stated (release)."
+    return said + _FURTHER[release.access]

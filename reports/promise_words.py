@@ -1,0 +1,84 @@
+"""Unit, delta and neighbouring data sets of a promise in plain words, and when two epsilons may be compared.
+
+NIST SP 800-226 (figures 4 and 5) warns that equal epsilons of other units or deltas do not compare.
+"""
+
+from heldin.base.wording import counted
+from heldin.defenses.guarantee import ADJACENCIES
+from heldin.record.document import Record
+from heldin.record.facts import TrainingFacts
+from heldin.reports.wording import audited_by, sentence
+
+_NEIGHBOURS = {
+    "add_remove": (
+        "Two training sets count as neighbours if one has everything of one more {unit} than the other (add/remove).",
+        "The promise is that a model trained on the one looks nearly like one trained on the other.",
+        "Exchanging one for another is two such steps: do not compare with an epsilon for exchange.",
+    ),
+    "zero_out": (
+        "Two training sets count as neighbours if in one of them all of one {unit} counts as nothing (zero-out).",
+        "How many there are is taken as public.",
+        "Compare only with an epsilon for the same relation.",
+    ),
+    "replace": (
+        "Two training sets count as neighbours if one {unit} is exchanged for another (replace).",
+        "How many there are is taken as public.",
+        "For the same training it is larger than for adding or removing one: compare only with others for exchange.",
+    ),
+}
+
+
+def promise_pairs(record: Record) -> list[list[str]]:
+    """(term, up to three sentences) of unit, delta and neighbours."""
+    t = record.training
+    if t is None:
+        one = audited_by(record).one
+        return [
+            ["unit", f"Not known: the model was trained elsewhere. The audit counts by {one}."],
+            ["delta", f"That of the bounds in this report is {record.judgement.delta:g}, chosen for the audit."],
+            ["neighbours", "Not known: a promise would have to say which training sets count as neighbours."],
+        ]
+    if t.epsilon is None or t.delta is None:
+        nothing = "There is none: it belongs to a promise."
+        return [
+            ["unit", f"{sentence(t.guarantee)} The audit counts by {audited_by(record).one}."],
+            ["delta", nothing],
+            ["neighbours", nothing],
+        ]
+    return [["unit", _unit(t)], ["delta", _delta(t)], ["neighbours", _neighbours(t)]]
+
+
+def _unit(t: TrainingFacts) -> str:
+    same = "Compare this epsilon only with one for the same unit."
+    match t.unit:
+        case "user":
+            return f"The unit is a user. Whatever one user wrote is protected as a whole, however much it is. {same}"
+        case "example":
+            return (
+                "The unit is one record, not a person. Of somebody with several records each is protected, and all of"
+                f" them together less. {same}"
+            )
+        case _:
+            unit = "one user together with one entity" if t.protected == "user and entity" else f"a {t.protected}"
+            return f"The unit is {unit}: epsilon {t.epsilon:.3g} is theirs, and others have others (facts). {same}"
+
+
+def _delta(t: TrainingFacts) -> str:
+    assert t.delta is not None
+    return (
+        f"delta is {t.delta:g}: the bound by epsilon holds but for events of that probability. Times the"
+        f" {counted(t.users, 'user')} trained on it is {t.delta * t.users:.2g}, and should be far below 1. An epsilon"
+        " at a larger delta looks smaller: compare only at the same delta."
+    )
+
+
+def _neighbours(t: TrainingFacts) -> str:
+    stated = t.guarantee.split(";")[0]
+    key = next((key for key, words in ADJACENCIES.items() if words in stated), None)
+    if key is None:
+        return (
+            "Two training sets count as neighbours as the guarantee says (facts). Compare only with an epsilon for the"
+            " same relation."
+        )
+    unit = {"user": "user", "example": "record"}.get(t.unit, "unit")
+    return " ".join(_NEIGHBOURS[key]).format(unit=unit)

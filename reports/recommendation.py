@@ -1,0 +1,98 @@
+"""What the organisation's own limits recommend: from the record, and never against a violated claim."""
+
+from heldin.audit.decision import Answer, Promise
+from heldin.audit.requirement import Requirement
+from heldin.bounds.verdict import NO_CLAIM, Outcome
+from heldin.record.document import Record
+from heldin.record.requirements import Held, held_against
+from heldin.reports.sweep_words import with_names
+from heldin.reports.wording import sentence
+
+# What a limit would be held against, in the order in which somebody who decides asks for it.
+_ASKED = (("auroc", True), ("epsilon_per_user", True), ("loss_gain_over_base", False))
+
+
+def recommendation(record: Record) -> str:
+    """A sentence or two: release or not, by the limits of ``decision.require``, or what a limit would have to say."""
+    violated = [its for its in record.judgement.verdicts if its.claim != NO_CLAIM and its.outcome is Outcome.VIOLATED]
+    if violated:
+        return f"Do not release: {violated[0].claim} is violated ({violated[0].standing.value}), whatever limits say."
+    if record.decision.decision.answer is Answer.NOT_VALID:
+        return "None: the comparison is not valid, so that nothing can be held against a limit."
+    if record.decision.decision.promise is Promise.ABOVE:
+        return "Do not release yet: the leak looks larger than the promise allows, whatever limits say."
+    held = held_against(record, [its.requirement() for its in record.decision.by.require])
+    if not held:
+        return _without_limits(record)
+    broken = [its for its in held if its.outcome == "broken"]
+    if broken:
+        return f"Do not release: {_listed(broken, 'is broken')}."
+    left = [its for its in held if its.outcome != "kept"]
+    if left:
+        return (
+            f"Do not release yet: {_listed(left, 'is not shown')}. {_more(left)} Nothing here speaks against the other"
+            f" {len(held) - len(left)} of {len(held)} limits."
+        )
+    leak = (
+        " A leak was found, of a size that these limits allow; below stands whom the model must not reach."
+        if record.decision.decision.answer is Answer.LEAKS
+        else ""
+    )
+    standing = "" if record.split.certifiable else " This is indicative only, since the sides were not drawn by coins."
+    return (
+        f"Release, by the organisation's own limits: {_listed(held, 'is kept')}.{leak}{standing} What no test looked at"
+        " is in the annex."
+    )
+
+
+def limit_rows(record: Record) -> list[list[str]]:
+    """(limit, value, end of its 95 % interval, outcome) of each limit of ``decision.require``."""
+    return [
+        [
+            with_names(its.requirement.words()),
+            "-" if its.value is None else f"{its.value:.4g}",
+            "-" if its.reach is None else f"{its.reach:.4g}",
+            its.outcome,
+        ]
+        for its in held_against(record, [limit.requirement() for limit in record.decision.by.require])
+    ]
+
+
+def _listed(held: list[Held], how: str) -> str:
+    return "; ".join(f"{with_names(its.requirement.words())} {how}{_seen(its)}" for its in held)
+
+
+def _seen(its: Held) -> str:
+    if its.outcome == "not measured":
+        return " (not measured)"
+    if its.exact:
+        return " (there is no such promise)" if its.value is None else f" (the plan's: {its.value:.3g})"
+    return f" ({its.value:.3f}, and by the interval {its.reach:.3f})"
+
+
+def _more(left: list[Held]) -> str:
+    if any(its.outcome == "not shown" for its in left):
+        return "More users would narrow the interval."
+    return "This audit did not measure it."
+
+
+def _without_limits(record: Record) -> str:
+    """What limits would have to say, with what this record holds for each."""
+    shown = []
+    for measure, upper in _ASKED:
+        asked = Requirement(measure, at_most=0.0) if upper else Requirement(measure, at_least=0.0)
+        (its,) = held_against(record, [asked])
+        if its.reach is not None:
+            what = with_names(f"{measure} at {'most' if upper else 'least'}")
+            shown.append(f"{what} ... ({_here(its, upper=upper)} {its.reach:.3g})")
+    would = f" {sentence('; '.join(shown))}" if shown else ""
+    return (
+        "None: no limit was set before the audit (decision.require). A limit would have to say what this organisation"
+        f" accepts.{would} A limit that is chosen after looking fits whatever was found."
+    )
+
+
+def _here(its: Held, *, upper: bool) -> str:
+    if its.exact:
+        return "this plan:"
+    return "here, with 95 %, up to" if upper else "here, with 95 %, down to"

@@ -1,0 +1,244 @@
+"""The annex follows from the record: another record, another row. And every kind of record has one that is typeset."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heldin.audit.canary_groups import CanaryGroup
+from heldin.audit.results import TrainingsFacts
+from heldin.defenses.guarantee import NO_PROTECTION
+from heldin.record.document import Record, read_record
+from heldin.record.facts import CellFacts
+from heldin.record.planted import Condition, PlantedFacts
+from heldin.reports.annex import NOT_ANONYMITY, annex, scenarios
+from heldin.reports.next_steps import TERMS
+from heldin.reports.pdf import write_report
+from heldin.reports.promise_words import promise_pairs
+from tests.made_facts import canary_facts, decision_of, estimate, evidence, score
+from tests.pdf_pages import pages
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "run" / "record.json"
+LEAK = evidence(score(0.7, adjusted_p=0.001, tpr=0.3))
+CHANCE = evidence(score(0.5, at_most=0.7), users=60)
+OPEN = ["Attribute inference", "Reconstruction", "Inversion"]
+
+
+@pytest.fixture(scope="module")
+def record(finished):
+    return read_record(finished / "record.json")
+
+
+def _with(record, **changes):
+    return Record.model_validate({**record.model_dump(), **changes})
+
+
+def _decided(record, its, **changes):
+    return _with(record, decision=decision_of(its).model_dump(), **changes)
+
+
+def _split(record, **changes):
+    return record.split.model_copy(update=changes).model_dump()
+
+
+def _private(record, guarantee, **changes):
+    update = {"epsilon": 2.0, "delta": 1e-5, "unit": "user", "defense": "uls", "guarantee": guarantee, **changes}
+    return _with(record, training=record.training.model_copy(update=update).model_dump())
+
+
+def _trainings(record):
+    facts = TrainingsFacts(
+        runs=40, with_user=21, documents=2, target="defense", pilot=0, threshold=0.5, members=21, true_positives=12,
+        non_members=19, false_positives=1, epsilon_lower=1.0, reach=1.7, seconds_each=0.1,
+    )  # fmt: skip
+    return _decided(
+        record, LEAK, kind="trainings", trainings=facts.model_dump(), canaries=None, exposure=None, blind=[]
+    )
+
+
+def _planted(record, look=1, **changes):
+    condition = Condition(condition="coins before training", known_by="declared", note="R. Signer")
+    facts = PlantedFacts(
+        planted="2026-11-23", plan="a" * 64, training_set="b" * 64, rows=90, skipped=0, look=look, looks=3,
+        declared_by="R. Signer", conditions=[condition, condition.model_copy(update={"known_by": "checked"})],
+    )  # fmt: skip
+    made = {"kind": "planted", "planted": facts.model_dump(), "training": None, "exposure": None, **changes}
+    return _decided(record, LEAK, **made)
+
+
+def _rows(record):
+    return {its.name.split(":")[0]: its for its in scenarios(record)}
+
+
+def test_what_was_run_and_what_was_not_follows_from_the_record(record):
+    rows = _rows(_decided(record, LEAK))
+    assert (rows["Membership of users"].status, rows["Extraction"].status) == ("run", "not run")
+    assert [rows[name].status for name in OPEN] == ["out of scope"] * 3
+    assert rows["Membership of users"].found.endswith("; leaks.")
+    void = _rows(_decided(record, evidence(score(0.7), flaws=("the files are one",))))
+    assert void["Membership of users"].status == "run, not valid"
+    assert "AUROC" not in void["Membership of users"].found
+    entities = _rows(_with(record, split=_split(record, audited="entities")))
+    assert "Membership of entities" in entities
+    assert "Membership of users" not in entities
+    for made in (_trainings(record), _with(record, split=_split(record, audited="canaries"))):
+        assert _rows(made)["Membership of real users"].status == "not run"
+        assert "membership of real users" in json.dumps(annex(made)["residual"])
+    group = CanaryGroup(
+        kind="rare_phrase", length=None, documents=9, held_in=9, held_out=9, auroc=estimate(0.83, 0.7, 0.9)
+    )
+    planted = _rows(_with(record, canaries=canary_facts([group]).model_dump()))
+    assert (
+        planted["Membership of canary users, made to be found"].found
+        == "20 canary users: at most AUROC 0.830 of a group."
+    )
+    assert "Membership of canary users, made to be found" not in rows
+
+
+def test_the_rows_of_the_opinion_name_what_was_run(record):
+    def paragraph(made, number):
+        return next(row[2] for row in annex(made)["opinion"] if row[0] == number)
+
+    said = paragraph(record, "55")
+    assert said.startswith("run: membership of users; not run: extraction; out of scope: attribute inference")
+    assert paragraph(_trainings(record), "55").startswith(
+        "run: membership of one worst-case user; not run: membership of"
+    )
+    assert paragraph(record, "46") == "not stated in the config; lines above"
+    released = _with(record, config={**record.config, "release": {"access": "text"}})
+    assert paragraph(released, "46") == "text; above, as declared"
+    assert "no promise bounds the odds of each person" in paragraph(record, "43")
+    promised = _private(record, "epsilon 2, delta 1e-05 per user (add/remove)")
+    assert "a promise to every user" in paragraph(promised, "43")
+    assert record.target.fingerprint[:8] in paragraph(record, "58")
+
+
+@pytest.mark.parametrize(
+    ("access", "meaning"),
+    [
+        ("weights", "cannot be called back"),
+        ("log-probabilities", "what these people will have"),
+        ("text", "had more than"),
+    ],
+)
+def test_the_release_is_what_the_config_declares_or_lines_to_fill_in(record, access, meaning):
+    assert [value for _, value in annex(record)["release"]] == ["", "", ""]
+    for limit, words in (
+        (10000, "10,000 queries a day"),
+        ("ten a minute", "ten a minute"),
+        (None, "no limit is stated"),
+    ):
+        block = {"access": access, "rate_limit": limit, "who": "the staff of one hospital"}
+        rows = dict(annex(_with(record, config={**record.config, "release": block}))["release"])
+        assert rows["what they can have of the model"] == f"{access} (as declared)"
+        assert rows["how much they can ask"] == words
+        assert rows["who gets it"] == "the staff of one hospital"
+        assert meaning in rows["what this means for the tests"]
+
+
+def test_weights_cannot_be_called_back_so_that_the_next_audit_comes_before(record):
+    stays = annex(record)["repeat"]
+    gone = annex(_with(record, config={**record.config, "release": {"access": "weights"}}))["repeat"]
+    assert "When more people get the model, or more of it." in stays
+    assert any(line.startswith("Before the weights are given away") for line in gone)
+    assert not any("would settle" in line for line in annex(_decided(record, LEAK))["repeat"])
+    assert any("would settle" in line for line in annex(_decided(record, CHANCE))["repeat"])
+    left = [any("further look" in line for line in annex(_planted(record, look))["repeat"]) for look in (1, 2, 3)]
+    assert left == [True, True, False]
+
+
+def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(record):
+    def said(guarantee, **changes):
+        rows = dict(promise_pairs(_private(record, guarantee, **changes)))
+        assert all(1 <= text.count(". ") + 1 <= 3 for text in rows.values()), rows
+        return rows
+
+    user = said("epsilon 2, delta 1e-05 per user (add/remove); noise by Philox")
+    assert "whatever one user wrote" in user["unit"].lower()
+    assert user["delta"].startswith("delta is 1e-05:")
+    assert f"{record.training.users:,} users" in user["delta"]
+    assert "(add/remove)" in user["neighbours"]
+    assert "one record, not a person" in said("epsilon 2, delta 1e-05 per example (add/remove)", unit="example")["unit"]
+    assert "one record is exchanged" in said("epsilon 2 (replace)", unit="example")["neighbours"]
+    assert "(zero-out)" in said("epsilon 2, delta 1e-05 per user (zero-out)")["neighbours"]
+    assert "as the guarantee says" in said("epsilon 2 for every user, fixed incidence")["neighbours"]
+    assert record.training.guarantee == NO_PROTECTION
+    assert dict(promise_pairs(record))["unit"] == "No protection was applied. The audit counts by user."
+    assert dict(promise_pairs(_with(record, training=None)))["unit"].startswith(
+        "Not known: the model was trained elsewhere."
+    )
+
+
+def test_other_releases_as_far_as_the_record_knows_them(record):
+    assert annex(record)["others"] == [
+        "The record knows of none; heldin looks at no model or statistic but those of this audit."
+    ]
+    cell = CellFacts(sweep="c" * 64, block=2, group="none", variant="uls")
+    shadows = {**record.config, "attack": {**record.config["attack"], "shadow_models": 4}}
+    made = _with(record, cell=cell.model_dump(), config=shadows)
+    first, second = annex(made)["others"]
+    assert "(block 2, uls)" in first
+    assert second.startswith("4 shadow models")
+    assert annex(_planted(record, 2))["others"][0].startswith(
+        "Of the models trained on the planted set this is look 2 of 3"
+    )
+    assert annex(_trainings(record))["others"] == ["40 models were trained, scored and thrown away."]
+
+
+def test_quantity_and_quality_are_the_record_s(record):
+    rows = dict(annex(record)["quality"])
+    s = record.split
+    assert rows["how many were tested"] == f"{s.held_in} held-in users and {s.held_out} held-out users"
+    assert rows["by chance alone"] == 'a false "leaks" in 5 % of audits at most'
+    assert "none of which separated" in rows["controls"]
+    blind = [its.model_copy(update={"separates": i == 0}).model_dump() for i, its in enumerate(record.blind)]
+    assert dict(annex(_with(record, blind=blind))["quality"])["controls"].startswith(f"{record.blind[0].name} of ")
+    assert "trainings with the user" in dict(annex(_trainings(record))["quality"])["how many were tested"]
+    planted = dict(annex(_planted(record))["quality"])
+    assert planted["conditions of certified statements"] == "1 checked, 1 declared"
+    void = _split(record, certifiable=False)
+    assert "(indicative only)" in dict(annex(_with(record, split=void))["quality"])["who is on which side"]
+
+
+KINDS = {
+    "run": lambda its: its,
+    "audit": lambda its: _with(its, kind="audit", training=None, exposure=None, utility=None),
+    "trainings": _trainings,
+    "planted": _planted,
+    "canaries alone": lambda its: _planted(its, split=_split(its, audited="canaries")),
+    "golden": lambda its: read_record(GOLDEN),
+    "limits and release": lambda its: _released(its),
+}
+
+
+def _released(record):
+    limits = [{"of": "auroc", "at_most": 0.6}, {"of": "epsilon_per_user", "at_most": 8.0}]
+    by = {**record.decision.model_dump()["by"], "require": limits}
+    block = {"access": "weights", "who": "_nobody_ #else $x$ *at* all", "rate_limit": None}
+    decision = {**record.decision.model_dump(), "by": by}
+    return _with(record, decision=decision, config={**record.config, "release": block})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_record_has_an_annex_that_is_typeset(record, kind, tmp_path):
+    made = KINDS[kind](record)
+    (tmp_path / "record.json").write_text(made.model_dump_json(), encoding="utf-8")
+    printed = pages(write_report(tmp_path))
+    (number,) = [i for i, page in enumerate(printed, start=1) if page.says("Annex for those who sign")]
+    assert any(page.says(f"stand in the annex (page {number})") for page in printed[:3])
+    assert printed[0].says("In people")
+    assert printed[0].says("Recommendation")
+    assert printed[0].says("Who attacks")
+    for its in scenarios(made):
+        assert printed[number - 1].says(its.name)
+        assert printed[number - 1].says(its.found)
+    assert sum(page.says(NOT_ANONYMITY) for page in printed) == 1
+    for page in printed:
+        assert not page.says("not a DP guarantee")
+    if kind == "limits and release":
+        assert printed[number - 1].says("_nobody_ #else $x$ *at* all")
+        assert printed[number - 1].says("own limits")
+
+
+def test_the_glossary_has_at_most_twenty_terms():
+    assert 10 < len(TERMS) <= 20
