@@ -12,6 +12,7 @@ from heldin.base.wording import at_most_counted, counted
 from heldin.record.document import Record
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_user
+from heldin.reports.extraction import extraction_line
 from heldin.reports.promise_words import promise_pairs
 from heldin.reports.recommendation import limit_rows
 from heldin.reports.wording import audited_by, texts_of
