@@ -13,6 +13,7 @@ from heldin.record.document import Record
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_user
 from heldin.reports.extraction import extraction_line
+from heldin.reports.people import headline_of_a_dial
 from heldin.reports.promise_words import promise_pairs
 from heldin.reports.recommendation import limit_rows
 from heldin.reports.wording import audited_by, texts_of
@@ -125,6 +126,8 @@ def _membership(record: Record) -> list[Scenario]:
         ]
     answer = record.decision.decision.answer
     found = f"AUROC {result.auroc.value:.3f} ({result.auroc.lower:.3f} to {result.auroc.upper:.3f}); {answer.value}."
+    if headline_of_a_dial(record):
+        found += " With another setting of a dial: page one."
     rows = [
         Scenario(
             f"Membership of {what.unit}: was this {what.one} in training?",

@@ -73,7 +73,7 @@ def people_rows(record: Record) -> list[list[str]]:
         return []
     wrongly, rightly = f"{its.wrongly:,.0f}", f"{its.rightly:,.0f} ({its.lower:,.0f} to {its.upper:,.0f})"
     rows = [
-        ["named by the attack", f"{rightly}, rightly", f"{wrongly}, wrongly"],
+        [f"named by {_attack(record)}", f"{rightly}, rightly", f"{wrongly}, wrongly"],
         ["named by guessing", wrongly, wrongly],
     ]
     if its.allowed is not None:
@@ -106,11 +106,27 @@ def people_note(record: Record) -> str:
             f" The stated rate of {percent(record.decision.by.fpr)} cannot be seen with {record.split.held_out:,}"
             f" {what.other}: this is the lowest that can."
         )
+    if headline_of_a_dial(record):
+        said += (
+            " The headline is of a stronger score, with another setting of a dial; whom that one names stands there."
+        )
     if its.lower <= its.wrongly:
         said += " The interval includes what guessing reaches."
     if record.split.audited == "canaries":
         said += " Canary users are made to be found: these are not numbers of real people."
     return said
+
+
+def _attack(record: Record) -> str:
+    """The attack whose people are counted."""
+    result = record.named()
+    return f"{result.attack} ({how_aggregated(result.attack, result.aggregation)})"
+
+
+def headline_of_a_dial(record: Record) -> bool:
+    """Whether the headline names a score of which the record keeps no curve: a setting of a dial that does not lead."""
+    strongest = record.decision.decision.strongest
+    return strongest is not None and (strongest >= len(record.attacks) or record.attacks[strongest].curve is None)
 
 
 def worst_off(record: Record) -> str:
@@ -183,9 +199,11 @@ def attacker(record: Record) -> str:
         said = (
             f"Somebody who can ask this model, and a reference model, for the probability of a text, and who has"
             f" {texts_of(record.scored_texts.kind)}: about {counted(texts, 'text')} of each {what.one}. The attack is"
-            f" {result.attack} ({how_aggregated(result.attack, result.aggregation)}); it uses"
+            f" {_attack(record)}; it uses"
             f" {ATTACKS[result.attack].uses.value if result.attack in ATTACKS else 'what its name says'}."
         )
+        if headline_of_a_dial(record):
+            said += " The score of the headline has one setting more, which the headline names."
     if release is None:
         return f"{said} To whom the model will be given is not stated (release)."
     return said + _FURTHER[release.access]

@@ -1,6 +1,7 @@
 """Page one counts in people what the record has, and recommends by the limits, on either side of each."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from heldin.reports.tables import attack_rows, tpr_rows
 from tests.made_facts import attack_result, decision_of, estimate, evidence, score
 
 LEAK = evidence(score(0.71, adjusted_p=0.001, tpr=0.25))
+NAMED = "named by likelihood-ratio (mean over texts)"
 FLAW = evidence(score(0.7), flaws=("the two files are one",))
 
 
@@ -53,7 +55,7 @@ def test_people_are_those_of_the_rate_that_the_thresholds_state(record):
     its = named_people(record)
     assert (its.rightly, its.wrongly, its.allowed) == (250.0, 50.0, None)
     assert people_rows(record) == [
-        ["named by the attack", "250 (100 to 400), rightly", "50, wrongly"],
+        [NAMED, "250 (100 to 400), rightly", "50, wrongly"],
         ["named by guessing", "50", "50"],
     ]
     assert people_note(record).startswith("Of those named, 83 of 100 were held in")
@@ -62,9 +64,21 @@ def test_people_are_those_of_the_rate_that_the_thresholds_state(record):
     assert people_rows(_promised(record, 2.0))[2] == ["expected at most, if the promise holds", "400", "50"]
 
 
+def test_a_headline_of_a_dial_is_told_apart_from_the_people_that_are_counted(record):
+    # The strongest score of the family comes after those of the attacks, and the record keeps no curve of it.
+    decision = decision_of(LEAK)
+    beyond = decision.model_copy(update={"decision": replace(decision.decision, strongest=len(record.attacks))})
+    its = _with(record, decision=beyond.model_dump())
+    assert people_rows(its)[0][0] == NAMED
+    assert "The headline is of a stronger score" in people_note(its)
+    assert "The score of the headline has one setting more" in attacker(its)
+    assert "headline is of a stronger" not in people_note(record)
+    assert "one setting more" not in attacker(record)
+
+
 def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(record):
     its = _curve(record, (0.01, 0.02), (0.05, None), (0.1, 0.4))
-    assert people_rows(its)[0] == ["named by the attack", "400 (300 to 500), rightly", "100, wrongly"]
+    assert people_rows(its)[0] == [NAMED, "400 (300 to 500), rightly", "100, wrongly"]
     assert "The stated rate of 5.0 % cannot be seen" in people_note(its)
     none = _curve(record, (0.01, 0.02), (0.05, None))
     assert people_rows(none) == []
