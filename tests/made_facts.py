@@ -9,6 +9,7 @@ from heldin.audit.headline import USERS, headline, notes
 from heldin.audit.randomisation import Law
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
+from heldin.record.document import Record
 
 
 def canary_facts(groups, **changes):
@@ -96,3 +97,13 @@ def private_plan(**changes):
         "divisor": ConstantDivisor(value=16),
     }
     return Mechanism(**{**fields, **changes})
+
+
+def changed_record(record, **changes):
+    """The record with other fields, validated anew."""
+    return Record.model_validate({**record.model_dump(), **changes})
+
+
+def decided_record(record, its, **changes):
+    """The record with the decision on this evidence."""
+    return changed_record(record, decision=decision_of(its).model_dump(), **changes)

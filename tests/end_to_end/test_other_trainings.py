@@ -165,7 +165,7 @@ def test_an_adapter_on_a_base_of_4_bits_is_certified_in_4_bits(call, tmp_path):
         "reference": str(base),
         "sequence_length": 64,
         "split": {"canaries_only": True},
-        "canaries": [{"kind": "rare_phrase", "users": 60, "documents": [8]}],
+        "canaries": [{"kind": "rare_phrase", "users": 60, "documents": [16]}],
         "attack": {
             "primary": "likelihood-ratio-per-token",
             "documents": ["training"],
@@ -177,7 +177,7 @@ def test_an_adapter_on_a_base_of_4_bits_is_certified_in_4_bits(call, tmp_path):
     (tmp_path / "plant.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     code, out, _ = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted", "--json")
     assert code == 0
-    more = ("--column", "body", "--epochs", 4, "--learning-rate", 1e-2, "--tokens", 64)
+    more = ("--column", "body", "--epochs", 10, "--learning-rate", 1e-2, "--tokens", 64)
     _trained("qlora.py", json.loads(out)["training"], base, tmp_path / "adapter", *more, folder=tmp_path)
     asked = ("audit", "--planted", tmp_path / "planted", "--model", tmp_path / "adapter", "--declared-by", "R. Signer")
     code, out, _ = call(*asked, "--claim", "epsilon=0.05,delta=1e-5,unit=user", "--json")

@@ -6,18 +6,14 @@ import pytest
 from heldin.audit.attack_results import DialSetting
 from heldin.audit.requirement import Requirement
 from heldin.audit.utility import Utility
-from heldin.record.document import Record, read_record
+from heldin.record.document import read_record
 from heldin.record.requirements import held_against
-from tests.made_facts import attack_result, estimate
+from tests.made_facts import attack_result, changed_record, estimate
 
 
 @pytest.fixture(scope="module")
 def record(finished):
     return read_record(finished / "record.json")
-
-
-def _with(record, **changes):
-    return Record.model_validate({**record.model_dump(), **changes})
 
 
 def _attacks(*ranges):
@@ -39,7 +35,7 @@ def test_every_attack_counts_by_the_whole_of_its_interval(record):
     seen = set()
     for _ in range(60):
         ranges = [tuple(sorted(draws.uniform(0.4, 0.9, 2))) for _ in range(draws.integers(1, 4))]
-        its = _with(record, attacks=_attacks(*ranges), dials=[], primary_attack="a0")
+        its = changed_record(record, attacks=_attacks(*ranges), dials=[], primary_attack="a0")
         for upper in (True, False):
             limit = float(draws.uniform(0.4, 0.9))
             asked = Requirement("auroc", at_most=limit) if upper else Requirement("auroc", at_least=limit)
@@ -52,38 +48,38 @@ def test_every_attack_counts_by_the_whole_of_its_interval(record):
 
 def test_a_stronger_setting_of_a_dial_breaks_a_limit_that_the_attacks_keep(record):
     asked = [Requirement("auroc", at_most=0.6)]
-    weak = _with(record, attacks=_attacks((0.45, 0.55)), dials=[], primary_attack="a0")
+    weak = changed_record(record, attacks=_attacks((0.45, 0.55)), dials=[], primary_attack="a0")
     assert held_against(weak, asked)[0].outcome == "kept"
     dial = DialSetting(dial="shadow models", setting="4", leads=False, auroc=estimate(0.9, 0.85, 0.95), difference=None)
-    strong = _with(weak, dials=[dial.model_dump()])
+    strong = changed_record(weak, dials=[dial.model_dump()])
     assert held_against(strong, asked)[0].outcome == "broken"
     assert held_against(strong, asked)[0].value == 0.9
 
 
 def test_what_does_not_speak_of_real_people_is_not_measured(record):
     canaries = record.split.model_copy(update={"audited": "canaries"})
-    (held,) = held_against(_with(record, split=canaries.model_dump()), [Requirement("auroc", at_most=0.99)])
+    (held,) = held_against(changed_record(record, split=canaries.model_dump()), [Requirement("auroc", at_most=0.99)])
     assert (held.outcome, held.value, held.reach) == ("not measured", None, None)
-    (held,) = held_against(_with(record, utility=None), [Requirement("loss", at_most=99.0)])
+    (held,) = held_against(changed_record(record, utility=None), [Requirement("loss", at_most=99.0)])
     assert held.outcome == "not measured"
 
 
 def test_epsilon_is_the_plan_s_and_its_absence_keeps_no_limit(record):
     asked = [Requirement("epsilon_per_user", at_most=8.0)]
     private = record.training.model_copy(update={"unit": "user", "epsilon": 8.0, "delta": 1e-5})
-    assert held_against(_with(record, training=private.model_dump()), asked)[0].outcome == "kept"
+    assert held_against(changed_record(record, training=private.model_dump()), asked)[0].outcome == "kept"
     more = private.model_copy(update={"epsilon": 8.01})
-    assert held_against(_with(record, training=more.model_dump()), asked)[0].outcome == "broken"
+    assert held_against(changed_record(record, training=more.model_dump()), asked)[0].outcome == "broken"
     example = private.model_copy(update={"unit": "example"})
-    assert held_against(_with(record, training=example.model_dump()), asked)[0].outcome == "broken"
+    assert held_against(changed_record(record, training=example.model_dump()), asked)[0].outcome == "broken"
     assert held_against(record, asked)[0].outcome == "broken"
-    assert held_against(_with(record, training=None), asked)[0].outcome == "not measured"
+    assert held_against(changed_record(record, training=None), asked)[0].outcome == "not measured"
 
 
 def test_losses_by_the_gain_s_interval(record):
     gain = {"value": 0.3, "lower": 0.2, "upper": 0.4}
     utility = Utility.model_validate({"users": 20, "texts": 40, "loss": 2.7, "base_loss": 3.0, "gain": gain})
-    its = _with(record, utility=utility.model_dump())
+    its = changed_record(record, utility=utility.model_dump())
     outcomes = {
         (of, which, limit): held_against(its, [Requirement(of, **{which: limit})])[0].outcome
         for of, which, limit in (

@@ -8,14 +8,14 @@ import pytest
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.audit.results import TrainingsFacts
 from heldin.defenses.guarantee import NO_PROTECTION
-from heldin.record.document import Record, read_record
+from heldin.record.document import read_record
 from heldin.record.facts import CellFacts
 from heldin.record.planted import Condition, PlantedFacts
 from heldin.reports.annex import NOT_ANONYMITY, annex, scenarios
 from heldin.reports.next_steps import TERMS
 from heldin.reports.pdf import write_report
 from heldin.reports.promise_words import promise_pairs
-from tests.made_facts import canary_facts, decision_of, estimate, evidence, score
+from tests.made_facts import canary_facts, changed_record, decided_record, estimate, evidence, score
 from tests.pdf_pages import pages
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "run" / "record.json"
@@ -29,21 +29,13 @@ def record(finished):
     return read_record(finished / "record.json")
 
 
-def _with(record, **changes):
-    return Record.model_validate({**record.model_dump(), **changes})
-
-
-def _decided(record, its, **changes):
-    return _with(record, decision=decision_of(its).model_dump(), **changes)
-
-
 def _split(record, **changes):
     return record.split.model_copy(update=changes).model_dump()
 
 
 def _private(record, guarantee, **changes):
     update = {"epsilon": 2.0, "delta": 1e-5, "unit": "user", "defense": "uls", "guarantee": guarantee, **changes}
-    return _with(record, training=record.training.model_copy(update=update).model_dump())
+    return changed_record(record, training=record.training.model_copy(update=update).model_dump())
 
 
 def _trainings(record):
@@ -51,7 +43,7 @@ def _trainings(record):
         runs=40, with_user=21, documents=2, target="defense", pilot=0, threshold=0.5, members=21, true_positives=12,
         non_members=19, false_positives=1, epsilon_lower=1.0, reach=1.7, seconds_each=0.1,
     )  # fmt: skip
-    return _decided(
+    return decided_record(
         record, LEAK, kind="trainings", trainings=facts.model_dump(), canaries=None, exposure=None, blind=[]
     )
 
@@ -63,7 +55,7 @@ def _planted(record, look=1, **changes):
         declared_by="R. Signer", conditions=[condition, condition.model_copy(update={"known_by": "checked"})],
     )  # fmt: skip
     made = {"kind": "planted", "planted": facts.model_dump(), "training": None, "exposure": None, **changes}
-    return _decided(record, LEAK, **made)
+    return decided_record(record, LEAK, **made)
 
 
 def _rows(record):
@@ -71,23 +63,23 @@ def _rows(record):
 
 
 def test_what_was_run_and_what_was_not_follows_from_the_record(record):
-    rows = _rows(_decided(record, LEAK))
+    rows = _rows(decided_record(record, LEAK))
     assert (rows["Membership of users"].status, rows["Extraction"].status) == ("run", "not run")
     assert [rows[name].status for name in OPEN] == ["out of scope"] * 3
     assert rows["Membership of users"].found.endswith("; leaks.")
-    void = _rows(_decided(record, evidence(score(0.7), flaws=("the files are one",))))
+    void = _rows(decided_record(record, evidence(score(0.7), flaws=("the files are one",))))
     assert void["Membership of users"].status == "run, not valid"
     assert "AUROC" not in void["Membership of users"].found
-    entities = _rows(_with(record, split=_split(record, audited="entities")))
+    entities = _rows(changed_record(record, split=_split(record, audited="entities")))
     assert "Membership of entities" in entities
     assert "Membership of users" not in entities
-    for made in (_trainings(record), _with(record, split=_split(record, audited="canaries"))):
+    for made in (_trainings(record), changed_record(record, split=_split(record, audited="canaries"))):
         assert _rows(made)["Membership of real users"].status == "not run"
         assert "membership of real users" in json.dumps(annex(made)["residual"])
     group = CanaryGroup(
         kind="rare_phrase", length=None, documents=9, held_in=9, held_out=9, auroc=estimate(0.83, 0.7, 0.9)
     )
-    planted = _rows(_with(record, canaries=canary_facts([group]).model_dump()))
+    planted = _rows(changed_record(record, canaries=canary_facts([group]).model_dump()))
     assert (
         planted["Membership of canary users, made to be found"].found
         == "20 canary users: at most AUROC 0.830 of a group."
@@ -105,7 +97,7 @@ def test_the_rows_of_the_opinion_name_what_was_run(record):
         "run: membership of one worst-case user; not run: membership of"
     )
     assert paragraph(record, "46") == "not stated in the config; lines above"
-    released = _with(record, config={**record.config, "release": {"access": "text"}})
+    released = changed_record(record, config={**record.config, "release": {"access": "text"}})
     assert paragraph(released, "46") == "text; above, as declared"
     assert "no promise bounds the odds of each person" in paragraph(record, "43")
     promised = _private(record, "epsilon 2, delta 1e-05 per user (add/remove)")
@@ -129,7 +121,7 @@ def test_the_release_is_what_the_config_declares_or_lines_to_fill_in(record, acc
         (None, "no limit is stated"),
     ):
         block = {"access": access, "rate_limit": limit, "who": "the staff of one hospital"}
-        rows = dict(annex(_with(record, config={**record.config, "release": block}))["release"])
+        rows = dict(annex(changed_record(record, config={**record.config, "release": block}))["release"])
         assert rows["what they can have of the model"] == f"{access} (as declared)"
         assert rows["how much they can ask"] == words
         assert rows["who gets it"] == "the staff of one hospital"
@@ -138,11 +130,11 @@ def test_the_release_is_what_the_config_declares_or_lines_to_fill_in(record, acc
 
 def test_weights_cannot_be_called_back_so_that_the_next_audit_comes_before(record):
     stays = annex(record)["repeat"]
-    gone = annex(_with(record, config={**record.config, "release": {"access": "weights"}}))["repeat"]
+    gone = annex(changed_record(record, config={**record.config, "release": {"access": "weights"}}))["repeat"]
     assert "When more people get the model, or more of it." in stays
     assert any(line.startswith("Before the weights are given away") for line in gone)
-    assert not any("would settle" in line for line in annex(_decided(record, LEAK))["repeat"])
-    assert any("would settle" in line for line in annex(_decided(record, CHANCE))["repeat"])
+    assert not any("would settle" in line for line in annex(decided_record(record, LEAK))["repeat"])
+    assert any("would settle" in line for line in annex(decided_record(record, CHANCE))["repeat"])
     left = [any("further look" in line for line in annex(_planted(record, look))["repeat"]) for look in (1, 2, 3)]
     assert left == [True, True, False]
 
@@ -164,7 +156,7 @@ def test_unit_delta_and_neighbours_in_sentences_that_follow_from_the_guarantee(r
     assert "as the guarantee says" in said("epsilon 2 for every user, fixed incidence")["neighbours"]
     assert record.training.guarantee == NO_PROTECTION
     assert dict(promise_pairs(record))["unit"] == "No protection was applied. The audit counts by user."
-    assert dict(promise_pairs(_with(record, training=None)))["unit"].startswith(
+    assert dict(promise_pairs(changed_record(record, training=None)))["unit"].startswith(
         "Not known: the model was trained elsewhere."
     )
 
@@ -175,7 +167,7 @@ def test_other_releases_as_far_as_the_record_knows_them(record):
     ]
     cell = CellFacts(sweep="c" * 64, block=2, group="none", variant="uls")
     shadows = {**record.config, "attack": {**record.config["attack"], "shadow_models": 4}}
-    made = _with(record, cell=cell.model_dump(), config=shadows)
+    made = changed_record(record, cell=cell.model_dump(), config=shadows)
     first, second = annex(made)["others"]
     assert "(block 2, uls)" in first
     assert second.startswith("4 shadow models")
@@ -192,17 +184,19 @@ def test_quantity_and_quality_are_the_record_s(record):
     assert rows["by chance alone"] == 'a false "leaks" in 5 % of audits at most'
     assert "none of which separated" in rows["controls"]
     blind = [its.model_copy(update={"separates": i == 0}).model_dump() for i, its in enumerate(record.blind)]
-    assert dict(annex(_with(record, blind=blind))["quality"])["controls"].startswith(f"{record.blind[0].name} of ")
+    assert dict(annex(changed_record(record, blind=blind))["quality"])["controls"].startswith(
+        f"{record.blind[0].name} of "
+    )
     assert "trainings with the user" in dict(annex(_trainings(record))["quality"])["how many were tested"]
     planted = dict(annex(_planted(record))["quality"])
     assert planted["conditions of certified statements"] == "1 checked, 1 declared"
     void = _split(record, certifiable=False)
-    assert "(indicative only)" in dict(annex(_with(record, split=void))["quality"])["who is on which side"]
+    assert "(indicative only)" in dict(annex(changed_record(record, split=void))["quality"])["who is on which side"]
 
 
 KINDS = {
     "run": lambda its: its,
-    "audit": lambda its: _with(its, kind="audit", training=None, exposure=None, utility=None),
+    "audit": lambda its: changed_record(its, kind="audit", training=None, exposure=None, utility=None),
     "trainings": _trainings,
     "planted": _planted,
     "canaries alone": lambda its: _planted(its, split=_split(its, audited="canaries")),
@@ -216,7 +210,7 @@ def _released(record):
     by = {**record.decision.model_dump()["by"], "require": limits}
     block = {"access": "weights", "who": "_nobody_ #else $x$ *at* all", "rate_limit": None}
     decision = {**record.decision.model_dump(), "by": by}
-    return _with(record, decision=decision, config={**record.config, "release": block})
+    return changed_record(record, decision=decision, config={**record.config, "release": block})
 
 
 @pytest.mark.parametrize("kind", KINDS)

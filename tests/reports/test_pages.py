@@ -7,13 +7,13 @@ import pytest
 import heldin.reports.drawing
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.audit.results import TrainingsFacts
-from heldin.record.document import Record, read_record
+from heldin.record.document import read_record
 from heldin.record.facts import Ceiling, GradientNorms
 from heldin.reports.figures import figures
 from heldin.reports.findings import findings
 from heldin.reports.pdf import write_report
 from heldin.reports.retraining_figure import trainings_histogram
-from tests.made_facts import attack_result, canary_facts, decision_of, estimate, evidence, score
+from tests.made_facts import attack_result, canary_facts, decided_record, decision_of, estimate, evidence, score
 from tests.pdf_pages import FORM, lines_lie_apart, pages
 
 MARGIN = 62.0  # points, of 2.2 cm
@@ -25,10 +25,6 @@ FLAW = "the two groups differ even without the audited model (bag of words: AURO
 @pytest.fixture(scope="module")
 def record(finished):
     return read_record(finished / "record.json")
-
-
-def _with(record, its, **changes):
-    return Record.model_validate({**record.model_dump(), "decision": decision_of(its).model_dump(), **changes})
 
 
 def _ceiling(record):
@@ -69,19 +65,21 @@ def made(request, record):
         case "leak":
             named = [attack_result(0.5, 0.45, 0.55), attack_result(0.7, 0.65, 0.75, attack="loss")]
             its, command = evidence(score(0.5), LEAK), f"heldin run /{LONG}/{LONG}.yaml"
-            return _with(record, its, name=LONG, command=command, attacks=[a.model_dump() for a in named])
+            return decided_record(record, its, name=LONG, command=command, attacks=[a.model_dump() for a in named])
         case "none":
-            return _with(record, evidence(score(0.5, at_most=0.56)), attacks=plain)
+            return decided_record(record, evidence(score(0.5, at_most=0.56)), attacks=plain)
         case "inconclusive":
             target = record.target.model_copy(update={"name": f"/models/{LONG}"})
-            return _with(record, evidence(score(0.5, at_most=0.7), users=60), target=target.model_dump())
+            return decided_record(record, evidence(score(0.5, at_most=0.7), users=60), target=target.model_dump())
         case "invalid":
             split = record.split.model_copy(update={"certifiable": False, "known_by": "not known"})
-            return _with(record, evidence(LEAK, flaws=(FLAW,), exact=False), split=split, training=None, exposure=None)
+            return decided_record(
+                record, evidence(LEAK, flaws=(FLAW,), exact=False), split=split, training=None, exposure=None
+            )
         case "with epsilon":
-            return _with(record, evidence(LEAK, ceiling=0.83), training=_ceiling(record).model_dump())
+            return decided_record(record, evidence(LEAK, ceiling=0.83), training=_ceiling(record).model_dump())
         case _:
-            return _with(record, evidence(LEAK), **_canaries())
+            return decided_record(record, evidence(LEAK), **_canaries())
 
 
 _NAMES = ("likelihood-ratio", "likelihood-ratio-per-token", "loss", "zlib", "min-k++", "another", "one more")
@@ -215,13 +213,13 @@ def test_no_legend_lies_on_what_is_drawn(made, drawings):
 def test_the_best_attack_is_always_drawn_and_the_caption_says_which_are(record, tmp_path):
     weak = [attack_result(0.5 + 0.01 * i, 0.4, 0.6, attack=name) for i, name in enumerate(_NAMES)]
     alone = [a if i == 0 else a.model_copy(update={"curve": None}) for i, a in enumerate(weak)]
-    its = _with(record, evidence(score()), attacks=[a.model_dump() for a in alone])
+    its = decided_record(record, evidence(score()), attacks=[a.model_dump() for a in alone])
     (tmp_path / "record.json").write_text(its.model_dump_json(), encoding="utf-8")
     whole = " ".join(page.text for page in pages(write_report(tmp_path)))
     assert "Of7scorestheleadingattackisshown,ingroupsoftenusersormore" in "".join(whole.split())
     strong = [*weak[:2], attack_result(0.7, 0.6, 0.8, attack="loss"), *weak[3:]]
     named = evidence(score(), score(), score(0.7, name="loss", adjusted_p=0.001))
-    its = _with(record, named, attacks=[a.model_dump() for a in strong])
+    its = decided_record(record, named, attacks=[a.model_dump() for a in strong])
     its = its.model_copy(
         update={"attacks": [a if i in (0, 2) else a.model_copy(update={"curve": None}) for i, a in enumerate(strong)]}
     )
@@ -236,7 +234,7 @@ def test_a_canary_caption_speaks_of_a_substring_only_where_there_is_one(record, 
         for n in (2, 9)
     ]
     facts = canary_facts(groups, decision=decision_of(evidence(LEAK)))
-    its = _with(record, evidence(LEAK), canaries=facts.model_dump())
+    its = decided_record(record, evidence(LEAK), canaries=facts.model_dump())
     (tmp_path / "record.json").write_text(its.model_dump_json(), encoding="utf-8")
     whole = "".join(" ".join(page.text for page in pages(write_report(tmp_path))).split())
     assert "oncanaryusersbytheirtrainingdocuments," in whole

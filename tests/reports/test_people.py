@@ -7,13 +7,13 @@ import pytest
 
 from heldin.audit.attack_results import Curve, TprAt
 from heldin.audit.results import TrainingsFacts
-from heldin.record.document import Record, read_record
+from heldin.record.document import read_record
 from heldin.record.facts import Ceiling
 from heldin.reports.findings import ATTACKER, FRONT, NEXT, RECOMMENDED, findings
 from heldin.reports.people import attacker, named_people, people_note, people_rows, worst_off
 from heldin.reports.recommendation import limit_rows, recommendation
 from heldin.reports.tables import attack_rows, tpr_rows
-from tests.made_facts import attack_result, decision_of, estimate, evidence, score
+from tests.made_facts import attack_result, changed_record, decision_of, estimate, evidence, score
 
 LEAK = evidence(score(0.71, adjusted_p=0.001, tpr=0.25))
 NAMED = "named by likelihood-ratio (mean over texts)"
@@ -24,11 +24,9 @@ FLAW = evidence(score(0.7), flaws=("the two files are one",))
 def record(finished):
     """A leak of AUROC 0.71 (0.65 to 0.77), TPR 0.25 at FPR 0.05."""
     its = read_record(finished / "record.json")
-    return _with(its, decision=decision_of(LEAK).model_dump(), attacks=[attack_result(0.71, 0.65, 0.77).model_dump()])
-
-
-def _with(record, **changes):
-    return Record.model_validate({**record.model_dump(), **changes})
+    return changed_record(
+        its, decision=decision_of(LEAK).model_dump(), attacks=[attack_result(0.71, 0.65, 0.77).model_dump()]
+    )
 
 
 def _curve(record, *rates, held_in=(10, 30), held_out=(30, 10)):
@@ -37,18 +35,18 @@ def _curve(record, *rates, held_in=(10, 30), held_out=(30, 10)):
     its = record.attacks[0]
     histogram = its.curve.histogram.model_copy(update={"held_in": list(held_in), "held_out": list(held_out)})
     curve = Curve.model_validate({**its.curve.model_dump(), "tpr_at": at, "histogram": histogram.model_dump()})
-    return _with(record, attacks=[its.model_copy(update={"curve": curve}).model_dump()])
+    return changed_record(record, attacks=[its.model_copy(update={"curve": curve}).model_dump()])
 
 
 def _limited(record, *limits, its=LEAK):
     decision = decision_of(its).model_dump()
-    return _with(record, decision={**decision, "by": {**decision["by"], "require": list(limits)}})
+    return changed_record(record, decision={**decision, "by": {**decision["by"], "require": list(limits)}})
 
 
 def _promised(record, epsilon, **changes):
     ceiling = Ceiling(auroc=0.8, fpr=[0.0, 0.05, 0.1, 1.0], tpr=[0.0, 0.4, 0.5, 1.0])
     update = {"epsilon": epsilon, "delta": 1e-5, "unit": "user", "defense": "uls", "ceiling": ceiling, **changes}
-    return _with(record, training=record.training.model_copy(update=update).model_dump())
+    return changed_record(record, training=record.training.model_copy(update=update).model_dump())
 
 
 def test_people_are_those_of_the_rate_that_the_thresholds_state(record):
@@ -68,7 +66,7 @@ def test_a_headline_of_a_dial_is_told_apart_from_the_people_that_are_counted(rec
     # The strongest score of the family comes after those of the attacks, and the record keeps no curve of it.
     decision = decision_of(LEAK)
     beyond = decision.model_copy(update={"decision": replace(decision.decision, strongest=len(record.attacks))})
-    its = _with(record, decision=beyond.model_dump())
+    its = changed_record(record, decision=beyond.model_dump())
     assert people_rows(its)[0][0] == NAMED
     assert "The headline is of a stronger score" in people_note(its)
     assert "The score of the headline has one setting more" in attacker(its)
@@ -83,7 +81,7 @@ def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(rec
     none = _curve(record, (0.01, 0.02), (0.05, None))
     assert people_rows(none) == []
     assert people_note(none).startswith("How many could be named cannot be said: with")
-    void = _with(record, decision=decision_of(FLAW).model_dump())
+    void = changed_record(record, decision=decision_of(FLAW).model_dump())
     assert (people_rows(void), "not valid" in people_note(void)) == ([], True)
 
 
@@ -102,7 +100,7 @@ def test_the_worst_off_by_the_promise_and_by_the_group_with_the_highest_scores(r
     )
     assert "too large to help" in worst_off(_promised(record, 20.0))
     assert "its epsilon is for example" in worst_off(_promised(record, 2.0, unit="example", ceiling=None))
-    assert "how the model was trained is not known here" in worst_off(_with(record, training=None))
+    assert "how the model was trained is not known here" in worst_off(changed_record(record, training=None))
 
 
 def test_trainings_speak_of_one_user(record):
@@ -110,7 +108,7 @@ def test_trainings_speak_of_one_user(record):
         runs=40, with_user=21, documents=2, target="defense", pilot=0, threshold=0.5, members=21, true_positives=12,
         non_members=19, false_positives=1, epsilon_lower=1.0, reach=1.7, seconds_each=0.1,
     )  # fmt: skip
-    its = _with(record, trainings=facts.model_dump())
+    its = changed_record(record, trainings=facts.model_dump())
     assert people_rows(its) == []
     assert "into 21 of 40 trainings" in people_note(its)
     assert "at least 2.72 times as likely" in worst_off(its)
@@ -124,10 +122,12 @@ def test_who_attacks_depends_on_texts_and_release(record):
     assert "texts of theirs that no model was trained on" in said
     assert "To whom the model will be given is not stated (release)." in said
     scored = record.scored_texts.model_copy(update={"kind": "training"})
-    assert "that held-in ones' models were trained on" in attacker(_with(record, scored_texts=scored.model_dump()))
+    assert "that held-in ones' models were trained on" in attacker(
+        changed_record(record, scored_texts=scored.model_dump())
+    )
     ways = {"weights": "attacks on these were not run", "text": "less than this attack asks for"}
     for access, words in ways.items():
-        assert words in attacker(_with(record, config={**record.config, "release": {"access": access}}))
+        assert words in attacker(changed_record(record, config={**record.config, "release": {"access": access}}))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_who_attacks_depends_on_texts_and_release(record):
      (0.66, "Do not release yet:"), (0.64, "Do not release: AUROC of the largest attack at most 0.64 is broken")],
 )  # fmt: skip
 def test_the_recommendation_flips_where_the_interval_crosses_the_limit(record, limit, begins):
-    its = _with(_limited(record, {"of": "auroc", "at_most": limit}), dials=[])
+    its = changed_record(_limited(record, {"of": "auroc", "at_most": limit}), dials=[])
     assert recommendation(its).startswith(begins)
     assert ("of a size that these limits allow" in recommendation(its)) == begins.startswith("Release")
     assert limit_rows(its)[0][1:3] == ["0.71", "0.77"]
@@ -144,11 +144,11 @@ def test_the_recommendation_flips_where_the_interval_crosses_the_limit(record, l
 
 def test_every_limit_must_be_kept_and_a_violated_claim_outweighs_them(record):
     auroc, epsilon = {"of": "auroc", "at_most": 0.8}, {"of": "epsilon_per_user", "at_most": 8.0}
-    both = _with(_limited(record, auroc, epsilon), dials=[])
+    both = changed_record(_limited(record, auroc, epsilon), dials=[])
     assert recommendation(both) == ("Do not release: epsilon per user at most 8 is broken (there is no such promise).")
     assert recommendation(_promised(both, 2.0)).startswith("Release, by the organisation's own limits:")
     loss = {"of": "loss", "at_most": 99.0}
-    unmeasured = _with(_limited(record, auroc, loss), dials=[], utility=None)
+    unmeasured = changed_record(_limited(record, auroc, loss), dials=[], utility=None)
     assert recommendation(unmeasured).startswith("Do not release yet: loss on held-out users' test texts")
     assert "This audit did not measure it." in recommendation(unmeasured)
     verdict = {
@@ -156,7 +156,7 @@ def test_every_limit_must_be_kept_and_a_violated_claim_outweighs_them(record):
         "max_certifiable_epsilon": 5.0, "warnings": [],
     }  # fmt: skip
     judgement = {"users": 60, "delta": 1e-5, "bounds": [], "refused": [], "verdicts": [verdict]}
-    assert recommendation(_with(_limited(record, auroc), dials=[], judgement=judgement)) == (
+    assert recommendation(changed_record(_limited(record, auroc), dials=[], judgement=judgement)) == (
         "Do not release: epsilon 1 at delta 1e-05 is violated (certified), whatever limits say."
     )
     above = evidence(score(0.71, adjusted_p=0.001, tpr=0.25), ceiling=0.6)
@@ -167,7 +167,7 @@ def test_every_limit_must_be_kept_and_a_violated_claim_outweighs_them(record):
 
 
 def test_without_limits_the_report_says_what_one_would_have_to_say(record):
-    its = recommendation(_with(record, dials=[], utility=None))
+    its = recommendation(changed_record(record, dials=[], utility=None))
     assert its.startswith("None: no limit was set before the audit (decision.require).")
     assert "AUROC of the largest attack at most ... (here, with 95 %, up to 0.77)" in its
     assert "epsilon per user" not in its
@@ -181,10 +181,10 @@ def test_what_stands_before_the_first_figure_is_what_a_reader_decides_by(record)
 
 def test_one_value_of_each_user_is_not_called_a_mean(record):
     both = [attack_result(0.6, 0.5, 0.7), attack_result(0.7, 0.6, 0.8, attack="pooled", curve=record.attacks[0].curve)]
-    its = _with(record, attacks=[a.model_dump() for a in both])
+    its = changed_record(record, attacks=[a.model_dump() for a in both])
     assert [row[:2] for row in attack_rows(its)] == [["likelihood-ratio", "mean"], ["pooled", "together"]]
     assert [row[0] for row in tpr_rows(its)] == ["likelihood-ratio, mean", "pooled, together"]
-    led = _with(its, primary_attack="pooled", attacks=[both[1].model_dump()])
+    led = changed_record(its, primary_attack="pooled", attacks=[both[1].model_dump()])
     said = dict(findings(led).paragraphs)
     assert "The leading attack, pooled (all texts together), reached" in said["How well the attacks did"]
     assert "The attack is pooled (all texts together); it uses the model and fixed texts." in said[ATTACKER]

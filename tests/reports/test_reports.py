@@ -11,26 +11,26 @@ import typst
 
 from heldin.audit.canary_groups import CanaryGroup
 from heldin.jobs.run.training import promise_facts
-from heldin.record.document import SCHEMA_VERSION, Record, read_record
+from heldin.record.document import SCHEMA_VERSION, read_record
 from heldin.reports.facts import facts
 from heldin.reports.figures import alternatives, figures
 from heldin.reports.findings import BOUNDS, HOW_WELL, answer_line, findings
 from heldin.reports.pdf import write_report
-from tests.made_facts import attack_result, canary_facts, decision_of, evidence, private_plan, score
+from tests.made_facts import (
+    attack_result,
+    canary_facts,
+    changed_record,
+    decided_record,
+    decision_of,
+    evidence,
+    private_plan,
+    score,
+)
 
 
 @pytest.fixture
 def record(finished):
     return read_record(finished / "record.json")
-
-
-def _with(record, **changes):
-    return Record.model_validate({**record.model_dump(), **changes})
-
-
-def _decided(record, its, **changes):
-    """The record with the decision on this evidence."""
-    return _with(record, decision=decision_of(its).model_dump(), **changes)
 
 
 def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
@@ -45,16 +45,16 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
         (evidence(leak, flaws=("x",)), "The comparison is not valid", "Nothing follows for the model, either way."),
     ]
     for its, headline, step in cases:
-        said = findings(_decided(record, its))
+        said = findings(decided_record(record, its))
         assert said.headline.startswith(headline)
         assert dict(said.paragraphs)["What to do next"].startswith(step)
-    within = _decided(record, evidence(leak, ceiling=0.9)).decision
+    within = decided_record(record, evidence(leak, ceiling=0.9)).decision
     assert answer_line(within) == "leaks, within what was promised"
 
 
 def test_attacks_that_disagree_are_the_first_thing_said(record):
     facts = decision_of(evidence(score(0.5), score(0.7, name="loss", adjusted_p=0.001)), lengths=[0.9, 0.1])
-    said = findings(_with(record, decision=facts.model_dump()))
+    said = findings(changed_record(record, decision=facts.model_dump()))
     assert said.warnings[0].startswith("The attacks disagree: loss tells held-in from held-out users")
     assert said.headline.startswith("Leaks: loss tells")
 
@@ -64,7 +64,7 @@ def test_a_warning_of_the_plan_stands_before_the_answer(record):
     promised = promise_facts(private_plan(delta=0.5))
     training = type(record.training).model_validate({**record.training.model_dump(), **promised})
     assert any("delta 0.5" in line for line in promised["warnings"])
-    said = findings(_with(record, training=training.model_dump()))
+    said = findings(changed_record(record, training=training.model_dump()))
     assert any(line.startswith("Delta 0.5 is above 1/1024") for line in said.warnings)
 
 
@@ -78,17 +78,17 @@ def test_a_warning_of_the_plan_stands_before_the_answer(record):
 )
 def test_which_step_was_chosen_reads_as_it_was(record, selection, chosen, said):
     training = record.training.model_copy(update={"selection": selection, "steps": 40, "chosen_step": chosen})
-    assert said in json.dumps(asdict(findings(_with(record, training=training.model_dump()))))
+    assert said in json.dumps(asdict(findings(changed_record(record, training=training.model_dump()))))
 
 
 def test_how_sides_came_about_is_said_in_words(record):
     for assignment, words in (("fixed", "a fixed split"), ("unknown", "not stated how")):
         split = record.split.model_copy(update={"assignment": assignment})
-        assert f"users ({words})" in json.dumps(facts(_with(record, split=split.model_dump())))
+        assert f"users ({words})" in json.dumps(facts(changed_record(record, split=split.model_dump())))
 
 
 def test_the_words_quote_the_records_numbers(record):
-    said = dict(findings(_with(record, attacks=[attack_result(0.71, 0.65, 0.77)], blind=[])).paragraphs)
+    said = dict(findings(changed_record(record, attacks=[attack_result(0.71, 0.65, 0.77)], blind=[])).paragraphs)
     assert "AUROC of 0.710 (95 % interval 0.650 to 0.770)" in said[HOW_WELL]
     assert "When 5.0 % of held-out users may be named wrongly, it names 25.0 % of the held-in" in said[HOW_WELL]
     assert f"{record.split.held_in} held-in and {record.split.held_out} held-out users" in said["What was audited"]
@@ -99,7 +99,7 @@ def test_a_run_without_a_defense_is_said_to_be_unprotected_and_a_broken_promise_
     assert "defense: none; no protection was applied)" in dict(findings(record).paragraphs)["What was audited"]
     broken = "no DP guarantee: the checkpoint is chosen by validation on protected users"
     training = record.training.model_copy(update={"defense": "uls", "guarantee": broken})
-    said = dict(findings(_with(record, training=training.model_dump())).paragraphs)["What was audited"]
+    said = dict(findings(changed_record(record, training=training.model_dump())).paragraphs)["What was audited"]
     assert f"defense: uls; {broken})" in said
 
 
@@ -114,28 +114,28 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     }
     bound = {"name": "one-run", "epsilon_lower": 2.5, "level": 0.95, "standing": "certified", "coverage": 0.97}
     judgement = {"users": 60, "delta": 1e-5, "bounds": [bound], "refused": [], "verdicts": [verdict]}
-    said = findings(_with(record, judgement=judgement))
+    said = findings(changed_record(record, judgement=judgement))
     certified = dict(said.paragraphs)[BOUNDS]
     assert "On epsilon 1 at delta 1e-05: violated (certified). It is rejected at 95 %." in certified
     assert "No differential-privacy guarantee was claimed" not in dict(said.paragraphs)["What this does not say"]
     assert "the highest is 2.50 (one-run, 95 %, certified); it was picked after looking" in certified
     calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent"}]}
-    assert "violated" not in dict(findings(_with(record, judgement=calm)).paragraphs)[BOUNDS]
-    assert _with(record, judgement=judgement).judgement.exit_code == 3
-    assert _with(record, judgement=calm).judgement.exit_code == 0
+    assert "violated" not in dict(findings(changed_record(record, judgement=calm)).paragraphs)[BOUNDS]
+    assert changed_record(record, judgement=judgement).judgement.exit_code == 3
+    assert changed_record(record, judgement=calm).judgement.exit_code == 0
 
 
 def test_a_design_that_supports_no_bound_says_why(record):
     refused = [{"name": "all bounds", "reason": "3 users are too few"}]
     judgement = {"users": 3, "delta": 1e-5, "bounds": [], "refused": refused, "verdicts": []}
-    said = dict(findings(_with(record, judgement=judgement)).paragraphs)[BOUNDS]
+    said = dict(findings(changed_record(record, judgement=judgement)).paragraphs)[BOUNDS]
     assert said == "No bound on epsilon can be given: 3 users are too few."
 
 
 def test_overlaps_are_said_in_front(record):
     split = record.split.model_dump()
     split["overlaps"]["scored_texts_in_same_users_training"] = {"count": 3, "known_by": "measured"}
-    warnings = findings(_with(record, split=split)).warnings
+    warnings = findings(changed_record(record, split=split)).warnings
     assert any(w.startswith(f"3 of {record.attacker_texts} scored texts are word for word") for w in warnings)
 
 
@@ -144,7 +144,7 @@ def test_a_side_without_validation_texts_has_no_curve(record, without):
     training = record.training.model_dump()
     for point in training["curve"]:
         point.update(dict.fromkeys(without))
-    drawn = figures(_with(record, training=training))["curves"]
+    drawn = figures(changed_record(record, training=training))["curves"]
     assert drawn != figures(record)["curves"]
 
 
@@ -155,7 +155,7 @@ def test_figures_are_vector_and_there_only_where_there_is_something_to_draw(reco
         ET.fromstring(svg)
         assert "<path" in svg
         assert "<image" not in svg
-    assert set(figures(_with(record, training=None, knowledge=[]))) == {"roc", "histogram"}
+    assert set(figures(changed_record(record, training=None, knowledge=[]))) == {"roc", "histogram"}
 
 
 def test_figures_are_the_same_for_the_same_record(record):
@@ -185,7 +185,9 @@ def test_held_in_and_held_out_differ_in_grey(record):
 
 
 def test_a_report_without_training_leaves_no_hole(record, tmp_path):
-    (tmp_path / "record.json").write_text(_with(record, training=None, blind=[]).model_dump_json(), encoding="utf-8")
+    (tmp_path / "record.json").write_text(
+        changed_record(record, training=None, blind=[]).model_dump_json(), encoding="utf-8"
+    )
     assert write_report(tmp_path).read_bytes().startswith(b"%PDF")
 
 
@@ -217,9 +219,9 @@ def test_canary_users_that_defenses_thinned_or_coins_left_on_one_side_are_said(r
 
     groups = [group("rare_phrase", 4, 3), group("unseen_token", 1, 0), group("unseen_token", 1, 0)]
     facts = canary_facts(groups, training_texts=54, trained_on=30)
-    said = dict(findings(_with(record, canaries=facts)).paragraphs)["Canary users"]
+    said = dict(findings(changed_record(record, canaries=facts)).paragraphs)["Canary users"]
     assert "Of the 54 training texts of those held in, defenses on the data side left 30;" in said
     assert "The coins left no unseen-token canary user on one side: nothing is concluded about them." in said
     assert "rare-phrase" not in said
     whole = facts.model_copy(update={"trained_on": 54})
-    assert "data side" not in dict(findings(_with(record, canaries=whole)).paragraphs)["Canary users"]
+    assert "data side" not in dict(findings(changed_record(record, canaries=whole)).paragraphs)["Canary users"]
