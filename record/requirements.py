@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from heldin.audit.bootstrap import Estimate
 from heldin.audit.requirement import Requirement
 from heldin.record.document import Record
 from heldin.record.facts import TrainingFacts
@@ -46,6 +47,18 @@ def epsilon_per_user(training: TrainingFacts | None) -> float | None:
     return training.epsilon if by is not None and (by.counted == "holders" or by.group_size is not None) else None
 
 
+def aurocs(record: Record) -> dict[tuple[str, str], Estimate]:
+    """The AUROC of every attack by its aggregation, and of every setting of the attacker's dials.
+
+    Whatever an attacker could have chosen counts against a limit. Empty where the AUROC is nobody's whom a limit is
+    meant for: trainings and canary users are made to be told apart.
+    """
+    if record.trainings is not None or record.split.audited == "canaries":
+        return {}
+    attacks = {(its.attack, its.aggregation): its.auroc for its in record.attacks}
+    return attacks | {(its.dial, its.setting): its.auroc for its in record.dials}
+
+
 def _held(record: Record, requirement: Requirement) -> Held:
     upper = requirement.at_most is not None
     if requirement.of == "epsilon_per_user":
@@ -71,11 +84,7 @@ def _held(record: Record, requirement: Requirement) -> Held:
 def _ranges(record: Record, measure: str) -> list[tuple[float, float, float]]:
     """(value, lower, upper) of every attack, every setting of a dial, or of the one loss; empty if not measured."""
     if measure == "auroc":
-        # Trainings and canary users are made to be told apart: their AUROC is nobody's whom a limit is meant for.
-        if record.trainings is not None or record.split.audited == "canaries":
-            return []
-        its = [*(a.auroc for a in record.attacks), *(d.auroc for d in record.dials)]
-        return [(area.value, area.lower, area.upper) for area in its]
+        return [(area.value, area.lower, area.upper) for area in aurocs(record).values()]
     if record.utility is None or record.utility.gain is None:
         return []
     gain, base = record.utility.gain, record.utility.base_loss

@@ -9,7 +9,7 @@ from heldin.audit.shipping import Candidate, CandidateResult, Shipping, judge_ca
 from heldin.base.wording import counted
 from heldin.jobs.sweep.config import DecisionRule, Sweep
 from heldin.record.document import Record
-from heldin.record.requirements import epsilon_per_user, held_against
+from heldin.record.requirements import aurocs, epsilon_per_user, held_against
 
 
 def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipping | None:
@@ -91,10 +91,9 @@ def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
 
 
 def _aurocs(records: Sequence[Record]) -> list[list[float]]:
-    """Over blocks, by attack and aggregation: the largest limit of all of them counts."""
-    names = [[(its.attack, its.aggregation) for its in record.attacks] for record in records]
-    by_name = [{(its.attack, its.aggregation): its.auroc.value for its in record.attacks} for record in records]
-    return [[its[name] for its in by_name] for name in names[0] if all(name in its for its in by_name)]
+    """Over blocks, by attack and by setting of a dial: the largest limit of all of them counts."""
+    by_name = [aurocs(record) for record in records]
+    return [[its[name].value for its in by_name] for name in by_name[0] if all(name in its for its in by_name)]
 
 
 def _measurable(rule: DecisionRule, records: Mapping[int, Record]) -> bool:

@@ -108,7 +108,7 @@ def test_both_models_behind_the_endpoint_without_a_tokenizer(call, finished, loc
     with serving(server) as url:
         code, _, err = call(*arguments, "--endpoint", url, "--max-tokens-sent", 5)
         assert code == 2
-        assert "tokens, above --max-tokens-sent 5: raise it, or lower --max-texts-per-user" in err.splitlines()[-1]
+        assert "tokens, above --max-tokens-sent 5: raise it, or have fewer texts or" in err.splitlines()[-1]
         assert all(body["prompt"] in ("\nThe quick brown fox", "\n", "A") for body in server.asked)
         code, _, err = call(*arguments, "--endpoint", url)
     assert code == 0, err

@@ -436,16 +436,16 @@ def made_up(record, auroc, gain, *, spread=0.01, epsilon=6.0, half=0.02):
     found = {}
     for block, way in enumerate((-1, 0.5, 0, -0.5, 1), start=1):
         area, gained = auroc + way * spread, gain - way * spread
-        attacks = [
-            a.model_copy(
-                update={"auroc": a.auroc.model_copy(update={"value": area, "lower": area - half, "upper": area + half})}
-            )
-            for a in record.attacks
-        ]
+        reached = {"value": area, "lower": area - half, "upper": area + half}
+        attacks, dials = (
+            [its.model_copy(update={"auroc": its.auroc.model_copy(update=reached)}) for its in rows]
+            for rows in (record.attacks, record.dials)
+        )
         its = utility.gain.model_copy(update={"value": gained, "lower": gained - half, "upper": gained + half})
         found[block] = record.model_copy(
             update={
                 "attacks": attacks,
+                "dials": dials,
                 "utility": utility.model_copy(update={"gain": its}),
                 "training": record.training.model_copy(update={"epsilon": epsilon}),
             }
@@ -463,6 +463,14 @@ def test_the_rule_names_what_to_ship_or_why_not(swept, tmp_path):
     assert (found.answer, found.variant, found.block) == ("ship", "more", 1)
     assert found.said.startswith("ship more (the model of block 1): it keeps every requirement, shown at 95% for all 2")
     assert [t.requirement for t in found.candidates[0].tests][1] == "auroc at most 0.6"
+    # A dial counts as an attack does, over the blocks and for the block whose model is handed out.
+    far = {
+        block: its.model_copy(
+            update={"dials": [its.dials[0].model_copy(update={"auroc": leaks[block].attacks[0].auroc}), *its.dials[1:]]}
+        )
+        for block, its in better.items()
+    }
+    assert shipping(sweep, {"uls": good, "more": far}).variant == "uls"
     # What leaks more may gain more.
     assert shipping(sweep, {"uls": good, "more": leaks}).variant == "uls"
     assert shipping(sweep, {"uls": leaks, "more": leaks}).answer == "none passes"
