@@ -339,7 +339,12 @@ def _require_safe_weights(folder: Path) -> None:
 
 def _commit(name: str, revision: str | None) -> str:
     """The commit to which a hub name and revision resolved: the cache keeps files under its hash."""
-    commit = extract_commit_hash(cached_file(name, "config.json", revision=revision), None)
+    try:
+        commit = extract_commit_hash(cached_file(name, "config.json", revision=revision), None)
+    except (OSError, ValueError, HTTPError) as error:
+        raise InputError(
+            f"there is no model '{name}': no such folder, and the hub gives none ({_first_sentence(error)})"
+        ) from error
     if not commit:
         raise InputError(f"cannot tell which version of '{name}' was loaded; download it to a folder and name that")
     return str(commit)
