@@ -10,7 +10,8 @@ from heldin.base.errors import InputError
 from heldin.base.precision import ScoringPrecision
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.claims import parse_claim_of
-from heldin.jobs.checkpoint.endpoint import AT_ENDPOINT, Remote, attacks_at_endpoint, facts_of, reached
+from heldin.jobs.checkpoint.config import AT_ENDPOINT
+from heldin.jobs.checkpoint.endpoint import Remote, attacks_at_endpoint, facts_of, reached
 from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import run_of
