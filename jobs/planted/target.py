@@ -1,6 +1,6 @@
 """The model that a planted audit looks at: a folder or a hub name, or a name behind an endpoint."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from heldin.jobs.checkpoint.endpoint import Remote, attacks_at_endpoint, facts_o
 from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import run_of
+from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.looks import Look, note_served, served_models
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import model_facts
@@ -22,7 +23,7 @@ from heldin.jobs.run.texts import texts_under_attack
 from heldin.models.adapters import load_target_and_reference
 from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
 from heldin.models.endpoint_client import Connection
-from heldin.models.loading import LanguageModel, load_language_model, require_model
+from heldin.models.loading import LanguageModel, fingerprint_of, load_language_model, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, ModelFacts
 
@@ -67,6 +68,23 @@ class PlantedAudit:
             **({} if self.remote is None else {"endpoint": self.remote.config()}),
             **({} if self.precision is None else {"precision": self.precision}),
         }
+
+
+def require_several(jobs: Sequence[PlantedAudit]) -> None:
+    """Check, before the first look is taken, that the models of several audits of one planted folder differ.
+
+    Raises InputError for a model that is given twice, by whatever name, or is the reference; no model is loaded.
+    """
+    seen = {read_planted(jobs[0].planted)[1].reference: ""}
+    for job in jobs:
+        # What is served has no files to look at.
+        its = job.model if job.remote is not None else fingerprint_of(job.model)
+        if its not in seen:
+            seen[its] = job.model
+        elif seen[its]:
+            raise InputError(f"--model {job.model} is the same model as --model {seen[its]}: name each once")
+        else:
+            raise InputError(f"--model {job.model} is the reference model itself: nothing was trained")
 
 
 def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | None = None) -> RunConfig:

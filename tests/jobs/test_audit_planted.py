@@ -437,6 +437,34 @@ def test_several_checkpoints_are_a_look_each_and_the_gravest_decides_the_exit_co
     assert (code, "one --model at a time" in err) == (2, True)
 
 
+def test_what_was_found_of_one_model_stands_whatever_happens_to_a_later_one(fresh, call, tmp_path):
+    # Everything is there, and its weights are another model's.
+    shutil.copytree(fresh[1], tmp_path / "broken")
+    config = json.loads((tmp_path / "broken" / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "broken" / "config.json").write_text(json.dumps({**config, "hidden_size": 64}), encoding="utf-8")
+    asked = ("audit", "--planted", fresh[0], "--model", fresh[1], "--model", tmp_path / "broken")
+    signed = ("--declared-by", "R. Signer")
+    code, out, err = call(*asked, "--claim", CLAIM, *signed)
+    assert (code, out.count("AUROC of"), out.splitlines()[-1].startswith("look 1 of 1: AUROC")) == (3, 1, True)
+    assert err.splitlines()[-1].startswith(f"error: the weights of '{tmp_path / 'broken'}' are incomplete")
+    assert (fresh[0] / "audits" / "1" / "report.pdf").is_file()
+    code, out, err = call(*asked, "--claim", CLAIM, *signed, "--json")
+    found = json.loads(out)
+    assert (code, found["exit_code"], len(found["audits"]), "are incomplete" in found["error"]) == (3, 3, 1, True)
+    # Nothing is violated: the failure is what the exit code tells.
+    code, out, _ = call(*asked, *signed)
+    assert (code, "answer: " in out) == (2, True)
+
+
+def test_a_model_that_is_given_twice_or_is_the_reference_is_refused_before_the_first_look(fresh, call, tmp_path):
+    shutil.copytree(fresh[1], tmp_path / "copy")
+    base = fresh[1].parent / "base"
+    for other, said in ((tmp_path / "copy", "is the same model as --model"), (base, "is the reference model itself")):
+        code, out, err = call("audit", "--planted", fresh[0], "--model", fresh[1], "--model", other)
+        assert (code, out, f"--model {other} {said}" in err) == (2, "", True)
+    assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
+
+
 def test_another_precision_is_another_look_and_says_how_far_it_moves_scores(fresh, call, tmp_path):
     plain, _ = audited(fresh, CLAIM)
     assert plain.precision is None
