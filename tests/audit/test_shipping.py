@@ -103,6 +103,7 @@ def _rates(truths, runs, seed, *, spread=0.04):
 RUNS = 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "truths",
     [
@@ -117,6 +118,7 @@ def test_what_barely_breaks_a_limit_is_shipped_in_at_most_five_of_a_hundred_swee
     assert wrong <= stats.binom.isf(1e-6, RUNS, 0.05)
 
 
+@pytest.mark.slow
 def test_without_paying_for_candidates_more_would_be():
     rng = np.random.default_rng(4)
     wrong = 0

@@ -108,6 +108,7 @@ def test_holm_against_its_steps_one_by_one():
     assert holm([]) == []
 
 
+@pytest.mark.slow
 def test_cells_that_share_coins_err_jointly_at_most_as_said_and_without_the_correction_more_often():
     """Eight true promises: any of them is called violated in at most 5 % of sweeps, and by own p-values in more."""
     rng = np.random.default_rng(5)

@@ -87,6 +87,7 @@ def _other(model):
     return other
 
 
+@pytest.mark.slow
 def test_another_model_under_the_same_name_is_another_look_with_scores_of_its_own(planted, tmp_path):
     out, model = planted
     first, other = load_language_model(str(model)), _other(model)
@@ -106,6 +107,7 @@ def test_another_model_under_the_same_name_is_another_look_with_scores_of_its_ow
     assert one.primary().auroc == again.primary().auroc != two.primary().auroc
 
 
+@pytest.mark.slow
 def test_a_model_that_changes_while_it_is_scored_certifies_nothing_and_its_scores_are_never_read_again(planted):
     out, model = planted
     first, other = load_language_model(str(model)), _other(model)

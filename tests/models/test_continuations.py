@@ -87,6 +87,7 @@ def test_a_windows_probability_does_not_depend_on_its_batch(make_lm, monkeypatch
     assert done == [1] * 40
 
 
+@pytest.mark.slow
 def test_probabilities_are_the_frequencies_of_what_transformers_samples(finished):
     lm = load_language_model(str(finished / "checkpoints" / "final"))
     prefix = lm.tokenizer("Hi, can we talk about the", add_special_tokens=False)["input_ids"]

@@ -43,7 +43,7 @@ from tests.planted_bugs.wrong_ranks import Ranked
 BY_NAME = {bug.name: bug for bug in BUGS}
 IN_RANKS = [bug for bug in BUGS if bug.caught_by.startswith(PROCESSES)]
 CAUGHT = [bug for bug in BUGS if bug.caught_by and bug not in IN_RANKS]
-FIRST_HARMLESS = ("one backward pass per unit", "noise and coins of the operating system")
+FIRST_HARMLESS = ("noise and coins of the operating system",)
 
 
 def _slow_or_not(bugs):
@@ -140,9 +140,8 @@ def test_a_black_box_catch_is_a_certified_violation_of_epsilon_1(name):
     assert checks.claimed().epsilon() == pytest.approx(1.0, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("name", "code"), [("public coins", 4), pytest.param("no clipping", 3, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "code"), [("public coins", 4), ("no clipping", 3)])
 def test_a_white_box_catch_is_a_verdict_on_the_trainer(name, code):
     """Indicative where the curve stands; without clipping the guesses reject the curve itself."""
     found = checks.audit(BY_NAME[name].plant(), KEY)
