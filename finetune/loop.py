@@ -271,7 +271,14 @@ def _batch_gradient(
 def plain_batch_gradient(
     model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, arithmetic: Arithmetic
 ) -> float:
-    """Put the batch's gradient into ``.grad`` by plain autograd, micro-batch by micro-batch, summed over processes."""
+    """Put the batch's gradient into ``.grad`` by plain autograd, summed over processes; returns the batch's mean loss.
+
+    Args:
+        model: whose ``.grad`` is set.
+        batch: token sequences of all processes.
+        micro_batch: records of a forward pass.
+        arithmetic: of the passes.
+    """
     total = torch.zeros(1, dtype=torch.float64, device=model.device)
     # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
     model.zero_grad(set_to_none=True)

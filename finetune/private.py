@@ -122,7 +122,14 @@ def _fitted_sum(
 def clipped_sum(
     model: PreTrainedModel, runs: Sequence[Sequence[Contribution]], clip_norm: float, passes: Passes
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The sum of the clipped gradients, and a tensor (2,): the sum of the finite units' losses and their number."""
+    """The sum of the clipped gradients, and a tensor (2,): the sum of the finite units' losses and their number.
+
+    Args:
+        model: the model.
+        runs: the units of each pass.
+        clip_norm: C.
+        passes: limits of a pass, and where ways are noted.
+    """
     total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in trainable(model).items()}
     tally = torch.zeros(2, dtype=torch.float64, device=model.device)
     for units in runs:

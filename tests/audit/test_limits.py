@@ -89,6 +89,7 @@ def test_a_rate_s_limit_is_above_the_estimate_and_above_what_so_few_can_exclude(
     assert tpr_at_most(1.0, 1.0, 0.05, 20) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_the_largest_rate_is_excluded_as_seldom_as_it_may():
     """400 audits in which one score in seven names a quarter at 5 % FPR: how often more than its truth is excluded."""
     from heldin.audit.bootstrap import bootstrap

@@ -136,6 +136,7 @@ def test_clear_cases_are_answered():
     assert none >= 0.8 * 500
 
 
+@pytest.mark.slow
 def test_the_probability_of_passing_is_that_of_simulated_sweeps():
     rng = np.random.default_rng(7)
     for room, blocks in ((0.1, 5), (0.05, 5), (0.1, 3)):

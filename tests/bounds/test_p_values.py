@@ -85,6 +85,7 @@ RUNS = 600
 MOST = stats.binom.isf(1e-6, RUNS, 0.05)
 
 
+@pytest.mark.slow
 def test_true_claims_are_rejected_at_most_as_often_as_the_level_says_and_false_ones_often():
     rng = np.random.default_rng(3)
     true, false = stated_claim(1.0, 1e-9), stated_claim(0.3, 1e-9)

@@ -163,7 +163,8 @@ def test_passes_are_halved_and_units_split_until_they_fit():
     assert small.splits
     assert small.total <= whole.total // 3
     assert len(said) > 1
-    none = fitting_peak(maker(SHAPE), Recipe(), step, Planned("cuda", 2**20))
+    few = private(2, 2, 4)
+    none = fitting_peak(maker(SHAPE), Recipe(), few, Planned("cuda", 2**20))
     assert (none.records, none.splits) == (1, True)
     assert none.total > 2**20
 

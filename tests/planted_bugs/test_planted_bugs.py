@@ -85,7 +85,8 @@ def test_a_planted_bug_is_caught_by_its_check_and_the_correct_trainer_is_not(bug
     _assert_documented(bug, found)
 
 
-@pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", [False, True])
 def test_bugs_of_several_processes_are_caught_in_two_of_them(slow):
     """All in the same two processes, one after the other; heldin's own loop in every part that catches one too."""
     bugs = [bug for bug in IN_RANKS if bug.slow == slow]

@@ -264,6 +264,7 @@ def _planted(name, plant, trials=TRIALS):
     return count
 
 
+@pytest.mark.slow
 def test_a_rate_of_one_writer_is_seen_as_stated(stage):
     rng = np.random.default_rng(11)
     name = "sampling: rate of each of texts"
