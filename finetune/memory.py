@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import PreTrainedModel
 
+from heldin.defenses.gradients.model_parts import take_apart
 from heldin.finetune.checkpointing import use_checkpointing
 from heldin.finetune.loop import optimizer_of, with_adapters
 from heldin.finetune.passes import Passes
@@ -120,6 +121,7 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
     model = rehearsal.model(make, adapt).train()
     if recipe.checkpointing:
         use_checkpointing(model, without_dropout=step.without_dropout)
+    take_apart(model)  # what its layers are is found by numbers, and remembered
     weights = rehearsal.alive
     with _rehearsing(rehearsal, device):
         budget = (device.memory - weights) // 2 if device.kind == "cuda" else device.memory // 4

@@ -24,6 +24,7 @@ from heldin.models.token_scores import TokenScores
 MAX_PADDING = 0.05
 # Logits (tokens x vocabulary) of a forward pass: 16 MiB and 4 GiB in float32.
 LOGITS_PER_BATCH = {"cpu": 2**22, "cuda": 2**30}
+TOKENS_PER_BATCH = 2**16  # on a GPU: with a small vocabulary the activations take more than the logits
 # 1 MiB and 1 GiB in float32
 LOGITS_PER_CHUNK = {False: 2**18, True: 2**28}  # key: whether on a GPU
 
@@ -140,7 +141,9 @@ def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool, ran
 
 def tokens_per_batch(model: PreTrainedModel) -> int:
     """Tokens of a scoring batch, padding included: each has a row of logits as long as the vocabulary."""
-    return LOGITS_PER_BATCH["cuda" if kind_of(model.device) == "cuda" else "cpu"] // int(model.config.vocab_size)
+    on_gpu = kind_of(model.device) == "cuda"
+    tokens = LOGITS_PER_BATCH["cuda" if on_gpu else "cpu"] // int(model.config.vocab_size)
+    return min(tokens, TOKENS_PER_BATCH) if on_gpu else tokens
 
 
 def batch_scores(

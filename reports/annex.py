@@ -235,7 +235,10 @@ def _false_alarms(record: Record) -> str:
         return 'nothing bounds how often "leaks" is false: the p-values are indicative'
     said = f'a false "leaks" by the attacks in {100 * (d.by.auroc_level + d.by.tpr_level):g} % of audits at most'
     claims = sum(its.claim != NO_CLAIM for its in record.judgement.verdicts)
-    return f"{said}; each of {counted(claims, 'tested claim')} has a level of its own" if claims else said
+    if not claims:
+        return said
+    which = "the tested claim" if claims == 1 else f"each of the {claims} tested claims"
+    return f"{said}; {which} has a level of its own"
 
 
 def _attacks(record: Record) -> str:

@@ -93,9 +93,14 @@ def check_run(
     problems = [problem for look in looks if (problem := _problem(look))]
     would = _would(config, out, mechanisms[0]) if mechanisms else {}
     if gpu is not None and not problems:
-        peaks = run_memory(config, gpu, say)
-        problems = does_not_fit(peaks, gpu)
-        would["memory"] = memory_lines(peaks, gpu)
+        try:
+            peaks = run_memory(config, gpu, say)
+        except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+            # A model whose code asks for numbers: that says nothing against the run.
+            would["memory"] = f"not known: this model's steps cannot be rehearsed ({first_line(error)})"
+        else:
+            problems = does_not_fit(peaks, gpu)
+            would["memory"] = memory_lines(peaks, gpu)
     return Checked(tuple(problems), would)
 
 

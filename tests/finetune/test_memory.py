@@ -5,7 +5,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPTNeoConfig, GPTNeoXConfig
+from transformers import (
+    AutoModelForCausalLM,
+    GemmaConfig,
+    GPT2Config,
+    GPTNeoConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    OPTConfig,
+    Qwen2Config,
+)
 
 from heldin.defenses.choices import LocalUpdates
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
@@ -134,6 +143,34 @@ def test_a_rehearsed_step_takes_what_the_allocator_gives_out(case):
     real = measured(config, recipe, step, memory)
     assert peak.total == pytest.approx(real, rel=0.03)
     assert peak.work > 0
+
+
+_COMMON = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 900,
+    "max_position_embeddings": 64,
+}
+OTHERS = [
+    GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=900, n_positions=64, bos_token_id=0, eos_token_id=0),
+    LlamaConfig(**_COMMON, intermediate_size=64),
+    Qwen2Config(**_COMMON, intermediate_size=64, num_key_value_heads=2),
+    # Without a rule for its embedding: unit by unit.
+    GemmaConfig(**_COMMON, intermediate_size=64, num_key_value_heads=2, head_dim=16),
+    OPTConfig(**_COMMON, ffn_dim=64, word_embed_proj_dim=32),
+]
+
+
+@pytest.mark.parametrize("config", OTHERS, ids=lambda its: its.model_type)
+def test_other_models_are_rehearsed_in_the_ways_in_which_they_train(config):
+    step, recipe = private(4, 3, 12), Recipe()
+    peak = training_peak(maker(config), recipe, step, Planned("cpu", 2**34))
+    model, _ = made(config, recipe)
+    passes = Passes(12)
+    step.compute(model, passes, "fp32")
+    assert peak.ways == passes.effort.ways[0]
+    assert peak.total == pytest.approx(measured(config, recipe, step, 2**34), rel=0.03)
 
 
 def test_the_ways_of_a_rehearsal_are_those_of_the_step():

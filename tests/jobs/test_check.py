@@ -139,13 +139,13 @@ def test_what_a_run_would_hold_on_a_gpu_is_said_and_refused_where_it_cannot_fit(
     code, out, _ = call("run", small_config, "--check", "--gpu-memory", 16)
     assert code == 0
     assert "memory      on a GPU of 16.0 GiB" in out
-    for part in ("pre-training: ", "fine-tuning: ", "scoring: 6."):
+    for part in ("pre-training: ", "fine-tuning: ", "scoring: 201 MiB in a batch"):
         assert f"            {part}" in out
-    code, _, err = call("run", small_config, "--check", "--gpu-memory", 4)
+    code, _, err = call("run", small_config, "--check", "--gpu-memory", 0.1)
     assert code == 2
-    assert "scoring takes 6." in err
-    assert "more than the 4.0 GiB of the GPU: use a smaller model" in err
-    code, out, _ = call("run", small_config, "--check", "--gpu-memory", 4, "--json")
+    assert "scoring takes 201 MiB in a batch" in err
+    assert "more than the 102 MiB of the GPU: use a smaller model" in err
+    code, out, _ = call("run", small_config, "--check", "--gpu-memory", 0.1, "--json")
     assert (code, json.loads(out)["ok"]) == (2, False)
     # Without a GPU's size nothing is rehearsed.
     assert "memory" not in call("run", small_config, "--check")[1]
