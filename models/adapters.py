@@ -1,5 +1,9 @@
-"""A LoRA adapter and its base from one copy of the base's weights: the base is the model with its adapter off."""
+"""A LoRA adapter and its base from one copy of the base's weights: the base is the model with its adapter off.
 
+Only where switching off gives the base again: an adapter with trained biases, for one, writes them over the base's.
+"""
+
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -9,6 +13,7 @@ from transformers import PreTrainedModel
 
 from heldin.base.files import text_sha256
 from heldin.base.precision import ScoringPrecision
+from heldin.models.checks import PROBE
 from heldin.models.loading import (
     LanguageModel,
     base_of,
@@ -52,7 +57,7 @@ class BaseAlone(torch.nn.Module):
 def load_target_and_reference(
     target: str, reference: str, *, precision: ScoringPrecision = "fp32", revision: str | None = None
 ) -> tuple[LanguageModel, LanguageModel]:
-    """Both models; the base's weights are held once if the target is an adapter on the reference.
+    """Both models; the base's weights are held once if the target is an adapter on it that can be switched off.
 
     Scores equal those of the two loaded apart up to rounding: the adapter is added to a layer's output and not to its
     weights. The target has the reference's tokenizer if its own differs by added special tokens only.
@@ -66,16 +71,46 @@ def load_target_and_reference(
     Raises:
         InputError: for the reasons of ``load_language_model``.
     """
+    if _is_on(target, reference, revision):
+        shared = _from_one_copy(Path(target), load_language_model(reference, precision=precision, revision=revision))
+        if shared is not None:
+            return shared
     base = load_language_model(reference, precision=precision, revision=revision)
-    if not _is_on(target, reference, revision):
-        return with_tokens_of(load_language_model(target, precision=precision), base), base
-    folder = Path(target)
+    return with_tokens_of(load_language_model(target, precision=precision), base), base
+
+
+def _from_one_copy(folder: Path, base: LanguageModel) -> tuple[LanguageModel, LanguageModel] | None:
+    """The adapter in a folder on its base, and the base; None where the base is no longer what it was."""
+    weights, logits = _weights(base.model), _logits(base)
     adapted, tokenizer = on_base(base, folder)
+    off = replace(base, model=cast(PreTrainedModel, BaseAlone(adapted)))
+    # Both: a text may not read the weights that were written, such as those of other tokens.
+    if _changed(weights) or not torch.equal(logits, _logits(off)):
+        return None
     name = text_sha256(base.fingerprint, fingerprint_folder(folder))
     # The layers of the base model now have the adapter in them.
-    on = LanguageModel(base.model, tokenizer, target, name, base.size)
-    off = replace(base, model=cast(PreTrainedModel, BaseAlone(adapted)))
+    on = LanguageModel(base.model, tokenizer, str(folder), name, base.size)
     return with_tokens_of(on, off), off
+
+
+def _weights(model: torch.nn.Module) -> list[tuple[torch.Tensor, int]]:
+    """Every weight, with how often it was written."""
+    # Counted by torch for autograd: a copy to compare with would take the memory that one copy saves.
+    return [(its, its._version) for its in model.parameters()]
+
+
+def _changed(weights: list[tuple[torch.Tensor, int]]) -> bool:
+    return any(its._version != before for its, before in weights)
+
+
+def _logits(lm: LanguageModel) -> torch.Tensor:
+    """What a model predicts in a text, shape (1, tokens, vocabulary)."""
+    ids = lm.tokenizer(PROBE, add_special_tokens=False)["input_ids"][: lm.context]
+    with torch.no_grad(), warnings.catch_warnings():
+        # peft warns where switching off does not give the base, which is what is looked at here.
+        warnings.filterwarnings("ignore", "Careful, disabling adapter layers")
+        logits: torch.Tensor = lm.model(input_ids=torch.tensor([ids], device=lm.device), use_cache=False).logits
+    return logits
 
 
 def _is_on(target: str, reference: str, revision: str | None) -> bool:

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
+from heldin.models.checks import PROBE
 from heldin.models.endpoint_answers import (
     Echoed,
     NoLogprobs,
@@ -26,7 +27,7 @@ from heldin.models.endpoint_answers import (
     values_of_tokens,
 )
 from heldin.models.endpoint_client import Connection, Refusal
-from heldin.models.loading import PROBE, load_tokenizer, start_token
+from heldin.models.loading import load_tokenizer, start_token
 from heldin.models.logprobs import cut_into_windows
 from heldin.models.token_scores import TokenScores
 

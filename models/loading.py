@@ -24,12 +24,11 @@ from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.base.precision import ScoringPrecision
 from heldin.models.attention import use_exact_attention
+from heldin.models.checks import check_causal, check_tokenizer
 from heldin.models.devices import default_device, spreads
 from heldin.models.scoring_precision import in_fingerprint, loading_options
 
-PROBE = "The quick brown fox met 12 people on Tuesday."
 _HUB_SECONDS = 10.0
-_CAUSAL_PROBE = 8  # tokens
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
@@ -157,8 +156,9 @@ def require_model(name: str) -> None:
     Raises InputError if there is no model config, or the folder has no weights that may be loaded.
     """
     folder = Path(name)
-    # An adapter folder is checked when it is loaded, together with its base model.
+    # The base model of an adapter is checked when both are loaded.
     if is_adapter(folder):
+        _require_adapter_of_weights(folder)
         return
     _require_folder_or_hub_name(name)
     if not folder.is_dir() and not isinstance(try_to_load_from_cache(name, "config.json"), str):
@@ -219,49 +219,6 @@ def _cuts(tokenizer: PreTrainedTokenizerBase) -> object:
     return [parts[name] for name in ("normalizer", "pre_tokenizer", "model")]
 
 
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary: int) -> None:
-    """Raises InputError for a tokenizer that yields no tokens, only unknown ones, or ids without an embedding."""
-    # transformers makes an empty tokenizer of some folders without an error, and texts of no or unknown tokens say
-    # nothing.
-    ids = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
-    if not ids or set(ids) == {tokenizer.unk_token_id}:
-        found = "no tokens" if not ids else "only unknown tokens"
-        raise InputError(
-            f"the tokenizer of '{name}' makes {found} of plain English: its vocabulary is empty or not its own"
-            " (load it from a folder with tokenizer.json)"
-        )
-    highest = max(tokenizer.get_vocab().values())
-    # Fewer ids than embeddings are fine: models pad their embeddings to a round number.
-    if highest >= vocabulary:
-        raise InputError(
-            f"the tokenizer of '{name}' does not match the model: token ids go up to {highest},"
-            f" the model has {vocabulary} embeddings"
-        )
-
-
-def check_causal(model: PreTrainedModel, name: str) -> None:
-    """Raises InputError for a model in which a later token changes an earlier prediction.
-
-    BERT-like models load as such a model unless ``is_decoder`` is set.
-    """
-    # The model would score texts that it has already read; under private training the gradient of one unit would also
-    # depend on the padding that other units cause.
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    ids = torch.arange(1, _CAUSAL_PROBE + 1, device=model.device)[None] % vocabulary
-    other = ids.clone()
-    # The last token alone differs, so that every earlier prediction must be the same.
-    other[0, -1] = (ids[0, -1] + 1) % vocabulary
-    with torch.no_grad():
-        one, two = (model(input_ids=x, use_cache=False).logits[0, :-1].float() for x in (ids, other))
-    moved, scale = float((one - two).abs().max()), float(one.abs().max())
-    if moved > 1e-5 * scale:  # a causal model gives the same numbers up to rounding
-        raise InputError(
-            f"'{name}' ({type(model).__name__}) is not a causal language model: changing the last token of a text moved"
-            f" an earlier prediction by {moved:.2g}; a BERT-like model needs is_decoder: true in its config.json, and"
-            " to have been trained with it"
-        )
-
-
 def fingerprint_of(name: str, *, revision: str | None = None) -> str:
     """The fingerprint that a model has in float32, from its files alone. Raises InputError if they cannot be read."""
     folder = Path(name)
@@ -304,8 +261,7 @@ def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizer
     tokenizer. Raises InputError if the adapter cannot be loaded, or its tokenizer does not fit."""
     from peft import PeftModel  # only adapter folders need it
 
-    if not (folder / "adapter_model.safetensors").is_file():
-        raise InputError(f"'{folder}' has an adapter_config.json but no adapter_model.safetensors")
+    _require_adapter_of_weights(folder)
     with quiet_transformers():
         try:
             adapted = PeftModel.from_pretrained(base.model, str(folder)).eval()
@@ -325,6 +281,25 @@ def base_of(folder: Path) -> tuple[str, str | None]:
         raise InputError(
             f"'{folder}/adapter_config.json' does not name a base model (base_model_name_or_path)"
         ) from error
+
+
+def _require_adapter_of_weights(folder: Path) -> None:
+    """Raises InputError for an adapter whose weights are not there, or that is a learned prompt."""
+    from peft import PeftConfig
+
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise InputError(f"'{folder}' has an adapter_config.json but no adapter_model.safetensors")
+    with quiet_transformers():
+        try:
+            its = PeftConfig.from_pretrained(str(folder))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"cannot read '{folder / 'adapter_config.json'}': {_first_sentence(error)}") from error
+    # Virtual tokens stand in no layer of the base: its scores would pass for those of the adapter.
+    if its.is_prompt_learning or its.is_adaption_prompt:
+        raise InputError(
+            f"'{folder / 'adapter_config.json'}': peft_type {its.peft_type.value} is a learned prompt, and heldin"
+            " scores only adapters that change what the layers of their base do: train with LoRA or the like"
+        )
 
 
 def _load_adapter(folder: Path, *, device: torch.device | None, precision: ScoringPrecision) -> LanguageModel:
@@ -364,7 +339,12 @@ def _require_safe_weights(folder: Path) -> None:
 
 def _commit(name: str, revision: str | None) -> str:
     """The commit to which a hub name and revision resolved: the cache keeps files under its hash."""
-    commit = extract_commit_hash(cached_file(name, "config.json", revision=revision), None)
+    try:
+        commit = extract_commit_hash(cached_file(name, "config.json", revision=revision), None)
+    except (OSError, ValueError, HTTPError) as error:
+        raise InputError(
+            f"there is no model '{name}': no such folder, and the hub gives none ({_first_sentence(error)})"
+        ) from error
     if not commit:
         raise InputError(f"cannot tell which version of '{name}' was loaded; download it to a folder and name that")
     return str(commit)

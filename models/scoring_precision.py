@@ -2,6 +2,8 @@
 
 import importlib.util
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -40,6 +42,28 @@ def loading_options(precision: ScoringPrecision, device: torch.device | None) ->
 def in_fingerprint(precision: ScoringPrecision) -> str:
     """What stands for the precision in a model's fingerprint: scores of one are not taken for those of another."""
     return {"fp32": "torch.float32", "bf16": "torch.bfloat16"}.get(precision, precision)
+
+
+@contextmanager
+def tokens_rounded_apart(model: Any) -> Iterator[None]:
+    """Within it LLM.int8 rounds the activations of each token by themselves; other precisions always do.
+
+    Otherwise a column of activations that is large at one token is left unrounded at all tokens of a batch (section 3.2
+    of arXiv 2208.07339), so that a token moves predictions before it and those of other texts.
+    """
+    layers = []
+    if getattr(model, "is_loaded_in_8bit", False):
+        from bitsandbytes.nn.modules import Linear8bitLt
+
+        layers = [its.state for its in model.modules() if isinstance(its, Linear8bitLt)]
+    kept = [its.threshold for its in layers]
+    try:
+        for its in layers:
+            its.threshold = 0.0
+        yield
+    finally:
+        for its, threshold in zip(layers, kept, strict=True):
+            its.threshold = threshold
 
 
 def _quantization(precision: ScoringPrecision) -> Any:

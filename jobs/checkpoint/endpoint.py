@@ -14,6 +14,7 @@ from heldin.base.precision import ScoringPrecision
 from heldin.base.progress import Reporter
 from heldin.jobs.run.models import model_facts
 from heldin.models.adapters import load_target_and_reference
+from heldin.models.checks import PROBE
 from heldin.models.endpoint import (
     BYTES_PER_TOKEN,
     EndpointModel,
@@ -24,7 +25,7 @@ from heldin.models.endpoint import (
     probe_score,
 )
 from heldin.models.endpoint_client import Connection, Endpoint
-from heldin.models.loading import PROBE, load_language_model
+from heldin.models.loading import load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
 

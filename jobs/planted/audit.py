@@ -26,7 +26,15 @@ from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.folder import AUDITS, home_of, read_planted, require_models
 from heldin.jobs.planted.looks import Look, look_at, write_look
 from heldin.jobs.planted.plant import fingerprints
-from heldin.jobs.planted.target import PlantedAudit, audited_run, models_here, models_in_full, opened, weights_of
+from heldin.jobs.planted.target import (
+    PlantedAudit,
+    audited_run,
+    models_here,
+    models_in_full,
+    opened,
+    precision_beside,
+    weights_of,
+)
 from heldin.jobs.planted.training_log import LOG, TrainingLog, hashes_in_folder, read_log, write_log
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.extraction import kept_extraction, measure_extraction
@@ -40,8 +48,9 @@ from heldin.jobs.run.utility import kept_losses, measure_losses
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
-from heldin.record.planted import Condition
+from heldin.record.planted import Condition, PlantedFacts
 
+_LOOKED_AT = ("model", "claims", "endpoint", "precision")
 _MOST = 0.9  # of the tokens: a few bear no loss where rows are packed or end
 
 
@@ -72,15 +81,15 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
             audit.
     """
     job.check()
-    config, _ = read_planted(job.planted)
-    audited_run(job, config, reporter)
+    config, manifest = read_planted(job.planted)
+    run = audited_run(job, config, reporter)
     with one_process_at_a_time(job.planted):
         require_models(job.planted, fingerprints(config))
         reporter.say("models: loading target and reference")
-        target, reference = models_here(job, config, audited_run(job, config).attack.precision)
-        look = look_at(job.planted, weights_of(job, target), job.claims)
+        target, reference = models_here(job, config, run.attack.precision)
+        look = look_at(job.planted, weights_of(job, target), job.claims, precision_beside(job, run))
         folder = out or job.planted / AUDITS / str(look.number)
-        _take_folder(job, folder)
+        _take_folder(job, config, folder, planted_facts(manifest, look, job.declared_by, ()))
         with logged(reporter, folder, command=without_names(command)) as kept:
             return _audited(_Looking(job, look, reference, target), folder, kept, command), folder
 
@@ -260,13 +269,26 @@ def _log(job: PlantedAudit, config: PlantConfig, reporter: Reporter) -> Training
     return its
 
 
-def _take_folder(job: PlantedAudit, out: Path) -> None:
-    """Make the folder, or find in it this audit."""
+def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: PlantedFacts) -> None:
+    """Make the folder, or find in it this audit.
+
+    Args:
+        job: the audit.
+        config: what was fixed before the coins.
+        out: the folder.
+        facts: what the record will say of the look.
+    """
     private_directory(out)
-    if (out / "record.json").is_file():
-        asked, kept = job.recorded(), read_record(out / "record.json").config
-        # Who declares, and where the folder lies, is no part of what was looked at.
-        same = {name: its for name, its in asked.items() if name not in ("declared_by", "planted")}
-        changed = first_difference({name: kept.get(name) for name in same}, same)
-        if changed:
-            raise InputError(f"'{out}' holds an audit with another '{changed}': choose another --out")
+    if not (out / "record.json").is_file():
+        return
+    found = read_record(out / "record.json")
+    # Who declares, and where the folder lies, is no part of what was looked at.
+    asked, kept = ({name: its.get(name) for name in _LOOKED_AT} for its in (job.recorded(), found.config))
+    for its in (asked, kept):
+        its["precision"] = its["precision"] or config.attack.precision
+    changed = first_difference(kept, asked)
+    # The weights may be others under the same name, and the coins under the same config.
+    if found.planted is None or (found.planted.look, found.planted.planted) != (facts.look, facts.planted):
+        changed = changed or "look"
+    if changed:
+        raise InputError(f"'{out}' holds an audit with another '{changed}': choose another --out")

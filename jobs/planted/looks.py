@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,24 +21,27 @@ class Look:
         number: from 1.
         model: fingerprint of the audited model.
         claims: as they were given.
+        beside: precision of the reference, where it is in no fingerprint of the model; None: float32.
     """
 
     number: int
     model: str
     claims: tuple[str, ...]
+    beside: str | None = None
 
 
-def look_at(out: Path, model: str, claims: Sequence[str]) -> Look:
+def look_at(out: Path, model: str, claims: Sequence[str], beside: str | None = None) -> Look:
     """The number of this look: that of an earlier one at the same model with the same claims, or the next, unwritten.
 
     Args:
         out: the planted folder.
         model: fingerprint of the audited model.
         claims: as they were given.
+        beside: precision of the reference, where it is in no fingerprint of the model; None: float32.
     """
     taken = _looks(out)
-    again = next((its for its in taken if (its.model, its.claims) == (model, tuple(claims))), None)
-    return again or Look(len(taken) + 1, model, tuple(claims))
+    now = Look(len(taken) + 1, model, tuple(claims), beside)
+    return next((its for its in taken if replace(its, number=now.number) == now), now)
 
 
 def write_look(look: Look, out: Path) -> None:
@@ -48,7 +51,9 @@ def write_look(look: Look, out: Path) -> None:
         return
     now = datetime.now(UTC).isoformat(timespec="seconds")
     earlier = (out / "ledger" / _LOOKS).read_text(encoding="utf-8") if kept else ""
-    line = json.dumps({"look": look.number, "model": look.model, "claims": look.claims, "time": now})
+    # Absent in float32: the looks of earlier versions are read.
+    beside = {} if look.beside is None else {"beside": look.beside}
+    line = json.dumps({"look": look.number, "model": look.model, "claims": look.claims, **beside, "time": now})
     write_text(out / "ledger" / _LOOKS, f"{earlier}{line}\n", private=True)
 
 
@@ -74,6 +79,6 @@ def _looks(out: Path) -> list[Look]:
         return []
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        return [Look(its["look"], its["model"], tuple(its["claims"])) for its in lines]
+        return [Look(its["look"], its["model"], tuple(its["claims"]), its.get("beside")) for its in lines]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"'{path}' is damaged, so that it is not known how many looks were taken") from error

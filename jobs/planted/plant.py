@@ -35,7 +35,7 @@ from heldin.jobs.planted.training_set import content_sha256, training_set
 from heldin.jobs.planted.written import planted_rows
 from heldin.jobs.run.extraction import require_windows
 from heldin.models.continuations import require_context
-from heldin.models.loading import fingerprint_of, load_language_model, require_model
+from heldin.models.loading import LanguageModel, fingerprint_of, load_language_model, require_model
 
 
 def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
@@ -59,9 +59,11 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         _take_folder(config, out)
         if (out / MANIFEST).is_file():
             return read_planted(out)[1]
+        # What the audit will ask of models is asked now: it cannot be mended once somebody has trained. One at a time.
+        for name in _further(config):
+            _require_scores_of(load_language_model(name, precision=config.attack.precision))
         base = load_language_model(config.reference, revision=config.revision)
-        # Asked now for what the audit will ask: it cannot be mended once somebody has trained.
-        _ = base.start_token, base.context
+        _require_scores_of(base)
         if config.extraction is not None:
             require_context(base, config.extraction.length)
         source = training_set(config, base.tokenizer)
@@ -104,9 +106,18 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
 
 def fingerprints(config: PlantConfig) -> dict[str, str]:
     """Fingerprints of all reference models by name, in float32, whatever the precision in which they score."""
-    further = [its.name for its in config.attack.references if isinstance(its, NamedReference)]
     leading = fingerprint_of(config.reference, revision=config.revision)
-    return {config.reference: leading} | {its: fingerprint_of(its) for its in further}
+    return {config.reference: leading} | {name: fingerprint_of(name) for name in _further(config)}
+
+
+def _further(config: PlantConfig) -> list[str]:
+    """Names of the reference models besides the leading one."""
+    return [its.name for its in config.attack.references if isinstance(its, NamedReference)]
+
+
+def _require_scores_of(lm: LanguageModel) -> None:
+    """Raises InputError for a model without a start token, or of an unknown context length."""
+    _ = lm.start_token, lm.context
 
 
 def _unread(config: PlantConfig) -> set[str]:

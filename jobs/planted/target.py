@@ -149,6 +149,18 @@ def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
         return _name_of(served, probe_now(served), job.planted)
 
 
+def precision_beside(job: PlantedAudit, run: RunConfig) -> ScoringPrecision | None:
+    """The precision of the reference where the audited weights do not tell it; None in float32.
+
+    Args:
+        job: the audit.
+        run: the config of a run with the audit's attacks and precision.
+    """
+    # Models that are loaded here have it in their fingerprints; behind an endpoint the reference alone has one, and
+    # every ratio depends on it.
+    return None if job.remote is None or run.attack.precision == "fp32" else run.attack.precision
+
+
 def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
     """The name of an earlier call's model whose public text scored alike, or a new one."""
     known = served_models(planted)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import typst
@@ -186,6 +187,20 @@ def test_another_ledger_and_another_corpus_are_refused(fresh, planted, tmp_path)
     with pytest.raises(InputError, match="is the ledger of another run"):
         audited(fresh, CLAIM)
     assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
+
+
+def test_a_folder_with_the_audit_of_other_weights_under_the_same_name_is_left_alone(fresh, planted, tmp_path):
+    shutil.copytree(planted[1], tmp_path / "model")
+    job = PlantedAudit(fresh[0], str(tmp_path / "model"), (CLAIM,), "R. Signer")
+    audit_planted(job, tmp_path / "here", QUIET, command="heldin audit")
+    early = AutoModelForCausalLM.from_pretrained(planted[1])
+    early.transformer.ln_f.weight.data += 1e-3
+    early.save_pretrained(tmp_path / "model")
+    before = (tmp_path / "here" / "record.json").read_bytes()
+    with pytest.raises(InputError, match="holds an audit with another 'look': choose another --out"):
+        audit_planted(job, tmp_path / "here", QUIET, command="heldin audit")
+    assert (tmp_path / "here" / "record.json").read_bytes() == before
+    assert len((fresh[0] / "ledger" / "looks.jsonl").read_text(encoding="utf-8").splitlines()) == 1
 
 
 def test_purge_leaves_what_decided_and_no_side(fresh):
@@ -426,7 +441,7 @@ def test_several_checkpoints_are_a_look_each_and_the_gravest_decides_the_exit_co
     assert (code, "one --model at a time" in err) == (2, True)
 
 
-def test_another_precision_is_another_look_and_says_how_far_it_moves_scores(fresh, call):
+def test_another_precision_is_another_look_and_says_how_far_it_moves_scores(fresh, call, tmp_path):
     plain, _ = audited(fresh, CLAIM)
     assert plain.precision is None
     job = PlantedAudit(fresh[0], str(fresh[1]), (CLAIM,), "R. Signer", precision="bf16")
@@ -440,5 +455,14 @@ def test_another_precision_is_another_look_and_says_how_far_it_moves_scores(fres
     # The reference is the one that was sealed, whatever the precision in which it scores.
     assert record.reference.fingerprint != plain.reference.fingerprint
     assert abs(record.primary().auroc.value - plain.primary().auroc.value) < 0.05
+    # What is not asked for is float32: the same look, and no other's folder.
+    asked = ("audit", "--planted", fresh[0], "--model", fresh[1], "--claim", CLAIM)
+    assert call(*asked, "--precision", "bf16", "--out", tmp_path / "here")[0] in (0, 3, 4)
+    before = (tmp_path / "here" / "record.json").read_bytes()
+    code, _, err = call(*asked, "--out", tmp_path / "here")
+    assert (code, "holds an audit with another 'precision': choose another --out" in err) == (2, True)
+    assert (tmp_path / "here" / "record.json").read_bytes() == before
+    again, folder = audit_planted(replace(job, precision="fp32"), None, QUIET, command="heldin audit")
+    assert (again.planted.look, folder.name) == (1, "1")
     code, _, err = call("audit", "--planted", fresh[0], "--model", fresh[1], "--precision", "fp8")
     assert (code, "fp8" in err) == (2, True)

@@ -24,7 +24,7 @@ from heldin.jobs.planted.row_text import Plain
 from heldin.jobs.planted.training_set import TrainingSet, content_sha256, training_set
 from heldin.jobs.run.ledger import load_ledger
 from heldin.models.loading import load_language_model
-from tests.planted_sets import COLUMNS, base, lines, plan, read_lines, rows, write_lines
+from tests.planted_sets import COLUMNS, base, lines, plan, read_lines, rows, save_base, write_lines
 
 __all__ = ["base", "lines", "rows"]  # fixtures
 
@@ -63,6 +63,24 @@ def test_what_is_written_is_what_the_coins_leave_in_the_same_form(rows, lines, b
     names = {texts[row["body"]]["author"]: row["author"] for row in real}
     assert all(names[texts[row["body"]]["author"]] == row["author"] for row in real)
     assert len(set(names.values())) == len(names)
+
+
+def test_further_references_are_loaded_before_any_coin(lines, base, make_lm, tmp_path):
+    """A sealed plan whose reference cannot score could not be mended after somebody has trained."""
+    second = save_base(make_lm(seed=4), tmp_path / "second")
+    out, attack = tmp_path / "out", {"max_characters": 200, "references": [str(second)]}
+    kept = tmp_path / "kept"
+    for damaged, said in (
+        ("tokenizer.json", "tokenizer"),
+        ("model.safetensors", "holds no weights"),
+    ):
+        shutil.move(second / damaged, kept)
+        with pytest.raises(InputError, match=said):
+            plant(plan(lines, base, attack=attack), out, QUIET)
+        assert not (out / "ledger" / "ledger.json").exists()
+        shutil.move(kept, second / damaged)
+    plant(plan(lines, base, attack=attack), out, QUIET)
+    assert (out / "ledger" / "ledger.json").is_file()
 
 
 def test_users_who_are_not_audited_stay_in_with_every_row(lines, base, tmp_path):

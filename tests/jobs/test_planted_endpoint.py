@@ -1,5 +1,7 @@
 """A model behind an endpoint that was trained on a planted training set."""
 
+import json
+
 import pytest
 import torch
 
@@ -43,11 +45,11 @@ def planted(rows, base, tmp_path):
     return out, train(base, texts, tmp_path / "model", passes=1)
 
 
-def _audit(out, model, url=None, said=QUIET, **limits):
+def _audit(out, model, url=None, said=QUIET, *, precision=None, **limits):
     remote = None
     if url is not None:
         remote = Remote(Endpoint(url, None, **limits), tokenizer=str(model))
-    job = PlantedAudit(out, "tuned" if remote else str(model), (), "R. Signer", remote)
+    job = PlantedAudit(out, "tuned" if remote else str(model), (), "R. Signer", remote, precision)
     return audit_planted(job, None, said, command="test")
 
 
@@ -105,6 +107,28 @@ def test_another_model_under_the_same_name_is_another_look_with_scores_of_its_ow
     here, _ = _audit(out, tmp_path / "other")
     assert two.primary().auroc == here.primary().auroc
     assert one.primary().auroc == again.primary().auroc != two.primary().auroc
+
+
+def test_another_precision_of_the_reference_is_another_look_at_what_was_paid_for(planted):
+    out, model = planted
+    served = load_language_model(str(model))
+    server = CompletionsServer({"tuned": served}, length=served.context + 2)
+    with serving(server) as url:
+        plain, _ = _audit(out, model, url)
+        paid = len(server.asked)
+        coarse, folder = _audit(out, model, url, precision="bf16")
+        again, same = _audit(out, model, url, precision="bf16")
+        whole, _ = _audit(out, model, url, precision="fp32")
+        # Nothing was sent again but the public text.
+        assert (
+            len({json.dumps(its) for its in server.asked[paid:]} - {json.dumps(its) for its in server.asked[:paid]})
+            == 0
+        )
+    assert [its.planted.look for its in (plain, coarse, again, whole)] == [1, 2, 2, 1]
+    assert same == folder
+    assert coarse.reference.fingerprint != plain.reference.fingerprint
+    assert plain.target.fingerprint == coarse.target.fingerprint
+    assert not verify(folder, QUIET).differences
 
 
 @pytest.mark.slow

@@ -5,13 +5,21 @@ import json
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import (
+    LoraConfig,
+    PrefixTuningConfig,
+    PromptEncoderConfig,
+    PromptTuningConfig,
+    get_peft_model,
+)
+from safetensors.torch import load_file, save_file
 
 from heldin.base.errors import InputError
 from heldin.jobs.run.models import model_facts
 from heldin.models.adapters import load_target_and_reference
-from heldin.models.loading import fingerprint_of, load_language_model, quiet_transformers
+from heldin.models.loading import fingerprint_of, load_language_model, quiet_transformers, require_model
 from heldin.models.logprobs import score_texts
+from heldin.models.score_cache import ScoreCache
 from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model
 
@@ -31,15 +39,25 @@ def base(make_lm, tmp_path):
 @pytest.fixture
 def adapter(base, tmp_path):
     """An adapter that moves every score."""
+    return saved(lora(), base, tmp_path / "adapter")
+
+
+def lora(**more):
+    return LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM", **more)
+
+
+def saved(config, base, folder):
+    """An adapter of this config, whose trained weights are random."""
     lm = load_language_model(str(base))
     with quiet_transformers():
-        adapted = get_peft_model(lm.model, LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
+        adapted = get_peft_model(lm.model, config)
+    generator = torch.Generator().manual_seed(0)
     for name, parameter in adapted.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
+        if parameter.requires_grad and "lora_A" not in name:
+            torch.nn.init.normal_(parameter, generator=generator)
     adapted.peft_config["default"].base_model_name_or_path = str(base)
-    adapted.save_pretrained(tmp_path / "adapter")
-    return tmp_path / "adapter"
+    adapted.save_pretrained(folder)
+    return folder
 
 
 def scores(lm):
@@ -68,6 +86,71 @@ def test_models_that_are_no_adapter_of_the_reference_are_loaded_apart(base, adap
     target, reference = load_target_and_reference(str(adapter), str(tmp_path / "other"))
     np.testing.assert_array_equal(scores(target), scores(load_language_model(str(adapter))))
     np.testing.assert_array_equal(scores(reference), scores(load_language_model(str(tmp_path / "other"))))
+
+
+def _with_a_position_of_its_own(base, folder):
+    """An adapter whose file also holds the base's positions, the last of which is another one."""
+    saved(lora(), base, folder)
+    weights = load_file(folder / "adapter_model.safetensors")
+    positions = load_language_model(str(base)).model.transformer.wpe.weight.detach().clone()
+    positions[-1] += 1.0
+    save_file({**weights, "base_model.model.transformer.wpe.weight": positions}, folder / "adapter_model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "nf4"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda base, folder: saved(lora(bias="all"), base, folder),
+        lambda base, folder: saved(lora(bias="lora_only"), base, folder),
+        _with_a_position_of_its_own,
+    ],
+    ids=["bias all", "bias lora_only", "a position that no probe reads"],
+)
+@pytest.mark.filterwarnings("error:Careful, disabling adapter layers")
+def test_an_adapter_that_cannot_be_switched_off_leaves_the_base_and_its_cached_scores_alone(
+    base, tmp_path, make, precision
+):
+    if precision == "nf4":
+        pytest.importorskip("bitsandbytes")
+    adapter = str(make(base, tmp_path / "adapter"))
+    long = [TEXTS[0] * 4]
+    target, reference = load_target_and_reference(adapter, str(base), precision=precision)
+    alone, apart = (load_language_model(its, precision=precision) for its in (str(base), adapter))
+    cache = ScoreCache(tmp_path / "scores")
+    for one, other in ((target, apart), (reference, alone)):
+        assert one.fingerprint == other.fingerprint
+        kept = [its.logprobs for its in cache.scores(one, TEXTS + long)]
+        np.testing.assert_array_equal(np.concatenate(kept[:2]), scores(other))
+        np.testing.assert_array_equal(kept[2], score_texts(other, long)[0].logprobs)
+        # What a later audit reads under the base's name.
+        again = [its.logprobs for its in cache.scores(other, TEXTS + long)]
+        assert all(map(np.array_equal, again, kept))
+    cache.close()
+
+
+def test_layers_that_are_trained_whole_share_the_other_weights(base, tmp_path):
+    folder = saved(lora(modules_to_save=["ln_f"]), base, tmp_path / "adapter")
+    target, reference = load_target_and_reference(str(folder), str(base))
+    np.testing.assert_array_equal(scores(reference), scores(load_language_model(str(base))))
+    assert reference.model.adapted.get_base_model() is target.model
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "nf4"])
+@pytest.mark.parametrize("kind", [PromptTuningConfig, PrefixTuningConfig, PromptEncoderConfig])
+def test_a_learned_prompt_is_refused_before_it_is_scored_as_its_base(base, tmp_path, kind, precision):
+    config = kind(num_virtual_tokens=4, task_type="CAUSAL_LM")
+    if kind is PromptEncoderConfig:
+        config.encoder_hidden_size = 8
+    folder = str(saved(config, base, tmp_path / "prompt"))
+    for refused in (
+        lambda: load_target_and_reference(folder, str(base), precision=precision),
+        lambda: load_language_model(folder, precision=precision),
+        lambda: require_model(folder),
+    ):
+        with pytest.raises(InputError, match=r"peft_type \w+ is a learned prompt, .*: train with LoRA"):
+            refused()
 
 
 def test_an_adapter_that_names_no_base_is_one_line(base, adapter):

@@ -222,21 +222,45 @@ def test_sampling_follows_the_models_distribution_and_its_seed(make_lm):
         sample_texts(lm, 1, seed=0, prompt="The river opens the letter. " * 9)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("decoder", [False, True])
 @pytest.mark.parametrize("kind", ["bert", "electra"])
-def test_a_model_that_looks_ahead_is_refused_and_its_causal_twin_is_not(make_lm, tmp_path, kind, decoder):
+def test_a_model_that_looks_ahead_is_refused_and_its_causal_twin_is_not(make_lm, tmp_path, kind, decoder, precision):
     """BERT and ELECTRA load as causal language models with a full attention unless is_decoder says otherwise."""
     from transformers import BertConfig, BertLMHeadModel, ElectraConfig, ElectraForCausalLM
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    if precision == "int8":
+        pytest.importorskip("bitsandbytes")
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     config, model = {"bert": (BertConfig, BertLMHeadModel), "electra": (ElectraConfig, ElectraForCausalLM)}[kind]
     torch.manual_seed(0)
     with quiet_transformers():
         model(config(vocab_size=400, max_position_embeddings=32, is_decoder=decoder, **sizes)).save_pretrained(tmp_path)
     make_lm().tokenizer.save_pretrained(tmp_path)
     if decoder:
-        assert load_language_model(str(tmp_path)).context == 32
+        assert load_language_model(str(tmp_path), precision=precision).context == 32
         return
     said = r"is not a causal language model: changing the last token of a text moved an earlier prediction by"
     with pytest.raises(InputError, match=said):
-        load_language_model(str(tmp_path))
+        load_language_model(str(tmp_path), precision=precision)
+
+
+def test_a_causal_model_with_large_activations_is_not_refused_in_8_bits_where_its_scores_depend_on_the_batch(
+    make_lm, tmp_path
+):
+    """LLM.int8 leaves a column that is large at one token unrounded at every token of the batch."""
+    pytest.importorskip("bitsandbytes")
+    tokenizer = make_lm().tokenizer
+    shape = TinyModel(vocabulary=400, context=32, hidden=64, layers=2, heads=2, window=8)
+    model = new_tiny_model(shape, tokenizer, 0)
+    for name, parameter in model.named_parameters():
+        if "ln_" in name and name.endswith("weight"):
+            parameter.data[::10] *= 3.5
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    lm = load_language_model(str(tmp_path), precision="int8")
+    texts = ["Falcon closes on Friday, said Ms Adams twice.", "zzz qqq 99 !! completely other text here", "12 people"]
+    alone, together = [score_texts(lm, [its])[0].total for its in texts], [its.total for its in score_texts(lm, texts)]
+    moved = max(abs(a - b) for a, b in zip(alone, together, strict=True))
+    # The check leaves the arithmetic of scoring as it was.
+    assert 0 < moved < 0.5
