@@ -21,8 +21,8 @@ from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
 from heldin.corpus.names import missing_names_line
 from heldin.jobs.checkpoint.body import audit_body
+from heldin.jobs.checkpoint.config import AT_ENDPOINT
 from heldin.jobs.checkpoint.endpoint import (
-    AT_ENDPOINT,
     attacks_at_endpoint,
     drift_flaws,
     facts_of,

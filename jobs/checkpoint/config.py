@@ -25,6 +25,9 @@ if TYPE_CHECKING:  # the models behind these load torch, and a reference of keys
     from heldin.jobs.checkpoint.job import CheckpointAudit
 
 
+AT_ENDPOINT = "endpoint:"  # prefix of a reference that is served where the target is
+
+
 class EndpointConfig(Section):
     """A model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt."""
 
@@ -163,6 +166,16 @@ class CheckpointConfig(Section):
             raise ValueError(
                 "extraction: it is about training texts, and the held-in texts are declared fresh: leave extraction"
                 " out, or give training texts"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_models_to_load(self) -> "CheckpointConfig":
+        served = self.endpoint is not None and all(name.startswith(AT_ENDPOINT) for name in self.reference)
+        if served and self.attack.precision != "fp32":
+            raise ValueError(
+                "attack.precision (--precision): every model stands behind the endpoint, and none is loaded here: leave"
+                " it out"
             )
         return self
 

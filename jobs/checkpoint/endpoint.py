@@ -12,6 +12,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.precision import ScoringPrecision
 from heldin.base.progress import Reporter
+from heldin.jobs.checkpoint.config import AT_ENDPOINT
 from heldin.jobs.run.models import model_facts
 from heldin.models.adapters import load_target_and_reference
 from heldin.models.checks import PROBE
@@ -29,7 +30,6 @@ from heldin.models.loading import load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
 
-AT_ENDPOINT = "endpoint:"  # prefix of a reference that is served where the target is
 NOTE = "its weights cannot be fingerprinted: whoever serves it may change them"
 
 

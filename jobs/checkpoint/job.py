@@ -12,7 +12,8 @@ from heldin.base.errors import InputError
 from heldin.bounds.claims import plan_claim
 from heldin.bounds.verdict import Assignment, Claim, stated_claim
 from heldin.corpus.sources.rows import Columns
-from heldin.jobs.checkpoint.endpoint import AT_ENDPOINT, Remote, remote_of
+from heldin.jobs.checkpoint.config import AT_ENDPOINT
+from heldin.jobs.checkpoint.endpoint import Remote, remote_of
 from heldin.record.document import Record
 from heldin.record.release import Release
 

@@ -1,16 +1,18 @@
 """The model that a planted audit looks at: a folder or a hub name, or a name behind an endpoint."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 from heldin.attacks.scoring import AttackTexts
 from heldin.base.errors import InputError
 from heldin.base.precision import ScoringPrecision
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.claims import parse_claim_of
-from heldin.jobs.checkpoint.endpoint import AT_ENDPOINT, Remote, attacks_at_endpoint, facts_of, reached
+from heldin.jobs.checkpoint.config import AT_ENDPOINT
+from heldin.jobs.checkpoint.endpoint import Remote, attacks_at_endpoint, facts_of, reached
 from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import run_of
@@ -21,7 +23,7 @@ from heldin.jobs.run.texts import texts_under_attack
 from heldin.models.adapters import load_target_and_reference
 from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
 from heldin.models.endpoint_client import Connection
-from heldin.models.loading import LanguageModel, load_language_model, require_model
+from heldin.models.loading import LanguageModel, fingerprint_of, load_language_model, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, ModelFacts
 
@@ -96,6 +98,28 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
     return run.model_copy(update={"attack": attack, "extraction": None})
 
 
+def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
+    """Raises InputError where two audited models, or one and the reference, are the same; by their files alone.
+
+    Args:
+        jobs: audits of one planted folder; served models are not looked at.
+        config: what was fixed before the coins.
+    """
+    seen = {fingerprint_of(config.reference, revision=config.revision): ""}
+    for job in jobs:
+        if job.remote is None:
+            name = fingerprint_of(job.model)
+            if name in seen:
+                _refuse(job.model, seen[name])
+            seen[name] = job.model
+
+
+def _refuse(model: str, other: str) -> NoReturn:
+    if other:
+        raise InputError(f"'{model}' is the same model as '{other}': name each once")
+    raise InputError(f"'{model}' is the reference model itself: nothing was trained")
+
+
 def models_here(
     job: PlantedAudit, config: PlantConfig, precision: ScoringPrecision
 ) -> tuple[LanguageModel | None, LanguageModel]:
@@ -115,7 +139,7 @@ def models_here(
         job.model, config.reference, precision=precision, revision=config.revision
     )
     if target.fingerprint == reference.fingerprint:
-        raise InputError(f"'{job.model}' is the reference model itself: nothing was trained")
+        _refuse(job.model, "")
     return target, reference
 
 

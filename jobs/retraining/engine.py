@@ -69,6 +69,8 @@ def audit_trainings(
     reporter.say(reach_line(audit.runs))
     # A config that cannot be run is refused before a folder is taken for it.
     audit.trained()
+    # Here and not where a finished audit is read: those of earlier versions may have such keys.
+    audit.require_heeded()
     # The cores that this process may use, which may be fewer than the machine has.
     workers = processes or len(os.sched_getaffinity(0))
     # Two calls would draw a key each, both train, and remove each other's work folder.

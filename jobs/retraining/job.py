@@ -124,6 +124,15 @@ class TrainingsAudit:
             raise InputError("give defense.clip_norm: a norm measured in each training would differ between them")
         return config
 
+    def require_heeded(self) -> None:
+        """Raises InputError for a key that says how to measure what independent trainings measure otherwise, or not."""
+        if self.config.attack.precision != "fp32":
+            raise InputError("independent trainings are scored in float32: take 'attack.precision' out")
+        if self.config.extraction is not None:
+            raise InputError(
+                "independent trainings measure no extraction: take 'extraction' out (heldin run measures it)"
+            )
+
     def worst_case_documents(self) -> int:
         """Number of documents of the worst-case user."""
         if self.documents is not None:

@@ -12,7 +12,7 @@ from heldin.base.progress import Reporter
 from heldin.corpus.split import select_users
 from heldin.corpus.store import texts_of
 from heldin.finetune.batches import encode
-from heldin.finetune.pretraining import pretrain, train_once
+from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
 from heldin.finetune.recipe import Select
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.corpus import CorpusData
@@ -35,7 +35,7 @@ def check_references(config: RunConfig, corpus: CorpusData) -> None:
 def reference_model(
     spec: Reference, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
 ) -> LanguageModel:
-    """The model that ``spec`` describes; if it has to be trained, it is kept in the cache.
+    """The model that ``spec`` describes, in the precision of the attack; one that is trained is kept in the cache.
 
     Args:
         spec: an item of the config's ``attack.references``.
@@ -52,10 +52,12 @@ def reference_model(
             return load_language_model(name, precision=config.attack.precision)
         case PretrainedReference(seed=seed):
             assert config.model.pretrain is not None  # RunConfig checks it
-            recipe = replace(config.model.pretrain.recipe, seed=seed)
+            recipe, shape = replace(config.model.pretrain.recipe, seed=seed), config.model.pretrain.shape
             texts = corpus.public_texts()
             with reporter.track(f"reference {spec.label}", recipe.steps(len(texts)), "steps") as advance:
-                return pretrain(texts, config.model.pretrain.shape, recipe, cache_directory(), advance=advance)
+                pretrain(texts, shape, recipe, cache_directory(), advance=advance)
+            folder = pretrained_folder(texts, shape, recipe, cache_directory())
+            return load_language_model(str(folder), precision=config.attack.precision)
         case PublicReference():
             return _on_public_users(spec, config, corpus, base_name, reporter)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import typst
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from heldin.audit.decision import DecisionConfig
@@ -429,6 +430,13 @@ def test_several_checkpoints_are_a_look_each_and_the_gravest_decides_the_exit_co
     assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
     code, _, err = call(*asked, "--out", tmp_path / "here")
     assert (code, "--out goes with one --model" in err) == (2, True)
+    for name, said in (
+        (fresh[1], "is the same model as"),
+        (fresh[1].parent / "base", "is the reference model itself"),
+    ):
+        code, _, err = call(*asked, "--model", name)
+        assert (code, said in err) == (2, True)
+    assert not (fresh[0] / "ledger" / "looks.jsonl").exists()
     code, out, _ = call(*asked, "--declared-by", "R. Signer")
     lines = out.splitlines()[-2:]
     assert [line.split(":")[0] for line in lines] == ["look 1 of 1", "look 2 of 1"]
@@ -437,6 +445,17 @@ def test_several_checkpoints_are_a_look_each_and_the_gravest_decides_the_exit_co
     code, out, _ = call(*asked, "--declared-by", "R. Signer", "--json")
     found = json.loads(out)
     assert (code, found["exit_code"], [its["exit_code"] for its in found["audits"]]) == (4, 4, [0, 4])
+    # A model that fails late takes nothing along that was found.
+    shutil.copytree(fresh[1], tmp_path / "broken")
+    tensors = load_file(tmp_path / "broken" / "model.safetensors")
+    save_file(
+        {**tensors, "transformer.ln_f.bias": tensors["transformer.ln_f.bias"][:1].clone()},
+        tmp_path / "broken" / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    code, out, err = call(*asked, "--model", tmp_path / "broken", "--declared-by", "R. Signer")
+    assert (code, "incomplete or of another shape" in err) == (4, True)
+    assert [line.split(":")[0] for line in out.splitlines()[-2:]] == ["look 1 of 1", "look 2 of 1"]
     code, _, err = call("audit", "--model", "a", "--model", "b")
     assert (code, "one --model at a time" in err) == (2, True)
 

@@ -286,3 +286,13 @@ def test_limits_are_in_the_words_of_a_sweep():
         _with(decision={"require": [{"of": "auroc"}]})
     with pytest.raises(InputError, match="decision.require.0.of: Input should be"):
         _with(decision={"require": [{"of": "named", "at_most": 100}]})
+
+
+def test_a_precision_needs_a_model_that_is_loaded_here():
+    served = {**AUDIT, "endpoint": {"url": "http://127.0.0.1:1/v1"}, "attack": {"precision": "bf16"}}
+    said = r"attack.precision \(--precision\): every model stands behind the endpoint, and none is loaded here"
+    with pytest.raises(InputError, match=said):
+        parse_checkpoint({**served, "reference": ["endpoint:r", "endpoint:s"]}, "")
+    # One of them is loaded here, and float32 asks for nothing.
+    assert parse_checkpoint({**served, "reference": ["endpoint:r", "s"]}, "").attack.precision == "bf16"
+    assert parse_checkpoint({**served, "reference": ["endpoint:r"], "attack": {"precision": "fp32"}}, "").reference

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 
 from heldin.attacks.config import AttackConfig
@@ -28,6 +29,7 @@ from heldin.jobs.config import load_config, parse_config
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.run.models import base_model
 from heldin.jobs.run.pipeline import run
 from heldin.jobs.run.references import reference_model
 from heldin.jobs.run.score_file import read_scores, write_scores
@@ -255,6 +257,17 @@ def test_a_shadow_model_has_a_key_of_its_own_and_coins_that_are_not_the_runs(tur
         assert trained == held_in | set(ledger.users(Role.ALWAYS_IN))
     assert len({its.key for its in seen} | {ledger.key}) == 5
     assert len({tuple(sorted(its.roles.items())) for its in seen} | {tuple(sorted(ledger.roles.items()))}) == 5
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_references_that_are_trained_here_are_scored_in_the_precision_of_the_attack(turned_run, which, monkeypatch):
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(turned_run.parents[1] / "cache"))
+    config = load_config(turned_run / "config.yaml")
+    corpus = read_corpus(config, QUIET)
+    name, _ = base_model(config, corpus, QUIET)
+    for precision, its in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        asked = config.model_copy(update={"attack": config.attack.model_copy(update={"precision": precision})})
+        assert reference_model(config.attack.references[which], asked, corpus, name, QUIET).model.dtype == its
 
 
 def test_no_audited_user_is_read_by_a_reference_that_is_trained_here(turned_run, monkeypatch):

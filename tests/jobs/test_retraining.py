@@ -323,6 +323,14 @@ def test_a_folder_of_another_audit_is_refused_with_what_differs(tmp_path, fixed_
             {"defense": {"kind": "filter", "population": 9, "steps": 2, "delta": 1e-5, "target_epsilon": 1, "tau": 1}},
             "defense 'filter' promises for a user who is replaced",
         ),
+        (
+            {"attack": {"precision": "bf16"}},
+            "^independent trainings are scored in float32: take 'attack.precision' out$",
+        ),
+        (
+            {"extraction": {"prefix": 4, "suffix": 4}},
+            "^independent trainings measure no extraction: take 'extraction' out",
+        ),
     ],
 )
 def test_configs_that_cannot_be_audited_so_are_one_line(tmp_path, change, line):
