@@ -275,6 +275,7 @@ def _random_catches():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("bug", _random_catches(), ids=lambda bug: bug.name)
 def test_a_catch_is_no_matter_of_luck(bug):
     """Over ten keys the logarithm of the p-value lies five of its deviations below the level: a miss below 1e-6."""
