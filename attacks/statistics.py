@@ -195,3 +195,8 @@ def how_aggregated(name: str, aggregation: str) -> str:
 def needs_vocabulary(attack: AnyAttack) -> bool:
     """Whether it needs more of the target than log-probabilities of a text's own tokens."""
     return attack.needs_moments or (isinstance(attack, JointAttack) and attack.needs_ranks)
+
+
+def needs_token_ids(attack: AnyAttack) -> bool:
+    """Whether it needs to know which tokens a text has."""
+    return isinstance(attack, JointAttack) and attack.needs_ids

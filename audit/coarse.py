@@ -6,6 +6,7 @@ and the numbers next to them are read off it. Groupings by many scores would rev
 (tests/audit/test_coarse.py measures it), which is why a record has curves of at most two scores.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,6 +83,13 @@ def brief(value: float, digits: int = 3) -> float:
 def significant(value: float, digits: int = 2) -> float:
     """Round to the significant digits a reader needs."""
     return float(f"{value:.{digits}g}")
+
+
+def outwards(share: float, *, up: bool, decimals: int = 4) -> float:
+    """A limit of a share, between 0 and 1, rounded away from what it limits."""
+    scale = 10.0**decimals
+    within = round(share * scale, 6)
+    return float(math.ceil(within) if up else math.floor(within)) / scale
 
 
 def coarse_percentiles(counts: Sequence[int]) -> list[int]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from heldin.attacks.extraction import ExtractionConfig, TextProbabilities, least_logprob
-from heldin.audit.coarse import significant
+from heldin.audit.coarse import outwards
 from heldin.base.facts import Facts
 
 CONFIDENCE = 0.95
@@ -174,4 +174,5 @@ def share_limits(count: int, of: int, level: float = CONFIDENCE) -> tuple[float,
     tail = (1 - level) / 2
     lower = float(stats.beta.ppf(tail, count, of - count + 1)) if count else 0.0
     upper = float(stats.beta.ppf(1 - tail, count + 1, of - count)) if count < of else 1.0
-    return significant(lower), significant(upper)
+    # Outwards: a limit that was rounded to the nearest digit would no longer cover.
+    return outwards(lower, up=False), outwards(upper, up=True)

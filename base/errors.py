@@ -16,5 +16,9 @@ class ConstantScores(InputError):
     """All scores are equal and say nothing about membership: a finding, not a fault, if nothing else is wrong."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM during work that can be resumed: unlike Ctrl-C in a terminal it reaches this process alone."""
+
+
 class ResumableError(Exception):
     """A run that failed but can be resumed with the same command (exit code 5)."""

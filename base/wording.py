@@ -12,3 +12,8 @@ MANY = 1_000_000  # above this a planned number says only that it is out of reac
 def at_most_counted(number: int, limit: int = MANY, before: str = "") -> str:
     """A number such as "2,000" ("about 2,000" with ``before="about "``), or "more than 1,000,000" above the limit."""
     return f"more than {limit:,}" if number > limit else f"{before}{number:,}"
+
+
+def in_bytes(size: int) -> str:
+    """A size in memory such as "17 MiB" or "43.1 GiB"."""
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.0f} MiB"

@@ -6,11 +6,14 @@ versions, commit) and says pass or fail for each figure; the exit code is 1 if o
 1. Every engine against plain float64 backward passes on the CPU: V = 50,257 tied, 4 layers, with TF32 switched on
    outside; float32 within 1e-4, bfloat16 within 2e-2, every contribution at most C (1 + 1e-4).
 2. Steps of random 125M and 1.3B models over users of 16 x 512 and 16 x 1,024 tokens: a plain step (same loss, same
-   attention, same passes), "auto", unit by unit. Medians of steps 2 to 12 with noise and Adam.
+   attention, same passes), "auto", unit by unit. Medians of steps 2 to 12 with noise and Adam. Peak memory beside what
+   a rehearsal without numbers said it would be.
+3. Example DP, 32 records of 512 tokens at 125M: over plain training and over Opacus (hooks, ghost clipping).
+4. Scoring 20,000 texts through the score cache, over bare forward passes, in float32 and in bfloat16.
+5. Noise and optimizer of a 125M step, and the draws of 342,477 users with cohorts of 1,024 on the host.
 """
 
 import argparse
-import contextlib
 import copy
 import json
 import math
@@ -18,59 +21,33 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import GPTNeoConfig, GPTNeoForCausalLM
+from gpu_base import Clock, Figure, Shape, arithmetic, recovering, some_units
+from gpu_further import beside_gradients, example_dp, scoring
+from transformers import GPTNeoForCausalLM, PreTrainedModel
 
 from heldin.defenses.gradients.layer_rules import lay_out
 from heldin.defenses.gradients.model_parts import unit_losses
 from heldin.defenses.gradients.one_pass import Engine, release_workspace
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum, Units, clipped_gradient_sum
-from heldin.models.attention import use_exact_attention
+from heldin.finetune.memory import Step, training_peak
+from heldin.finetune.passes import Passes
+from heldin.finetune.precision import Arithmetic, autocast
+from heldin.finetune.private import clipped_sum, put_gradient
+from heldin.finetune.recipe import Recipe
+from heldin.models.devices import Planned
 
 LINES = Path(__file__).with_name("gpu.jsonl")
 ENGINES: tuple[Engine, ...] = ("auto", "materialise", "ghost", "loop")
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 RATIO, MEMORY = 1.10, 1.3  # of a ULS step over a plain one, at most
 STEPS = 12
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A GPT-Neo: layers, width and heads, vocabulary and context."""
-
-    layers: int
-    hidden: int
-    heads: int
-    vocabulary: int = 50_257
-    context: int = 2048
-
-    def model(self, device: torch.device) -> GPTNeoForCausalLM:
-        torch.manual_seed(0)
-        kinds = (["global", "local"] * self.layers)[: self.layers]
-        config = GPTNeoConfig(
-            vocab_size=self.vocabulary,
-            max_position_embeddings=self.context,
-            hidden_size=self.hidden,
-            num_layers=self.layers,
-            num_heads=self.heads,
-            attention_types=[[[kind], 1] for kind in kinds],
-            window_size=min(256, self.context),
-            resid_dropout=0.0,
-            embed_dropout=0.0,
-            attention_dropout=0.0,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
-        with device:
-            model = GPTNeoForCausalLM(config)
-        use_exact_attention(model)
-        return model
 
 
 SHAPES = {"125M": Shape(12, 768, 12), "1.3B": Shape(24, 2048, 16)}
@@ -97,23 +74,6 @@ CASES = (
     Case("1.3B", 4, 16, 512),
     Case("1.3B", 4, 16, 1024, checkpointing=True),
 )
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A measured figure and the most that it may be; no limit: only told."""
-
-    what: str
-    value: float
-    limit: float | None = None
-
-    @property
-    def fails(self) -> bool:
-        return self.limit is not None and not self.value <= self.limit
-
-    def line(self) -> str:
-        judged = "" if self.limit is None else f" (at most {self.limit:g}): {'FAIL' if self.fails else 'pass'}"
-        return f"  {self.what}: {self.value:.5g}{judged}"
 
 
 def correctness(shape: Shape, length: int, device: torch.device) -> list[Figure]:
@@ -165,18 +125,6 @@ def _norm(gradients: dict[str, Any]) -> float:
     return math.sqrt(sum(float(g.double().square().sum()) for g in gradients.values()))
 
 
-def some_units(users: int, records: int, length: int, vocabulary: int, device: torch.device) -> Units:
-    ids = torch.randint(0, vocabulary, (users * records, length + 1), generator=torch.Generator().manual_seed(1))
-    ids = ids.to(device)
-    return Units(ids[:, :-1], ids[:, 1:], torch.arange(users, device=device).repeat_interleave(records), users)
-
-
-def arithmetic(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    if precision == "fp32":
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
-
-
 def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
     """A plain step, "auto" and unit by unit, over the same users; bfloat16 passes, float32 weights."""
     model = shape.model(device)
@@ -187,7 +135,7 @@ def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure],
     units = some_units(case.users, case.records, case.length, shape.vocabulary, device)
     taken: dict[str, dict[str, Any]] = {}
     for name in ("plain", "auto", "loop"):
-        with _recovering(name, taken):
+        with recovering(name, taken):
             taken[name] = _timed(name, model, units, case.users_a_pass)
     about = f"{case.shape}, {case.users} x {case.records} x {case.length}"
     found: list[Figure] = []
@@ -199,24 +147,33 @@ def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure],
         memory = its.get("allocated", math.inf) / max(1, plain.get("allocated", 0))
         found.append(Figure(f"{about}, {name}: step over plain", ratio, limits[0]))
         found.append(Figure(f"{about}, {name}: peak memory over plain", memory, limits[1]))
+    if "allocated" in taken["auto"]:
+        said = _rehearsed(case, shape, units, device)
+        found.append(Figure(f"{about}, auto: peak memory over a rehearsal's", taken["auto"]["allocated"] / said))
     return found, {about: taken}
 
 
-@contextlib.contextmanager
-def _recovering(name: str, taken: dict[str, dict[str, Any]]) -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        taken[name] = {"failed": "out of memory"}
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+def _rehearsed(case: Case, shape: Shape, units: Units, device: torch.device) -> int:
+    """Bytes that steps of this case would hold, by a rehearsal without numbers."""
+
+    def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic) -> None:
+        ids = [[1] * (case.length + 1)] * case.records
+        parts = _passes(units, case.users_a_pass)
+        with autocast(arithmetic, torch.device("cpu")):
+            total, _ = clipped_sum(model, [[ids] * part.units for part in parts], 1.0, passes)
+        put_gradient(model, total, 1.0, 1.0, lambda _, size, where: torch.empty(size, device=where))
+
+    step = Step(compute, case.users_a_pass * case.records, case.records)
+    recipe = Recipe(checkpointing=case.checkpointing)
+    memory = int(torch.cuda.get_device_properties(device).total_memory)
+    return training_peak(lambda: shape.model(torch.device("cpu")), recipe, step, Planned("cuda", memory)).total
 
 
 def _timed(name: str, model: GPTNeoForCausalLM, units: Units, users_a_pass: int) -> dict[str, Any]:
     device = units.inputs.device
     parameters = dict(model.named_parameters())
     optimizer = torch.optim.Adam(parameters.values(), 1e-6, fused=True if device.type == "cuda" else None)
-    clock = _Clock(device)
+    clock = Clock(device)
     ways: list[str] = []
     phases: dict[str, list[float]] = {"gradients": [], "noise": [], "optimizer": []}
     if device.type == "cuda":
@@ -264,8 +221,9 @@ def _private_sum(
         with arithmetic("bf16", part.inputs.device):
             found = _clipped(model, part, 1.0, engine)
         ways.append(found.engine)
-        for name, gradient in found.gradients.items():
-            total[name] += gradient
+        for name, summed in total.items():
+            summed += found.gradients[name]
+        del found  # as training does
     return total
 
 
@@ -276,18 +234,6 @@ def _passes(units: Units, users_a_pass: int) -> list[Units]:
         number = min(users_a_pass, units.units - first)
         found.append(Units(units.inputs[rows], units.targets[rows], units.unit[rows] - first, number))
     return found
-
-
-class _Clock:
-    """Seconds, once everything that the device was asked for is done."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def __call__(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
 
 
 def part_1(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
@@ -304,7 +250,13 @@ def part_2(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:
     return figures, details
 
 
-PARTS: dict[int, Callable[[torch.device], tuple[list[Figure], dict[str, Any]]]] = {1: part_1, 2: part_2}
+PARTS: dict[int, Callable[[torch.device], tuple[list[Figure], dict[str, Any]]]] = {
+    1: part_1,
+    2: part_2,
+    3: lambda device: example_dp(SHAPES["125M"], 32, 512, device),
+    4: lambda device: scoring(SHAPES["125M"], 20_000, 120, device),
+    5: lambda device: beside_gradients(SHAPES["125M"], 342_477, 1024, device),
+}
 
 
 def provenance(device: torch.device) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """How a command that makes a record ends: report, findings and exit code; and what Ctrl-C does."""
 
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from heldin.base.errors import Terminated
 from heldin.commands.options import json_text
 
 if TYPE_CHECKING:
@@ -98,17 +101,28 @@ def finish_without_model(folder: Path, *, json: bool = False) -> None:
 
 
 class Interrupted(Exception):
-    """Ctrl-C during work that can be resumed; typer would otherwise only say that it was aborted."""
+    """Ctrl-C or SIGTERM during work that can be resumed; typer would otherwise only say that it was aborted."""
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C into ``Interrupted``."""
+    """Turn Ctrl-C and SIGTERM into ``Interrupted``."""
+    # Schedulers end a job by SIGTERM. Only the main thread of a process may set what happens then.
+    before = (
+        signal.signal(signal.SIGTERM, _terminated) if threading.current_thread() is threading.main_thread() else None
+    )
     try:
         yield
     # Only around work that a second call resumes; elsewhere Ctrl-C ends the command as typer does.
     except KeyboardInterrupt as error:
         raise Interrupted from error
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(*_: object) -> None:
+    raise Terminated
 
 
 def command_line() -> str:

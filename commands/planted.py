@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from heldin.base.errors import InputError
-from heldin.commands.finish import command_line, finish, interruptible
-from heldin.commands.options import BAD_INPUT, AsJson, DeviceOption, Out, Quiet, json_text
+from heldin.base.errors import InputError, ResumableError
+from heldin.commands.finish import command_line, finish, interruptible, tell, told
+from heldin.commands.options import AsJson, DeviceOption, Out, Quiet, json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from heldin.jobs.checkpoint.endpoint import Remote
-    from heldin.jobs.planted.target import PlantedAudit
     from heldin.record.document import Record
 
 AT_PLANTED = ("model", "claim", "declared_by", "out", "quiet", "json", "planted", "device", "precision")
@@ -78,7 +77,8 @@ def audit_planted(called: typer.Context) -> None:
     """Audit a model that was trained on a planted training set, with the options of ``heldin audit``."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.planted.audit import audit_planted as do
-    from heldin.jobs.planted.target import PlantedAudit, require_several
+    from heldin.jobs.planted.folder import read_planted
+    from heldin.jobs.planted.target import PlantedAudit, require_distinct
 
     # Zero is a value: --max-tokens-sent 0 prints the cost and stops.
     given = {name: its for name, its in called.params.items() if its is not False and its not in (None, [], ())}
@@ -105,56 +105,52 @@ def audit_planted(called: typer.Context) -> None:
         if len(jobs) == 1:
             record, folder = do(jobs[0], out, reporter_for_this_terminal(), command=command_line())
             finish(record, folder, json=bool(given.get("json")))
-        require_several(jobs)
-        _audit_all(jobs, json=bool(given.get("json")))
+        require_distinct(jobs, read_planted(jobs[0].planted)[0])
+        looks = (do(job, None, reporter_for_this_terminal(), command=command_line()) for job in jobs)
+        _finish_all(looks, bool(given.get("json")))
 
 
-def _audit_all(jobs: "Sequence[PlantedAudit]", *, json: bool) -> NoReturn:
-    """Audit each model and print its findings, then a line of each, and exit with the gravest code.
+def _finish_all(looks: "Iterator[tuple[Record, Path]]", json: bool) -> NoReturn:
+    """Print what is found of each model as it is found, then a line of each, and exit with the gravest code.
 
-    What was found stands whatever happens to a later model: the error is printed and ends the audits, and sets the exit
-    code only where no claim is violated.
+    Args:
+        looks: records and their folders, each made when it is asked for.
+        json: print one object at the end.
     """
-    from heldin.base.progress import reporter_for_this_terminal
-    from heldin.commands.finish import tell, told
-    from heldin.jobs.planted.audit import audit_planted as do
-
-    lines, objects, code, failed = [], [], 0, None
-    for job in jobs:
-        try:
-            record, folder = do(job, None, reporter_for_this_terminal(), command=command_line())
-        except InputError as error:
-            failed = error
-            break
-        look, line = _look_lines(record)
-        lines.append(line)
-        if json:
-            objects.append(told(record, folder))
-        else:
-            typer.echo(look)
-            tell(record, folder)
-        # A certified violation (3) before an indicative one (4).
-        code = min({code, record.judgement.exit_code} - {0}, default=0)
-    code = code or (BAD_INPUT if failed else 0)
-    if json and lines:
-        wrong = {} if failed is None else {"error": str(failed)}
-        typer.echo(json_text({"audits": objects, "exit_code": code, **wrong}))
-    elif lines:
-        typer.echo("\n".join(lines))
+    found: list[tuple[Record, Path]] = []
+    failed: InputError | ResumableError | None = None
+    try:
+        for record, folder in looks:
+            found.append((record, folder))
+            if not json:
+                assert record.planted is not None
+                typer.echo(f"look {record.planted.look}: {record.target.name}")
+                tell(record, folder)
+    except (InputError, ResumableError) as error:
+        # What was found stands: each look was paid for.
+        failed = error
+    codes = [record.judgement.exit_code for record, _ in found]
+    code = next((its for its in (3, 4) if its in codes), 0)
+    if json:
+        why = {} if failed is None else {"error": str(failed)}
+        typer.echo(json_text({"audits": [told(record, folder) for record, folder in found], "exit_code": code, **why}))
+    elif found:
+        typer.echo("\n".join(_look_line(record) for record, _ in found))
+    if failed is not None and not code:
+        raise failed
     if failed is not None:
         typer.echo(f"error: {failed}", err=True)
     raise typer.Exit(code)
 
 
-def _look_lines(record: "Record") -> tuple[str, str]:
-    """The line before what a look found, and what it found in one line."""
+def _look_line(record: "Record") -> str:
     from heldin.reports.findings import answer_line
 
-    its, auroc, name = record.planted, record.primary().auroc, record.target.name
-    assert its is not None
-    numbers = f"AUROC {auroc.value:.3f} ({auroc.lower:.3f} to {auroc.upper:.3f})"
-    return f"look {its.look}: {name}", (
-        f"look {its.look} of {its.looks}: {numbers}, {answer_line(record.decision)}: {name}"
+    assert record.planted is not None
+    auroc = record.primary().auroc
+    return (
+        f"look {record.planted.look} of {record.planted.looks}: AUROC {auroc.value:.3f}"
+        f" ({auroc.lower:.3f} to {auroc.upper:.3f}), {answer_line(record.decision)}: {record.target.name}"
     )
 
 

@@ -26,6 +26,14 @@ def run(
         bool,
         typer.Option("--check", help="Only check: print every problem (exit code 2), or what the run would do."),
     ] = False,
+    gpu_memory: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="With --check: GiB of a GPU; say what the run would hold there, and refuse what cannot fit (default:"
+            " those of the GPU here, if there is one).",
+        ),
+    ] = None,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
@@ -37,13 +45,15 @@ def run(
     """
     from heldin.jobs.config import load_config
 
+    if gpu_memory is not None and not check:
+        raise InputError("--gpu-memory goes with --check: a run takes the memory that there is")
     if check:
-        _check(config, set_ or [], out, json)
+        _check(config, set_ or [], out, json, gpu_memory)
         return
     _run(load_config(config, set_ or []), out, json)
 
 
-def _check(path: Path, overrides: list[str], out: Path | None, json: bool) -> None:
+def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_memory: float | None) -> None:
     from heldin.jobs.config import load_config
 
     try:
@@ -56,9 +66,12 @@ def _check(path: Path, overrides: list[str], out: Path | None, json: bool) -> No
         problems = [line.strip() for line in others or [head]]
         typer.echo(json_text({"ok": False, "problems": problems, "would": {}}))
         raise typer.Exit(BAD_INPUT) from error
+    from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.run.check import check_run, lines
+    from heldin.models.devices import planned_gpu
 
-    found = check_run(config, out or Path("runs") / config.name)
+    reporter = reporter_for_this_terminal()
+    found = check_run(config, out or Path("runs") / config.name, planned_gpu(gpu_memory), reporter.say)
     if json:
         typer.echo(json_text(found.as_dict()))
         raise typer.Exit(BAD_INPUT if found.problems else 0)

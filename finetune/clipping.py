@@ -52,10 +52,14 @@ def clipped_batch_gradient(
             units = whole_units([[ids] for ids in share[start : start + most]], model.device)
             found = clipped_gradient_sum(model, units, clip_norm=of_example, memory_budget=passes.budget)
             passes.note(found.engine, found.notice)
-            for name, gradient in found.gradients.items():
-                total[name] = total[name] + gradient if name in total else gradient
+            if total:
+                for name, summed in total.items():
+                    summed += found.gradients[name]
+            else:
+                total = found.gradients
             loss += found.losses.sum().double()
             norms += found.norms.tolist()
+            del found  # its sums are as large as the model, and the next pass needs the room
         return total, loss, norms
 
     total, loss, norms = passes.fitted(compute, lambda most: min(most, len(share)))

@@ -25,7 +25,7 @@ from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import own_share, processes, rank, sum_over_ranks, wait_for_all
 from heldin.finetune.recipe import Optimizer, Recipe
 from heldin.finetune.units import PrivateTraining
-from heldin.models.devices import device_name
+from heldin.models.devices import device_name, kind_of
 from heldin.models.loading import LanguageModel, quiet_transformers
 
 Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
@@ -106,10 +106,10 @@ def train(
     arithmetic = arithmetic_of(recipe.precision, device)
     # Before the adapters are made, whose initial weights it decides.
     torch.manual_seed(recipe.seed)
-    model = _with_adapters(base.model, recipe).to(device).train()
+    model = with_adapters(base.model, recipe).to(device).train()
     if recipe.checkpointing:
         use_checkpointing(model, without_dropout=private is not None or clipping is not None)
-    optimizer = _optimizer(model, recipe)
+    optimizer = optimizer_of(model, recipe)
     steps = private.mechanism.steps if private else recipe.steps(len(sequences))
     state = TrainingState(job=job_name(base, sequences, recipe, private, clipping), gradients=0, effort=Effort())
     # On every process: all of them go on from the same file.
@@ -260,7 +260,7 @@ def _batch_gradient(
     passes.count(own_share(batch))
     if clipping is None:
         return passes.fitted(
-            lambda most: _plain_gradient(model, batch, most, arithmetic), lambda most: min(most, len(batch))
+            lambda most: plain_batch_gradient(model, batch, most, arithmetic), lambda most: min(most, len(batch))
         )
     with autocast(arithmetic, model.device):
         loss, norms = clipped_batch_gradient(model, clipping, batch, passes)
@@ -268,10 +268,17 @@ def _batch_gradient(
     return loss
 
 
-def _plain_gradient(
+def plain_batch_gradient(
     model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, arithmetic: Arithmetic
 ) -> float:
-    """Put the batch's gradient into ``.grad`` by plain autograd, micro-batch by micro-batch, summed over processes."""
+    """Put the batch's gradient into ``.grad`` by plain autograd, summed over processes; returns the batch's mean loss.
+
+    Args:
+        model: whose ``.grad`` is set.
+        batch: token sequences of all processes.
+        micro_batch: records of a forward pass.
+        arithmetic: of the passes.
+    """
     total = torch.zeros(1, dtype=torch.float64, device=model.device)
     # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
     model.zero_grad(set_to_none=True)
@@ -302,7 +309,8 @@ def _keep_best(state: TrainingState, metric: float, folder: Path, model: PreTrai
             save_model(folder / "best", model, base.tokenizer)
 
 
-def _with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
+def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
+    """The model with the recipe's adapters, or the model itself. Raises InputError if they do not fit it."""
     if recipe.lora is None:
         return model
     from peft import LoraConfig, get_peft_model  # slow to import, and only adapters need it
@@ -324,7 +332,8 @@ def _with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
             ) from error
 
 
-def _optimizer(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimizer:
+def optimizer_of(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimizer:
+    """The recipe's optimizer of everything trainable in the model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     rate, decay, fused = recipe.learning_rate, recipe.weight_decay, fused_on(model.device)
     match recipe.optimizer:
@@ -343,7 +352,7 @@ def fused_on(device: torch.device) -> bool | None:
 
     On a GPU the other forms hold several temporary copies of all weights.
     """
-    return True if device.type == "cuda" else None
+    return True if kind_of(device) == "cuda" else None
 
 
 def job_name(

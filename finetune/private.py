@@ -4,7 +4,7 @@ Charles et al. (2024), Algorithms 1 (ELS) and 2 (ULS); docs/theory.md#rules-of-a
 the result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from transformers import PreTrainedModel
@@ -20,6 +20,7 @@ from heldin.finetune.ranks import own_share, sum_over_ranks
 from heldin.finetune.units import PrivateTraining, SampledUnit
 
 Contribution = list[Sequence[int]]
+Noise = Callable[[str, torch.Size, torch.device], torch.Tensor]
 
 
 def private_gradient(
@@ -65,19 +66,37 @@ def private_gradient(
     sum_over_ranks([*total.values(), tally])
     scale = 1.0 / clip.norm if isinstance(clip, NormalisedClip) else 1.0
     deviation = mechanism.noise_multiplier * mechanism.sensitivity
-    for name, parameter in _trainable(model).items():
+
+    def noise(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
         # Keyed by the tensor's name: every process adds the same noise to the same sum.
-        summed = total[name] * scale
-        if deviation > 0:
-            shape, device = summed.shape, summed.device
-            summed = summed + gaussian(training.noise, training.key, step, name, shape, deviation, device)
-        # A constant of the config: the number drawn would make the noise tell the cohort's size
-        # (docs/theory.md#public-constants).
-        parameter.grad = (summed / divisor.value).to(parameter.dtype)
+        return gaussian(training.noise, training.key, step, name, shape, deviation, device)
+
+    # A constant of the config: the number drawn would make the noise tell the cohort's size
+    # (docs/theory.md#public-constants).
+    put_gradient(model, total, scale, divisor.value, noise if deviation > 0 else None)
     if training.watch:
-        training.watch(step, {name: p.grad for name, p in _trainable(model).items() if p.grad is not None})
+        training.watch(step, {name: p.grad for name, p in trainable(model).items() if p.grad is not None})
     loss, units = tally.tolist()
     return loss / units if units else None
+
+
+def put_gradient(
+    model: PreTrainedModel, total: Mapping[str, torch.Tensor], scale: float, divisor: float, noise: Noise | None
+) -> None:
+    """Put the noised mean into ``.grad``.
+
+    Args:
+        model: whose ``.grad`` is set.
+        total: sums by parameter name.
+        scale: what the sums are multiplied by before the noise.
+        divisor: by which they are divided after it.
+        noise: given a tensor's name, shape and device; None: no noise.
+    """
+    for name, parameter in trainable(model).items():
+        summed = total[name] * scale
+        if noise is not None:
+            summed = summed + noise(name, summed.shape, summed.device)
+        parameter.grad = (summed / divisor).to(parameter.dtype)
 
 
 def _fitted_sum(
@@ -87,7 +106,7 @@ def _fitted_sum(
     sizes = [len(records) for records in people]
 
     def compute(most: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        return _clipped_sum(model, [[people[i] for i in run] for run in cut(sizes, most)], clip_norm, passes)
+        return clipped_sum(model, [[people[i] for i in run] for run in cut(sizes, most)], clip_norm, passes)
 
     def largest(most: int) -> int:
         # Asked only after a failure: the kept gradients of the failed pass are given back before the next try.
@@ -100,11 +119,18 @@ def _fitted_sum(
     return passes.fitted(compute, largest, can_split=True)
 
 
-def _clipped_sum(
+def clipped_sum(
     model: PreTrainedModel, runs: Sequence[Sequence[Contribution]], clip_norm: float, passes: Passes
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The sum of the clipped gradients, and a tensor (2,): the sum of the finite units' losses and their number."""
-    total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in _trainable(model).items()}
+    """The sum of the clipped gradients, and a tensor (2,): the sum of the finite units' losses and their number.
+
+    Args:
+        model: the model.
+        runs: the units of each pass.
+        clip_norm: C.
+        passes: limits of a pass, and where ways are noted.
+    """
+    total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in trainable(model).items()}
     tally = torch.zeros(2, dtype=torch.float64, device=model.device)
     for units in runs:
         found = clipped_gradient_sum(
@@ -115,10 +141,11 @@ def _clipped_sum(
             most_records=passes.most if passes.splits else None,
         )
         passes.note(found.engine, found.notice)
-        for name, gradient in found.gradients.items():
-            total[name] += gradient
+        for name, summed in total.items():
+            summed += found.gradients[name]
         finite = found.losses[~found.masked]
         tally += torch.stack([finite.sum().double(), torch.ones_like(finite).sum().double()])
+        del found  # its sums are as large as the model, and the next pass needs the room
     return total, tally
 
 
@@ -143,5 +170,6 @@ def whole_units(units: Sequence[Contribution], device: torch.device) -> Units:
     return Units(inputs, targets, unit, len(units))
 
 
-def _trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+def trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+    """The model's trainable parameters by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

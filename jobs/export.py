@@ -122,12 +122,14 @@ def _is_weights(name: str) -> bool:
 def _require_trained_here(run: Path, model: Path, record: Record, stated: TrainingFacts, plan: Mechanism) -> None:
     """Refuse any difference that ``heldin verify`` would find in the model or its guarantee."""
     # The weights are loaded and hashed again: a checkpoint that was exchanged since the audit has another fingerprint.
-    _, changed = compared("target", record.target, model_facts(load_language_model(str(model)), record.target.name))
+    config = read_run_config(run)
+    # In the precision of the attack, which the fingerprint names.
+    loaded = load_language_model(str(model), precision=config.attack.precision)
+    _, changed = compared("target", record.target, model_facts(loaded, record.target.name))
     if changed:
         raise InputError(
             f"'{model}' is not the model that was trained and audited here ({changed[0].line()}): nothing was exported"
         )
-    config = read_run_config(run)
     if isinstance(config.defense, ClippingDefense) and config.defense.clip_norm is None:
         raise InputError(
             f"'{run / PLAN}' names a clip norm that was measured on users' gradients, and would leave with the model:"

@@ -15,6 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
+from heldin.models.devices import kind_of
+
 
 def use_exact_attention(model: PreTrainedModel) -> None:
     """Let every GPT-Neo attention layer of the model, if it has any, attend as the module docstring says."""
@@ -43,7 +45,7 @@ def _attend(
 
 def keeps_eager(query: Tensor) -> bool:
     """Whether transformers' own form is used for this query."""
-    return query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
+    return kind_of(query.device) == "cpu" and query.dtype in (torch.float32, torch.float64)
 
 
 def unscaled_attention(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from heldin.base.errors import InputError
 from heldin.models.arithmetic import true_float32
 from heldin.models.loading import LanguageModel
-from heldin.models.logprobs import LOGITS_PER_BATCH, LOGITS_PER_CHUNK
+from heldin.models.logprobs import in_chunks, tokens_per_batch
 
 
 def require_context(lm: LanguageModel, tokens: int) -> None:
@@ -53,7 +53,7 @@ def continuation_logprobs(
     """
     require_context(lm, windows.shape[1])
     # By logits of the suffixes, as other passes are by those of their tokens.
-    budget = LOGITS_PER_BATCH["cuda" if lm.device.type == "cuda" else "cpu"] // lm.model.config.vocab_size
+    budget = tokens_per_batch(lm.model)
     size = max(1, budget // windows.shape[1])
     found = [np.empty(0)]
     for start in range(0, len(windows), size):
@@ -87,9 +87,7 @@ def _of_batch(
     # Logits of the prefix are not asked for: in a small model they are most of the pass.
     kept: dict[str, Any] = {"logits_to_keep": suffix.shape[1]} if _keeps_logits(lm) else {}
     logits = lm.model(input_ids=inputs, use_cache=False, **kept).logits[:, -suffix.shape[1] :]  # (B, k, V)
-    flat = logits.flatten(0, 1)  # (B*k, V)
-    rows = max(1, LOGITS_PER_CHUNK[lm.device.type == "cuda"] // flat.shape[1])
-    chunks = zip(torch.split(flat, rows), torch.split(suffix.flatten(), rows), strict=True)
+    chunks = in_chunks(logits.flatten(0, 1), suffix.flatten())  # of (B*k, V) and (B*k,)
     logprobs = torch.cat([_drawn(part.float(), wanted, temperature, top_k) for part, wanted in chunks])  # (B*k,)
     # In float64: fifty terms of a few nats each.
     return logprobs.view(suffix.shape).double().sum(dim=1).cpu().numpy()

@@ -2,6 +2,10 @@
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 import torch
 
@@ -10,6 +14,53 @@ from heldin.base.errors import InputError
 # In the environment and not in a config: a run may go on on another device, and processes that it starts use the same.
 DEVICE = "HELDIN_DEVICE"
 SPREAD = "auto"  # over all GPUs, and main memory
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A device that is not here.
+
+    Attributes:
+        kind: "cpu" or "cuda".
+        memory: in bytes.
+    """
+
+    kind: str
+    memory: int
+
+
+_PLANNED: ContextVar[Planned | None] = ContextVar("planned", default=None)
+
+
+def planned_gpu(gibibytes: float | None) -> Planned | None:
+    """A GPU with so much memory; for None the one where models run, if they run on one."""
+    if gibibytes is not None:
+        return Planned("cuda", int(gibibytes * 2**30))
+    if os.environ.get(DEVICE) == "cpu" or not torch.cuda.is_available():
+        return None
+    return Planned("cuda", int(torch.cuda.get_device_properties(0).total_memory))
+
+
+@contextmanager
+def planning_for(planned: Planned) -> Iterator[None]:
+    """Let ``kind_of`` and ``memory_of`` answer for this device: what a step there would hold is found on a CPU."""
+    token = _PLANNED.set(planned)
+    try:
+        yield
+    finally:
+        _PLANNED.reset(token)
+
+
+def kind_of(device: torch.device) -> str:
+    """The kind of a device, by which ways of computing are chosen, or of the one that is planned for."""
+    planned = _PLANNED.get()
+    return device.type if planned is None else planned.kind
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of a GPU's memory, or of the one that is planned for."""
+    planned = _PLANNED.get()
+    return int(torch.cuda.get_device_properties(device).total_memory) if planned is None else planned.memory
 
 
 def default_device() -> torch.device:

@@ -13,16 +13,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.models.arithmetic import true_float32
+from heldin.models.devices import kind_of
 from heldin.models.loading import LanguageModel
 from heldin.models.token_scores import TokenScores
 
 MAX_PADDING = 0.05
 # Logits (tokens x vocabulary) of a forward pass: 16 MiB and 4 GiB in float32.
 LOGITS_PER_BATCH = {"cpu": 2**22, "cuda": 2**30}
+TOKENS_PER_BATCH = 2**16  # on a GPU: with a small vocabulary the activations take more than the logits
 # 1 MiB and 1 GiB in float32
 LOGITS_PER_CHUNK = {False: 2**18, True: 2**28}  # key: whether on a GPU
 
@@ -63,9 +65,7 @@ def score_texts(
     windows = list(cut_into_windows(encoded["input_ids"], lm.context))
     # By window: batches go by length, and the texts' own order is restored below.
     rows: dict[int, NDArray[np.float32]] = {}
-    # In tokens, with padding: each has a row of logits as long as the vocabulary.
-    budget = LOGITS_PER_BATCH["cuda" if lm.device.type == "cuda" else "cpu"] // lm.model.config.vocab_size
-    for batch in batches_by_length([len(w.tokens) for w in windows], max_tokens=budget):
+    for batch in batches_by_length([len(w.tokens) for w in windows], max_tokens=tokens_per_batch(lm.model)):
         tokens = sum(len(windows[i].tokens) for i in batch)
         with true_float32():
             rows.update(zip(batch, _score_batch(lm, [windows[i].tokens for i in batch], moments, ranks), strict=True))
@@ -134,14 +134,40 @@ def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool, ran
     # nothing that is scored. So it is no longer than the context.
     inputs = torch.tensor([[start, *w[:-1]] + [start] * (longest - len(w)) for w in windows])  # (B, L)
     targets = torch.tensor([w + [start] * (longest - len(w)) for w in windows])  # (B, L)
-    logits = lm.model(input_ids=inputs.to(lm.device), use_cache=False).logits.flatten(0, 1)  # (B*L, V)
-    # In chunks that fit into a CPU's cache, so that main memory is read once and not several times.
-    rows = max(1, LOGITS_PER_CHUNK[lm.device.type == "cuda"] // logits.shape[1])
-    chunks = zip(torch.split(logits, rows), torch.split(targets.to(lm.device).flatten(), rows), strict=True)
-    # (rows, B*L)
-    scored = torch.cat([_score_rows(part.float(), wanted, moments, ranks) for part, wanted in chunks], dim=1)
+    scored = batch_scores(lm.model, inputs, targets, moments=moments, ranks=ranks)
     values = scored.view(len(scored), len(windows), longest).cpu().numpy()
     return [values[:, i, : len(w)] for i, w in enumerate(windows)]
+
+
+def tokens_per_batch(model: PreTrainedModel) -> int:
+    """Tokens of a scoring batch, padding included: each has a row of logits as long as the vocabulary."""
+    on_gpu = kind_of(model.device) == "cuda"
+    tokens = LOGITS_PER_BATCH["cuda" if on_gpu else "cpu"] // int(model.config.vocab_size)
+    return min(tokens, TOKENS_PER_BATCH) if on_gpu else tokens
+
+
+def batch_scores(
+    model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor, *, moments: bool, ranks: bool
+) -> torch.Tensor:
+    """Scores of a batch's tokens, shape (1 to 4, B L), on the model's device; call it without gradients.
+
+    Args:
+        model: the model.
+        inputs: token ids, (B, L).
+        targets: token ids, (B, L).
+        moments: whether mean and deviation are among the rows.
+        ranks: whether ranks are.
+    """
+    logits = model(input_ids=inputs.to(model.device), use_cache=False).logits.flatten(0, 1)  # (B*L, V)
+    chunks = in_chunks(logits, targets.to(model.device).flatten())
+    return torch.cat([_score_rows(part.float(), wanted, moments, ranks) for part, wanted in chunks], dim=1)
+
+
+def in_chunks(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Pieces of logits (N, V) and targets (N,), for which more tensors as large as themselves are needed."""
+    # They fit into a CPU's cache, so that main memory is read once and not several times.
+    rows = max(1, LOGITS_PER_CHUNK[kind_of(logits.device) == "cuda"] // logits.shape[1])
+    return zip(torch.split(logits, rows), torch.split(targets, rows), strict=True)
 
 
 def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool, ranks: bool) -> torch.Tensor:

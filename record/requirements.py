@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.requirement import Requirement
 from heldin.record.document import Record
@@ -19,9 +21,10 @@ class Held:
     Attributes:
         requirement: the limit.
         outcome: kept, or broken, by the interval as a whole; not shown, if the limit lies within it; or not measured.
-        value: the measure, of several attacks that of the one whose interval reaches farthest; None where not measured.
-        reach: end of the interval that the limit looks at, the farthest of all attacks; the value itself if it is
-            exact; None likewise.
+        value: the measure, of several attacks that of the one that decides: of a broken limit the one that is farthest
+            beyond it as a whole, else the one whose interval reaches farthest; None where not measured.
+        reach: end of its interval that decides: the near one of a broken limit, else the far one; the value itself if
+            it is exact; None likewise.
         exact: whether the measure follows from the plan alone.
     """
 
@@ -70,15 +73,14 @@ def _held(record: Record, requirement: Requirement) -> Held:
     ranges = _ranges(record, requirement.of)
     if not ranges:
         return Held(requirement, "not measured", None, None, exact=False)
-    ends = [high if upper else low for _, low, high in ranges]
-    far = (max if upper else min)(range(len(ends)), key=ends.__getitem__)
+    far = [high if upper else low for _, low, high in ranges]
     near = [low if upper else high for _, low, high in ranges]
-    if (requirement.room(ends) >= 0.0).all():
-        outcome = "kept"
-    else:
-        # One attack that breaks it is enough, by the whole of its interval.
-        outcome = "broken" if (requirement.room(near) < 0.0).any() else "not shown"
-    return Held(requirement, outcome, ranges[far][0], ends[far], exact=False)
+    # One attack that breaks it is enough, by the whole of its interval.
+    broken = bool((requirement.room(near) < 0.0).any())
+    outcome = "broken" if broken else "kept" if (requirement.room(far) >= 0.0).all() else "not shown"
+    ends = near if broken else far
+    decides = int(np.argmin(requirement.room(ends)))
+    return Held(requirement, outcome, ranges[decides][0], ends[decides], exact=False)
 
 
 def _ranges(record: Record, measure: str) -> list[tuple[float, float, float]]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from heldin.audit.decision import Answer
 from heldin.audit.headline import TRAININGS
 from heldin.base.wording import at_most_counted, counted
+from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_user
@@ -217,7 +218,7 @@ def quality_pairs(record: Record) -> list[list[str]]:
         ["how many were tested", f"{s.held_in:,} {what.member} and {s.held_out:,} {what.other}"],
         ["with how much", f"{record.attacker_texts:,} texts; {counted(d.scores, 'score')} of {_attacks(record)}"],
         ["who is on which side", f"{s.standing_reason} ({'certifiable' if s.certifiable else 'indicative only'})"],
-        ["by chance alone", f'a false "leaks" in {100 * (d.by.auroc_level + d.by.tpr_level):g} % of audits at most'],
+        ["by chance alone", _false_alarms(record)],
     ]
     if record.trainings is None:
         rows.append(["controls", controls])
@@ -226,6 +227,18 @@ def quality_pairs(record: Record) -> list[list[str]]:
         ways = ", ".join(f"{met.count(way)} {way}" for way in ("checked", "declared", "not met") if way in met)
         rows.append(["conditions of certified statements", ways])
     return rows
+
+
+def _false_alarms(record: Record) -> str:
+    d = record.decision
+    if not d.decision.exact:
+        return 'nothing bounds how often "leaks" is false: the p-values are indicative'
+    said = f'a false "leaks" by the attacks in {100 * (d.by.auroc_level + d.by.tpr_level):g} % of audits at most'
+    claims = sum(its.claim != NO_CLAIM for its in record.judgement.verdicts)
+    if not claims:
+        return said
+    which = "the tested claim" if claims == 1 else f"each of the {claims} tested claims"
+    return f"{said}; {which} has a level of its own"
 
 
 def _attacks(record: Record) -> str:

@@ -76,7 +76,7 @@ def _rows(record: Record, group: ExtractionGroup) -> list[list[str]]:
 def _share(its: Emitted) -> str:
     if its.lower is None or its.upper is None:
         return "N/A"
-    return f"{its.users:,} ({100 * its.lower:.2g} to {100 * its.upper:.3g}\u00a0%)"
+    return f"{its.users:,} ({100 * its.lower:.4g} to {100 * its.upper:.4g}\u00a0%)"
 
 
 def _note(record: Record, facts: ExtractionFacts) -> str:

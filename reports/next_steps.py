@@ -38,7 +38,7 @@ TERMS = (
         "epsilon, delta",
         ("epsilon",),
         "the privacy-loss bound of differential privacy (DP): whatever an attacker sees is at most e^epsilon times as"
-        " likely with one person's texts as without, but for a probability of delta.",
+        " likely with one person's texts as without, plus a probability of delta.",
     ),
     ("ceiling", ("ceiling",), "the largest expected AUROC, or TPR, that a DP guarantee leaves to any attack."),
     (

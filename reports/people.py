@@ -83,7 +83,7 @@ def people_rows(record: Record) -> list[list[str]]:
 
 def people_note(record: Record) -> str:
     """How the rows are to be read, or why there are none."""
-    what, its = audited_by(record), named_people(record)
+    its = named_people(record)
     if record.trainings is not None:
         return (
             "No number of people follows: the audit is about one user, made to be found, who was put into"
@@ -92,20 +92,14 @@ def people_note(record: Record) -> str:
     if record.decision.decision.answer is Answer.NOT_VALID:
         return "How many could be named cannot be said: the comparison is not valid."
     if its is None:
-        return (
-            f"How many could be named cannot be said: with {record.split.held_out:,} {what.other} a false-positive rate"
-            f" of {percent(record.decision.by.fpr)} cannot be seen."
-        )
+        return f"How many could be named cannot be said: {_why_not_stated(record)}."
     right = 100 * its.rightly / (its.rightly + its.wrongly)
     said = (
         f"Of those named, {right:.0f} of 100 were held in, if as many people of each side are asked about; where most"
         " people were never in training, fewer."
     )
     if not math.isclose(its.wrongly, 1000 * record.decision.by.fpr):
-        said += (
-            f" The stated rate of {percent(record.decision.by.fpr)} cannot be seen with {record.split.held_out:,}"
-            f" {what.other}: this is the lowest that can."
-        )
+        said += f" Counted is the next rate, {percent(its.wrongly / 1000)}: {_why_not_stated(record)}."
     if headline_of_a_dial(record):
         said += (
             " The headline is of a stronger score, with another setting of a dial; whom that one names stands there."
@@ -115,6 +109,16 @@ def people_note(record: Record) -> str:
     if record.split.audited == "canaries":
         said += " Canary users are made to be found: these are not numbers of real people."
     return said
+
+
+def _why_not_stated(record: Record) -> str:
+    """Why nobody is counted at the stated false-positive rate."""
+    stated, curve = record.decision.by.fpr, record.named().curve
+    if curve is not None and not any(math.isclose(its.fpr, stated) for its in curve.tpr_at):
+        return f"the stated rate of {percent(stated)} is not among audit.fprs"
+    return (
+        f"the stated rate of {percent(stated)} cannot be seen with {record.split.held_out:,} {audited_by(record).other}"
+    )
 
 
 def _attack(record: Record) -> str:
@@ -140,19 +144,22 @@ def _by_promise(record: Record) -> str:
         return "No promise bounds the odds on a single person: how the model was trained is not known here."
     if epsilon is None or t.delta is None:
         if t.epsilon is None:
-            why = "no protection was applied" if t.guarantee == NO_PROTECTION else "the training has no guarantee"
+            why = "the training has no guarantee"
+            if t.guarantee == NO_PROTECTION:
+                why = "nothing but what was done to the texts protects" if t.removals else NO_PROTECTION
         else:
             why = f"its epsilon is for {t.protected}, and a user may have several records"
         return f"No promise bounds the odds on a single person: {why}."
     factor = math.exp(min(epsilon, 700.0))
     if factor > LARGEST_ODDS:
         return (
-            f"The promise is for every user, and at epsilon {epsilon:.3g} bounds their odds by a number that is too"
-            " large to help."
+            f"The promise is for every user, and at epsilon {epsilon:.3g} its bound is a number that is too large to"
+            " help."
         )
     return (
-        f"The promise is for every user, the worst-off too: even odds that somebody was in training become at most"
-        f" {_factor(factor)} to 1 ({100 * factor / (1 + factor):.4g} %), but for a probability of {t.delta:g}."
+        "The promise is for every user, the worst-off too: anything that can happen to somebody through the model, such"
+        f" as being named by an attack, is at most {_factor(factor)} times as likely after they were in training as"
+        f" after they were not, plus a probability of {t.delta:g}."
     )
 
 
@@ -166,8 +173,9 @@ def _by_group(record: Record) -> list[str]:
         if not facts.epsilon_lower:
             return []
         return [
-            f"For this user some outcome is at least {_factor(math.exp(facts.epsilon_lower))} times as likely with the"
-            f" user's texts as without (epsilon at least {facts.epsilon_lower:.2f}, 95 %)."
+            f"For this user some outcome is at least {_factor(math.exp(facts.epsilon_lower))} times as likely in one of"
+            " two cases, with the user's texts or without them, as in the other (epsilon at least"
+            f" {facts.epsilon_lower:.2f}, 95 %)."
         ]
     curve, what = record.named().curve, audited_by(record)
     if curve is None or record.decision.decision.answer is Answer.NOT_VALID:
@@ -182,7 +190,7 @@ def _by_group(record: Record) -> list[str]:
 def _not_told(record: Record) -> str:
     if record.trainings is not None:
         return "Another user may be hit harder; other users' odds were not computed."
-    return "The odds of one person were not computed: this report has no group of fewer than ten."
+    return "The odds of one person were not computed: scores of real people are shown in groups of ten or more."
 
 
 def attacker(record: Record) -> str:

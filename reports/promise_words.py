@@ -66,7 +66,7 @@ def _unit(t: TrainingFacts) -> str:
 def _delta(t: TrainingFacts) -> str:
     assert t.delta is not None
     return (
-        f"delta is {t.delta:g}: the bound by epsilon holds but for events of that probability. Times the"
+        f"delta is {t.delta:g}: by that much the probability of an outcome may exceed what epsilon allows. Times the"
         f" {counted(t.users, 'user')} trained on it is {t.delta * t.users:.2g}, and should be far below 1. An epsilon"
         " at a larger delta looks smaller: compare only at the same delta."
     )

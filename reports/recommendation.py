@@ -1,5 +1,7 @@
 """What the organisation's own limits recommend: from the record, and never against a violated claim."""
 
+import math
+
 from heldin.audit.decision import Answer, Promise
 from heldin.audit.requirement import Requirement
 from heldin.bounds.verdict import NO_CLAIM, Outcome
@@ -21,6 +23,9 @@ def recommendation(record: Record) -> str:
         return "None: the comparison is not valid, so that nothing can be held against a limit."
     if record.decision.decision.promise is Promise.ABOVE:
         return "Do not release yet: the leak looks larger than the promise allows, whatever limits say."
+    unmet = [its.condition for its in record.planted.conditions if its.known_by == "not met"] if record.planted else []
+    if unmet:
+        return f"None: a condition of the audit is not met ({unmet[0]}), so that it may speak of another training."
     held = held_against(record, [its.requirement() for its in record.decision.by.require])
     if not held:
         return _without_limits(record)
@@ -29,20 +34,25 @@ def recommendation(record: Record) -> str:
         return f"Do not release: {_listed(broken, 'is broken')}."
     left = [its for its in held if its.outcome != "kept"]
     if left:
-        return (
-            f"Do not release yet: {_listed(left, 'is not shown')}. {_more(left)} Nothing here speaks against the other"
-            f" {len(held) - len(left)} of {len(held)} limits."
-        )
+        others = len(held) - len(left)
+        rest = f" Nothing here speaks against the other {others} of {len(held)} limits." if others else ""
+        return f"Do not release yet: {_listed(left, 'is not shown')}. {_more(left)}{rest}"
     leak = (
         " A leak was found, of a size that these limits allow; below stands whom the model must not reach."
         if record.decision.decision.answer is Answer.LEAKS
         else ""
     )
-    standing = "" if record.split.certifiable else " This is indicative only, since the sides were not drawn by coins."
     return (
-        f"Release, by the organisation's own limits: {_listed(held, 'is kept')}.{leak}{standing} What no test looked at"
-        " is in the annex."
+        f"Release, by the organisation's own limits: {_listed(held, 'is kept')}.{leak}{_standing(record, held)} What no"
+        " test looked at is in the annex."
     )
+
+
+def _standing(record: Record, held: list[Held]) -> str:
+    if all(its.exact for its in held):
+        return ""
+    said = " What was measured is an estimate from this one training, its interval included"
+    return f"{said}." if record.split.certifiable else f"{said}, and indicative only: {record.split.standing_reason}."
 
 
 def limit_rows(record: Record) -> list[list[str]]:
@@ -67,7 +77,7 @@ def _seen(its: Held) -> str:
         return " (not measured)"
     if its.exact:
         return " (there is no such promise)" if its.value is None else f" (the plan's: {its.value:.3g})"
-    return f" ({its.value:.3f}, and by the interval {its.reach:.3f})"
+    return f" ({its.value:.3f}, and by the interval {'still ' if its.outcome == 'broken' else ''}{its.reach:.3f})"
 
 
 def _more(left: list[Held]) -> str:
@@ -80,7 +90,8 @@ def _without_limits(record: Record) -> str:
     """What limits would have to say, with what this record holds for each."""
     shown = []
     for measure, upper in _ASKED:
-        asked = Requirement(measure, at_most=0.0) if upper else Requirement(measure, at_least=0.0)
+        # A limit that anything keeps: what counts is the end of the interval that it would be held against.
+        asked = Requirement(measure, at_most=math.inf) if upper else Requirement(measure, at_least=-math.inf)
         (its,) = held_against(record, [asked])
         if its.reach is not None:
             what = with_names(f"{measure} at {'most' if upper else 'least'}")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from heldin.defenses.gradients.layer_rules import Block, Layout, Product, Rows, Total, Use
 from heldin.defenses.gradients.products import add_scaled, multiply_into, piece_floats, product
+from heldin.models.devices import kind_of
 
 MatrixWay = Literal["materialise", "ghost", "stream"]
 Way = MatrixWay | Literal["rows", "total"]  # an embedding that is only looked up; a vector
@@ -47,7 +48,7 @@ class Workspace:
             size: second dimension.
             device: where it is.
         """
-        if device.type != "cpu":  # the GPU's allocator reuses memory itself
+        if kind_of(device) != "cpu":  # the GPU's allocator reuses memory itself
             return torch.empty(units, size, device=device)
         if name not in self._buffers or self._buffers[name].numel() < units * size:
             self._buffers.pop(name, None)
@@ -253,7 +254,7 @@ def choose_ways(
     """
     # Greedy: memory goes first to the matrix where a kept float saves the most time.
     left = default_budget(device) if budget is None else budget
-    traffic = TRAFFIC.get(device.type, TRAFFIC["cpu"])
+    traffic = TRAFFIC.get(kind_of(device), TRAFFIC["cpu"])
     tokens = sum(b.units * b.rows for b in layout.blocks) * positions
     grams = sum(b.units * (b.rows * positions) ** 2 for b in layout.blocks)
     ways: dict[str, MatrixWay] = {}
@@ -283,7 +284,7 @@ def unit_by_unit(ways: Mapping[str, Way], layout: Layout, positions: int, device
         device: where the pass runs.
     """
     fewest = min((block.rows for block in layout.blocks), default=0) * positions
-    return device.type == "cuda" and "stream" in ways.values() and fewest >= OCCUPYING
+    return kind_of(device) == "cuda" and "stream" in ways.values() and fewest >= OCCUPYING
 
 
 def hold(

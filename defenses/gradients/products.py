@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from heldin.models.devices import kind_of, memory_of
+
 # Floats in memory at a time, for values that need not be kept: within a CPU's cache; enough to occupy a GPU.
 PIECE = {"cpu": 2**22, "cuda": 2**28}
 _SHARE = 64  # of a GPU's memory that a piece takes at most
@@ -16,10 +18,10 @@ TERMS = 3
 
 def piece_floats(device: torch.device) -> int:
     """Floats of a piece on this device."""
-    if device.type != "cuda":
+    if kind_of(device) != "cuda":
         return PIECE["cpu"]
     # Of the whole memory, not of what is free: pieces, and so roundings, are the same in every step.
-    return min(PIECE["cuda"], torch.cuda.get_device_properties(device).total_memory // (4 * _SHARE))
+    return min(PIECE["cuda"], memory_of(device) // (4 * _SHARE))
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -82,4 +84,4 @@ def terms(scaled: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
 
 def _stays_half(left: Tensor, right: Tensor) -> bool:
     # No other device has products of half-precision operands with float32 results.
-    return left.is_cuda and left.dtype == right.dtype != torch.float32
+    return kind_of(left.device) == "cuda" and left.dtype == right.dtype != torch.float32

@@ -61,7 +61,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     # Before the folder is taken: a mistyped name leaves nothing behind.
     _check_models(job)
     if job.remote is not None:
-        job = replace(job, attack=attacks_at_endpoint(job.attack, reporter))
+        job = replace(job, attack=attacks_at_endpoint(job.attack, job.remote.tokenizer, reporter))
     _take_folder(job, out)
     with logged(reporter, out, command=without_names(command)) as kept:
         return _audited(job, out, kept, command)

@@ -7,7 +7,7 @@ from typing import Any
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.scoring import AttackTexts
-from heldin.attacks.statistics import get_attack, needs_vocabulary
+from heldin.attacks.statistics import get_attack, needs_token_ids, needs_vocabulary
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.precision import ScoringPrecision
@@ -61,12 +61,16 @@ def remote_of(kept: Mapping[str, Any]) -> Remote:
     return Remote(Endpoint(kept["url"]), kept["tokenizer"], kept["context"])
 
 
-def attacks_at_endpoint(attack: AttackConfig, reporter: Reporter) -> AttackConfig:
+def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: Reporter) -> AttackConfig:
     """The attacks that need only log-probabilities of a text's own tokens; those left out are reported.
 
     Raises:
-        InputError: the primary attack needs more.
+        InputError: the primary attack needs more, or one needs to know the tokens and there is no tokenizer.
     """
+    unknown = next((name for name in attack.names if needs_token_ids(get_attack(name))), None)
+    # Before anything is paid for.
+    if unknown is not None and tokenizer is None:
+        raise InputError(f"attack '{unknown}' needs to know a text's tokens, which no endpoint says: give --tokenizer")
     needing = [name for name in attack.names if needs_vocabulary(get_attack(name))]
     # The leading attack is never replaced in silence: its name is what the bounds and the headline speak of.
     if attack.primary in needing:

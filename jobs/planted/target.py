@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 from heldin.attacks.scoring import AttackTexts
 from heldin.base.errors import InputError
@@ -15,7 +16,6 @@ from heldin.jobs.checkpoint.endpoint import Remote, attacks_at_endpoint, facts_o
 from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import run_of
-from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.looks import Look, note_served, served_models
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import model_facts
@@ -70,23 +70,6 @@ class PlantedAudit:
         }
 
 
-def require_several(jobs: Sequence[PlantedAudit]) -> None:
-    """Check, before the first look is taken, that the models of several audits of one planted folder differ.
-
-    Raises InputError for a model that is given twice, by whatever name, or is the reference; no model is loaded.
-    """
-    seen = {read_planted(jobs[0].planted)[1].reference: ""}
-    for job in jobs:
-        # What is served has no files to look at.
-        its = job.model if job.remote is not None else fingerprint_of(job.model)
-        if its not in seen:
-            seen[its] = job.model
-        elif seen[its]:
-            raise InputError(f"--model {job.model} is the same model as --model {seen[its]}: name each once")
-        else:
-            raise InputError(f"--model {job.model} is the reference model itself: nothing was trained")
-
-
 def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | None = None) -> RunConfig:
     """The config of a run with the audit's attacks and precision: behind an endpoint those that it can answer.
 
@@ -109,10 +92,32 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
         )
     # Which are left out depends on the endpoint alone, and on no coin.
     reporter = reporter or LineReporter(lambda line: None)
-    attack = attacks_at_endpoint(run.attack, reporter)
+    attack = attacks_at_endpoint(run.attack, job.remote.tokenizer, reporter)
     if run.extraction is not None:
         reporter.say("left out: extraction, since no endpoint gives the whole vocabulary's probabilities")
     return run.model_copy(update={"attack": attack, "extraction": None})
+
+
+def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
+    """Raises InputError where two audited models, or one and the reference, are the same; by their files alone.
+
+    Args:
+        jobs: audits of one planted folder; served models are not looked at.
+        config: what was fixed before the coins.
+    """
+    seen = {fingerprint_of(config.reference, revision=config.revision): ""}
+    for job in jobs:
+        if job.remote is None:
+            name = fingerprint_of(job.model)
+            if name in seen:
+                _refuse(job.model, seen[name])
+            seen[name] = job.model
+
+
+def _refuse(model: str, other: str) -> NoReturn:
+    if other:
+        raise InputError(f"'{model}' is the same model as '{other}': name each once")
+    raise InputError(f"'{model}' is the reference model itself: nothing was trained")
 
 
 def models_here(
@@ -134,7 +139,7 @@ def models_here(
         job.model, config.reference, precision=precision, revision=config.revision
     )
     if target.fingerprint == reference.fingerprint:
-        raise InputError(f"'{job.model}' is the reference model itself: nothing was trained")
+        _refuse(job.model, "")
     return target, reference
 
 

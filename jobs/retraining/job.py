@@ -125,7 +125,7 @@ class TrainingsAudit:
         return config
 
     def require_heeded(self) -> None:
-        """Raises InputError for a key of the config that independent trainings would ignore in silence."""
+        """Raises InputError for a key that says how to measure what independent trainings measure otherwise, or not."""
         if self.config.attack.precision != "fp32":
             raise InputError("independent trainings are scored in float32: take 'attack.precision' out")
         if self.config.extraction is not None:

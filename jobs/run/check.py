@@ -35,9 +35,10 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.folder import require_folder
+from heldin.jobs.run.memory import does_not_fit, memory_lines, run_memory
 from heldin.jobs.run.models import require_arithmetic
 from heldin.jobs.run.plan import mechanism_of, require_todays_coins
-from heldin.models.devices import default_device
+from heldin.models.devices import Planned, default_device
 from heldin.models.loading import context_length, require_model
 
 
@@ -58,10 +59,18 @@ class Checked:
         return {"ok": not self.problems, **asdict(self)}
 
 
-def check_run(config: RunConfig, out: Path) -> Checked:
+def check_run(
+    config: RunConfig, out: Path, gpu: Planned | None = None, say: Callable[[str], None] = lambda _: None
+) -> Checked:
     """Check everything that a run of this config in this folder names, and change nothing.
 
     The hub is asked whether it has a model, as the run would; only a model's config is downloaded.
+
+    Args:
+        config: of the run.
+        out: the run folder.
+        gpu: where the run would be; with one, what it would hold in memory is found, and must fit.
+        say: receives a line about what takes long.
     """
     # Each look raises InputError for what is wrong: all are taken, so that all problems are told at once.
     mechanisms: list[Mechanism] = []
@@ -82,12 +91,22 @@ def check_run(config: RunConfig, out: Path) -> Checked:
     ]
     # Before the line below: the looks fill ``mechanisms``.
     problems = [problem for look in looks if (problem := _problem(look))]
-    return Checked(tuple(problems), _would(config, out, mechanisms[0]) if mechanisms else {})
+    would = _would(config, out, mechanisms[0]) if mechanisms else {}
+    if gpu is not None and not problems:
+        try:
+            peaks = run_memory(config, gpu, say)
+        except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+            # A model whose code asks for numbers: that says nothing against the run.
+            would["memory"] = f"not known: this model's steps cannot be rehearsed ({first_line(error)})"
+        else:
+            problems = does_not_fit(peaks, gpu)
+            would["memory"] = memory_lines(peaks, gpu)
+    return Checked(tuple(problems), would)
 
 
 def lines(checked: Checked) -> list[str]:
     """What the run would do, for a terminal."""
-    return [f"{name:<12}{what}" for name, what in checked.would.items()]
+    return [f"{name:<12}{what}".replace("\n", "\n" + 12 * " ") for name, what in checked.would.items()]
 
 
 def _problem(look: Callable[[], object]) -> str:

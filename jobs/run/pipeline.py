@@ -128,7 +128,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         start = scored_base(config, base_name) if config.attack.reference else reference
         losses = measure_losses(config, data, target, start, out, reporter)
     with taken.timed("extraction"):
-        extraction = measure_extraction(config, data, target, start, out, reporter)
+        extraction = measure_extraction(config, data, target, reference, out, reporter)
     with taken.timed("statistics"):
         found = replace(
             run_results(config, data, texts.texts, statistics, preregistered(config, data, mechanism), reporter),

@@ -10,6 +10,7 @@ from heldin.attacks.config import AttackConfig
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import get_attack, per_text
 from heldin.attacks.table import TextStatistic
+from heldin.audit.coarse import significant
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
@@ -54,9 +55,10 @@ def measured_shift(
         precision=attack.precision,
         statistic=attack.primary,
         values=len(found),
-        mean_shift=None if shifts is None else float(shifts.mean()),
-        largest_shift=None if shifts is None else float(np.abs(shifts).max()),
-        deviation=deviation,
+        # Two digits: the largest is one person's.
+        mean_shift=None if shifts is None else significant(float(shifts.mean())),
+        largest_shift=None if shifts is None else significant(float(np.abs(shifts).max())),
+        deviation=None if deviation is None else significant(deviation),
     )
     reporter.say(f"precision: {facts.line}")
     return facts

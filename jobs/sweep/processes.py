@@ -96,8 +96,12 @@ class Place(Protocol):
         """Everything shared is made."""
         ...
 
-    def stop(self) -> None:
-        """Stop what runs where Ctrl-C does not reach."""
+    def stop(self, *, alone: bool) -> None:
+        """Stop what runs where the interrupt did not reach.
+
+        Args:
+            alone: whether it reached this process alone, as SIGTERM does, and not all of a terminal's.
+        """
         ...
 
 
@@ -113,6 +117,7 @@ class Machine:
             raise InputError(
                 f"resources.processes is {resources.processes}, of a GPU each: this machine has {len(gpus)}"
             )
+        self._running: set[subprocess.Popen[bytes]] = set()
         self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         for number in range(self.width):
             first = number * resources.processes
@@ -126,7 +131,7 @@ class Machine:
         """Run it once a slot is free."""
         slot = self._slots.get()
         try:
-            return run_process(task, slot)
+            return run_process(task, slot, running=self._running)
         finally:
             self._slots.put(slot)
 
@@ -137,8 +142,10 @@ class Machine:
     def publish(self) -> None:
         """Nothing: the cache of this machine has it."""
 
-    def stop(self) -> None:
-        """Nothing: cells are in the terminal's group of processes, which Ctrl-C reaches."""
+    def stop(self, *, alone: bool) -> None:
+        """Interrupt the cells, unless Ctrl-C did: they are in the terminal's group of processes."""
+        for process in list(self._running) if alone else []:
+            process.send_signal(signal.SIGINT)
 
     def __enter__(self) -> "Machine":
         return self
@@ -162,7 +169,14 @@ def visible_gpus() -> list[str]:
     return found.stdout.split() if found.returncode == 0 else []
 
 
-def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, cwd: Path | None = None) -> Ended:
+def run_process(
+    task: Task,
+    slot: Slot,
+    on: Mapping[str, str] | None = None,
+    *,
+    cwd: Path | None = None,
+    running: set[subprocess.Popen[bytes]] | None = None,
+) -> Ended:
     """Run a call of heldin to its end; what it says goes to ``task.progress`` while it works.
 
     Args:
@@ -170,7 +184,9 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
         slot: what it gets.
         on: further variables, of a machine of a cluster; the process then dies with the one that started it.
         cwd: the folder from which relative paths count; None: that of this process.
+        running: has the process in it while it runs.
     """
+    running = set() if running is None else running
     given = {"OMP_NUM_THREADS": str(slot.threads), **(on or {})}
     if slot.gpus is not None:
         given["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
@@ -187,6 +203,7 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
             stderr=said,
             preexec_fn=None if on is None else _die_with_parent,
         )
+        running.add(process)
         try:
             code = _ended(process)
         except BaseException:
@@ -194,6 +211,8 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
             process.kill()
             process.wait()
             raise
+        finally:
+            running.discard(process)
     seconds = time.monotonic() - started
     recorded = task.folder is not None and (task.folder / "record.json").is_file()
     # torchrun ends with a code of its own.

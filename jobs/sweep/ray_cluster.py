@@ -101,8 +101,12 @@ class Cluster:
             self._machine = None
             _take_models(self._out / SHARED / str(self._published))
 
-    def stop(self) -> None:
-        """Stop the cells' processes; each goes on from its last checkpoint when it is called again."""
+    def stop(self, *, alone: bool = True) -> None:
+        """Stop the cells' processes; each goes on from its last checkpoint when it is called again.
+
+        Args:
+            alone: no matter here: no interrupt reaches other machines.
+        """
         # An interrupt may come where nobody hears it; the last call ends Ray's worker, and with it what it started.
         for force in (False, False, True):
             with self._lock:

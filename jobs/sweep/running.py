@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from heldin.base.errors import InputError, ResumableError
+from heldin.base.errors import InputError, ResumableError, Terminated
 from heldin.base.files import is_held, write_text
 from heldin.base.progress import Reporter, Standing
 from heldin.base.wording import counted
@@ -116,12 +116,12 @@ class _Running:
                         raise KeyboardInterrupt
                     what = "done" if state.code in FINE else f"failed: {state.said}"
                     self._reporter.say(f"cell {cell.name}: {what} ({state.seconds:,.0f} s; {self._left()})")
-            except BaseException:
-                # Ctrl-C reaches the cells here too, which stop where they can resume; elsewhere they are stopped now,
-                # since the pool waits for its threads.
+            except BaseException as error:
+                # Ctrl-C reaches the cells here too, which stop where they can resume; elsewhere, and where this process
+                # alone was told to end, they are stopped now, since the pool waits for its threads.
                 self._stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-                self._place.stop()
+                self._place.stop(alone=isinstance(error, Terminated))
                 raise
 
     def _one(self, cell: PlacedCell) -> None:

@@ -28,6 +28,7 @@ def test_the_bag_of_words_finds_groups_that_differ_by_their_words():
     assert found.p_value < 1e-4
 
 
+@pytest.mark.slow
 def test_the_bag_of_words_raises_false_alarms_no_more_often_than_its_level():
     generator = np.random.default_rng(1)
     p_values = [bag_of_words(*_users(generator, favoured=False), seed=s).p_value for s in range(150)]

@@ -85,7 +85,9 @@ def test_limits_cover_at_their_level_and_not_at_a_smaller_one():
     for n, p in ((12, 0.05), (40, 0.3), (200, 0.01)):
         weights = stats.binom.pmf(np.arange(n + 1), n, p)
         inside = [share_limits(k, n)[0] <= p <= share_limits(k, n)[1] for k in range(n + 1)]
-        assert weights[inside].sum() >= 0.94  # two digits of the limits cost at most a hundredth
+        assert weights[inside].sum() >= 0.95
     assert share_limits(0, 20)[0] == 0.0
     assert share_limits(20, 20)[1] == 1.0
-    assert share_limits(7, 500) == (0.0056, 0.029)
+    assert share_limits(7, 500) == (0.0056, 0.0287)
+    # All of a thousand: not every person.
+    assert share_limits(1000, 1000) == (0.9963, 1.0)

@@ -74,6 +74,7 @@ def test_two_blocks_show_nothing():
     assert dominated([]) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [3, 5])
 def test_of_variants_that_are_all_alike_at_most_one_sweep_in_twenty_calls_any_dominated(blocks):
     rng = np.random.default_rng(blocks)

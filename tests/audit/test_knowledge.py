@@ -56,6 +56,7 @@ def test_more_texts_raise_auroc_and_lower_its_spread():
     assert attacker_knowledge(scored_users(statistics, member), attack="lr", seed=1) != points
 
 
+@pytest.mark.slow
 def test_a_thousand_users_a_hundred_draws_ten_counts_are_fast():
     """The aim is 10 s; the bound here only catches an accident."""
     statistics, member = _statistics(1000, 512, 0.1)

@@ -63,6 +63,7 @@ def test_upper_limits_stand_around_chance_where_a_score_strays_below_it():
     assert below.at_most[0] == pytest.approx(0.5 + 1.645 * np.sqrt(341 / (12 * 170 * 170)), abs=0.004)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.0, 0.6, 1.8])
 def test_they_cover_all_scores_at_once(shift):
     """600 audits of 60 + 60 users: at most as many misses as 5 % and chance allow; single intervals miss far more."""
@@ -88,6 +89,7 @@ def test_a_rate_s_limit_is_above_the_estimate_and_above_what_so_few_can_exclude(
     assert tpr_at_most(1.0, 1.0, 0.05, 20) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_the_largest_rate_is_excluded_as_seldom_as_it_may():
     """400 audits in which one score in seven names a quarter at 5 % FPR: how often more than its truth is excluded."""
     from heldin.audit.bootstrap import bootstrap

@@ -138,6 +138,7 @@ def _family(rng, users, gaps, correlation=0.7):
     return np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own + np.outer(gaps, member), member
 
 
+@pytest.mark.slow
 def test_it_rejects_as_often_as_it_may_where_scores_say_nothing():
     """1,000 null families of seven correlated scores, discrete ones among them: each level is kept, and used."""
     rng = np.random.default_rng(5)

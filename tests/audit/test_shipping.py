@@ -103,6 +103,7 @@ def _rates(truths, runs, seed, *, spread=0.04):
 RUNS = 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "truths",
     [
@@ -117,6 +118,7 @@ def test_what_barely_breaks_a_limit_is_shipped_in_at_most_five_of_a_hundred_swee
     assert wrong <= stats.binom.isf(1e-6, RUNS, 0.05)
 
 
+@pytest.mark.slow
 def test_without_paying_for_candidates_more_would_be():
     rng = np.random.default_rng(4)
     wrong = 0
@@ -134,6 +136,7 @@ def test_clear_cases_are_answered():
     assert none >= 0.8 * 500
 
 
+@pytest.mark.slow
 def test_the_probability_of_passing_is_that_of_simulated_sweeps():
     rng = np.random.default_rng(7)
     for room, blocks in ((0.1, 5), (0.05, 5), (0.1, 3)):

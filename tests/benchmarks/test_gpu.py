@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,17 +16,19 @@ from heldin.defenses.gradients import per_unit_gradients
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _loaded():
+def _loaded(name):
     # By its path: an installed package is called benchmarks too.
-    spec = importlib.util.spec_from_file_location("benchmark_of_gpus", ROOT / "benchmarks" / "gpu.py")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-gpu = _loaded()
+# In the order in which one imports another.
+gpu_base, further, gpu = map(_loaded, ("gpu_base", "gpu_further", "gpu"))
 CPU = torch.device("cpu")
 TINY = gpu.Shape(2, 16, 2, vocabulary=61, context=32)
+TINY_OF_MANY_WORDS = gpu.Shape(2, 16, 2, vocabulary=2048, context=32)
 
 
 @pytest.fixture(autouse=True)
@@ -73,10 +76,46 @@ def test_steps_that_do_not_fit_fail_their_figure(monkeypatch):
     assert math.isinf(figures[0].value)
 
 
+def test_a_rehearsal_stands_beside_the_measured_peak(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=2**33))
+    case = gpu.Case("tiny", 3, 2, 12, 2)
+    units = gpu_base.some_units(3, 2, 12, TINY.vocabulary, CPU)
+    said = gpu._rehearsed(case, TINY, units, CPU)
+    weights = 4 * sum(its.numel() for its in TINY.model(CPU).parameters())
+    # Weights, Adam's state, and at least the sums.
+    assert 4 * weights < said < 100 * weights
+
+
+def test_part_3_holds_example_dp_against_plain_training_and_opacus():
+    pytest.importorskip("opacus", reason="Opacus (the extra 'trainers') is missing")
+    figures, told = further.example_dp(TINY, 4, 12, CPU)
+    (taken,) = told.values()
+    assert set(taken) == {"plain", "ours", "Opacus, hooks", "ours, untied", "Opacus, ghost"}
+    assert all(its["seconds"] > 0 for its in taken.values())
+    assert figures[0].value == taken["ours"]["seconds"] / taken["plain"]["seconds"]
+    assert [its.limit for its in figures] == [1.5, 1.0, 1.0]
+
+
+def test_part_4_scores_through_the_cache_what_the_bare_passes_see():
+    figures, told = further.scoring(TINY_OF_MANY_WORDS, 40, 6, CPU)
+    assert [its.limit for its in figures] == [None, 1.25]
+    assert told["fp32"]["tokens"] == told["bf16"]["tokens"] > 40
+    assert all(told[precision][name] > 0 for precision in ("fp32", "bf16") for name in ("bare", "scored"))
+
+
+def test_part_5_draws_cohorts_of_the_stated_size():
+    figures, told = further.beside_gradients(TINY, 4000, 100, CPU)
+    # Eleven draws of 100 expected: twelve of their standard deviations.
+    assert abs(sum(told["cohorts"]) / len(told["cohorts"]) - 100) < 12 * (100 / len(told["cohorts"])) ** 0.5
+    assert {"noise, philox", "noise, secure", "optimizer", "first draw"} < set(told)
+    assert figures[0].limit == 0.2
+    json.dumps(told)
+
+
 def test_without_a_gpu_it_says_so_and_fails(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    for options in ([], ["--check"], ["--only", "1"]):
+    for options in (["--check"], ["--only", "1"]):
         command = [sys.executable, "benchmarks/gpu.py", *options]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": "src"})
         assert (done.returncode, done.stdout) == (2, "")

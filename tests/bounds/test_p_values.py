@@ -85,6 +85,7 @@ RUNS = 600
 MOST = stats.binom.isf(1e-6, RUNS, 0.05)
 
 
+@pytest.mark.slow
 def test_true_claims_are_rejected_at_most_as_often_as_the_level_says_and_false_ones_often():
     rng = np.random.default_rng(3)
     true, false = stated_claim(1.0, 1e-9), stated_claim(0.3, 1e-9)
@@ -108,6 +109,7 @@ def test_holm_against_its_steps_one_by_one():
     assert holm([]) == []
 
 
+@pytest.mark.slow
 def test_cells_that_share_coins_err_jointly_at_most_as_said_and_without_the_correction_more_often():
     """Eight true promises: any of them is called violated in at most 5 % of sweeps, and by own p-values in more."""
     rng = np.random.default_rng(5)

@@ -49,6 +49,7 @@ def test_flipping_the_scores_mirrors_the_area():
     assert auroc(b, a) == pytest.approx(1 - auroc(a, b))
 
 
+@pytest.mark.slow
 def test_the_bootstrap_has_the_slow_twins_distribution():
     generator = np.random.default_rng(0)
     a, b = generator.normal(1, 1, 25).round(1), generator.normal(0, 1, 30).round(1)

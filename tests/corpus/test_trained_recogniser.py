@@ -42,6 +42,7 @@ def measured(source, corpus, tmp_path):
     return study_entities(build_store(corpus, tmp_path), source, corpus, reporter=SilentReporter())
 
 
+@pytest.mark.slow
 def test_twenty_steps_learn_a_handful_of_sentences(data_dir, tmp_path):
     gold = tmp_path / "few.conll"
     few = itertools.islice(sentences(data_dir / "conll2003" / "eng.train.gz"), 40)

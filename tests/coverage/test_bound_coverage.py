@@ -24,6 +24,7 @@ def test_exact_coverage():
     assert max(row.share for row in rows if row.bound.startswith("one-run, ")) > 0.03  # and not idle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("users", "epsilons", "trials"), [(50, (0.0, 1.0), 200), (500, (0.5, 4.0), 150)])
 def test_simulated_coverage(users, epsilons, trials):
     assert not failures(measure.simulate(epsilons, users, trials, seed=11, estimates=False, plans=False))
@@ -37,6 +38,7 @@ def test_coverage_of_the_plans_noise_inverted():
     assert measure.count(measure.PLAN.values(), broken, 500, 20, coins=True, seed=4)[0] > most_wrong(20)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("users", "epsilons"),

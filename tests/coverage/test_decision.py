@@ -15,6 +15,8 @@ from heldin.audit.family import Variant, evaluate_family
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.sides import COINS
 
+pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes
+
 ATTACKS = 7
 CORRELATION = 0.7
 BY = DecisionConfig(redraws=499)

@@ -1,6 +1,7 @@
 """Several looks at models of one planted training set: how often a true claim is violated in any of them."""
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from heldin.attacks.config import AttackConfig
@@ -10,6 +11,8 @@ from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.sides import Sides
 from heldin.bounds.verdict import Assignment, stated_claim
+
+pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes
 
 
 def _wrong(rng, *, looks, paid, leaked=False, users=120, rounds=500):

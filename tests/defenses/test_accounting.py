@@ -126,6 +126,7 @@ def test_full_batch_is_the_gaussian_mechanism(mu):
     assert accounting.gaussian_mu(exact, DELTA) == pytest.approx(mu, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "group", "sigmas"), CALIBRATION)
 def test_calibration_tables(rate, group, sigmas):
     for target, sigma in zip((1, 4, 16), sigmas, strict=True):

@@ -115,6 +115,7 @@ def test_the_whole_of_the_counterexample_stays_below_the_strict_bound_and_breaks
     assert delta(strict) <= DELTA
 
 
+@pytest.mark.slow
 def test_all_fifteen_published_epsilons_come_out():
     claims = published_claims().claims
     assert len(claims) == 15

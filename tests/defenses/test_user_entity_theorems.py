@@ -8,6 +8,8 @@ from heldin.defenses.accounting.loss_pmf import pair_delta
 from heldin.defenses.texts.caps import kept_under_caps
 from tests.oracles.enumerated_coins import Text, divergence, text_sampling, two_level
 
+pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes
+
 EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
 Z = 1.0
 CORPORA = 60

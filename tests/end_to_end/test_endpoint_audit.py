@@ -8,7 +8,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from heldin.attacks.config import AttackConfig
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter
 from heldin.defenses.plan_file import write_plan
+from heldin.jobs.checkpoint.endpoint import attacks_at_endpoint
 from heldin.models.loading import load_language_model
 from heldin.record.document import read_record
 from heldin.white_box.power import chosen_mechanism
@@ -16,6 +20,7 @@ from tests.completions_server import CompletionsServer, serving
 from tests.end_to_end.test_audit_command import _arguments, _reference, files
 
 __all__ = ["files"]
+QUIET = LineReporter(lambda line: None)
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +124,13 @@ def test_both_models_behind_the_endpoint_without_a_tokenizer(call, finished, loc
     assert "a newline stands in place of the start token" in record.scoring_rule
     here, there = (_ratios(tmp_path / name / "scores.parquet") for name in ("local", "remote"))
     assert np.corrcoef(here, there)[0, 1] > 0.9
+
+
+def test_an_attack_that_needs_tokens_is_refused_before_anything_is_sent():
+    attack = AttackConfig(names=("likelihood-ratio", "centred"))
+    with pytest.raises(InputError, match="attack 'centred' needs to know a text's tokens.*give --tokenizer"):
+        attacks_at_endpoint(attack, None, QUIET)
+    assert attacks_at_endpoint(attack, "folder", QUIET).names == attack.names
 
 
 def _ratios(path):

@@ -108,6 +108,7 @@ def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, writ
     assert all(line.startswith("entity/") for line in lines[1:])
 
 
+@pytest.mark.slow
 def test_users_and_entities_are_one_pool_under_one_claim_and_canaries_keep_their_own(call, write, tmp_path):
     defense = {
         "kind": "user_entity",

@@ -214,3 +214,10 @@ def test_nothing_that_was_measured_on_users_leaves(call, run, tmp_path):
     for name in ("README.md", "plan.json"):
         before, after = ((tmp_path / its / name).read_bytes() for its in ("before", "after"))
         assert before == after, name
+
+
+def test_a_model_that_was_scored_in_half_precision_is_exported(call, small_config, tmp_path):
+    assert call("run", small_config, "--out", tmp_path / "run", "--set", "attack.precision=bf16")[0] in (0, 3, 4)
+    code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "public" / "model.safetensors").is_file()

@@ -285,6 +285,7 @@ def test_a_cohort_above_the_population_and_a_delta_too_small_are_one_line(call, 
     assert "1e-11" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["batch", "example"])
 def test_clipping_without_noise_takes_its_norm_from_a_plain_run(call, config, tmp_path, unit):
     path = config()

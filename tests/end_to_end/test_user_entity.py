@@ -216,6 +216,7 @@ def test_dp_fedavg_keeps_the_guarantee_of_user_sampling(call, config, tmp_path):
     assert "this plan has local updates: audit it by independent trainings" in err
 
 
+@pytest.mark.slow
 def test_independent_trainings_of_the_papers_algorithm_add_a_user_whom_it_uses(call, config, tmp_path):
     its = {**UEDP, "entities": {"kind": "patterns"}, "local": {"learning_rate": 0.1}}
     # Rejected before anything is read: documents that name nobody would hardly be used.

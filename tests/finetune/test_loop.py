@@ -105,6 +105,7 @@ print(result.chosen_step, len(result.history))
 """
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_and_the_same_command_again_ends_the_same(make_lm, english, tmp_path):
     lm = make_lm()
     lm.model.save_pretrained(tmp_path / "base")

@@ -49,9 +49,8 @@ with joined(), first_process_first() if kind == "before" else nullcontext():
 """
 
 
-@pytest.mark.parametrize(
-    "kind", ["private", *(pytest.param(k, marks=pytest.mark.slow) for k in ("plain", "clip", "before"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["private", "plain", "clip", "before"])
 def test_two_processes_end_with_the_model_of_one(make_lm, tmp_path, kind):
     """43 records in batches of 7: the last batch has one record, and one process none of it."""
     lm = make_lm()

@@ -323,6 +323,7 @@ def test_one_step_of_the_counterexample_is_what_theory_says():
     assert made.guarantee().exposure.counted == "holders"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_papers_claim_is_violated_by_its_own_algorithm_and_the_strict_bound_is_not():
     """Independent trainings, half of them with the entity, at a threshold that was fixed beforehand."""

@@ -8,9 +8,12 @@ import pytest
 import yaml
 
 from heldin.base.progress import LineReporter
+from heldin.jobs.config import RunConfig
 from heldin.jobs.example import write_example
 from heldin.jobs.run import pipeline
+from heldin.jobs.run.memory import run_memory
 from heldin.jobs.starting_files import kinds, starting_file
+from heldin.models.devices import Planned
 
 
 @pytest.fixture(autouse=True)
@@ -130,3 +133,42 @@ def test_a_cache_that_cannot_be_is_told(call, small_config, tmp_path, monkeypatc
     assert code == 2
     assert "let HELDIN_CACHE_DIR name another folder" in err
     assert "name another --out" in err
+
+
+def test_what_a_run_would_hold_on_a_gpu_is_said_and_refused_where_it_cannot_fit(call, small_config):
+    code, out, _ = call("run", small_config, "--check", "--gpu-memory", 16)
+    assert code == 0
+    assert "memory      on a GPU of 16.0 GiB" in out
+    for part in ("pre-training: ", "fine-tuning: ", "scoring: 201 MiB in a batch"):
+        assert f"            {part}" in out
+    code, _, err = call("run", small_config, "--check", "--gpu-memory", 0.1)
+    assert code == 2
+    assert "scoring takes 201 MiB in a batch" in err
+    assert "more than the 102 MiB of the GPU: use a smaller model" in err
+    code, out, _ = call("run", small_config, "--check", "--gpu-memory", 0.1, "--json")
+    assert (code, json.loads(out)["ok"]) == (2, False)
+    # Without a GPU's size nothing is rehearsed.
+    assert "memory" not in call("run", small_config, "--check")[1]
+    code, _, err = call("run", small_config, "--gpu-memory", 16)
+    assert (code, "--gpu-memory goes with --check" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        {"kind": "clip", "unit": "batch"},
+        {"kind": "uls", "group_size": 4, "cohort": 8, "noise_multiplier": 1.0},
+        {"kind": "els", "group_size": 4, "cohort": 8, "noise_multiplier": 1.0},
+        {"kind": "uls", "cohort": 8, "noise_multiplier": 1.0, "local": {"learning_rate": 0.1, "batch_size": 2}},
+        {"kind": "user_entity", "cohort": 8, "noise_multiplier": 1.0},
+    ],
+)
+def test_memory_is_known_of_every_defense_but_the_filter(small_config, defense):
+    public = {} if defense["kind"] == "clip" else {"population": 100, "steps": 3, "delta": 1e-5}
+    content = yaml.safe_load(small_config.read_text(encoding="utf-8"))
+    content["finetune"] = {**content.get("finetune", {}), "select": "last", "patience": None}
+    config = RunConfig.model_validate({**content, "defense": {**public, **defense}})
+    peaks = run_memory(config, Planned("cuda", 2**34))
+    assert list(peaks) == ["pre-training", "fine-tuning", "scoring"]
+    assert all(peak.work > 0 for peak in peaks.values())
+    assert (peaks["fine-tuning"].ways == "") == ("local" in defense)

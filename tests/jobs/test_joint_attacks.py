@@ -14,6 +14,8 @@ from heldin.reports.pdf import typeset
 from tests.conftest import SMALL
 from tests.pdf_pages import text_of
 
+pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes
+
 QUIET = LineReporter(lambda line: None)
 
 

@@ -29,6 +29,8 @@ from heldin.jobs.sweep.load import load_sweep
 from heldin.models.loading import load_language_model
 from tests.tiny_sweeps import QUIET, ULS, in_process, written
 
+pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes
+
 USERS = {
     "corpus": {
         "users": {"min_records": 8, "fraction": 0.7, "max_users": None},

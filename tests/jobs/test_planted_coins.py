@@ -168,6 +168,7 @@ def _limit(marked):
     return 0.5 + 5 * np.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
 
 
+@pytest.mark.slow
 def test_form_tells_neither_canary_rows_nor_audited_users(base, tmp_path, monkeypatch):
     # ``kind`` is one for a user, ``tags`` another for each row; enough rows are set aside to lend each once.
     rows = made_rows(users=150, records=60, seed=1)

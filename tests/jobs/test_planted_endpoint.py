@@ -89,6 +89,7 @@ def _other(model):
     return other
 
 
+@pytest.mark.slow
 def test_another_model_under_the_same_name_is_another_look_with_scores_of_its_own(planted, tmp_path):
     out, model = planted
     first, other = load_language_model(str(model)), _other(model)
@@ -130,6 +131,7 @@ def test_another_precision_of_the_reference_is_another_look_at_what_was_paid_for
     assert not verify(folder, QUIET).differences
 
 
+@pytest.mark.slow
 def test_a_model_that_changes_while_it_is_scored_certifies_nothing_and_its_scores_are_never_read_again(planted):
     out, model = planted
     first, other = load_language_model(str(model)), _other(model)

@@ -30,6 +30,7 @@ def machines():
     its.shutdown()
 
 
+@pytest.mark.long
 @needs_ray
 @pytest.mark.slow
 def test_a_machine_that_is_lost_changes_no_number(file, machines, tmp_path):

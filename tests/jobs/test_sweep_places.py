@@ -130,6 +130,7 @@ def test_what_a_process_says_is_seen_while_it_works_and_only_by_its_owner(monkey
     assert last_line(tmp_path / "nothing.txt") == ""
 
 
+@pytest.mark.slow
 def test_no_cell_scores_what_cells_share_and_nothing_is_scored_twice(monkeypatch, tmp_path):
     import heldin.models.score_cache as score_cache
 

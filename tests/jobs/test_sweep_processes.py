@@ -141,11 +141,13 @@ def test_kills_of_driver_and_cells_change_no_number(file, tmp_path):
     assert numbers(out) == numbers(calm)
 
 
-def test_ctrl_c_stops_cells_where_they_can_resume(file, tmp_path):
+@pytest.mark.parametrize("way", ["Ctrl-C", "SIGTERM"])
+def test_an_interrupt_stops_cells_where_they_can_resume(file, tmp_path, way):
     out = tmp_path / "out"
     sweep = started(file, out)
     until(lambda: half_done(out, "1/uls"))
-    os.killpg(sweep.pid, signal.SIGINT)
+    # A terminal interrupts all of its processes, a scheduler or a service may end the first one alone.
+    (os.killpg if way == "Ctrl-C" else os.kill)(sweep.pid, signal.SIGINT if way == "Ctrl-C" else signal.SIGTERM)
     _, said = sweep.communicate(timeout=PATIENCE)
     assert sweep.returncode == 130, said
     assert "the same command resumes" in said

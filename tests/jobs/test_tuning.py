@@ -23,6 +23,8 @@ from heldin.record.sweep_table import table
 from tests.conftest import SMALL
 from tests.tiny_sweeps import QUIET, ULS, in_process, written
 
+pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes
+
 USERS = {
     "corpus": {
         "users": {"min_records": 8, "fraction": 0.5, "max_users": None},

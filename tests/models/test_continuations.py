@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-import heldin.models.continuations
+import heldin.models.logprobs
 from heldin.base.errors import InputError
 from heldin.models.continuations import continuation_logprobs
 from heldin.models.loading import LanguageModel, load_language_model
@@ -80,13 +80,14 @@ def test_a_windows_probability_does_not_depend_on_its_batch(make_lm, monkeypatch
     np.testing.assert_allclose(together, alone, atol=1e-4)
     assert 0 < np.isinf(together).sum() < 40
     # One window a batch, and one row of logits a chunk.
-    monkeypatch.setitem(heldin.models.continuations.LOGITS_PER_BATCH, "cpu", 1)
-    monkeypatch.setitem(heldin.models.continuations.LOGITS_PER_CHUNK, False, 1)
+    monkeypatch.setitem(heldin.models.logprobs.LOGITS_PER_BATCH, "cpu", 1)
+    monkeypatch.setitem(heldin.models.logprobs.LOGITS_PER_CHUNK, False, 1)
     done = []
     np.testing.assert_allclose(continuation_logprobs(lm, windows, 6, **asked, advance=done.append), together, atol=1e-4)
     assert done == [1] * 40
 
 
+@pytest.mark.slow
 def test_probabilities_are_the_frequencies_of_what_transformers_samples(finished):
     lm = load_language_model(str(finished / "checkpoints" / "final"))
     prefix = lm.tokenizer("Hi, can we talk about the", add_special_tokens=False)["input_ids"]

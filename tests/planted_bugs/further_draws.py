@@ -119,6 +119,7 @@ DRAWS = (
         wrong_draws.physical_batch,
         (),
         "missed",
+        slow=True,
     ),
     Bug(
         "coins by short names",
@@ -154,5 +155,6 @@ DRAWS = (
         wrong_draws.never_empty,
         (),
         "written later",
+        slow=True,
     ),
 )

@@ -79,6 +79,7 @@ STATES = (
         wrong_states.quiet_after_a_jump,
         (),
         "missed",
+        slow=True,
     ),
 )
 

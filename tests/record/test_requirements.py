@@ -41,7 +41,17 @@ def test_every_attack_counts_by_the_whole_of_its_interval(record):
             asked = Requirement("auroc", at_most=limit) if upper else Requirement("auroc", at_least=limit)
             (held,) = held_against(its, [asked])
             assert held.outcome == _by_points(ranges, limit, upper=upper)
-            assert held.reach == (max(r[1] for r in ranges) if upper else min(r[0] for r in ranges))
+            if held.outcome == "broken":
+                # The attack that is beyond the limit as a whole, by its near end.
+                near, value = (
+                    max((low, (low + high) / 2) for low, high in ranges)
+                    if upper
+                    else (min((high, (low + high) / 2) for low, high in ranges))
+                )
+                assert (held.reach, held.value) == (near, pytest.approx(value))
+                assert (near > limit) if upper else (near < limit)
+            else:
+                assert held.reach == (max(r[1] for r in ranges) if upper else min(r[0] for r in ranges))
             seen.add((upper, held.outcome))
     assert len(seen) == 6
 

@@ -1,5 +1,6 @@
 """The annex follows from the record: another record, another row. And every kind of record has one that is typeset."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -181,7 +182,10 @@ def test_quantity_and_quality_are_the_record_s(record):
     rows = dict(annex(record)["quality"])
     s = record.split
     assert rows["how many were tested"] == f"{s.held_in} held-in users and {s.held_out} held-out users"
-    assert rows["by chance alone"] == 'a false "leaks" in 5 % of audits at most'
+    assert rows["by chance alone"] == 'a false "leaks" by the attacks in 5 % of audits at most'
+    decided = dataclasses.replace(record.decision.decision, exact=False)
+    unsure = changed_record(record, decision=record.decision.model_copy(update={"decision": decided}).model_dump())
+    assert "nothing bounds how often" in dict(annex(unsure)["quality"])["by chance alone"]
     assert "none of which separated" in rows["controls"]
     blind = [its.model_copy(update={"separates": i == 0}).model_dump() for i, its in enumerate(record.blind)]
     assert dict(annex(changed_record(record, blind=blind))["quality"])["controls"].startswith(

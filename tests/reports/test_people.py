@@ -9,6 +9,7 @@ from heldin.audit.attack_results import Curve, TprAt
 from heldin.audit.results import TrainingsFacts
 from heldin.record.document import read_record
 from heldin.record.facts import Ceiling
+from heldin.record.planted import Condition, PlantedFacts
 from heldin.reports.findings import ATTACKER, FRONT, NEXT, RECOMMENDED, findings
 from heldin.reports.people import attacker, named_people, people_note, people_rows, worst_off
 from heldin.reports.recommendation import limit_rows, recommendation
@@ -77,10 +78,14 @@ def test_a_headline_of_a_dial_is_told_apart_from_the_people_that_are_counted(rec
 def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(record):
     its = _curve(record, (0.01, 0.02), (0.05, None), (0.1, 0.4))
     assert people_rows(its)[0] == [NAMED, "400 (300 to 500), rightly", "100, wrongly"]
-    assert "The stated rate of 5.0 % cannot be seen" in people_note(its)
+    assert "Counted is the next rate, 10.0 %: the stated rate of 5.0 % cannot be seen with" in people_note(its)
     none = _curve(record, (0.01, 0.02), (0.05, None))
     assert people_rows(none) == []
-    assert people_note(none).startswith("How many could be named cannot be said: with")
+    assert people_note(none).startswith(
+        "How many could be named cannot be said: the stated rate of 5.0 % cannot be seen"
+    )
+    unasked = _curve(record, (0.01, 0.02), (0.1, 0.4))
+    assert "Counted is the next rate, 10.0 %: the stated rate of 5.0 % is not among audit.fprs." in people_note(unasked)
     void = changed_record(record, decision=decision_of(FLAW).model_dump())
     assert (people_rows(void), "not valid" in people_note(void)) == ([], True)
 
@@ -88,16 +93,16 @@ def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(rec
 def test_the_worst_off_by_the_promise_and_by_the_group_with_the_highest_scores(record):
     assert worst_off(record) == (
         "No promise bounds the odds on a single person: no protection was applied. Measured: of the 40 users with the"
-        " highest scores 30 were held in and 10 held out. The odds of one person were not computed: this report has no"
-        " group of fewer than ten."
+        " highest scores 30 were held in and 10 held out. The odds of one person were not computed: scores of real"
+        " people are shown in groups of ten or more."
     )
     assert "of the 12 users with the highest scores 11 were held in and 1 held out" in worst_off(
         _curve(record, (0.05, 0.3), held_in=(29, 11), held_out=(39, 1))
     )
     e2 = math.exp(2.0)
-    assert f"become at most {e2:.3g} to 1 ({100 * e2 / (1 + e2):.4g} %), but for a probability of 1e-05" in worst_off(
-        _promised(record, 2.0)
-    )
+    said = worst_off(_promised(record, 2.0))
+    assert f"is at most {e2:.3g} times as likely after they were in training as after they were not" in said
+    assert "plus a probability of 1e-05." in said
     assert "too large to help" in worst_off(_promised(record, 20.0))
     assert "its epsilon is for example" in worst_off(_promised(record, 2.0, unit="example", ceiling=None))
     assert "how the model was trained is not known here" in worst_off(changed_record(record, training=None))
@@ -139,7 +144,28 @@ def test_the_recommendation_flips_where_the_interval_crosses_the_limit(record, l
     its = changed_record(_limited(record, {"of": "auroc", "at_most": limit}), dials=[])
     assert recommendation(its).startswith(begins)
     assert ("of a size that these limits allow" in recommendation(its)) == begins.startswith("Release")
-    assert limit_rows(its)[0][1:3] == ["0.71", "0.77"]
+    # Of a broken limit the end of the interval that is nearest to it.
+    assert limit_rows(its)[0][1:3] == ["0.71", "0.65" if "broken" in begins else "0.77"]
+    if begins.startswith("Release"):
+        assert "What was measured is an estimate from this one training, its interval included." in recommendation(its)
+        unsure = record.split.model_copy(update={"certifiable": False, "standing_reason": "sides as declared"})
+        said = recommendation(changed_record(its, split=unsure.model_dump()))
+        assert "its interval included, and indicative only: sides as declared." in said
+
+
+def test_what_was_not_audited_as_planned_is_not_released(record):
+    condition = Condition(condition="trained on every row", known_by="not met", note="trained on another training set")
+    facts = PlantedFacts(
+        planted="2026-11-23", plan="a" * 64, training_set="b" * 64, rows=90, skipped=0, look=1, looks=1,
+        declared_by="R. Signer", conditions=[condition],
+    )  # fmt: skip
+    limit = {"of": "auroc", "at_most": 0.99}
+    its = changed_record(_limited(record, limit), dials=[], kind="planted", planted=facts.model_dump(), training=None)
+    assert recommendation(its) == (
+        "None: a condition of the audit is not met (trained on every row), so that it may speak of another training."
+    )
+    met = facts.model_copy(update={"conditions": [condition.model_copy(update={"known_by": "checked"})]})
+    assert recommendation(changed_record(its, planted=met.model_dump())).startswith("Release")
 
 
 def test_every_limit_must_be_kept_and_a_violated_claim_outweighs_them(record):

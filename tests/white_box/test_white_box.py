@@ -338,6 +338,7 @@ def _kind_key(kind, number):
 # The acceptance figures of the project: full participation at a claimed epsilon of 4, and sampled runs.
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 2 / 3], ids=["stated noise", "noise x 2/3"])
 @pytest.mark.parametrize(("kind", "group_size"), FIRST_IN_CI)

@@ -62,6 +62,7 @@ def _many(trials=TRIALS):
 # The keys of the runs.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", SECTIONS)
 def test_a_gradient_that_differs_in_its_last_bit_changes_no_draw(stage, section, monkeypatch):
     """As on another CPU: the same key must draw the same noise and the same cohorts there."""
@@ -193,6 +194,7 @@ def _of(name, checks):
 TABLE, BIAS = "transformer.wte.weight", "transformer.h.0.mlp.c_proj.bias"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "place"), [("tensor", (BIAS, ...)), ("row", (TABLE, 299)), ("coordinate", (TABLE, (299, 15)))]
 )
@@ -262,6 +264,7 @@ def _planted(name, plant, trials=TRIALS):
     return count
 
 
+@pytest.mark.slow
 def test_a_rate_of_one_writer_is_seen_as_stated(stage):
     rng = np.random.default_rng(11)
     name = "sampling: rate of each of texts"
@@ -321,6 +324,7 @@ def test_text_canaries_tell_of_texts_that_are_not_clipped(stage):
 # Levels, words, processes.
 
 
+@pytest.mark.slow
 def test_levels_of_all_checks_sum_to_at_most_one_percent(stage, norms):
     """Those of every section, of whole trainings and of two processes, which repeat those of empty steps and draws."""
     rng = np.random.default_rng(12)

@@ -13,6 +13,8 @@ from heldin.white_box import laws, regular_checks
 from heldin.white_box.check import LEVEL
 from heldin.white_box.laws import SEEN
 
+pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes
+
 PLANTED = 200
 SHAPES = {"matrix": (40, 16), "wide": (16, 48), "bias": (16,), "one": (1,)}
 EMPTY, AMID = (2, 16), (1, 4)  # keys, steps

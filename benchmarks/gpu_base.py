@@ -1,0 +1,97 @@
+"""What the parts of the GPU benchmark share: random models and users, figures with their limits, and a clock."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import GPTNeoConfig, GPTNeoForCausalLM
+
+from heldin.defenses.gradients.per_unit_gradients import Units
+from heldin.models.attention import use_exact_attention
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A GPT-Neo: layers, width and heads, vocabulary and context."""
+
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int = 50_257
+    context: int = 2048
+
+    def model(self, device: torch.device) -> GPTNeoForCausalLM:
+        torch.manual_seed(0)
+        kinds = (["global", "local"] * self.layers)[: self.layers]
+        config = GPTNeoConfig(
+            vocab_size=self.vocabulary,
+            max_position_embeddings=self.context,
+            hidden_size=self.hidden,
+            num_layers=self.layers,
+            num_heads=self.heads,
+            attention_types=[[[kind], 1] for kind in kinds],
+            window_size=min(256, self.context),
+            resid_dropout=0.0,
+            embed_dropout=0.0,
+            attention_dropout=0.0,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        with device:
+            model = GPTNeoForCausalLM(config)
+        use_exact_attention(model)
+        return model
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured figure and the most that it may be; no limit: only told."""
+
+    what: str
+    value: float
+    limit: float | None = None
+
+    @property
+    def fails(self) -> bool:
+        return self.limit is not None and not self.value <= self.limit
+
+    def line(self) -> str:
+        judged = "" if self.limit is None else f" (at most {self.limit:g}): {'FAIL' if self.fails else 'pass'}"
+        return f"  {self.what}: {self.value:.5g}{judged}"
+
+
+def some_units(users: int, records: int, length: int, vocabulary: int, device: torch.device) -> Units:
+    ids = torch.randint(0, vocabulary, (users * records, length + 1), generator=torch.Generator().manual_seed(1))
+    ids = ids.to(device)
+    return Units(ids[:, :-1], ids[:, 1:], torch.arange(users, device=device).repeat_interleave(records), users)
+
+
+def arithmetic(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+@contextlib.contextmanager
+def recovering(name: str, taken: dict[str, dict[str, Any]]) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        taken[name] = {"failed": "out of memory"}
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+class Clock:
+    """Seconds, once everything that the device was asked for is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __call__(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()

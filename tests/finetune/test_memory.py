@@ -1,0 +1,236 @@
+"""Peaks of steps that were rehearsed without numbers, against what torch's allocator gives out for the real ones."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GemmaConfig,
+    GPT2Config,
+    GPTNeoConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    OPTConfig,
+    Qwen2Config,
+)
+
+from heldin.defenses.choices import LocalUpdates
+from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
+from heldin.finetune.local_updates import LocalWork, clipped_difference_sum
+from heldin.finetune.loop import optimizer_of, plain_batch_gradient, with_adapters
+from heldin.finetune.memory import Step, arithmetic_on, fitting_peak, scoring_peak, training_peak
+from heldin.finetune.passes import Passes
+from heldin.finetune.precision import autocast
+from heldin.finetune.private import clipped_sum, put_gradient
+from heldin.finetune.recipe import Lora, Optimizer, Precision, Recipe
+from heldin.finetune.rehearsal import Rehearsal
+from heldin.models.attention import use_exact_attention
+from heldin.models.devices import Planned
+from heldin.models.logprobs import batch_scores, tokens_per_batch
+from tests.oracles.allocated import most_allocated
+
+CPU = torch.device("cpu")
+SHAPE = GPTNeoConfig(
+    hidden_size=96,
+    num_layers=2,
+    num_heads=2,
+    attention_types=[[["global", "local"], 1]],
+    vocab_size=1500,
+    max_position_embeddings=64,
+)
+UNTIED = GPTNeoXConfig(
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=128,
+    vocab_size=900,
+    max_position_embeddings=64,
+)
+
+
+def records(count, length=48):
+    return [[1 + (i + j) % 800 for j in range(length + 1)] for i in range(count)]
+
+
+def private(units, of, most, *, splits=False):
+    """A private step of units of so many records."""
+
+    def compute(model, passes, arithmetic):
+        with autocast(arithmetic, CPU):
+            total, _ = clipped_sum(model, [[records(of)] * units], 1.0, passes)
+        put_gradient(model, total, 1.0, 2.0, lambda _, shape, device: torch.empty(shape, device=device))
+
+    return Step(compute, most, of, splits)
+
+
+def plain(size, most):
+    return Step(lambda m, p, a: plain_batch_gradient(m, records(size), p.most, a), most, without_dropout=False)
+
+
+def clipped(size, most):
+    def compute(model, passes, arithmetic):
+        with autocast(arithmetic, CPU):
+            clipped_batch_gradient(model, PlainClipping("example", 1.0), records(size), passes)
+
+    return Step(compute, most)
+
+
+def local():
+    def compute(model, passes, arithmetic):
+        work = LocalWork(records(8), [1.0] * 8)
+        total, _ = clipped_difference_sum(model, [work], LocalUpdates(learning_rate=0.1, batch_size=4), 1.0)
+        put_gradient(model, total, 1.0, 2.0, None)
+
+    return Step(compute, 4)
+
+
+CASES = {
+    "kept": (SHAPE, private(6, 4, 24), {}),
+    "ghost or streamed": (SHAPE, private(6, 4, 24), {"memory": 4 * 2**16}),
+    "a unit in several passes": (SHAPE, private(2, 12, 4, splits=True), {}),
+    "records alone": (UNTIED, private(24, 1, 24), {}),
+    "bf16": (SHAPE, private(6, 4, 24), {"precision": Precision.BF16}),
+    "checkpointed": (SHAPE, private(6, 4, 24), {"checkpointing": True}),
+    "adapters": (SHAPE, private(6, 4, 24), {"lora": Lora(4)}),
+    "plain, in micro-batches": (SHAPE, plain(16, 8), {"optimizer": Optimizer.SGD}),
+    "clipped without noise": (UNTIED, clipped(16, 8), {"optimizer": Optimizer.ADAFACTOR}),
+    "users' own steps": (SHAPE, local(), {}),
+}
+
+
+def made(config, recipe):
+    """A real model and its bytes."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32)
+    use_exact_attention(model)
+    model = with_adapters(model, recipe).train()
+    return model, sum(its.nbytes for its in {t.data_ptr(): t for t in (*model.parameters(), *model.buffers())}.values())
+
+
+def measured(config, recipe, step: Step, memory) -> int:
+    """What two real steps take, weights included."""
+    model, weights = made(config, recipe)
+    if recipe.checkpointing:
+        from heldin.finetune.checkpointing import use_checkpointing
+
+        use_checkpointing(model, without_dropout=True)
+    passes = Passes(step.most, splits=step.splits, budget=memory // 4)
+    optimizer = optimizer_of(model, recipe)
+    arithmetic = arithmetic_on(recipe.precision, Planned("cpu", memory))
+
+    def work():
+        for _ in range(2):
+            step.compute(model, passes, arithmetic)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return weights + most_allocated(work)
+
+
+def maker(config) -> Callable:
+    return lambda: AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_rehearsed_step_takes_what_the_allocator_gives_out(case):
+    config, step, options = CASES[case]
+    options = dict(options)
+    memory = options.pop("memory", 2**34)
+    recipe = Recipe(**options)
+    peak = training_peak(maker(config), recipe, step, Planned("cpu", memory))
+    real = measured(config, recipe, step, memory)
+    assert peak.total == pytest.approx(real, rel=0.03)
+    assert peak.work > 0
+
+
+_COMMON = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 900,
+    "max_position_embeddings": 64,
+}
+OTHERS = [
+    GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=900, n_positions=64, bos_token_id=0, eos_token_id=0),
+    LlamaConfig(**_COMMON, intermediate_size=64),
+    Qwen2Config(**_COMMON, intermediate_size=64, num_key_value_heads=2),
+    # Without a rule for its embedding: unit by unit.
+    GemmaConfig(**_COMMON, intermediate_size=64, num_key_value_heads=2, head_dim=16),
+    OPTConfig(**_COMMON, ffn_dim=64, word_embed_proj_dim=32),
+]
+
+
+@pytest.mark.parametrize("config", OTHERS, ids=lambda its: its.model_type)
+def test_other_models_are_rehearsed_in_the_ways_in_which_they_train(config):
+    step, recipe = private(4, 3, 12), Recipe()
+    peak = training_peak(maker(config), recipe, step, Planned("cpu", 2**34))
+    model, _ = made(config, recipe)
+    passes = Passes(12)
+    step.compute(model, passes, "fp32")
+    assert peak.ways == passes.effort.ways[0]
+    assert peak.total == pytest.approx(measured(config, recipe, step, 2**34), rel=0.03)
+
+
+def test_the_ways_of_a_rehearsal_are_those_of_the_step():
+    config, step, _ = CASES["kept"]
+    peaks = [training_peak(maker(config), Recipe(), step, Planned("cpu", memory)) for memory in (2**34, 4 * 2**16)]
+    assert "materialise" in peaks[0].ways
+    assert "materialise" not in peaks[1].ways or peaks[0].ways != peaks[1].ways
+    assert peaks[1].total < peaks[0].total
+
+
+def test_scoring_takes_what_the_allocator_gives_out():
+    peak = scoring_peak(maker(SHAPE), 64, 2, Planned("cpu", 2**34))
+    model, weights = made(SHAPE, Recipe())
+    ids = torch.zeros(max(1, tokens_per_batch(model) // 64), 64, dtype=torch.long)
+    with torch.no_grad():
+        real = most_allocated(lambda: batch_scores(model.eval(), ids, ids, moments=False, ranks=False))
+    assert peak.total == pytest.approx(2 * weights + real, rel=0.03)
+
+
+def test_passes_are_halved_and_units_split_until_they_fit():
+    _, step, _ = CASES["kept"]
+    whole = fitting_peak(maker(SHAPE), Recipe(), step, Planned("cuda", 2**34))
+    assert (whole.records, whole.splits) == (24, False)
+    said: list[str] = []
+    small = fitting_peak(maker(SHAPE), Recipe(), step, Planned("cuda", whole.total // 3), said.append)
+    assert small.records < 4
+    assert small.splits
+    assert small.total <= whole.total // 3
+    assert len(said) > 1
+    few = private(2, 2, 4)
+    none = fitting_peak(maker(SHAPE), Recipe(), few, Planned("cuda", 2**20))
+    assert (none.records, none.splits) == (1, True)
+    assert none.total > 2**20
+
+
+def test_a_gpu_keeps_no_attention_weights_and_some_of_autocast_in_float32():
+    long = copy.deepcopy(SHAPE)
+    long.max_position_embeddings = 1024
+    step = Step(lambda m, p, a: plain_batch_gradient(m, records(2, 1023), p.most, a), 2, without_dropout=False)
+    here, there = (
+        training_peak(maker(long), Recipe(precision=Precision.FP32), step, Planned(kind, 2**34))
+        for kind in ("cpu", "cuda")
+    )
+    # Of two records and two heads, the L x L weights of a layer in float32.
+    assert here.total - there.total > 2 * 2 * 1023**2 * 4
+
+
+def test_a_step_of_a_large_model_takes_no_memory_to_rehearse():
+    # 1.3 billion parameters, 5 GiB: only their shapes are here.
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    config = GPTNeoConfig()
+    rehearsal = Rehearsal()
+    model = rehearsal.model(maker(config), lambda model: model)
+    assert sum(its.numel() for its in model.parameters()) > 1.3e9
+    assert rehearsal.alive > 5.2e9
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
+
+
+def test_a_number_that_a_rehearsal_cannot_know_is_an_error():
+    with Rehearsal(), pytest.raises(NotImplementedError, match=r"torch\.int64"):
+        int(torch.zeros(5).argmax())
