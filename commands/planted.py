@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from heldin.base.errors import InputError, ResumableError
+from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible, tell, told
-from heldin.commands.options import AsJson, DeviceOption, Out, Quiet, json_text
+from heldin.commands.options import BAD_INPUT, AsJson, DeviceOption, Out, Quiet, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,27 +117,31 @@ def _finish_all(looks: "Iterator[tuple[Record, Path]]", json: bool) -> NoReturn:
         looks: records and their folders, each made when it is asked for.
         json: print one object at the end.
     """
-    found: list[tuple[Record, Path]] = []
-    failed: InputError | ResumableError | None = None
+    lines: list[str] = []
+    objects: list[dict[str, Any]] = []
+    code, failed = 0, None
     try:
         for record, folder in looks:
-            found.append((record, folder))
-            if not json:
-                assert record.planted is not None
+            assert record.planted is not None
+            lines.append(_look_line(record))
+            # A certified violation (3) is graver than an indicative one (4).
+            code = min({code, record.judgement.exit_code} - {0}, default=0)
+            if json:
+                objects.append(told(record, folder))
+            else:
                 typer.echo(f"look {record.planted.look}: {record.target.name}")
                 tell(record, folder)
-    except (InputError, ResumableError) as error:
+    except InputError as error:
+        if not lines:
+            raise
         # What was found stands: each look was paid for.
         failed = error
-    codes = [record.judgement.exit_code for record, _ in found]
-    code = next((its for its in (3, 4) if its in codes), 0)
+    code = code or (BAD_INPUT if failed else 0)
     if json:
         why = {} if failed is None else {"error": str(failed)}
-        typer.echo(json_text({"audits": [told(record, folder) for record, folder in found], "exit_code": code, **why}))
-    elif found:
-        typer.echo("\n".join(_look_line(record) for record, _ in found))
-    if failed is not None and not code:
-        raise failed
+        typer.echo(json_text({"audits": objects, "exit_code": code, **why}))
+    else:
+        typer.echo("\n".join(lines))
     if failed is not None:
         typer.echo(f"error: {failed}", err=True)
     raise typer.Exit(code)

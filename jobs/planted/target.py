@@ -102,16 +102,15 @@ def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
     """Raises InputError where two audited models, or one and the reference, are the same; by their files alone.
 
     Args:
-        jobs: audits of one planted folder; served models are not looked at.
+        jobs: audits of one planted folder; of served models the names are compared.
         config: what was fixed before the coins.
     """
     seen = {fingerprint_of(config.reference, revision=config.revision): ""}
     for job in jobs:
-        if job.remote is None:
-            name = fingerprint_of(job.model)
-            if name in seen:
-                _refuse(job.model, seen[name])
-            seen[name] = job.model
+        its = fingerprint_of(job.model) if job.remote is None else job.model
+        if its in seen:
+            _refuse(job.model, seen[its])
+        seen[its] = job.model
 
 
 def _refuse(model: str, other: str) -> NoReturn:

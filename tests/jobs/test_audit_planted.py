@@ -460,6 +460,23 @@ def test_several_checkpoints_are_a_look_each_and_the_gravest_decides_the_exit_co
     assert (code, "one --model at a time" in err) == (2, True)
 
 
+def test_the_exit_code_in_json_is_that_of_the_command_where_a_later_model_fails(fresh, call, tmp_path):
+    # Everything is there, and its weights are another model's.
+    shutil.copytree(fresh[1], tmp_path / "broken")
+    config = json.loads((tmp_path / "broken" / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "broken" / "config.json").write_text(json.dumps({**config, "hidden_size": 64}), encoding="utf-8")
+    models = ("--model", fresh[1], "--model", tmp_path / "broken", "--declared-by", "R. Signer")
+    for claims, expected in (((), 2), (("--claim", CLAIM), 4)):
+        code, out, err = call("audit", "--planted", fresh[0], *models, *claims, "--json")
+        found = json.loads(out)
+        assert (code, found["exit_code"], len(found["audits"])) == (expected, expected, 1)
+        assert err.splitlines()[-1] == f"error: {found['error']}"
+    # Where nothing was found there is nothing to print but the error.
+    models = ("--model", tmp_path / "broken", "--model", fresh[1])
+    code, out, err = call("audit", "--planted", fresh[0], *models, "--json")
+    assert (code, out, "are incomplete" in err) == (2, "", True)
+
+
 def test_another_precision_is_another_look_and_says_how_far_it_moves_scores(fresh, call, tmp_path):
     plain, _ = audited(fresh, CLAIM)
     assert plain.precision is None

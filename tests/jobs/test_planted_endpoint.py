@@ -183,6 +183,9 @@ def test_options_about_an_endpoint_need_one_and_its_url_is_looked_at(call, plant
     out, model = planted
     code, _, err = call("audit", "--planted", out, "--model", "tuned", "--tokenizer", model)
     assert (code, "--tokenizer goes with --endpoint" in err) == (2, True)
+    served = ("--endpoint", "http://127.0.0.1:1/v1", "--tokenizer", model)
+    code, _, err = call("audit", "--planted", out, "--model", "tuned", "--model", "tuned", *served)
+    assert (code, "'tuned' is the same model as 'tuned': name each once" in err) == (2, True)
     code, _, err = call("audit", "--planted", out, "--model", "tuned", "--endpoint", "nowhere")
     assert code == 2
     assert len(err.strip().splitlines()) == 1
