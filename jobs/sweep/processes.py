@@ -22,6 +22,7 @@ from heldin.jobs.sweep.config import Resources
 FINE = {0, 3, 4}  # exit codes of a finished run; a violation is a result
 _SAID = ("error: ", "stopped: ")  # how the command line begins the line that says why it ended
 _TAIL = 20_000  # bytes
+_RUNNING: set[subprocess.Popen[bytes]] = set()  # that this process started and waits for
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,6 @@ class Machine:
             raise InputError(
                 f"resources.processes is {resources.processes}, of a GPU each: this machine has {len(gpus)}"
             )
-        self._running: set[subprocess.Popen[bytes]] = set()
         self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         for number in range(self.width):
             first = number * resources.processes
@@ -131,7 +131,7 @@ class Machine:
         """Run it once a slot is free."""
         slot = self._slots.get()
         try:
-            return run_process(task, slot, running=self._running)
+            return run_process(task, slot)
         finally:
             self._slots.put(slot)
 
@@ -144,7 +144,7 @@ class Machine:
 
     def stop(self, *, alone: bool) -> None:
         """Interrupt the cells, unless Ctrl-C did: they are in the terminal's group of processes."""
-        for process in list(self._running) if alone else []:
+        for process in list(_RUNNING) if alone else []:
             process.send_signal(signal.SIGINT)
 
     def __enter__(self) -> "Machine":
@@ -169,14 +169,7 @@ def visible_gpus() -> list[str]:
     return found.stdout.split() if found.returncode == 0 else []
 
 
-def run_process(
-    task: Task,
-    slot: Slot,
-    on: Mapping[str, str] | None = None,
-    *,
-    cwd: Path | None = None,
-    running: set[subprocess.Popen[bytes]] | None = None,
-) -> Ended:
+def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, cwd: Path | None = None) -> Ended:
     """Run a call of heldin to its end; what it says goes to ``task.progress`` while it works.
 
     Args:
@@ -184,9 +177,7 @@ def run_process(
         slot: what it gets.
         on: further variables, of a machine of a cluster; the process then dies with the one that started it.
         cwd: the folder from which relative paths count; None: that of this process.
-        running: has the process in it while it runs.
     """
-    running = set() if running is None else running
     given = {"OMP_NUM_THREADS": str(slot.threads), **(on or {})}
     if slot.gpus is not None:
         given["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
@@ -203,7 +194,7 @@ def run_process(
             stderr=said,
             preexec_fn=None if on is None else _die_with_parent,
         )
-        running.add(process)
+        _RUNNING.add(process)
         try:
             code = _ended(process)
         except BaseException:
@@ -212,7 +203,7 @@ def run_process(
             process.wait()
             raise
         finally:
-            running.discard(process)
+            _RUNNING.discard(process)
     seconds = time.monotonic() - started
     recorded = task.folder is not None and (task.folder / "record.json").is_file()
     # torchrun ends with a code of its own.
