@@ -22,6 +22,8 @@ from heldin.models.attention import use_exact_attention
 from heldin.models.devices import Planned, planning_for
 from heldin.models.logprobs import batch_scores, tokens_per_batch
 
+EVALUATION = "an evaluation"  # as a moment of a peak
+
 
 @dataclass(frozen=True)
 class Step:
@@ -35,6 +37,7 @@ class Step:
         without_dropout: whether the step computes per-unit gradients.
         copies: copies of the weights that are held beside the model.
         scored: tokens of the longest text that an evaluation scores between steps; None: there is no evaluation.
+        halves: whether training takes fewer records in a pass when memory runs out.
     """
 
     compute: Callable[[PreTrainedModel, Passes, Arithmetic], object]
@@ -44,6 +47,7 @@ class Step:
     without_dropout: bool = True
     copies: int = 0
     scored: int | None = None
+    halves: bool = True
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,8 @@ def fitting_peak(
         say(f"memory: rehearsing steps with {step.most:,} records a pass")
         peak = training_peak(make, recipe, step, device)
         tried = step.most if step.splits else max(step.most, step.unit)
-        if peak.total <= device.memory or tried == 1:
+        # Smaller passes of training leave an evaluation as it is.
+        if peak.total <= device.memory or tried == 1 or not step.halves or peak.moment == EVALUATION:
             return peak
         half = max(1, tried // 2)
         step = replace(step, most=half, splits=step.splits or half < step.unit)
@@ -140,7 +145,7 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
             optimizer.zero_grad(set_to_none=True)
         # A workspace is part of the step, whose gradients are gone by now.
         if step.scored is not None:
-            found.append(("an evaluation", _score(model.eval(), step.scored, rehearsal)[0], state))
+            found.append((EVALUATION, _score(model.eval(), step.scored, rehearsal)[0], state))
         moment, most, state = max(found, key=lambda its: its[1])
     copies = step.copies * weights
     ways = passes.effort.ways[0] if passes.effort.ways else ""

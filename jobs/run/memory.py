@@ -20,7 +20,7 @@ from heldin.defenses.config import (
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
 from heldin.finetune.local_updates import LocalWork, clipped_difference_sum
 from heldin.finetune.loop import plain_batch_gradient
-from heldin.finetune.memory import Peak, Step, fitting_peak, scoring_peak
+from heldin.finetune.memory import EVALUATION, Peak, Step, fitting_peak, scoring_peak
 from heldin.finetune.passes import Passes, cut
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.private import clipped_sum, put_gradient
@@ -86,7 +86,7 @@ def does_not_fit(peaks: dict[str, Peak], device: Planned) -> list[str]:
 def _remedy(name: str, peak: Peak) -> str:
     if peak.weights + peak.optimizer > 0.7 * peak.total:
         return "use a smaller model, finetune.lora, or an optimizer with less state (finetune.optimizer: sgd)"
-    if name == "scoring":
+    if name == "scoring" or peak.moment == EVALUATION:
         return "use a smaller model"
     return "lower finetune.sequence_length, set finetune.checkpointing, or use a smaller model"
 
@@ -158,7 +158,7 @@ def _sampled(recipe: Recipe, defense: SampledDefense) -> Step:
                 total, _ = clipped_difference_sum(model, [work], local, 1.0)
             _put(model, total)
 
-        return Step(moved, 1)
+        return Step(moved, size, halves=False)
     # A cohort is drawn, and may be larger than expected.
     units = math.ceil(defense.cohort + 6 * math.sqrt(defense.cohort))
 
@@ -174,11 +174,11 @@ def _sampled(recipe: Recipe, defense: SampledDefense) -> Step:
 
 def _records_of_a_unit(defense: SampledDefense) -> int:
     match defense:
-        case PrivateDefense(kind="uls"):
-            return defense.group_size
-        case UedpDefense(group_size=None):
+        case PrivateDefense(kind="uls", record_selection="all") | UedpDefense(group_size=None):
             # All records of a user whom nobody has read yet: as many as a pass.
             return defense.micro_records
+        case PrivateDefense(kind="uls"):
+            return defense.group_size
         case UedpDefense(group_size=int(size)):
             return size
         case _:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from heldin.defenses.choices import LocalUpdates
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
 from heldin.finetune.local_updates import LocalWork, clipped_difference_sum
 from heldin.finetune.loop import optimizer_of, plain_batch_gradient, with_adapters
-from heldin.finetune.memory import Step, arithmetic_on, fitting_peak, scoring_peak, training_peak
+from heldin.finetune.memory import EVALUATION, Step, arithmetic_on, fitting_peak, scoring_peak, training_peak
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import autocast
 from heldin.finetune.private import clipped_sum, put_gradient
@@ -141,7 +142,7 @@ def test_a_rehearsed_step_takes_what_the_allocator_gives_out(case):
     recipe = Recipe(**options)
     peak = training_peak(maker(config), recipe, step, Planned("cpu", memory))
     real = measured(config, recipe, step, memory)
-    assert peak.total == pytest.approx(real, rel=0.03)
+    assert peak.total == pytest.approx(real, rel=0.005)
     assert peak.work > 0
 
 
@@ -170,7 +171,7 @@ def test_other_models_are_rehearsed_in_the_ways_in_which_they_train(config):
     passes = Passes(12)
     step.compute(model, passes, "fp32")
     assert peak.ways == passes.effort.ways[0]
-    assert peak.total == pytest.approx(measured(config, recipe, step, 2**34), rel=0.03)
+    assert peak.total == pytest.approx(measured(config, recipe, step, 2**34), rel=0.005)
 
 
 def test_the_ways_of_a_rehearsal_are_those_of_the_step():
@@ -187,7 +188,7 @@ def test_scoring_takes_what_the_allocator_gives_out():
     ids = torch.zeros(max(1, tokens_per_batch(model) // 64), 64, dtype=torch.long)
     with torch.no_grad():
         real = most_allocated(lambda: batch_scores(model.eval(), ids, ids, moments=False, ranks=False))
-    assert peak.total == pytest.approx(2 * weights + real, rel=0.03)
+    assert peak.total == pytest.approx(2 * weights + real, rel=0.005)
 
 
 def test_passes_are_halved_and_units_split_until_they_fit():
@@ -204,6 +205,16 @@ def test_passes_are_halved_and_units_split_until_they_fit():
     none = fitting_peak(maker(SHAPE), Recipe(), few, Planned("cuda", 2**20))
     assert (none.records, none.splits) == (1, True)
     assert none.total > 2**20
+
+
+def test_what_smaller_passes_do_not_change_is_tried_once():
+    said: list[str] = []
+    scored = replace(private(2, 2, 4), scored=64)
+    peak = fitting_peak(maker(SHAPE), Recipe(), scored, Planned("cuda", 2**22), said.append)
+    assert (peak.moment, peak.records, len(said)) == (EVALUATION, 4, 1)
+    own = replace(local(), halves=False)
+    peak = fitting_peak(maker(SHAPE), Recipe(), own, Planned("cuda", 2**20), said.append)
+    assert (peak.records, len(said)) == (4, 2)
 
 
 def test_a_gpu_keeps_no_attention_weights_and_some_of_autocast_in_float32():

@@ -158,6 +158,7 @@ def test_what_a_run_would_hold_on_a_gpu_is_said_and_refused_where_it_cannot_fit(
     [
         {"kind": "clip", "unit": "batch"},
         {"kind": "uls", "group_size": 4, "cohort": 8, "noise_multiplier": 1.0},
+        {"kind": "uls", "group_size": 4, "record_selection": "all", "cohort": 8, "noise_multiplier": 1.0},
         {"kind": "els", "group_size": 4, "cohort": 8, "noise_multiplier": 1.0},
         {"kind": "uls", "cohort": 8, "noise_multiplier": 1.0, "local": {"learning_rate": 0.1, "batch_size": 2}},
         {"kind": "user_entity", "cohort": 8, "noise_multiplier": 1.0},
@@ -172,3 +173,5 @@ def test_memory_is_known_of_every_defense_but_the_filter(small_config, defense):
     assert list(peaks) == ["pre-training", "fine-tuning", "scoring"]
     assert all(peak.work > 0 for peak in peaks.values())
     assert (peaks["fine-tuning"].ways == "") == ("local" in defense)
+    if "local" in defense:
+        assert peaks["fine-tuning"].records == 2
