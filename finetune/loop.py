@@ -188,6 +188,8 @@ def train(
             if rank() == 0:
                 save_state(folder / "resume", state, model, optimizer)
 
+    if private:
+        private.source.close()
     # The folder of the best model is renamed, so that "final" is there only once the run has finished.
     final = folder / "final"
     if rank() == 0 and not (final / "config.json").is_file():

@@ -44,6 +44,11 @@ class Passes:
         self.gradients += times * len(records)
         self.tokens += times * sum(positions(ids) for ids in records)
 
+    def hear(self, line: str | None) -> None:
+        """Say a line, if there is one."""
+        if line is not None:
+            self.say(line)
+
     def note(self, ways: str, notice: str | None) -> None:
         """Note how a sum of clipped gradients was computed; what is new is said."""
         for line in self.effort.note(ways, notice):

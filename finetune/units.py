@@ -20,6 +20,7 @@ from heldin.defenses.choices import (
     RecordSelection,
 )
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.noise import NoiseSource
 from heldin.defenses.sampling import Draws
 from heldin.defenses.texts.selection import select_records
 from heldin.finetune.local_updates import LocalWork
@@ -99,6 +100,11 @@ class PrivateTraining:
     def drawn(self, step: int) -> list[SampledUnit]:
         """The units that take part in ``step``, in the order of ``units``; possibly none."""
         return [self.units[i] for i in self._draws.at(step)]
+
+    @functools.cached_property
+    def source(self) -> NoiseSource:
+        """Of the run's noise."""
+        return NoiseSource(self.noise, self.key)
 
     @functools.cached_property
     def _draws(self) -> Draws:
