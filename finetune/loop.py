@@ -24,6 +24,8 @@ from heldin.finetune.precision import Arithmetic, arithmetic_of, autocast
 from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import own_share, processes, rank, sum_over_ranks, wait_for_all
 from heldin.finetune.recipe import Optimizer, Recipe
+from heldin.finetune.sampled_units import Units
+from heldin.finetune.token_store import lengths_of, sequences_digest
 from heldin.finetune.units import PrivateTraining
 from heldin.models.devices import device_name, kind_of
 from heldin.models.loading import LanguageModel, quiet_transformers
@@ -119,7 +121,7 @@ def train(
     if advance and state.step:
         advance(state.step)
     batches = ShuffledBatches(
-        [len(s) for s in sequences], recipe.batch_size, recipe.seed, group_by_length=recipe.group_by_length
+        lengths_of(sequences), recipe.batch_size, recipe.seed, group_by_length=recipe.group_by_length
     )
     evaluation_steps = set(recipe.evaluation_steps(steps)) if evaluate else set()
     passes = _passes(state, private.micro_records if private else recipe.micro_batch or recipe.batch_size, say)
@@ -376,15 +378,15 @@ def job_name(
     shaping = {k: v for k, v in asdict(recipe).items() if k not in ("checkpoint_every", "checkpointing")}
     mechanism = repr(clipping) if clipping else ""
     if private:
-        units = [(unit.name, unit.rows) for unit in private.units]
+        units = private.units if isinstance(private.units, Units) else Units.of(private.units)
         plan = private.mechanism.model_dump_json()
         # With the key: a checkpoint that was made under another one belongs to another run.
-        parts = [plan, private.key.hex(), private.noise, repr(units), repr(private.chunk)]
+        parts = [plan, private.key.hex(), private.noise, units.digest(), repr(private.chunk)]
         if private.records.named is not None:
             # Whom a record names decides in which steps it is used.
             parts += private.records.named.parts()
         mechanism = text_sha256(*parts)
-    return text_sha256(base.fingerprint, repr(shaping), mechanism, *(repr(list(s)) for s in sequences))
+    return text_sha256(base.fingerprint, repr(shaping), mechanism, sequences_digest(sequences))
 
 
 def _require_finite(model: PreTrainedModel, step: int, folder: Path) -> None:

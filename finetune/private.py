@@ -16,7 +16,8 @@ from heldin.finetune.batches import collate
 from heldin.finetune.local_updates import clipped_difference_sum
 from heldin.finetune.passes import Passes, cut
 from heldin.finetune.ranks import own_share, sum_over_ranks
-from heldin.finetune.units import PrivateTraining, SampledUnit
+from heldin.finetune.sampled_units import SampledUnit
+from heldin.finetune.units import PrivateTraining
 
 Contribution = list[Sequence[int]]
 Noise = Callable[[str, torch.Size, torch.device], torch.Tensor]

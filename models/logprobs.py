@@ -20,6 +20,7 @@ from heldin.models.arithmetic import true_float32
 from heldin.models.devices import kind_of
 from heldin.models.loading import LanguageModel
 from heldin.models.token_scores import TokenScores
+from heldin.models.tokens import token_lists
 
 MAX_PADDING = 0.05
 # Logits (tokens x vocabulary) of a forward pass: 16 MiB and 4 GiB in float32.
@@ -61,8 +62,7 @@ def score_texts(
     """
     if not texts:
         return []
-    encoded = lm.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
-    windows = list(cut_into_windows(encoded["input_ids"], lm.context))
+    windows = list(cut_into_windows(token_lists(lm.tokenizer, texts), lm.context))
     # By window: batches go by length, and the texts' own order is restored below.
     rows: dict[int, NDArray[np.float32]] = {}
     for batch in batches_by_length([len(w.tokens) for w in windows], max_tokens=tokens_per_batch(lm.model)):
@@ -85,8 +85,7 @@ def score_texts(
 
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[NDArray[np.int32]]:
     """Ids of the tokens whose scores ``score_texts`` gives, in order."""
-    encoded = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
-    return [np.array(ids, dtype=np.int32) for ids in encoded["input_ids"]]
+    return [np.array(ids, dtype=np.int32) for ids in token_lists(tokenizer, texts)]
 
 
 def batches_by_length(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:

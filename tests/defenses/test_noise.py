@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 
 from heldin.base.coins import seed_key
-from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses import noise
+from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.noise import NoiseSource, gaussian
 from heldin.defenses.noise_blocks import BLOCK
 
