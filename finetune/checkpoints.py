@@ -29,7 +29,7 @@ class TrainingState:
     """The state of a run between two steps, apart from weights and optimizer.
 
     Attributes:
-        job: name of the job (``finetune.loop.job_name``).
+        job: name of the job (``finetune.job_name``).
         step: optimizer steps done.
         best_step: step of the best evaluation so far.
         best_metric: its metric; None before the first evaluation.

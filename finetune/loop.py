@@ -3,32 +3,33 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError, ResumableError
-from heldin.base.files import text_sha256
 from heldin.defenses.choices import ConcentrationFilter
 from heldin.defenses.gradients.engine_choice import default_budget
-from heldin.finetune.batches import ShuffledBatches, collate, record_losses
+from heldin.finetune.batches import ShuffledBatches
 from heldin.finetune.checkpointing import use_checkpointing
 from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
 from heldin.finetune.effort import Effort, Memory
 from heldin.finetune.filtered import Halted, filtered_gradient
+from heldin.finetune.job_name import job_name
+from heldin.finetune.optimizers import optimizer_of, with_adapters
 from heldin.finetune.passes import Passes
+from heldin.finetune.plain import plain_batch_gradient
 from heldin.finetune.precision import Arithmetic, arithmetic_of, autocast
 from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import own_share, processes, rank, sum_over_ranks, wait_for_all
-from heldin.finetune.recipe import Optimizer, Recipe
-from heldin.finetune.sampled_units import Units
-from heldin.finetune.token_store import lengths_of, sequences_digest
+from heldin.finetune.recipe import Recipe
+from heldin.finetune.token_store import lengths_of
 from heldin.finetune.units import PrivateTraining
-from heldin.models.devices import device_name, kind_of
-from heldin.models.loading import LanguageModel, quiet_transformers
+from heldin.models.devices import device_name
+from heldin.models.loading import LanguageModel
 
 Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 
@@ -272,121 +273,12 @@ def _batch_gradient(
     return loss
 
 
-def plain_batch_gradient(
-    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, arithmetic: Arithmetic
-) -> float:
-    """Put the batch's gradient into ``.grad`` by plain autograd, summed over processes; returns the batch's mean loss.
-
-    Args:
-        model: whose ``.grad`` is set.
-        batch: token sequences of all processes.
-        micro_batch: records of a forward pass.
-        arithmetic: of the passes.
-    """
-    total = torch.zeros(1, dtype=torch.float64, device=model.device)
-    # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
-    model.zero_grad(set_to_none=True)
-    share = own_share(batch)
-    for start in range(0, len(share), micro_batch):
-        inputs, targets = collate(share[start : start + micro_batch], model.device)
-        with autocast(arithmetic, model.device):
-            # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
-            loss = record_losses(model, inputs, targets).sum() / len(batch)
-        torch.autograd.backward(loss)
-        total += loss.detach()
-    # Every process sums every parameter, whatever its share: one that skipped a sum would take part in the next one.
-    if processes() > 1:
-        gradients = [
-            p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters() if p.requires_grad
-        ]
-        for parameter, gradient in zip((p for p in model.parameters() if p.requires_grad), gradients, strict=True):
-            parameter.grad = gradient
-        sum_over_ranks([total, *gradients])
-    return float(total)
-
-
 def _keep_best(state: TrainingState, metric: float, folder: Path, model: PreTrainedModel, base: LanguageModel) -> None:
     # Strictly: of equal metrics the earlier step is kept.
     if state.best_metric is None or metric < state.best_metric:
         state.best_metric, state.best_step = metric, state.step
         if rank() == 0:
             save_model(folder / "best", model, base.tokenizer)
-
-
-def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
-    """The model with the recipe's adapters, or the model itself. Raises InputError if they do not fit it."""
-    if recipe.lora is None:
-        return model
-    from peft import LoraConfig, get_peft_model  # slow to import, and only adapters need it
-
-    targets = recipe.lora.targets
-    config = LoraConfig(
-        r=recipe.lora.rank,
-        lora_alpha=recipe.lora.alpha,
-        lora_dropout=0.0,
-        target_modules=targets if isinstance(targets, str) else list(targets),
-        task_type="CAUSAL_LM",
-    )
-    with quiet_transformers():
-        try:
-            return get_peft_model(model, config)
-        except ValueError as error:
-            raise InputError(
-                f"finetune.lora.targets = {targets!r} does not fit the model: {str(error)[:120]}"
-            ) from error
-
-
-def optimizer_of(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimizer:
-    """The recipe's optimizer of everything trainable in the model."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    rate, decay, fused = recipe.learning_rate, recipe.weight_decay, fused_on(model.device)
-    match recipe.optimizer:
-        case Optimizer.ADAM:
-            return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused)
-        case Optimizer.ADAMW:
-            return torch.optim.AdamW(parameters, rate, weight_decay=decay, fused=fused)
-        case Optimizer.SGD:
-            return torch.optim.SGD(parameters, rate, momentum=0.9, weight_decay=decay, fused=fused)
-        case Optimizer.ADAFACTOR:
-            return torch.optim.Adafactor(parameters, rate, weight_decay=decay)
-
-
-def fused_on(device: torch.device) -> bool | None:
-    """Whether an optimizer's step is one kernel there; None: torch's own choice, which on a CPU is what it always was.
-
-    On a GPU the other forms hold several temporary copies of all weights.
-    """
-    return True if kind_of(device) == "cuda" else None
-
-
-def job_name(
-    base: LanguageModel,
-    sequences: Sequence[Sequence[int]],
-    recipe: Recipe,
-    private: PrivateTraining | None,
-    clipping: PlainClipping | None = None,
-) -> str:
-    """Hash of everything that affects the weights: a checkpoint resumes only the job of the same name.
-
-    Args:
-        base: the model to start from.
-        sequences: token ids of each record.
-        recipe: hyperparameters; only ``checkpoint_every`` and ``checkpointing`` do not matter.
-        private: the mechanism with its key and units, or None.
-        clipping: of plain batches, or None.
-    """
-    shaping = {k: v for k, v in asdict(recipe).items() if k not in ("checkpoint_every", "checkpointing")}
-    mechanism = repr(clipping) if clipping else ""
-    if private:
-        units = private.units if isinstance(private.units, Units) else Units.of(private.units)
-        plan = private.mechanism.model_dump_json()
-        # With the key: a checkpoint that was made under another one belongs to another run.
-        parts = [plan, private.key.hex(), private.noise, units.digest(), repr(private.chunk)]
-        if private.records.named is not None:
-            # Whom a record names decides in which steps it is used.
-            parts += private.records.named.parts()
-        mechanism = text_sha256(*parts)
-    return text_sha256(base.fingerprint, repr(shaping), mechanism, sequences_digest(sequences))
 
 
 def _require_finite(model: PreTrainedModel, step: int, folder: Path) -> None:

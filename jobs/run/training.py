@@ -24,7 +24,8 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import encode
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.clipping import PlainClipping
-from heldin.finetune.loop import TrainingResult, job_name, train
+from heldin.finetune.job_name import job_name
+from heldin.finetune.loop import TrainingResult, train
 from heldin.finetune.recipe import Select
 from heldin.finetune.token_store import TokenStore, token_store
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
