@@ -24,11 +24,11 @@ def job_name(
     Args:
         base: the model to start from.
         sequences: token ids of each record.
-        recipe: hyperparameters; only ``checkpoint_every`` and ``checkpointing`` do not matter.
+        recipe: hyperparameters; only ``checkpoint_every``, ``checkpointing`` and ``shard`` do not matter.
         private: the mechanism with its key and units, or None.
         clipping: of plain batches, or None.
     """
-    shaping = {k: v for k, v in asdict(recipe).items() if k not in ("checkpoint_every", "checkpointing")}
+    shaping = {k: v for k, v in asdict(recipe).items() if k not in ("checkpoint_every", "checkpointing", "shard")}
     mechanism = repr(clipping) if clipping else ""
     if private:
         units = private.units if isinstance(private.units, Units) else Units.of(private.units)

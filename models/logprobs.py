@@ -116,7 +116,7 @@ def cut_into_windows(encoded: Sequence[Sequence[int]], context: int) -> Iterator
             yield Window(text, list(ids[start : start + context]))
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference mode, whose tensors a spread model could not train with afterwards
 def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool, ranks: bool) -> list[NDArray[np.float32]]:
     """Arrays of shape (rows, n) per window, the rows of ``_score_rows``.
 
