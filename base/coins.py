@@ -76,7 +76,14 @@ def keyed_order(key: bytes, purpose: str, identities: list[str]) -> list[str]:
 
 
 def first_in_keyed_order(key: bytes, purpose: str, identities: Sequence[str], count: int) -> list[int]:
-    """Positions of the first ``count`` in ``keyed_order``, in that order, at 32 bytes for each of many identities."""
+    """Positions of the first in ``keyed_order``, in that order; takes 32 bytes for each of many identities.
+
+    Args:
+        key: secret or public key.
+        purpose: name of the order.
+        identities: unique names.
+        count: how many positions, at most.
+    """
     digests = np.frombuffer(keyed_digests(key, purpose, identities), dtype=">u8").reshape(-1, 4)
     near = np.arange(len(digests))
     if count < len(digests):
@@ -92,6 +99,13 @@ def keyed_positions(key: bytes, purpose: str, identity: str, *, count: int, of: 
 
     Costs O(count), however many positions there are (Floyd's algorithm: Bentley and Floyd 1987). A position comes from
     64 bits, so that its probability is right to within ``of`` times 2^-64.
+
+    Args:
+        key: secret or public key.
+        purpose: name of the choice; another one gives another choice.
+        identity: whose choice it is.
+        count: positions to choose.
+        of: positions there are.
     """
     if count >= of:
         return list(range(of))

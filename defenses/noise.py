@@ -140,7 +140,17 @@ def gaussian(
     deviation: float,
     device: torch.device,
 ) -> torch.Tensor:
-    """The noise of one tensor of one step by itself: see ``NoiseSource.gaussian``."""
+    """The noise of one tensor of one step by itself.
+
+    Args:
+        generator: which of the two.
+        key: the run's secret key.
+        step: number of the optimizer step.
+        name: the tensor's name.
+        shape: of the result.
+        deviation: standard deviation.
+        device: of the result.
+    """
     return NoiseSource(generator, key).gaussian(step, name, shape, deviation, device)
 
 

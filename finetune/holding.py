@@ -1,9 +1,8 @@
 """How the processes of a training hold the model: each all of it, or each a shard. The loop is the same for both."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -28,68 +27,54 @@ from heldin.finetune.sharded_checkpoints import (
 from heldin.finetune.sharding import Spread, local, sharded_batch_gradient, sharded_private_gradient, shards
 from heldin.finetune.units import PrivateTraining
 
-Sequences = Sequence[Sequence[int]]
-
-
-class Holding(Protocol):
-    """What the loop asks of a model that its processes hold together."""
-
-    def private_gradient(
-        self, model: PreTrainedModel, private: PrivateTraining, step: int, sequences: Sequences, passes: Passes
-    ) -> float | None:
-        """Put the noised mean gradient of a step into ``.grad``; the cohort's mean loss, None for an empty cohort."""
-
-    def batch_gradient(
-        self,
-        model: PreTrainedModel,
-        batch: Sequences,
-        clipping: PlainClipping | None,
-        passes: Passes,
-        arithmetic: Arithmetic,
-    ) -> tuple[float, list[float]]:
-        """Put the gradient of a plain batch into ``.grad``; its mean loss, and norms before clipping, if any."""
-
-    def load(
-        self, folder: Path, job: str, model: PreTrainedModel, optimizer: torch.optim.Optimizer
-    ) -> TrainingState | None:
-        """Load the newest state; None if there is none."""
-
-    def save(
-        self, folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer
-    ) -> None:
-        """Write a resumable state."""
-
-    def save_model(self, folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Write a model folder, whole or not at all."""
-
-    def finite(self, model: PreTrainedModel) -> bool:
-        """Whether all trained weights are finite."""
-
-    def checksum(self, model: PreTrainedModel) -> int:
-        """A number of the weights that every process must have."""
+Records = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Whole:
-    """Every process holds all of the model, and processes its share of a step's units."""
+class Holding:
+    """What the loop asks of a model that its processes hold together.
 
-    def private_gradient(
-        self, model: PreTrainedModel, private: PrivateTraining, step: int, sequences: Sequences, passes: Passes
+    Attributes:
+        private_gradient: puts the noised mean gradient of a step into ``.grad``, given model, mechanism, number of the
+            step, token sequences by row and limits of a pass; the cohort's mean loss, None for an empty cohort.
+        batch_gradient: puts the gradient of a plain batch into ``.grad``, given model, batch, clipping (None: none),
+            limits of a pass and arithmetic; its mean loss, and norms before clipping.
+        load: loads the newest state of a folder, given the job's name, model and optimizer; None if there is none.
+        save: writes a resumable state to a folder.
+        save_model: writes a model folder, whole or not at all.
+        finite: whether all trained weights are finite.
+        checksum: a number of the weights that every process must have.
+    """
+
+    private_gradient: Callable[[PreTrainedModel, PrivateTraining, int, Records, Passes], float | None]
+    batch_gradient: Callable[
+        [PreTrainedModel, Records, PlainClipping | None, Passes, Arithmetic], tuple[float, list[float]]
+    ]
+    load: Callable[[Path, str, PreTrainedModel, torch.optim.Optimizer], TrainingState | None]
+    save: Callable[[Path, TrainingState, PreTrainedModel, torch.optim.Optimizer], None]
+    save_model: Callable[[Path, PreTrainedModel, PreTrainedTokenizerBase], None]
+    finite: Callable[[PreTrainedModel], bool]
+    checksum: Callable[[PreTrainedModel], int]
+
+
+def holding_of(spread: Spread | None) -> Holding:
+    """The holding of a model that lies as ``spread`` says; None: every process holds all of it."""
+    return _whole() if spread is None else _sharded(spread)
+
+
+def _whole() -> Holding:
+    """Each process processes its share of a step's units; all go on from one file, which the first one writes."""
+
+    def of_step(
+        model: PreTrainedModel, private: PrivateTraining, step: int, sequences: Records, passes: Passes
     ) -> float | None:
-        """See ``finetune.private`` and, for a concentration filter, ``finetune.filtered``."""
         if isinstance(private.mechanism.clip, ConcentrationFilter):
             return filtered_gradient(model, private, step, sequences, passes)
         return private_gradient(model, private, step, sequences, passes)
 
-    def batch_gradient(
-        self,
-        model: PreTrainedModel,
-        batch: Sequences,
-        clipping: PlainClipping | None,
-        passes: Passes,
-        arithmetic: Arithmetic,
+    def of_batch(
+        model: PreTrainedModel, batch: Records, clipping: PlainClipping | None, passes: Passes, arithmetic: Arithmetic
     ) -> tuple[float, list[float]]:
-        """See ``finetune.plain`` and ``finetune.clipping``."""
         passes.count(own_share(batch))
         if clipping is not None:
             with autocast(arithmetic, model.device):
@@ -98,95 +83,46 @@ class Whole:
             lambda most: plain_batch_gradient(model, batch, most, arithmetic), lambda most: min(most, len(batch))
         ), []
 
-    def load(
-        self, folder: Path, job: str, model: PreTrainedModel, optimizer: torch.optim.Optimizer
-    ) -> TrainingState | None:
-        """On every process: all of them go on from the same file."""
-        return load_state(folder, job, model, optimizer)
-
-    def save(
-        self, folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer
-    ) -> None:
-        """The first process writes."""
+    def save(folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
         if rank() == 0:
             save_state(folder, state, model, optimizer)
 
-    def save_model(self, folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """The first process writes."""
+    def save_whole(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         if rank() == 0:
             save_model(folder, model, tokenizer)
 
-    def finite(self, model: PreTrainedModel) -> bool:
-        """Asked of this process's copy, which equals all others."""
-        return all(bool(torch.isfinite(p).all()) for p in model.parameters() if p.requires_grad)
+    return Holding(
+        of_step,
+        of_batch,
+        load_state,
+        save,
+        save_whole,
+        lambda model: all(bool(torch.isfinite(p).all()) for p in model.parameters() if p.requires_grad),
+        lambda model: weights_checksum(p for p in model.parameters() if p.requires_grad),
+    )
 
-    def checksum(self, model: PreTrainedModel) -> int:
-        """Of this process's copy."""
-        return weights_checksum(p for p in model.parameters() if p.requires_grad)
 
+def _sharded(spread: Spread) -> Holding:
+    """Each shard group processes its share of a step's units; every process reads and writes its shards."""
 
-@dataclass(frozen=True)
-class Sharded:
-    """Every process holds a shard of the model.
-
-    Attributes:
-        spread: how it lies over the processes.
-    """
-
-    spread: Spread
-
-    def private_gradient(
-        self, model: PreTrainedModel, private: PrivateTraining, step: int, sequences: Sequences, passes: Passes
+    def of_step(
+        model: PreTrainedModel, private: PrivateTraining, step: int, sequences: Records, passes: Passes
     ) -> float | None:
-        """See ``finetune.sharding``. Raises InputError for a mechanism that needs more than one unit's gradient at a
-        time, or whole models."""
         if private.mechanism.local is not None or isinstance(private.mechanism.clip, ConcentrationFilter):
-            raise InputError(
-                "finetune.shard: local updates and the concentration filter need whole models; leave it out"
-            )
-        return sharded_private_gradient(model, private, step, sequences, passes, self.spread)
+            raise InputError("finetune.shard: local updates and the filter of concentration need whole models")
+        return sharded_private_gradient(model, private, step, sequences, passes, spread)
 
-    def batch_gradient(
-        self,
-        model: PreTrainedModel,
-        batch: Sequences,
-        clipping: PlainClipping | None,
-        passes: Passes,
-        arithmetic: Arithmetic,
+    def of_batch(
+        model: PreTrainedModel, batch: Records, clipping: PlainClipping | None, passes: Passes, arithmetic: Arithmetic
     ) -> tuple[float, list[float]]:
-        """See ``finetune.sharding``. Raises InputError for clipping without noise."""
         if clipping is not None:
             raise InputError("finetune.shard: clipping without noise needs whole models")
         passes.count(own_share(batch))
         with autocast(arithmetic, model.device):
-            return sharded_batch_gradient(model, batch, passes.most, self.spread), []
+            return sharded_batch_gradient(model, batch, passes.most, spread), []
 
-    def load(
-        self, folder: Path, job: str, model: PreTrainedModel, optimizer: torch.optim.Optimizer
-    ) -> TrainingState | None:
-        """Every process reads its shards."""
-        return load_sharded_state(folder, job, model, optimizer)
-
-    def save(
-        self, folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer
-    ) -> None:
-        """Every process writes its shards."""
-        save_sharded_state(folder, state, model, optimizer)
-
-    def save_model(self, folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """All shards are gathered, and the first process writes."""
-        save_sharded_model(folder, model, tokenizer)
-
-    def finite(self, model: PreTrainedModel) -> bool:
-        """Asked of all shards."""
-        return all_finite(model)
-
-    def checksum(self, model: PreTrainedModel) -> int:
-        """Of all shards of this process's group."""
+    def checksum(model: PreTrainedModel) -> int:
         here = weights_checksum(local(p) for p in shards(model).values())
-        return self.spread.checksum_over_members(here, model.device)
+        return spread.checksum_over_members(here, model.device)
 
-
-def holding_of(spread: Spread | None) -> Holding:
-    """The holding of a model that lies as ``spread`` says; None: every process holds all of it."""
-    return Whole() if spread is None else Sharded(spread)
+    return Holding(of_step, of_batch, load_sharded_state, save_sharded_state, save_sharded_model, all_finite, checksum)

@@ -8,7 +8,7 @@ all processes and is added once to the sum.
 import datetime
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -19,9 +19,10 @@ import torch.distributed as dist
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import write_text
-from heldin.models.devices import default_device
+from heldin.models.devices import default_device, device_name
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 BUCKET = 2**24  # numbers of a sum over processes
 PATIENCE = datetime.timedelta(hours=24)  # the first process may pre-train while the others wait
 
@@ -32,6 +33,30 @@ _alone: ContextVar[bool] = ContextVar("alone", default=False)  # true inside the
 def rank() -> int:
     """Number of this process; 0 if it is the only one."""
     return dist.get_rank() if dist.is_initialized() else 0
+
+
+def leads() -> bool:
+    """Whether this process acts for all that train together, as the first of them or as the only one."""
+    return rank() == 0 or not _together()
+
+
+def told(value: bool) -> bool:
+    """The first process's answer to a question that processes may answer differently, as its files change."""
+    if not _together():
+        return value
+    answer: list[object] = [value]
+    dist.broadcast_object_list(answer)
+    return bool(answer[0])
+
+
+def shared_out(items: Sequence[Item], compute: Callable[[list[Item]], Sequence[Result]]) -> list[Result]:
+    """A result for each item, in order, each computed by one of the processes and then known to all."""
+    if not _together():
+        return list(compute(list(items)))
+    mine = compute(own_share(items))
+    parts: list[Sequence[Result]] = [[] for _ in range(processes())]
+    dist.all_gather_object(parts, mine)
+    return [parts[i % len(parts)][i // len(parts)] for i in range(len(items))]
 
 
 def processes() -> int:
@@ -94,6 +119,21 @@ def require_agreement(what: str, remedy: str, *values: float | str) -> None:
     differing = [number for number, its in enumerate(found) if its != found[0]]
     if differing:
         raise ResumableError(f"processes 0 and {differing[0]} do not have the same {what}: {remedy}")
+
+
+def require_like_devices() -> None:
+    """Raise InputError unless all processes have devices of one model."""
+    if not _together():
+        return
+    name = device_name(default_device())
+    found: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, name)
+    other = next((i for i, its in enumerate(found) if its != found[0]), None)
+    if other is not None:
+        # Their noise differs, so that copies of the model would part.
+        raise InputError(
+            f"process 0 has {found[0]} and process {other} has {found[other]}: train on devices of one model"
+        )
 
 
 def require_shared_folder(folder: Path) -> None:

@@ -33,7 +33,14 @@ _TENSORS, _STATE = "shards", "state.json"
 def save_sharded_state(
     folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Write a resumable state, every process its shards, and remove all but the newest two."""
+    """Write a resumable state, every process its shards, and remove all but the newest two.
+
+    Args:
+        folder: where the states are kept.
+        state: of the run.
+        model: whose shards are saved.
+        optimizer: whose state is saved.
+    """
     final = folder / f"step-{state.step:08d}"
     # A name that all processes know; what an earlier, killed call left under it is not kept.
     beside = folder / f".step-{state.step:08d}.tmp"
@@ -56,6 +63,12 @@ def load_sharded_state(
     folder: Path, job: str, model: PreTrainedModel, optimizer: torch.optim.Optimizer
 ) -> TrainingState | None:
     """Load the newest state into model and optimizer; returns None if there is none.
+
+    Args:
+        folder: where the states are kept.
+        job: name of this job.
+        model: whose shards are overwritten.
+        optimizer: whose state is replaced.
 
     Raises:
         InputError: the state is damaged, belongs to another job, or is of a model that was not spread.

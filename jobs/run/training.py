@@ -27,6 +27,7 @@ from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.job_name import job_name
 from heldin.finetune.loop import TrainingResult, train
 from heldin.finetune.recipe import Select
+from heldin.finetune.sharding import spread
 from heldin.finetune.token_store import TokenStore, token_store
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.jobs.config import RunConfig
@@ -40,7 +41,7 @@ from heldin.models.logprobs import score_texts
 from heldin.record.effort import EffortFacts
 from heldin.record.facts import ByExposure, Ceiling, CurvePoint, ExposedShare, RemovalFacts, TrainingFacts
 
-TOKENS = "tokens"  # folder of a run's token sequences
+TOKENS = Path("checkpoints") / "tokens"  # of a run: what its checkpoints go on from
 
 
 def finetune(
@@ -58,6 +59,7 @@ def finetune(
     """
     recipe = config.finetune
     _check_length(config, base)
+    its = spread(base.model, recipe)
     # Chunks are cut from a user's whole text in each step: cut here, they could only
     # come from the beginnings of its records.
     length = None if mechanism.record_selection == "random_chunk" else recipe.sequence_length
@@ -81,7 +83,7 @@ def finetune(
             "finetune.select or patience chooses by validation texts of those held in, who have none: set select to"
             " last and patience to null, or raise split.evaluation_fraction"
         )
-    evaluate = CurveEvaluation(curves, base, private=private is not None)
+    evaluate = CurveEvaluation(curves, base, private=private is not None, spread=its is not None)
     with reporter.track("fine-tuning", mechanism.steps, "steps") as advance:
         return train(
             base,
@@ -95,6 +97,7 @@ def finetune(
             select_by=PUBLIC_LOSS if recipe.select is Select.BEST_PUBLIC else HELD_IN_LOSS,
             advance=advance,
             say=reporter.say,
+            spread=its,
         )
 
 
