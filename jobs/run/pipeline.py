@@ -106,6 +106,8 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
                 # Not in the scoring stage, which is the first process's alone.
                 for spec in trained_references(config):
                     train_reference(spec, config, corpus, base_name, reporter)
+        # Trained in place, and no reference any more: it leaves its device to the models that are scored.
+        del base
         # The rest is the first process's alone: no call that waits for the others follows.
         if rank() > 0:
             return None
