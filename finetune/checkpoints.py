@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from heldin.base.errors import InputError
 from heldin.base.files import whole_directory
 from heldin.finetune.effort import Effort, Memory
+from heldin.finetune.frozen import restore
 from heldin.models.copies import copy_on
 from heldin.models.loading import quiet_transformers
 
@@ -140,7 +141,12 @@ def finished_state(folder: Path) -> TrainingState:
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write a model folder (adapters merged into the weights) with its tokenizer, whole or not at all."""
     # Merging changes the model, which training still needs with its adapters apart.
-    whole = copy_on(model, torch.device("cpu")).merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    whole = model
+    if hasattr(model, "merge_and_unload"):
+        # On the CPU: on a GPU a second model may not fit.
+        copied = copy_on(model, torch.device("cpu"))
+        restore(copied, model)
+        whole = copied.merge_and_unload()
     with whole_directory(folder) as temporary, quiet_transformers():
         whole.save_pretrained(temporary, safe_serialization=True)
         tokenizer.save_pretrained(temporary)

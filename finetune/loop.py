@@ -17,6 +17,7 @@ from heldin.finetune.checkpoints import TrainingState
 from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.effort import Effort, Memory
 from heldin.finetune.filtered import Halted
+from heldin.finetune.frozen import halve_frozen
 from heldin.finetune.holding import Holding, holding_of
 from heldin.finetune.job_name import job_name
 from heldin.finetune.optimizers import optimizer_of, with_adapters
@@ -113,6 +114,8 @@ def train(
     torch.manual_seed(recipe.seed)
     model = (base.model if spread else with_adapters(base.model, recipe).to(device)).train()
     held = holding_of(spread)
+    if recipe.lora is not None and arithmetic == "bf16":
+        halve_frozen(model)
     if recipe.checkpointing:
         use_checkpointing(model, without_dropout=private is not None or clipping is not None)
     optimizer = optimizer_of(model, recipe)

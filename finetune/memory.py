@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from heldin.defenses.gradients.model_parts import take_apart
 from heldin.finetune.checkpointing import use_checkpointing
+from heldin.finetune.frozen import halve_frozen
 from heldin.finetune.optimizers import optimizer_of, with_adapters
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic
@@ -127,8 +128,10 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
     if recipe.checkpointing:
         use_checkpointing(model, without_dropout=step.without_dropout)
     take_apart(model)  # what its layers are is found by numbers, and remembered
-    weights = rehearsal.alive
     with _rehearsing(rehearsal, device):
+        if recipe.lora is not None and arithmetic == "bf16":
+            halve_frozen(model, keep=False)
+        weights = rehearsal.alive
         budget = (device.memory - weights) // 2 if device.kind == "cuda" else device.memory // 4
         passes = Passes(step.most, splits=step.splits, budget=max(0, budget))
         optimizer = optimizer_of(model, recipe)
