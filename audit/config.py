@@ -22,5 +22,8 @@ class AuditConfig(Section):
     """Largest number of each held-out user's test texts on which the chosen checkpoint's loss is measured."""
     curve_users: int = Field(2000, ge=50)
     """Largest number of audited users whose texts an evaluation scores, chosen without regard to who is held in."""
+    exposure_users: int = Field(5000, ge=50)
+    """Largest number of held-in users whose exposure is set beside what they wrote; words are compared with those of as
+    many others."""
     curve_texts_per_user: int = Field(5, ge=1)
     """Largest number of each user's attacker texts that an evaluation scores, for the AUROC during training."""

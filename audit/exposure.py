@@ -6,13 +6,14 @@ about one user identifies that user to anyone who holds the scores, whatever is 
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 from scipy import stats
 
 from heldin.attacks.table import REFERENCE_ALONE, REFERENCE_DIVERGENCE
@@ -103,26 +104,36 @@ class ExposureFacts(Facts):
     """What correlates with exposure over all held-in users.
 
     Attributes:
-        users: number of held-in users.
+        users: number of held-in users who are in the groups.
+        of: number of held-in users, where those in the groups are a sample; absent where they are all.
         groups: groups of ten or more users, most exposed first.
         correlations: correlation of each property with the score.
     """
 
     users: int
+    of: int | None = Field(None, exclude_if=lambda value: value is None)
     groups: list[ExposureGroup]
     correlations: list[Correlation]
 
 
 def exposed_users(
-    table: ScoredUsers, training: Sequence[TrainingRecord], *, attack: str, aggregation: str
+    table: ScoredUsers,
+    training: Sequence[TrainingRecord],
+    *,
+    attack: str,
+    aggregation: str,
+    listed: Collection[str] | None = None,
+    trained_on: int | None = None,
 ) -> list[Exposed]:
-    """Every held-in user, most exposed first.
+    """Held-in users, most exposed first.
 
     Args:
         table: the scored users; includes the reference model alone.
         training: records that were trained on, each user's next to each other.
         attack: the leading attack.
         aggregation: how the scores of a user's texts become one.
+        listed: which held-in users; None: all.
+        trained_on: number of records that were trained on, if ``training`` are those of a sample of users.
     """
     scores = table.scores(attack, aggregation)
     # The reference's own score is its log-likelihood per token, higher for likelier texts; the loss is its negative.
@@ -144,14 +155,14 @@ def exposed_users(
             user=user,
             score=float(scores[i]),
             above=float(above[i]),
-            share=len(of_user.get(user, ())) / max(1, len(training)),
+            share=len(of_user.get(user, ())) / max(1, trained_on or len(training)),
             reference_loss=float(losses[i]),
             reference_divergence=None if np.isnan(distances[i]) else float(distances[i]),
             word_divergence=divergence.get(user, 0.0),
             near_duplicates=len(of_user.get(user, ())) - distinct[user],
         )
         for i, user in enumerate(table.users)
-        if table.member[i]
+        if table.member[i] and (listed is None or user in listed)
     ]
     # Equal scores by name, so that the order of the input plays no part.
     return sorted(users, key=lambda u: (-u.score, u.user))

@@ -57,6 +57,16 @@ def dial_rows(record: Record) -> list[list[str]]:
     return rows
 
 
+def exposure_sample(record: Record) -> str:
+    """Of how many users the groups are, where they are a sample; else empty."""
+    its = record.exposure
+    if its is None or its.of is None:
+        return ""
+    return (
+        f" A sample of {its.users:,} of {its.of:,}, drawn by name; words are compared with those of a sample of others."
+    )
+
+
 def exposure_rows(record: Record) -> list[list[str]]:
     """Groups of held-in users, most exposed first; empty for an audit, which knows nothing about training."""
     return [

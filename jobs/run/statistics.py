@@ -8,14 +8,14 @@ import numpy as np
 from heldin.attacks.table import TextStatistic
 from heldin.audit.assessment import parts_of, results_of
 from heldin.audit.canary_groups import CanaryFacts, canary_results, centred_statistics, kinds_of
-from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposed_users, exposure_groups
+from heldin.audit.exposure import Exposed, ExposureFacts, correlations, exposure_groups
 from heldin.audit.extraction import ExtractionFacts
 from heldin.audit.family import variants_of
 from heldin.audit.headline import AUDITED
 from heldin.audit.judge import judge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
-from heldin.audit.scored_users import ScoredUsers, scored_users
+from heldin.audit.scored_users import scored_users
 from heldin.audit.sides import sides_of_run
 from heldin.audit.utility import UserLoss
 from heldin.base.progress import Reporter
@@ -25,9 +25,9 @@ from heldin.bounds.verdict import REAL_USERS, Claim
 from heldin.canaries.kinds import Canary
 from heldin.corpus.split import Part
 from heldin.defenses.mechanism import Mechanism
-from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
+from heldin.jobs.run.people import people_of
 from heldin.record.precision import PrecisionFacts
 
 
@@ -84,9 +84,14 @@ def run_results(
         if data.canaries:
             advance(1)
         real = results_of(table, of_people, fixed, beside=judgements, advance=advance)
-        people = _people(config, data, table)
+        people = people_of(config, data, table)
         advance(1)
-    exposure = ExposureFacts(users=len(people), groups=exposure_groups(people), correlations=correlations(people))
+    exposure = ExposureFacts(
+        users=len(people),
+        of=held_in if (held_in := int(table.member.sum())) > len(people) else None,
+        groups=exposure_groups(people),
+        correlations=correlations(people),
+    )
     judgement = joined([real.judgement, *judgements]) if judgements else real.judgement
     whole = real.model_copy(update={"judgement": judgement, "canaries": canaries, "exposure": exposure})
     return RunResults(whole, sum(map(len, of_people.values())), people)
@@ -207,16 +212,6 @@ def _canaries_alone(
     facts = canaries.model_copy(update={"decision": None, "blind": []})
     whole = found.model_copy(update={"judgement": judgement, "canaries": facts})
     return RunResults(whole, sum(map(len, of_people.values())), [])
-
-
-def _people(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Exposed]:
-    records, owners = map(data.store.record, data.training_rows.tolist()), data.ledger.owners()
-    return exposed_users(
-        table,
-        [TrainingRecord(r.row, owners.get(r.row, r.user), r.id, data.training_text(r.row)) for r in records],
-        attack=config.attack.primary,
-        aggregation=config.attack.aggregations[0],
-    )
 
 
 def _canaries(
