@@ -76,6 +76,11 @@ def _from_8(old: dict[str, Any]) -> dict[str, Any]:
     return {**old, "schema_version": 9}
 
 
+def _from_9(old: dict[str, Any]) -> dict[str, Any]:
+    """Exposure of canary users' marks came later: null where it would stand."""
+    return {**old, "schema_version": 10}
+
+
 # reasons as schema 3 had them and as they are given today, so that heldin verify finds them equal
 _REWORDED = (
     ("needs independent trials, one training per score;", "needs independent trainings, one for each score;"),
@@ -98,6 +103,7 @@ _STEPS: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
     6: _from_6,
     7: _from_7,
     8: _from_8,
+    9: _from_9,
 }
 MIGRATED = tuple(sorted(_STEPS))
 

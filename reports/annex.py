@@ -14,12 +14,14 @@ from heldin.record.document import Record
 from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_user
 from heldin.reports.extraction import extraction_line
+from heldin.reports.marks import marks_line
 from heldin.reports.people import headline_of_a_dial
 from heldin.reports.promise_words import promise_pairs
 from heldin.reports.recommendation import limit_rows
 from heldin.reports.wording import audited_by, texts_of
 
 Status = Literal["run", "run, not valid", "not run", "out of scope"]
+_NO_BOUND = "Neither this nor membership bounds the other."
 NOT_ANONYMITY = (
     "heldin does not determine whether a model is anonymous or whether a law is kept. It states what was tested, by"
     " whom it could be done, and what was found; the decision is that of those who sign."
@@ -97,7 +99,7 @@ def extraction(record: Record) -> Scenario:
             "Extraction: training texts that the model writes out",
             "run",
             "the beginning of a text, and as many answers of the model as are stated",
-            f"{extraction_line(record)} Neither this nor membership bounds the other.",
+            " ".join(filter(None, (extraction_line(record), marks_line(record), _NO_BOUND))),
         )
     return Scenario(
         "Extraction: training texts that the model writes out",

@@ -15,6 +15,7 @@ from heldin.reports.extraction import NEITHER, extraction_table
 from heldin.reports.facts import facts
 from heldin.reports.figures import alternatives, canary_caption, figures, shown_curves
 from heldin.reports.findings import FRONT, findings
+from heldin.reports.marks import marks_table
 from heldin.reports.next_steps import glossary
 from heldin.reports.people import people_note, people_rows, worst_off
 from heldin.reports.tables import (
@@ -82,6 +83,7 @@ def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "canary_caption": canary_caption(record),
         "dials": dial_rows(record),
         "extraction": extraction_table(record),
+        "marks": marks_table(record),
         "neither": NEITHER,
         "exposed": exposure_rows(record),
         "correlations": correlation_rows(record),
