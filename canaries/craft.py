@@ -232,7 +232,17 @@ def made_user(
 def signature(
     tokenizer: PreTrainedTokenizerBase, candidates: Sequence[int], size: int, dice: random.Random
 ) -> tuple[int, ...]:
-    """``size`` tokens of which any two, in either order, survive decoding and encoding side by side."""
+    """``size`` tokens of which any two, in either order, survive decoding and encoding side by side.
+
+    Args:
+        tokenizer: of the model.
+        candidates: token ids to draw from.
+        size: how many, all different.
+        dice: source of randomness.
+
+    Raises:
+        InputError: too few of the candidates can stand side by side.
+    """
     chosen: list[int] = []
     for token in dice.sample(candidates, len(candidates)):
         # In both orders and also after itself, since a stretch may begin with any token, whatever the one before it
@@ -261,7 +271,16 @@ def _unseen_token_text(
 def sampled(
     lm: LanguageModel, count: int, most: int, temperature: float, dice: random.Random, prompt: str
 ) -> list[str]:
-    """Prompt plus continuation, for each continuation that is not blank."""
+    """Prompt plus continuation, for each continuation that is not blank.
+
+    Args:
+        lm: the model.
+        count: how many to sample; blank ones are left out.
+        most: most new tokens of each.
+        temperature: of the sampling.
+        dice: source of randomness.
+        prompt: what each continues.
+    """
     # 62 bits fit into the signed 64-bit seed of torch.
     found = sample_texts(lm, count, seed=dice.getrandbits(62), temperature=temperature, max_tokens=most, prompt=prompt)
     return [prompt + text for text in found if not _blank(text)]
