@@ -47,11 +47,16 @@ def write_report(folder: Path) -> Path:
 def typeset(record: Record, path: Path) -> Path:
     """Write the PDF report of a record to ``path``, whole or not at all, and return the path."""
     drawn = figures(record)
-    return write_pdf("report.typ", _content(record, drawn), drawn, path)
+    return write_pdf("report.typ", report_content(record, drawn), drawn, path)
 
 
-def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
-    """Everything the template prints, as text: the template only lays out and computes nothing."""
+def report_content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
+    """Everything a report prints, as text: PDF and web page only lay it out and compute nothing.
+
+    Args:
+        record: the record.
+        drawn: names of the figures.
+    """
     content = {
         "name": breakable(record.name),
         "kind": record.kind,

@@ -195,7 +195,7 @@ def _not_told(record: Record) -> str:
 
 def attacker(record: Record) -> str:
     """Who attacks, with what, and how that compares with what the release gives away."""
-    what, result, release = audited_by(record), record.named(), release_of(record)
+    what, result, release = audited_by(record), record.named(), release_of(record.config)
     if record.trainings is not None:
         said = (
             "Somebody who has the model that a training released, and every document of one user, and asks that model"
