@@ -6,6 +6,7 @@ Records of schemas 1 and 2 hold no randomisation test, which needs the scores: t
 from collections.abc import Callable
 from typing import Any
 
+from heldin.audit.headline import in_todays_words
 from heldin.defenses.plan_file import reworded
 
 
@@ -17,7 +18,18 @@ def migrated(content: dict[str, Any]) -> dict[str, Any]:
     training = content.get("training")
     if isinstance(training, dict) and isinstance(training.get("guarantee"), str):
         content = {**content, "training": {**training, "guarantee": reworded(training["guarantee"])}}
+    content = {**content, "decision": _headed(content.get("decision"))}
+    canaries = content.get("canaries")
+    if isinstance(canaries, dict):
+        content["canaries"] = {**canaries, "decision": _headed(canaries.get("decision"))}
     return content
+
+
+def _headed(decision: Any) -> Any:
+    """A decision whose headline is in today's words; absent or damaged ones are left as they are."""
+    if not isinstance(decision, dict) or not isinstance(decision.get("headline"), str):
+        return decision
+    return {**decision, "headline": in_todays_words(decision["headline"])}
 
 
 def _from_3(old: dict[str, Any]) -> dict[str, Any]:

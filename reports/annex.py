@@ -14,7 +14,7 @@ from heldin.record.release import release_of
 from heldin.record.requirements import epsilon_per_user
 from heldin.reports import annex_parts as parts
 from heldin.reports.annex_parts import Scenario
-from heldin.reports.extraction import extraction_line
+from heldin.reports.extraction import extraction_line, most_left
 from heldin.reports.marks import marks_line
 from heldin.reports.people import headline_of_a_dial
 from heldin.reports.promise_words import promise_pairs
@@ -212,6 +212,7 @@ def residual_risk(record: Record) -> list[str]:
         Answer.NOT_VALID: "Nothing follows about membership.",
     }
     said = [found[decided.answer] if record.trainings is None else "One user was tested; others may be hit harder."]
+    said += filter(None, [most_left(record)])
     said.append(parts.nothing_known(scenarios(record)))
     if record.training is not None and record.training.epsilon is not None:
         said.append("The promise rests on its conditions (facts, guarantee), and on code that was not proved right.")
