@@ -17,6 +17,7 @@ from heldin.attacks.scoring import AttackTexts
 from heldin.attacks.table import REFERENCE_DIVERGENCE, TextStatistic
 from heldin.models.loading import LanguageModel
 from heldin.models.score_cache import ScoreCache
+from heldin.models.tokens import token_lists
 
 KAPPAS = np.geomspace(1e1, 1e7, 13)  # in tokens: how many of the reference's are mixed into the user's own
 
@@ -98,5 +99,5 @@ def _cut(documents: Sequence[str], texts: AttackTexts) -> list[str]:
 
 def _tokens(reference: LanguageModel, texts: Sequence[str]) -> list[tuple[str, NDArray[np.int64]]]:
     # As ``models.logprobs`` tokenizes, so that counts and log-probabilities are of the same tokens.
-    encoded = reference.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
-    return [(text, np.array(ids, dtype=np.int64)) for text, ids in zip(texts, encoded["input_ids"], strict=True)]
+    encoded = token_lists(reference.tokenizer, texts)
+    return [(text, np.array(ids, dtype=np.int64)) for text, ids in zip(texts, encoded, strict=True)]

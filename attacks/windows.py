@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from heldin.attacks.extraction import ExtractionConfig
 from heldin.base.coins import keyed_uniform
 from heldin.base.errors import InputError
+from heldin.models.tokens import token_lists
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -217,5 +218,5 @@ def _encoded(texts: Iterable[tuple[_T, str]], tokenizer: "PreTrainedTokenizerBas
     every = iter(texts)
     while block := list(islice(every, _TEXTS)):
         plain = [text for _, text in block]
-        ids = tokenizer(plain, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+        ids = token_lists(tokenizer, plain)
         yield from ((beside, np.array(its, dtype=np.int32)) for (beside, _), its in zip(block, ids, strict=True))

@@ -20,5 +20,7 @@ class AuditConfig(Section):
     """Largest number of held-in users' validation texts on which an evaluation measures the loss."""
     test_texts_per_user: int = Field(10, ge=1)
     """Largest number of each held-out user's test texts on which the chosen checkpoint's loss is measured."""
+    curve_users: int = Field(2000, ge=50)
+    """Largest number of audited users whose texts an evaluation scores, chosen without regard to who is held in."""
     curve_texts_per_user: int = Field(5, ge=1)
     """Largest number of each user's attacker texts that an evaluation scores, for the AUROC during training."""

@@ -7,6 +7,10 @@ for every identity; under a public seed they are only a reproducible choice.
 import hashlib
 import hmac
 import secrets
+import struct
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 KEY_BYTES = 32
 
@@ -26,9 +30,29 @@ def seed_key(seed: int) -> bytes:
 
 def keyed_digest(key: bytes, purpose: str, identity: str) -> bytes:
     """32 pseudo-random bytes for one purpose and one identity."""
+    return hmac.digest(key, _purpose(purpose) + identity.encode(), "sha256")
+
+
+def keyed_digests(key: bytes, purpose: str, identities: Iterable[str]) -> bytes:
+    """``keyed_digest`` of each identity, 32 bytes each, one after the other; less than half the time for many."""
+    # HMAC (RFC 2104) with the hash states after key and purpose kept: a key of 32 bytes fills half a block of 64.
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
+    block = key + bytes(64 - KEY_BYTES)
+    inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in block)) for pad in (0x36, 0x5C))
+    inner.update(_purpose(purpose))
+    digests = bytearray()
+    for identity in identities:
+        within, around = inner.copy(), outer.copy()
+        within.update(identity.encode())
+        around.update(within.digest())
+        digests += around.digest()
+    return bytes(digests)
+
+
+def _purpose(purpose: str) -> bytes:
     # The purpose's length comes first, so that ("ab", "c") and ("a", "bc") are different messages.
-    message = len(purpose).to_bytes(4, "big") + purpose.encode() + identity.encode()
-    return hmac.digest(key, message, "sha256")
+    return len(purpose).to_bytes(4, "big") + purpose.encode()
 
 
 def fair_coin(key: bytes, purpose: str, identity: str) -> bool:
@@ -49,3 +73,47 @@ def keyed_order(key: bytes, purpose: str, identities: list[str]) -> list[str]:
     # Sorting by a digest of each identity, and not shuffling the list: adding or removing one identity leaves the
     # relative order of all others as it is.
     return sorted(identities, key=lambda identity: keyed_digest(key, purpose, identity))
+
+
+def first_in_keyed_order(key: bytes, purpose: str, identities: Sequence[str], count: int) -> list[int]:
+    """Positions of the first in ``keyed_order``, in that order; takes 32 bytes for each of many identities.
+
+    Args:
+        key: secret or public key.
+        purpose: name of the order.
+        identities: unique names.
+        count: how many positions, at most.
+    """
+    digests = np.frombuffer(keyed_digests(key, purpose, identities), dtype=">u8").reshape(-1, 4)
+    near = np.arange(len(digests))
+    if count < len(digests):
+        # Whatever is beyond the count by the first 64 bits alone is beyond it by all 256.
+        first = digests[:, 0].astype(np.uint64)
+        near = np.flatnonzero(first <= np.partition(first, count)[count])
+    order: list[int] = near[np.lexsort(digests[near].T[::-1])][:count].tolist()
+    return order
+
+
+def keyed_positions(key: bytes, purpose: str, identity: str, *, count: int, of: int) -> list[int]:
+    """``count`` different positions below ``of``, every set equally likely, increasing; all of them if ``of`` is less.
+
+    Costs O(count), however many positions there are (Floyd's algorithm: Bentley and Floyd 1987). A position comes from
+    64 bits, so that its probability is right to within ``of`` times 2^-64.
+
+    Args:
+        key: secret or public key.
+        purpose: name of the choice; another one gives another choice.
+        identity: whose choice it is.
+        count: positions to choose.
+        of: positions there are.
+    """
+    if count >= of:
+        return list(range(of))
+    chosen: set[int] = set()
+    for number, last in enumerate(range(of - count, of)):
+        # A digest has the bits of four draws.
+        if number % 4 == 0:
+            words = struct.unpack(">4Q", keyed_digest(key, f"{purpose} draw {number}", identity))
+        drawn = words[number % 4] * (last + 1) >> 64
+        chosen.add(last if drawn in chosen else drawn)
+    return sorted(chosen)

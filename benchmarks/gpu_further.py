@@ -16,7 +16,7 @@ from transformers import GPTNeoForCausalLM
 from heldin.defenses.choices import NoiseGenerator, PoissonSampler
 from heldin.defenses.noise import gaussian
 from heldin.defenses.sampling import Draws
-from heldin.finetune.loop import plain_batch_gradient
+from heldin.finetune.plain import plain_batch_gradient
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel

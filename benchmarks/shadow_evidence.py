@@ -105,7 +105,7 @@ def _scores(
     users = data.ledger.scored_users()
     roles = {user: Role.HELD_IN if its else Role.HELD_OUT for user, its in zip(users, member, strict=True)}
     ledger = replace(data.ledger, key=new_key(), roles={**data.ledger.roles, **roles})
-    mine = replace(data, ledger=ledger, training_rows=tuple(ledger.training_rows()))
+    mine = replace(data, ledger=ledger, training_rows=ledger.training_rows())
     out.mkdir(parents=True)
     with joined():
         base = load_language_model(base_name)

@@ -19,6 +19,7 @@ from heldin.corpus.made_up.lexicon import STOCKS
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate_user
 from heldin.models.generation import sample_texts
 from heldin.models.loading import LanguageModel
+from heldin.models.tokens import token_lists
 
 TRIES = 40  # per wanted record, before giving up on a generator that repeats itself
 _T = TypeVar("_T")
@@ -35,7 +36,7 @@ def token_counts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, ba
     counts: Counter[int] = Counter()
     # In batches: the tokens of a whole corpus as Python lists may not fit into memory.
     for start in range(0, len(texts), batch):
-        for ids in _encode(tokenizer, texts[start : start + batch]):
+        for ids in token_lists(tokenizer, texts[start : start + batch]):
             counts.update(ids)
     return counts
 
@@ -48,7 +49,7 @@ def rare_tokens(tokenizer: PreTrainedTokenizerBase, counts: Mapping[int, int]) -
     # as different ones when their text is encoded. A canary of such tokens would not be trained on as it was made.
     texts = [decoded(tokenizer, [i]) for i in ids]
     shown = [(i, t) for i, t in zip(ids, texts, strict=True) if t.strip() and t.isprintable() and _REPLACEMENT not in t]
-    again = _encode(tokenizer, [t for _, t in shown])
+    again = token_lists(tokenizer, [t for _, t in shown])
     stable = [i for (i, _), found in zip(shown, again, strict=True) if found == [i]]
     # Ties go to the latest token: a byte-pair tokenizer learns frequent merges early.
     return sorted(stable, key=lambda i: (counts.get(i, 0), -i))
@@ -248,7 +249,7 @@ def signature(
         # In both orders and also after itself, since a stretch may begin with any token, whatever the one before it
         # ended with.
         pairs = [[token, token], *([token, c] for c in chosen), *([c, token] for c in chosen)]
-        if _encode(tokenizer, [decoded(tokenizer, pair) for pair in pairs]) == pairs:
+        if token_lists(tokenizer, [decoded(tokenizer, pair) for pair in pairs]) == pairs:
             chosen.append(token)
         if len(chosen) == size:
             return tuple(chosen)
@@ -265,7 +266,7 @@ def _unseen_token_text(
     # That all pairs survive does not prove that the whole text does, so that each text is encoded again.
     ids = _stretches(signature, tokens, dice)
     text = decoded(tokenizer, ids)
-    return [text] if _encode(tokenizer, [text]) == [ids] else []
+    return [text] if token_lists(tokenizer, [text]) == [ids] else []
 
 
 def sampled(
@@ -335,11 +336,6 @@ def _different(write: Callable[[], list[str]], count: int, what: str) -> list[st
 
 def _blank(text: str) -> bool:
     return not text.strip() or "\0" in text
-
-
-def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if texts else []
-    return ids
 
 
 def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:

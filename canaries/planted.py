@@ -4,11 +4,13 @@ Canary users are saved once, below the run's ledger (owner-only), before any coi
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256, whole_directory
@@ -73,6 +75,25 @@ class PlantedStore:
             return self._base.id(row)
         id_: str = self._columns["id"][row - self._first].as_py()
         return id_
+
+    def ids_at(self, rows: NDArray[np.int64]) -> list[str]:
+        """The record ids at these rows, in the order given."""
+        return self._at("id", rows, self._base.ids_at)
+
+    def texts_at(self, rows: NDArray[np.int64]) -> list[str]:
+        """The texts at these rows, in the order given."""
+        return self._at("text", rows, self._base.texts_at)
+
+    def chunks(self) -> Iterator[tuple[int, pa.Array]]:
+        """First row, and texts from it on, of all rows in order; those of replaced users are among them."""
+        yield from self._base.chunks()
+        yield self._first, self._columns["text"]
+
+    def _at(self, column: str, rows: NDArray[np.int64], of_base: Callable[[NDArray[np.int64]], list[str]]) -> list[str]:
+        planted = rows >= self._first
+        real = iter(of_base(rows[~planted]))
+        added = iter(self._columns[column].take(pa.array(rows[planted] - self._first)).to_pylist())
+        return [next(added if its else real) for its in planted.tolist()]
 
 
 def save_canaries(users: Sequence[CanaryUser], folder: Path, *, of: str) -> None:

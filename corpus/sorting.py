@@ -9,6 +9,7 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +18,9 @@ from heldin.corpus.sources.rows import SCHEMA
 from heldin.corpus.store import CorpusStore
 
 ROWS_PER_BATCH = 65_536
-MEMORY = "768MB"  # DuckDB's share; Python, Arrow and the batches come on top
+LEAST_MEMORY = 768 * 2**20  # bytes for DuckDB; Python, Arrow and the batches come on top
+SHARE = 16  # or this part of the machine's memory, if it is more
+MEMORY_A_THREAD = 384 * 2**20  # each holds batches of its own
 STAGED = SCHEMA.append(pa.field("made", pa.bool_())).append(pa.field("place", pa.int64()))
 
 
@@ -25,10 +28,11 @@ STAGED = SCHEMA.append(pa.field("made", pa.bool_())).append(pa.field("place", pa
 def sorting_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """An empty database in bounded memory, in a new folder that is removed at the end."""
     scratch.mkdir(mode=0o700)
+    memory = max(LEAST_MEMORY, psutil.virtual_memory().total // SHARE)
     settings: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": MEMORY,
+        "memory_limit": f"{memory}B",
         "temp_directory": str(scratch),
-        "threads": "2",
+        "threads": str(max(1, min(os.cpu_count() or 1, memory // MEMORY_A_THREAD))),
     }
     with full_disk_said(), duckdb.connect(str(scratch / "records.duckdb"), config=settings) as database:
         # The order comes from the column ``place``; keeping DuckDB's own would cost memory.

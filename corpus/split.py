@@ -142,39 +142,6 @@ def select_users(
     )
 
 
-def set_aside(
-    ids: Mapping[int, str], *, attacker_fraction: float, evaluation_fraction: float, seed: int
-) -> dict[Part, tuple[int, ...]]:
-    """Divide one user's rows into training, attacker, validation and test parts.
-
-    Args:
-        ids: row to record id of one user; at least ``MIN_RECORDS_TO_SPLIT`` of them.
-        attacker_fraction: share of the records for the attacker, rounded, at least one record.
-        evaluation_fraction: share for validation and test together, rounded, at least one record each.
-        seed: public seed of the pseudo-random order, which depends on the record ids only, never on membership.
-
-    Returns:
-        Part to rows; every row is in exactly one part, and no part is empty.
-    """
-    if len(ids) < MIN_RECORDS_TO_SPLIT:
-        raise InputError(f"a user with {len(ids)} records cannot be split: at least {MIN_RECORDS_TO_SPLIT} are needed")
-    row_of = {id_: row for row, id_ in ids.items()}
-    # By record id and public seed, before any coin is drawn: condition 4 of docs/theory.md#conditions-of-one-run asks
-    # for one rule that knows no coin.
-    rows = [row_of[id_] for id_ in keyed_order(seed_key(seed), "set aside", list(row_of))]
-    attacker, evaluation = set_aside_sizes(
-        len(rows), attacker_fraction=attacker_fraction, evaluation_fraction=evaluation_fraction
-    )
-    validation = (evaluation + 1) // 2
-    return {
-        Part.ATTACKER: tuple(rows[:attacker]),
-        Part.VALIDATION: tuple(rows[attacker : attacker + validation]),
-        Part.TEST: tuple(rows[attacker + validation : attacker + evaluation]),
-        # In the corpus's order again: what was drawn is who is set aside, not in which order the rest is read.
-        Part.TRAIN: tuple(sorted(rows[attacker + evaluation :])),
-    }
-
-
 def set_aside_sizes(records: int, *, attacker_fraction: float, evaluation_fraction: float) -> tuple[int, int]:
     """How many of a user's records are for the attacker, and how many for validation and test together."""
     spare = records - 1  # one record always stays for training

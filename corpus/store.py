@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from heldin.base.errors import InputError
 from heldin.corpus.sources.rows import SCHEMA
@@ -80,6 +81,18 @@ class Corpus(Protocol):
         """The record id at ``row``."""
         ...
 
+    def ids_at(self, rows: NDArray[np.int64]) -> list[str]:
+        """The record ids at these rows, in the order given."""
+        ...
+
+    def texts_at(self, rows: NDArray[np.int64]) -> list[str]:
+        """The texts at these rows, in the order given."""
+        ...
+
+    def chunks(self) -> Iterator[tuple[int, pa.Array]]:
+        """First row, and texts from it on, of all rows in order."""
+        ...
+
 
 class CorpusStore:
     """Read access to a built store. Rows are numbered from 0; the rows of a user are adjacent."""
@@ -130,10 +143,34 @@ class CorpusStore:
         id_: str = self._value("id", row)
         return id_
 
+    def ids_at(self, rows: NDArray[np.int64]) -> list[str]:
+        """The record ids at these rows, in the order given."""
+        return self._at("id", rows)
+
+    def texts_at(self, rows: NDArray[np.int64]) -> list[str]:
+        """The texts at these rows, in the order given."""
+        return self._at("text", rows)
+
+    def _at(self, column: str, rows: NDArray[np.int64]) -> list[str]:
+        # Runs of one chunk at once: a search for each row in a chunked column would cost more than the values.
+        numbers = np.searchsorted(self._ends, rows, side="right")
+        found: list[str] = []
+        for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers)) + 1):
+            if run.size:
+                number = int(numbers[run[0]])
+                chunk = self._chunks[column][number]
+                found += chunk.take(pa.array(rows[run] - (self._ends[number] - len(chunk)))).to_pylist()
+        return found
+
     def _value(self, column: str, row: int) -> Any:
         number = bisect.bisect_right(self._ends, row)  # a chunked array searches its chunks linearly for every row
         chunk = self._chunks[column][number]
         return chunk[row - self._ends[number] + len(chunk)].as_py()
+
+    def chunks(self) -> Iterator[tuple[int, pa.Array]]:
+        """First row, and texts from it on, of all rows in order."""
+        for end, chunk in zip(self._ends, self._chunks["text"], strict=True):
+            yield end - len(chunk), chunk
 
     def texts(self) -> Iterator[str]:
         """All texts in row order, with one chunk in memory at a time."""

@@ -1,19 +1,134 @@
 """Gaussian noise as a function of (key, step, tensor name): never drawn twice for different data, the same on resume.
 
 There are two generators. The default is counter-based: Philox (numpy's on a CPU, torch's on a GPU) under a key derived
-per step and tensor by HMAC-SHA-256; it is fast and not cryptographic. The secure one takes its bits from SHAKE-256 and
-turns them into normal numbers by the inverse distribution function. Neither protects against attacks on floating point.
+per step and block of a tensor by HMAC-SHA-256; it is fast and not cryptographic. The secure one takes its bits from
+SHAKE-256 and turns them into normal numbers by the inverse distribution function. Neither protects against attacks on
+floating point.
 """
 
-import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import special
 
-from heldin.base.coins import keyed_digest
+from heldin.base.wording import counted, in_bytes
+from heldin.base.workers import start_worker
 from heldin.defenses.choices import NoiseGenerator
+from heldin.defenses.noise_blocks import BLOCK, block_digest, block_sizes, standard_normal
+
+AHEAD_FROM = 8 * BLOCK  # numbers of a step; a core makes fewer in half a second
+_Block = tuple[int, str, int]  # step, tensor, number
+
+
+@dataclass
+class NoiseSource:
+    """The noise of one run, drawn a step ahead in processes of their own where that takes long.
+
+    Attributes:
+        generator: which of the two.
+        key: the run's secret key; two runs must never share one, or their difference would contain no noise.
+    """
+
+    generator: NoiseGenerator
+    key: bytes = field(repr=False)
+    _pool: ProcessPoolExecutor | None = field(default=None, repr=False)
+    _drawn: dict[_Block, "Future[NDArray[np.float32]]"] = field(default_factory=dict, repr=False)
+
+    def gaussian(
+        self,
+        step: int,
+        name: str,
+        shape: torch.Size,
+        deviation: float,
+        device: torch.device,
+        rows: tuple[int, int] | None = None,
+    ) -> torch.Tensor:
+        """Independent N(0, deviation^2) numbers, fp32, for one tensor of one step.
+
+        Args:
+            step: number of the optimizer step.
+            name: the tensor's name.
+            shape: of the whole tensor.
+            deviation: standard deviation.
+            device: of the result.
+            rows: first row that is wanted, and the one after the last; None: all.
+
+        Returns:
+            The wanted rows; they are the same numbers whichever rows are asked for.
+        """
+        each = shape[1:].numel() if len(shape) else 1
+        first, last = (0, shape.numel()) if rows is None else (rows[0] * each, rows[1] * each)
+        wanted = shape if rows is None else torch.Size([rows[1] - rows[0], *shape[1:]])
+        found = torch.empty(last - first, device=device)
+        sizes = block_sizes(shape.numel())
+        numbers = range(first // BLOCK, -(-last // BLOCK)) if last > first else range(0)
+        for number, values in self._blocks(step, name, numbers, sizes, device):
+            begin = number * BLOCK
+            low, high = max(first, begin), min(last, begin + sizes[number])
+            found[low - first : high - first] = values[low - begin : high - begin].to(device)
+        return found.mul_(deviation).view(wanted)
+
+    def ahead(self, step: int, sizes: Mapping[str, int]) -> str | None:
+        """Begin to draw the noise of ``step``; returns a line on what it costs when that begins for the first time.
+
+        Only secure noise of large models is drawn ahead: Philox takes less time than the step's other work.
+
+        Args:
+            step: the next step.
+            sizes: numbers of each tensor.
+        """
+        total = sum(sizes.values())
+        if self.generator is not NoiseGenerator.SECURE or total < AHEAD_FROM:
+            return None
+        said = None
+        if self._pool is None:
+            processes = max(1, (os.cpu_count() or 1) - 1)
+            # Started anew: a fork of a process that uses a GPU could not go on.
+            self._pool = ProcessPoolExecutor(processes, get_context("spawn"), start_worker)
+            said = _cost(total, processes)
+        # What was drawn for a step that is over is not asked for again.
+        self._drawn = {block: its for block, its in self._drawn.items() if block[0] >= step - 1}
+        for name, numbers in sizes.items():
+            for number, count in enumerate(block_sizes(numbers)):
+                if (step, name, number) not in self._drawn:
+                    digest = block_digest(self.key, step, name, number)
+                    self._drawn[step, name, number] = self._pool.submit(standard_normal, self.generator, digest, count)
+        return said
+
+    def close(self) -> None:
+        """End the processes that draw ahead."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool = None
+        self._drawn.clear()
+
+    def _blocks(
+        self, step: int, name: str, numbers: range, sizes: list[int], device: torch.device
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        def drawn(number: int) -> torch.Tensor:
+            # Taken out: each block is asked for once, and the next step's need the memory.
+            ready = self._drawn.pop((step, name, number), None)
+            if ready is not None:
+                return torch.from_numpy(ready.result())
+            digest = block_digest(self.key, step, name, number)
+            return torch.from_numpy(standard_normal(self.generator, digest, sizes[number]))
+
+        if self.generator is NoiseGenerator.PHILOX and device.type == "cuda":
+            for number in numbers:
+                yield number, _on_gpu(block_digest(self.key, step, name, number), sizes[number], device)
+        elif len(numbers) < 2:
+            for number in numbers:
+                yield number, drawn(number)
+        else:
+            # numpy's and scipy's loops let other threads work.
+            with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+                yield from zip(numbers, threads.map(drawn, numbers), strict=True)
 
 
 def gaussian(
@@ -25,36 +140,36 @@ def gaussian(
     deviation: float,
     device: torch.device,
 ) -> torch.Tensor:
-    """Independent N(0, deviation^2) numbers of ``shape``, fp32, for one tensor of one step.
+    """The noise of one tensor of one step by itself.
 
     Args:
         generator: which of the two.
-        key: the run's secret key; two runs must never share one, or their difference would contain no noise.
+        key: the run's secret key.
         step: number of the optimizer step.
         name: the tensor's name.
         shape: of the result.
         deviation: standard deviation.
         device: of the result.
     """
-    # Keyed by the tensor's name: tensors of one shape that shared their noise would cancel it in their difference.
-    derived = keyed_digest(key, f"noise {step}", name)
-    match generator:
-        case NoiseGenerator.PHILOX if device.type == "cuda":
-            # torch takes 64 bits where numpy's Philox takes 128; the numbers differ from those of a CPU.
-            seed = int.from_bytes(derived[:8], "big", signed=True)
-            source = torch.Generator(device=device).manual_seed(seed)
-            return torch.randn(shape, generator=source, device=device) * deviation
-        case NoiseGenerator.PHILOX:
-            words = int.from_bytes(derived[:16], "big")
-            philox = np.random.Generator(np.random.Philox(key=words))
-            values = philox.standard_normal(shape.numel(), dtype=np.float32)
-        case NoiseGenerator.SECURE:
-            # All of a tensor's bits at once: 8 bytes a coordinate, beside as many for its float64 numbers.
-            bits = np.frombuffer(hashlib.shake_256(derived).digest(8 * shape.numel()), dtype=np.uint64)
-            values = special.ndtri(_within_0_and_1(bits)).astype(np.float32)
-    return torch.from_numpy(values).view(shape).mul_(deviation).to(device)
+    return NoiseSource(generator, key).gaussian(step, name, shape, deviation, device)
 
 
-def _within_0_and_1(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """The middles of 2^52 cells: never 0 or 1, whose inverses are infinite. Of 2^53 cells the topmost rounds to 1."""
-    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+def _on_gpu(digest: bytes, count: int, device: torch.device) -> torch.Tensor:
+    """The numbers of one block by torch's Philox, under 124 bits of the digest: a key of 64 and a place in its stream.
+
+    They differ from a CPU's, and may differ between GPUs of different models.
+    """
+    source = torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "big", signed=True))
+    # torch takes multiples of 4.
+    source.set_offset(4 * (int.from_bytes(digest[8:16], "big") >> 4))
+    return torch.randn(count, generator=source, device=device)
+
+
+def _cost(numbers: int, processes: int) -> str:
+    began = time.perf_counter()
+    standard_normal(NoiseGenerator.SECURE, bytes(32), BLOCK)
+    seconds = (time.perf_counter() - began) * numbers / BLOCK
+    return (
+        f"secure noise: {numbers:,} numbers a step take some {seconds:.1f} s of processor time; they are drawn a step"
+        f" ahead, on {counted(processes, 'core')}, and held in {in_bytes(4 * numbers)}"
+    )

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.models.loading import start_token
+from heldin.models.tokens import token_lists
 
 GROUPS_OF_BATCHES = 32
 IGNORED = -100
@@ -24,11 +26,9 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_le
 
     Returns one list of 2 to ``sequence_length`` + 1 ids per text. Raises InputError for a text without tokens.
     """
-    if not texts:
-        return []
     start = start_token(tokenizer, "the model")
     end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
-    ids = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+    ids = token_lists(tokenizer, texts)
     empty = next((i for i, tokens in enumerate(ids) if not tokens), None)
     if empty is not None:
         raise InputError(
@@ -45,7 +45,9 @@ class ShuffledBatches:
     are shuffled: this leaves little padding.
     """
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, *, group_by_length: bool) -> None:
+    def __init__(
+        self, lengths: Sequence[int] | NDArray[np.int64], batch_size: int, seed: int, *, group_by_length: bool
+    ) -> None:
         self._lengths = np.asarray(lengths)
         self._batch_size = batch_size
         self._seed = seed
@@ -93,10 +95,18 @@ def collate(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[t
     """Inputs and targets, both (B, L), padded on the right; padded targets are ``IGNORED``."""
     pairs = [_inputs_and_targets(s) for s in sequences]
     longest = max(len(ids) for ids, _ in pairs)
-    # Padding stands behind the text, where a causal model's predictions of the text do not see it: any id would do.
-    inputs = torch.tensor([[*ids, *[ids[0]] * (longest - len(ids))] for ids, _ in pairs])
-    targets = torch.tensor([[*asked, *[IGNORED] * (longest - len(asked))] for _, asked in pairs])
-    return inputs.to(device), targets.to(device)
+    both = np.full((2, len(pairs), longest), IGNORED, dtype=np.int64)
+    for row, (ids, asked) in enumerate(pairs):
+        # Padding stands behind the text, where a causal model's predictions of the text do not see it: any id would do.
+        both[0, row] = ids[0]
+        both[0, row, : len(ids)] = ids
+        both[1, row, : len(asked)] = asked
+    tensor = torch.from_numpy(both)
+    if device.type == "cuda":
+        # Pinned, so that the copy goes on beside what the GPU computes.
+        tensor = tensor.pin_memory().to(device, non_blocking=True)
+    inputs, targets = tensor.to(device)
+    return inputs, targets
 
 
 def positions(sequence: Sequence[int]) -> int:

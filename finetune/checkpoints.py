@@ -4,7 +4,6 @@ Everything is safetensors or JSON, written under a temporary name and renamed. A
 state of another job is refused.
 """
 
-import copy
 import json
 import shutil
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from heldin.base.errors import InputError
 from heldin.base.files import whole_directory
 from heldin.finetune.effort import Effort, Memory
+from heldin.models.copies import copy_on
 from heldin.models.loading import quiet_transformers
 
 KEPT_STATES = 2  # the older one is for the case that the newer is damaged
@@ -29,7 +29,7 @@ class TrainingState:
     """The state of a run between two steps, apart from weights and optimizer.
 
     Attributes:
-        job: name of the job (``finetune.loop.job_name``).
+        job: name of the job (``finetune.job_name``).
         step: optimizer steps done.
         best_step: step of the best evaluation so far.
         best_metric: its metric; None before the first evaluation.
@@ -140,20 +140,10 @@ def finished_state(folder: Path) -> TrainingState:
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write a model folder (adapters merged into the weights) with its tokenizer, whole or not at all."""
     # Merging changes the model, which training still needs with its adapters apart.
-    whole = _on_cpu(model).merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    whole = copy_on(model, torch.device("cpu")).merge_and_unload() if hasattr(model, "merge_and_unload") else model
     with whole_directory(folder) as temporary, quiet_transformers():
         whole.save_pretrained(temporary, safe_serialization=True)
         tokenizer.save_pretrained(temporary)
-
-
-def _on_cpu(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy of the model on the CPU: on a GPU a second model may not fit."""
-    # What ``deepcopy`` finds in the memo it does not copy where it lies; tied weights stay tied.
-    memo: dict[int, Any] = {
-        id(p): torch.nn.Parameter(p.detach().to("cpu", copy=True), p.requires_grad) for p in model.parameters()
-    }
-    memo |= {id(b): b.detach().to("cpu", copy=True) for b in model.buffers()}
-    return copy.deepcopy(model, memo)
 
 
 def _trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:

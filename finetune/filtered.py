@@ -12,7 +12,6 @@ from heldin.base.coins import keyed_uniform
 from heldin.defenses.asi_liu import above_threshold, keep_probability
 from heldin.defenses.choices import ConcentrationFilter, FullBatchSampler
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
-from heldin.defenses.noise import gaussian
 from heldin.finetune.passes import Passes
 from heldin.finetune.private import whole_units
 from heldin.finetune.ranks import rank
@@ -78,7 +77,7 @@ def filtered_gradient(
     deviation = training.mechanism.noise_multiplier * training.mechanism.sensitivity / sampler.population
     parts = torch.split(mean, [p.numel() for p in parameters.values()])
     for (name, parameter), part in zip(parameters.items(), parts, strict=True):
-        noise = gaussian(training.noise, training.key, step, name, parameter.shape, deviation, part.device)
+        noise = training.source.gaussian(step, name, parameter.shape, deviation, part.device)
         parameter.grad = (part.view(parameter.shape) + noise).to(parameter.dtype)
     if training.watch:
         training.watch(step, {name: p.grad for name, p in parameters.items() if p.grad is not None})

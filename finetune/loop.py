@@ -3,30 +3,32 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError, ResumableError
-from heldin.base.files import text_sha256
-from heldin.defenses.choices import ConcentrationFilter
 from heldin.defenses.gradients.engine_choice import default_budget
-from heldin.finetune.batches import ShuffledBatches, collate, record_losses
+from heldin.finetune.batches import ShuffledBatches
 from heldin.finetune.checkpointing import use_checkpointing
-from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state
-from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
+from heldin.finetune.checkpoints import TrainingState
+from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.effort import Effort, Memory
-from heldin.finetune.filtered import Halted, filtered_gradient
+from heldin.finetune.filtered import Halted
+from heldin.finetune.holding import Holding, holding_of
+from heldin.finetune.job_name import job_name
+from heldin.finetune.optimizers import optimizer_of, with_adapters
 from heldin.finetune.passes import Passes
-from heldin.finetune.precision import Arithmetic, arithmetic_of, autocast
-from heldin.finetune.private import private_gradient
-from heldin.finetune.ranks import own_share, processes, rank, sum_over_ranks, wait_for_all
-from heldin.finetune.recipe import Optimizer, Recipe
+from heldin.finetune.precision import arithmetic_of, autocast
+from heldin.finetune.ranks import processes, rank, require_agreement, sum_over_ranks, wait_for_all
+from heldin.finetune.recipe import Recipe
+from heldin.finetune.sharding import Spread
+from heldin.finetune.token_store import lengths_of
 from heldin.finetune.units import PrivateTraining
-from heldin.models.devices import device_name, kind_of
-from heldin.models.loading import LanguageModel, quiet_transformers
+from heldin.models.devices import device_name
+from heldin.models.loading import LanguageModel
 
 Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 
@@ -70,6 +72,7 @@ def train(
     select_by: str | None = None,
     advance: Callable[[int], object] | None = None,
     say: Callable[[str], None] = lambda _: None,
+    spread: Spread | None = None,
 ) -> TrainingResult:
     """Train ``base`` on ``sequences`` and leave the chosen model in ``folder``/final.
 
@@ -91,10 +94,12 @@ def train(
         advance: called with 1 after every step, and once with the steps of a resumed run.
         say: receives a line when a run resumes, when a step that ran out of memory is retried in smaller passes, and
             how per-unit gradients are computed.
+        spread: how ``base.model`` lies over the processes; None: each holds all of it.
 
     Raises:
         InputError: there are no records, or ``folder`` has a checkpoint of another job.
-        ResumableError: weights, or the loss of plain training, became non-finite; the last good checkpoint is kept.
+        ResumableError: weights, or the loss of plain training, became non-finite, or the processes' weights differ; the
+            last good checkpoint is kept.
     """
     if not sequences:
         raise InputError(
@@ -106,20 +111,20 @@ def train(
     arithmetic = arithmetic_of(recipe.precision, device)
     # Before the adapters are made, whose initial weights it decides.
     torch.manual_seed(recipe.seed)
-    model = with_adapters(base.model, recipe).to(device).train()
+    model = (base.model if spread else with_adapters(base.model, recipe).to(device)).train()
+    held = holding_of(spread)
     if recipe.checkpointing:
         use_checkpointing(model, without_dropout=private is not None or clipping is not None)
     optimizer = optimizer_of(model, recipe)
     steps = private.mechanism.steps if private else recipe.steps(len(sequences))
     state = TrainingState(job=job_name(base, sequences, recipe, private, clipping), gradients=0, effort=Effort())
-    # On every process: all of them go on from the same file.
-    state = load_state(folder / "resume", state.job, model, optimizer) or state
+    state = held.load(folder / "resume", state.job, model, optimizer) or state
     if 0 < state.step < steps:
         say(f"training goes on from step {state.step:,} of {steps:,}")
     if advance and state.step:
         advance(state.step)
     batches = ShuffledBatches(
-        [len(s) for s in sequences], recipe.batch_size, recipe.seed, group_by_length=recipe.group_by_length
+        lengths_of(sequences), recipe.batch_size, recipe.seed, group_by_length=recipe.group_by_length
     )
     evaluation_steps = set(recipe.evaluation_steps(steps)) if evaluate else set()
     passes = _passes(state, private.micro_records if private else recipe.micro_batch or recipe.batch_size, say)
@@ -142,13 +147,15 @@ def train(
         if private:
             with autocast(arithmetic, device):
                 try:
-                    loss = _noised_gradient(model, private, state.step, sequences, passes)
+                    loss = held.private_gradient(model, private, state.step, sequences, passes)
                 except Halted as halted:
                     # Halting is all that the mechanism puts out here: the model of the steps before is not released.
                     return TrainingResult(folder, 0, halted.step, (), 0.0, halted=True)
         else:
             batch = [sequences[row] for row in batches.rows(state.step)]
-            loss = _batch_gradient(model, batch, clipping, passes, arithmetic, state)
+            loss, norms = held.batch_gradient(model, batch, clipping, passes, arithmetic)
+            if norms:
+                state.smallest_norm = min([*norms, math.inf if state.smallest_norm is None else state.smallest_norm])
             # Under a mechanism only the weights are checked, which is post-processing: stopping for the loss of a
             # sampled unit would leak.
             if not math.isfinite(loss):
@@ -164,7 +171,7 @@ def train(
         if advance:
             advance(1)
         if evaluate and state.step in evaluation_steps:
-            _require_finite(model, state.step, folder)
+            _require_finite(held, model, state.step, folder)
             model.eval()
             # On every process: the best step and the end of patience must be the same for all.
             metrics = dict(evaluate(state.step, model))
@@ -179,22 +186,25 @@ def train(
             )
             state.loss_sum, state.loss_steps = 0.0, 0
             if recipe.keeps_best and select_by is not None:
-                _keep_best(state, metrics[select_by], folder, model, base)
+                _keep_best(held, state, metrics[select_by], folder, model, base)
         if state.step % recipe.checkpoint_every == 0 or state.step == steps or stopped():
             # Before the state is written, so that the last checkpoint is always one to go on from.
-            _require_finite(model, state.step, folder)
+            _require_finite(held, model, state.step, folder)
             state.seconds = time.monotonic() - started
             _count(state, passes, device)
-            if rank() == 0:
-                save_state(folder / "resume", state, model, optimizer)
+            _require_alike(held, model, state.step)
+            held.save(folder / "resume", state, model, optimizer)
 
+    if private:
+        private.source.close()
     # The folder of the best model is renamed, so that "final" is there only once the run has finished.
     final = folder / "final"
-    if rank() == 0 and not (final / "config.json").is_file():
-        if recipe.keeps_best:
-            (folder / "best").rename(final)
-        else:
-            save_model(final, model, base.tokenizer)
+    there = (final / "config.json").is_file()
+    wait_for_all()  # before the first process makes it, which the others would else find there
+    if not there and not recipe.keeps_best:
+        held.save_model(final, model, base.tokenizer)
+    elif not there and rank() == 0:
+        (folder / "best").rename(final)
     wait_for_all()
     chosen = state.best_step if recipe.keeps_best else state.step
     return TrainingResult(
@@ -236,159 +246,29 @@ def _count(state: TrainingState, passes: Passes, device: torch.device) -> None:
         passes.effort.memory.most, passes.effort.memory.splits = passes.most, passes.splits
 
 
-def _noised_gradient(
-    model: PreTrainedModel,
-    private: PrivateTraining,
-    step: int,
-    sequences: Sequence[Sequence[int]],
-    passes: Passes,
-) -> float | None:
-    if isinstance(private.mechanism.clip, ConcentrationFilter):
-        return filtered_gradient(model, private, step, sequences, passes)
-    return private_gradient(model, private, step, sequences, passes)
-
-
-def _batch_gradient(
-    model: PreTrainedModel,
-    batch: Sequence[Sequence[int]],
-    clipping: PlainClipping | None,
-    passes: Passes,
-    arithmetic: Arithmetic,
-    state: TrainingState,
-) -> float:
-    """Put the gradient of the batch's mean record loss into ``.grad``, clipped if asked; return that loss."""
-    passes.count(own_share(batch))
-    if clipping is None:
-        return passes.fitted(
-            lambda most: plain_batch_gradient(model, batch, most, arithmetic), lambda most: min(most, len(batch))
-        )
-    with autocast(arithmetic, model.device):
-        loss, norms = clipped_batch_gradient(model, clipping, batch, passes)
-    state.smallest_norm = min([*norms, math.inf if state.smallest_norm is None else state.smallest_norm])
-    return loss
-
-
-def plain_batch_gradient(
-    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, arithmetic: Arithmetic
-) -> float:
-    """Put the batch's gradient into ``.grad`` by plain autograd, summed over processes; returns the batch's mean loss.
-
-    Args:
-        model: whose ``.grad`` is set.
-        batch: token sequences of all processes.
-        micro_batch: records of a forward pass.
-        arithmetic: of the passes.
-    """
-    total = torch.zeros(1, dtype=torch.float64, device=model.device)
-    # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
-    model.zero_grad(set_to_none=True)
-    share = own_share(batch)
-    for start in range(0, len(share), micro_batch):
-        inputs, targets = collate(share[start : start + micro_batch], model.device)
-        with autocast(arithmetic, model.device):
-            # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
-            loss = record_losses(model, inputs, targets).sum() / len(batch)
-        torch.autograd.backward(loss)
-        total += loss.detach()
-    # Every process sums every parameter, whatever its share: one that skipped a sum would take part in the next one.
-    if processes() > 1:
-        gradients = [
-            p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters() if p.requires_grad
-        ]
-        for parameter, gradient in zip((p for p in model.parameters() if p.requires_grad), gradients, strict=True):
-            parameter.grad = gradient
-        sum_over_ranks([total, *gradients])
-    return float(total)
-
-
-def _keep_best(state: TrainingState, metric: float, folder: Path, model: PreTrainedModel, base: LanguageModel) -> None:
+def _keep_best(
+    held: Holding, state: TrainingState, metric: float, folder: Path, model: PreTrainedModel, base: LanguageModel
+) -> None:
     # Strictly: of equal metrics the earlier step is kept.
     if state.best_metric is None or metric < state.best_metric:
         state.best_metric, state.best_step = metric, state.step
-        if rank() == 0:
-            save_model(folder / "best", model, base.tokenizer)
+        held.save_model(folder / "best", model, base.tokenizer)
 
 
-def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
-    """The model with the recipe's adapters, or the model itself. Raises InputError if they do not fit it."""
-    if recipe.lora is None:
-        return model
-    from peft import LoraConfig, get_peft_model  # slow to import, and only adapters need it
-
-    targets = recipe.lora.targets
-    config = LoraConfig(
-        r=recipe.lora.rank,
-        lora_alpha=recipe.lora.alpha,
-        lora_dropout=0.0,
-        target_modules=targets if isinstance(targets, str) else list(targets),
-        task_type="CAUSAL_LM",
-    )
-    with quiet_transformers():
-        try:
-            return get_peft_model(model, config)
-        except ValueError as error:
-            raise InputError(
-                f"finetune.lora.targets = {targets!r} does not fit the model: {str(error)[:120]}"
-            ) from error
-
-
-def optimizer_of(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimizer:
-    """The recipe's optimizer of everything trainable in the model."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    rate, decay, fused = recipe.learning_rate, recipe.weight_decay, fused_on(model.device)
-    match recipe.optimizer:
-        case Optimizer.ADAM:
-            return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused)
-        case Optimizer.ADAMW:
-            return torch.optim.AdamW(parameters, rate, weight_decay=decay, fused=fused)
-        case Optimizer.SGD:
-            return torch.optim.SGD(parameters, rate, momentum=0.9, weight_decay=decay, fused=fused)
-        case Optimizer.ADAFACTOR:
-            return torch.optim.Adafactor(parameters, rate, weight_decay=decay)
-
-
-def fused_on(device: torch.device) -> bool | None:
-    """Whether an optimizer's step is one kernel there; None: torch's own choice, which on a CPU is what it always was.
-
-    On a GPU the other forms hold several temporary copies of all weights.
-    """
-    return True if kind_of(device) == "cuda" else None
-
-
-def job_name(
-    base: LanguageModel,
-    sequences: Sequence[Sequence[int]],
-    recipe: Recipe,
-    private: PrivateTraining | None,
-    clipping: PlainClipping | None = None,
-) -> str:
-    """Hash of everything that affects the weights: a checkpoint resumes only the job of the same name.
-
-    Args:
-        base: the model to start from.
-        sequences: token ids of each record.
-        recipe: hyperparameters; only ``checkpoint_every`` and ``checkpointing`` do not matter.
-        private: the mechanism with its key and units, or None.
-        clipping: of plain batches, or None.
-    """
-    shaping = {k: v for k, v in asdict(recipe).items() if k not in ("checkpoint_every", "checkpointing")}
-    mechanism = repr(clipping) if clipping else ""
-    if private:
-        units = [(unit.name, unit.rows) for unit in private.units]
-        plan = private.mechanism.model_dump_json()
-        # With the key: a checkpoint that was made under another one belongs to another run.
-        parts = [plan, private.key.hex(), private.noise, repr(units), repr(private.chunk)]
-        if private.records.named is not None:
-            # Whom a record names decides in which steps it is used.
-            parts += private.records.named.parts()
-        mechanism = text_sha256(*parts)
-    return text_sha256(base.fingerprint, repr(shaping), mechanism, *(repr(list(s)) for s in sequences))
-
-
-def _require_finite(model: PreTrainedModel, step: int, folder: Path) -> None:
+def _require_finite(held: Holding, model: PreTrainedModel, step: int, folder: Path) -> None:
     # Of the weights after the noise, never of a unit's gradient: see docs/theory.md#rules-of-a-private-step.
-    if not all(bool(torch.isfinite(p).all()) for p in model.parameters() if p.requires_grad):
+    if not held.finite(model):
         raise _diverged("weights", step, folder)
+
+
+def _require_alike(held: Holding, model: PreTrainedModel, step: int) -> None:
+    """Noise on a GPU depends on its model, and sums on the libraries: copies that part are no copies any more."""
+    if processes() > 1:
+        remedy = (
+            "use GPUs of one model, and the same drivers and versions, for all, and start again: training goes on from"
+            " the last checkpoint"
+        )
+        require_agreement(f"weights after step {step}", remedy, step, held.checksum(model))
 
 
 def _diverged(what: str, step: int, folder: Path) -> ResumableError:

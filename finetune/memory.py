@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from heldin.defenses.gradients.model_parts import take_apart
 from heldin.finetune.checkpointing import use_checkpointing
-from heldin.finetune.loop import optimizer_of, with_adapters
+from heldin.finetune.optimizers import optimizer_of, with_adapters
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic
 from heldin.finetune.recipe import Precision, Recipe

@@ -44,6 +44,11 @@ class Passes:
         self.gradients += times * len(records)
         self.tokens += times * sum(positions(ids) for ids in records)
 
+    def hear(self, line: str | None) -> None:
+        """Say a line, if there is one."""
+        if line is not None:
+            self.say(line)
+
     def note(self, ways: str, notice: str | None) -> None:
         """Note how a sum of clipped gradients was computed; what is new is said."""
         for line in self.effort.note(ways, notice):
@@ -67,7 +72,7 @@ class Passes:
             try:
                 result = compute(self.most)
             except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 # Halved from what was really tried, which may be less than allowed: else the same pass would run again.
                 failed = largest(self.most)
@@ -108,6 +113,7 @@ def cut(sizes: Sequence[int], most: int) -> list[list[int]]:
     return runs
 
 
-def _out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on a GPU or on a CPU."""
     # torch has no error class of its own for a CPU that runs out of memory.
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

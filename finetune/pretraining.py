@@ -5,12 +5,14 @@ The result is cached under a hash of the texts and of every option. The usual lo
 
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, text_sha256
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
+from heldin.finetune.ranks import leads, told, wait_for_all
 from heldin.finetune.recipe import Recipe
 from heldin.models.devices import default_device
 from heldin.models.loading import LanguageModel, load_language_model
@@ -58,7 +60,7 @@ def pretrain(
             f" = {shape.context}"
         )
     folder = pretrained_folder(texts, shape, recipe, cache)
-    if not (folder / "config.json").is_file():
+    if not told((folder / "config.json").is_file()):
         tokenizer = train_tokenizer(texts, shape.vocabulary)
         model = new_tiny_model(shape, tokenizer, recipe.seed).to(default_device())
         sequences = encode(tokenizer, texts, recipe.sequence_length)
@@ -77,7 +79,8 @@ def train_once(
 ) -> None:
     """Train a model on public texts and leave it in ``folder``, unless it is there already.
 
-    If several processes want the same model, one trains and the others wait.
+    If several programs want the same model, one trains and the others wait. Processes that train together train it
+    together.
 
     Args:
         fresh: the untrained model.
@@ -88,7 +91,12 @@ def train_once(
     """
     # Trained beside the folder and then renamed, so that a folder with a config is a finished model.
     work = folder.with_name(folder.name + ".work")
-    with one_process_at_a_time(work, wait=True):
-        if not (folder / "config.json").is_file():  # asked again: whoever held the lock may have trained it
-            train(fresh, sequences, recipe, work, advance=advance).folder.rename(folder)
-        shutil.rmtree(work, ignore_errors=True)
+    with one_process_at_a_time(work, wait=True) if leads() else nullcontext():
+        # Asked again: whoever held the lock may have trained it. The first process asks for all.
+        if not told((folder / "config.json").is_file()):
+            trained = train(fresh, sequences, recipe, work, advance=advance).folder
+            if leads():
+                trained.rename(folder)
+        wait_for_all()
+        if leads():
+            shutil.rmtree(work, ignore_errors=True)

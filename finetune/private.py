@@ -12,12 +12,12 @@ from transformers import PreTrainedModel
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NormalisedClip
 from heldin.defenses.gradients.one_pass import release_workspace
 from heldin.defenses.gradients.per_unit_gradients import Units, clip_factors, clipped_gradient_sum
-from heldin.defenses.noise import gaussian
 from heldin.finetune.batches import collate
 from heldin.finetune.local_updates import clipped_difference_sum
 from heldin.finetune.passes import Passes, cut
 from heldin.finetune.ranks import own_share, sum_over_ranks
-from heldin.finetune.units import PrivateTraining, SampledUnit
+from heldin.finetune.sampled_units import SampledUnit
+from heldin.finetune.units import PrivateTraining
 
 Contribution = list[Sequence[int]]
 Noise = Callable[[str, torch.Size, torch.device], torch.Tensor]
@@ -48,6 +48,9 @@ def private_gradient(
     assert isinstance(divisor, ConstantDivisor)
     passes = passes or Passes(training.micro_records)
     share = own_share(training.drawn(step))
+    if mechanism.noise_multiplier > 0 and step + 1 < mechanism.steps:
+        # Drawn in other processes while this one computes gradients.
+        passes.hear(training.source.ahead(step + 1, {name: p.numel() for name, p in trainable(model).items()}))
     # Nobody drawn, or nobody for this process, gives a sum of zeros, and the step goes on: to skip it would tell that
     # nobody was there (docs/theory.md#rules-of-a-private-step).
     people = [unit for unit in share if unit.canary is None]
@@ -69,7 +72,7 @@ def private_gradient(
 
     def noise(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
         # Keyed by the tensor's name: every process adds the same noise to the same sum.
-        return gaussian(training.noise, training.key, step, name, shape, deviation, device)
+        return training.source.gaussian(step, name, shape, deviation, device)
 
     # A constant of the config: the number drawn would make the noise tell the cohort's size
     # (docs/theory.md#public-constants).

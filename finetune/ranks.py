@@ -7,17 +7,23 @@ all processes and is added once to the sum.
 
 import datetime
 import os
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
-from heldin.models.devices import default_device
+from heldin.base.errors import InputError, ResumableError
+from heldin.base.files import write_text
+from heldin.models.devices import default_device, device_name
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
+BUCKET = 2**24  # numbers of a sum over processes
 PATIENCE = datetime.timedelta(hours=24)  # the first process may pre-train while the others wait
 
 
@@ -27,6 +33,30 @@ _alone: ContextVar[bool] = ContextVar("alone", default=False)  # true inside the
 def rank() -> int:
     """Number of this process; 0 if it is the only one."""
     return dist.get_rank() if dist.is_initialized() else 0
+
+
+def leads() -> bool:
+    """Whether this process acts for all that train together, as the first of them or as the only one."""
+    return rank() == 0 or not _together()
+
+
+def told(value: bool) -> bool:
+    """The first process's answer to a question that processes may answer differently, as its files change."""
+    if not _together():
+        return value
+    answer: list[object] = [value]
+    dist.broadcast_object_list(answer)
+    return bool(answer[0])
+
+
+def shared_out(items: Sequence[Item], compute: Callable[[list[Item]], Sequence[Result]]) -> list[Result]:
+    """A result for each item, in order, each computed by one of the processes and then known to all."""
+    if not _together():
+        return list(compute(list(items)))
+    mine = compute(own_share(items))
+    parts: list[Sequence[Result]] = [[] for _ in range(processes())]
+    dist.all_gather_object(parts, mine)
+    return [parts[i % len(parts)][i // len(parts)] for i in range(len(items))]
 
 
 def processes() -> int:
@@ -43,8 +73,89 @@ def own_share(items: Sequence[Item]) -> list[Item]:
 def sum_over_ranks(tensors: Sequence[torch.Tensor]) -> None:
     """Replace each tensor by its sum over the processes."""
     if _together():
-        for tensor in tensors:
-            dist.all_reduce(tensor)  # in place, in the same order on every process
+        in_buckets(tensors)
+
+
+def in_buckets(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup | None = None) -> None:
+    """Replace each tensor by its sum over the processes of a group, small ones together: a model has hundreds.
+
+    Args:
+        tensors: the same on every process, in shape and order.
+        group: None: all processes.
+    """
+    for small in _buckets(tensors):
+        if len(small) == 1 and small[0].is_contiguous():
+            dist.all_reduce(small[0], group=group)
+            continue
+        flat = torch.cat([its.flatten() for its in small])
+        dist.all_reduce(flat, group=group)
+        for its, part in zip(small, torch.split(flat, [its.numel() for its in small]), strict=True):
+            its.copy_(part.view_as(its))
+
+
+def _buckets(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """The tensors in order, those of one type that follow each other together up to ``BUCKET`` numbers."""
+    runs: list[list[torch.Tensor]] = []
+    for its in tensors:
+        if runs and runs[-1][0].dtype == its.dtype and sum(t.numel() for t in runs[-1]) + its.numel() <= BUCKET:
+            runs[-1].append(its)
+        else:
+            runs.append([its])
+    return runs
+
+
+def require_agreement(what: str, remedy: str, *values: float | str) -> None:
+    """Raise ResumableError unless every process has these values.
+
+    Args:
+        what: what they are, in words.
+        remedy: what to do where they differ.
+        values: of this process.
+    """
+    if not _together():
+        return
+    found: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, values)
+    differing = [number for number, its in enumerate(found) if its != found[0]]
+    if differing:
+        raise ResumableError(f"processes 0 and {differing[0]} do not have the same {what}: {remedy}")
+
+
+def require_like_devices() -> None:
+    """Raise InputError unless all processes have devices of one model."""
+    if not _together():
+        return
+    name = device_name(default_device())
+    found: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, name)
+    other = next((i for i, its in enumerate(found) if its != found[0]), None)
+    if other is not None:
+        # Their noise differs, so that copies of the model would part.
+        raise InputError(
+            f"process 0 has {found[0]} and process {other} has {found[other]}: train on devices of one model"
+        )
+
+
+def require_shared_folder(folder: Path) -> None:
+    """Raise InputError unless every process sees this folder, and writes and reads the same files in it."""
+    if not _together():
+        return
+    mark = folder / ".processes"
+    token: list[object] = [secrets.token_hex(8) if rank() == 0 else None]
+    dist.broadcast_object_list(token)
+    if rank() == 0:
+        write_text(mark, str(token[0]))
+    dist.barrier()
+    seen = mark.is_file() and mark.read_text(encoding="utf-8") == token[0]
+    everybody: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, seen)
+    if rank() == 0:
+        mark.unlink(missing_ok=True)
+    if not all(everybody):
+        raise InputError(
+            f"process {everybody.index(False)} does not see '{folder}' of process 0: name a folder that all machines"
+            " share"
+        )
 
 
 def wait_for_all() -> None:

@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from heldin.base.coins import keyed_uniform
+from heldin.base.coins import keyed_positions, keyed_uniform
 from heldin.base.errors import InputError
 from heldin.corpus.entities.incidence import Incidence
 from heldin.defenses.choices import (
@@ -20,9 +22,11 @@ from heldin.defenses.choices import (
     RecordSelection,
 )
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.noise import NoiseSource
 from heldin.defenses.sampling import Draws
 from heldin.defenses.texts.selection import select_records
 from heldin.finetune.local_updates import LocalWork
+from heldin.finetune.sampled_units import Copies, SampledUnit, Units, Writers, require_unique
 from heldin.finetune.usable import Weights, entity_weights, record_weights, usable
 
 Gradients = Mapping[str, torch.Tensor]
@@ -42,24 +46,9 @@ class PrivateRecords:
 
     ids: Sequence[str]
     users: Sequence[str]
-    lengths: Sequence[int]
+    lengths: Sequence[int] | npt.NDArray[np.int64]
     losses: Sequence[float] | None = None
     named: Incidence | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class SampledUnit:
-    """What the sampler draws.
-
-    Attributes:
-        name: stable and unique.
-        rows: rows of the records that it may contribute.
-        canary: number of the gradient canary that it is; None for records.
-    """
-
-    name: str
-    rows: tuple[int, ...]
-    canary: int | None = None
 
 
 class GradientCanaries(Protocol):
@@ -88,7 +77,7 @@ class PrivateTraining:
 
     mechanism: Mechanism
     key: bytes
-    units: tuple[SampledUnit, ...]
+    units: Sequence[SampledUnit]
     records: PrivateRecords
     noise: NoiseGenerator
     micro_records: int = 64
@@ -101,8 +90,14 @@ class PrivateTraining:
         return [self.units[i] for i in self._draws.at(step)]
 
     @functools.cached_property
+    def source(self) -> NoiseSource:
+        """Of the run's noise."""
+        return NoiseSource(self.noise, self.key)
+
+    @functools.cached_property
     def _draws(self) -> Draws:
-        names = [unit.name for unit in self.units]
+        units = self.units
+        names = units.names if isinstance(units, Units) else [unit.name for unit in units]
         return Draws(self.mechanism.sampler, self.key, names, self.mechanism.steps)
 
     def rows(self, unit: SampledUnit, step: int) -> list[int]:
@@ -115,8 +110,7 @@ class PrivateTraining:
         rule = self.mechanism.record_selection
         if self.mechanism.sampled == "example" or rule == "random_chunk" or not rows:
             return list(rows)
-        # Anew in each step, which costs nothing: at most G of one user, by that user and the key alone
-        # (docs/theory.md#rules-of-a-private-step).
+        # Anew in each step, which costs nothing.
         return choose_records(rule, self.mechanism.group_size, rows, self.records, self.key, f"records {step}")
 
     def usable(self, unit: SampledUnit, step: int) -> dict[int, list[int]]:
@@ -192,30 +186,30 @@ def plan_private_training(
     if mechanism.two_level is not None and records.named is None:
         raise InputError("two-level sampling needs to know whom each record names")
     # Coins are keyed by name: two records of one name would be sampled together.
-    if len(set(records.ids)) != len(records.ids):
-        raise InputError("a record id occurs twice among the training records")
-    by_user: dict[str, list[int]] = {}
-    for row, user in enumerate(records.users):
-        by_user.setdefault(user, []).append(row)
-    if mechanism.sampled == "user":
-        # All of a user's rows: which G of them a step takes is decided when the user is drawn.
-        units = [SampledUnit(user, tuple(rows)) for user, rows in sorted(by_user.items())]
-    elif mechanism.unit != "user":
+    require_unique(records.ids)
+    units = _units(mechanism, key, records, exactly=exactly)
+    return PrivateTraining(mechanism, key, units, records, noise, micro_records, chunk)
+
+
+def _units(mechanism: Mechanism, key: bytes, records: PrivateRecords, *, exactly: bool) -> Units:
+    if mechanism.sampled != "user" and mechanism.unit != "user":
         # Every record alone: at the example level, and under text sampling.
-        units = [SampledUnit(name, (row,)) for row, name in enumerate(records.ids)]
-    else:
-        units = []
-        for _, rows in sorted(by_user.items()):
-            # Once for the whole run, unlike under ULS.
-            pool = choose_records(mechanism.record_selection, mechanism.group_size, rows, records, key, "pool")
-            pool = pool[: mechanism.group_size]  # rule "all" ignores the number, on which the accountant relies
-            copies = mechanism.group_size if exactly else len(pool)
-            units += [
-                # A name, and so a coin, of its own for every copy: the theorem's Binom(G, p) counts independent coins.
-                SampledUnit(f"{records.ids[pool[i % len(pool)]]} copy {i // len(pool)}", (pool[i % len(pool)],))
-                for i in range(copies)
-            ]
-    return PrivateTraining(mechanism, key, tuple(units), records, noise, micro_records, chunk)
+        every = np.arange(len(records.ids))
+        return Units(records.ids, every, every + 1)
+    # All of a user's rows: which G of them a step takes is decided when the user is drawn.
+    users = Writers.of_names(records.users).units()
+    if mechanism.sampled == "user":
+        return users
+    pools = []
+    for user in users:
+        # Once for the whole run, unlike under ULS.
+        pool = choose_records(mechanism.record_selection, mechanism.group_size, user.rows, records, key, "pool")
+        # Rule "all" ignores the number, on which the accountant relies.
+        pools.append(np.array(pool[: mechanism.group_size], dtype=np.int64))
+    number = [np.arange(mechanism.group_size if exactly else pool.size) for pool in pools]
+    rows = np.concatenate([pool[its % pool.size] for pool, its in zip(pools, number, strict=True)] or [np.arange(0)])
+    copies = np.concatenate([its // pool.size for pool, its in zip(pools, number, strict=True)] or [np.arange(0)])
+    return Units(Copies(records.ids, rows, copies), rows, np.arange(1, rows.size + 1))
 
 
 def random_chunks(records: Sequence[Sequence[int]], length: int, at: Sequence[float]) -> list[Sequence[int]]:
@@ -250,6 +244,10 @@ def choose_records(
         key: secret key of random choices.
         purpose: name of this choice; another purpose gives another random choice.
     """
+    if rule == "random":
+        # Of the user's own records, by that user and the key alone (docs/theory.md#rules-of-a-private-step).
+        chosen = keyed_positions(key, purpose, records.users[rows[0]], count=count, of=len(rows)) if rows else []
+        return [rows[i] for i in chosen]
     chosen = select_records(
         rule,
         count,

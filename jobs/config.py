@@ -21,9 +21,9 @@ from heldin.corpus.config import CorpusConfig, CorpusSource, FileCorpus
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
 from heldin.corpus.split import Audited, SplitRule, UserFilter
-from heldin.defenses.config import Defense, EntityDefense, FilterDefense, NoDefense
+from heldin.defenses.config import ClippingDefense, Defense, EntityDefense, FilterDefense, NoDefense
 from heldin.defenses.texts.data_side import Cap, DataDefense, DeIdentify, declared
-from heldin.finetune.recipe import Recipe, Select
+from heldin.finetune.recipe import Optimizer, Recipe, Select
 from heldin.models.shape import TinyModel
 from heldin.record.release import Release
 
@@ -202,6 +202,23 @@ class RunConfig(Section):
         # is in them: those left would be a selection.
         if self.attack.shadow_models and isinstance(self.defense, FilterDefense):
             raise ValueError("attack.shadow_models: a filter may halt and leave no shadow model: set it to 0")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_spread(self) -> "RunConfig":
+        if self.model.pretrain is not None and self.model.pretrain.recipe.shard is not None:
+            raise ValueError("model.pretrain.recipe.shard: a tiny model is pre-trained whole; set it to null")
+        if self.finetune.shard is None:
+            return self
+        whole = {
+            "finetune.lora": self.finetune.lora is not None,
+            "finetune.optimizer adafactor": self.finetune.optimizer is Optimizer.ADAFACTOR,
+            f"defense.kind {self.defense.kind}": isinstance(self.defense, ClippingDefense | FilterDefense),
+            "defense.local": getattr(self.defense, "local", None) is not None,
+            "attack.shadow_models": bool(self.attack.shadow_models),
+        }
+        if wanting := [name for name, there in whole.items() if there]:
+            raise ValueError(f"finetune.shard: {wanting[0]} needs whole models in every process; leave one of them out")
         return self
 
     def entity_sources(self) -> Iterator[tuple[str, EntitySourceConfig]]:

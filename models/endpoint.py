@@ -30,6 +30,7 @@ from heldin.models.endpoint_client import Connection, Refusal
 from heldin.models.loading import load_tokenizer, start_token
 from heldin.models.logprobs import cut_into_windows
 from heldin.models.token_scores import TokenScores
+from heldin.models.tokens import token_lists
 
 COMPLETIONS = "/completions"
 # Put before a text, because the first token of a prompt has no probability: a newline, or a letter if the text begins
@@ -196,8 +197,8 @@ def _prompts(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str 
     if model.tokenizer is None or model.window is None:
         return [(i, (BEFORE_BLANK if text[:1].isspace() else BEFORE_TEXT) + text) for i, text in enumerate(texts)]
     start = start_token(model.tokenizer, model.name)
-    encoded = model.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
-    return [(w.text, [start, *w.tokens]) for w in cut_into_windows(encoded["input_ids"], model.window)]
+    windows = cut_into_windows(token_lists(model.tokenizer, texts), model.window)
+    return [(w.text, [start, *w.tokens]) for w in windows]
 
 
 def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, window: int) -> tuple[str, list[int]]:

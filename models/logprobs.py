@@ -6,7 +6,9 @@ too; the end-of-text token is not scored. Two models thus score the same charact
 contexts.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +22,7 @@ from heldin.models.arithmetic import true_float32
 from heldin.models.devices import kind_of
 from heldin.models.loading import LanguageModel
 from heldin.models.token_scores import TokenScores
+from heldin.models.tokens import MEMO
 
 MAX_PADDING = 0.05
 # Logits (tokens x vocabulary) of a forward pass: 16 MiB and 4 GiB in float32.
@@ -28,13 +31,15 @@ TOKENS_PER_BATCH = 2**16  # on a GPU: with a small vocabulary the activations ta
 # 1 MiB and 1 GiB in float32
 LOGITS_PER_CHUNK = {False: 2**18, True: 2**28}  # key: whether on a GPU
 
+Tokens = Sequence[int] | NDArray[np.int32]
+
 
 @dataclass(frozen=True)
 class Window:
     """A piece of a text for one forward pass: the text's number, and the piece's tokens without the start token."""
 
     text: int
-    tokens: list[int]
+    tokens: Tokens
 
 
 def score_texts(
@@ -45,6 +50,7 @@ def score_texts(
     ranks: bool = False,
     finite: bool = True,
     advance: Callable[[int], object] | None = None,
+    copies: Sequence[PreTrainedModel] = (),
 ) -> list[TokenScores]:
     """Score every text.
 
@@ -55,22 +61,38 @@ def score_texts(
         ranks: also how many tokens of the vocabulary are likelier than each token.
         finite: refuse a log-probability that is not finite; false: leave it to the caller.
         advance: called with the number of tokens done, after every batch.
+        copies: copies of the model on other devices, which take their share of the batches.
 
     Raises:
         InputError: a text has no tokens (the message gives its number), or a log-probability is not finite.
     """
     if not texts:
         return []
-    encoded = lm.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
-    windows = list(cut_into_windows(encoded["input_ids"], lm.context))
+    windows = list(cut_into_windows(token_ids(lm.tokenizer, texts), lm.context))
     # By window: batches go by length, and the texts' own order is restored below.
     rows: dict[int, NDArray[np.float32]] = {}
-    for batch in batches_by_length([len(w.tokens) for w in windows], max_tokens=tokens_per_batch(lm.model)):
-        tokens = sum(len(windows[i].tokens) for i in batch)
-        with true_float32():
-            rows.update(zip(batch, _score_batch(lm, [windows[i].tokens for i in batch], moments, ranks), strict=True))
-        if advance:
-            advance(tokens)
+    batches = batches_by_length([len(w.tokens) for w in windows], max_tokens=tokens_per_batch(lm.model))
+    taking, wanted = threading.Lock(), (moments, ranks)
+
+    def work(model: PreTrainedModel) -> None:
+        while True:
+            with taking:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            scored = _score_batch(model, lm.start_token, [windows[i].tokens for i in batch], wanted)
+            with taking:
+                rows.update(zip(batch, scored, strict=True))
+                if advance:
+                    advance(sum(len(windows[i].tokens) for i in batch))
+
+    with true_float32():
+        if copies:
+            # A thread for each device: what a GPU computes keeps no other thread from working.
+            with ThreadPoolExecutor(1 + len(copies)) as threads:
+                list(threads.map(work, (lm.model, *copies)))
+        else:
+            work(lm.model)
     parts: list[list[NDArray[np.float32]]] = [[] for _ in texts]
     for i, window in enumerate(windows):
         parts[window.text].append(rows[i])
@@ -85,8 +107,7 @@ def score_texts(
 
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[NDArray[np.int32]]:
     """Ids of the tokens whose scores ``score_texts`` gives, in order."""
-    encoded = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
-    return [np.array(ids, dtype=np.int32) for ids in encoded["input_ids"]]
+    return MEMO.ids(tokenizer, texts)
 
 
 def batches_by_length(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:
@@ -106,35 +127,38 @@ def batches_by_length(lengths: Sequence[int], *, max_tokens: int) -> Iterator[li
         yield batch
 
 
-def cut_into_windows(encoded: Sequence[Sequence[int]], context: int) -> Iterator[Window]:
+def cut_into_windows(encoded: Sequence[Tokens], context: int) -> Iterator[Window]:
     """Cut token ids of texts into windows of at most ``context``. Raises InputError for a text without tokens."""
     for text, ids in enumerate(encoded):
-        if not ids:
+        if not len(ids):
             raise InputError(f"text number {text + 1} has no tokens: remove texts of blanks or unknown characters")
         # Windows do not overlap: every token is scored once, and the first ones of a window without what stands before
         # it.
         for start in range(0, len(ids), context):
-            yield Window(text, list(ids[start : start + context]))
+            yield Window(text, ids[start : start + context])
 
 
-@torch.inference_mode()
-def _score_batch(lm: LanguageModel, windows: list[list[int]], moments: bool, ranks: bool) -> list[NDArray[np.float32]]:
+@torch.no_grad()  # not inference mode, whose tensors a spread model could not train with afterwards
+def _score_batch(
+    model: PreTrainedModel, start: int, windows: Sequence[Tokens], wanted: tuple[bool, bool]
+) -> list[NDArray[np.float32]]:
     """Arrays of shape (rows, n) per window, the rows of ``_score_rows``.
 
     Args:
-        lm: the model.
+        model: the model.
+        start: the token that precedes each window.
         windows: tokens of each window.
-        moments: whether mean and deviation are among the rows.
-        ranks: whether ranks are.
+        wanted: whether mean and deviation are among the rows, and whether ranks are.
     """
     longest = max(map(len, windows))
-    start = lm.start_token
     # Padding on the right of a causal model's text changes nothing to its left, so no mask is needed.
+    tokens = np.full((len(windows), longest + 1), start, dtype=np.int64)  # (B, 1 + L)
+    for row, its in enumerate(windows):
+        tokens[row, 1 : 1 + len(its)] = its
     # The input is the window moved by one: with the start token in front, and without its last token, which predicts
     # nothing that is scored. So it is no longer than the context.
-    inputs = torch.tensor([[start, *w[:-1]] + [start] * (longest - len(w)) for w in windows])  # (B, L)
-    targets = torch.tensor([w + [start] * (longest - len(w)) for w in windows])  # (B, L)
-    scored = batch_scores(lm.model, inputs, targets, moments=moments, ranks=ranks)
+    inputs, targets = torch.from_numpy(tokens[:, :-1]), torch.from_numpy(tokens[:, 1:])
+    scored = batch_scores(model, inputs, targets, moments=wanted[0], ranks=wanted[1])
     values = scored.view(len(scored), len(windows), longest).cpu().numpy()
     return [values[:, i, : len(w)] for i, w in enumerate(windows)]
 

@@ -5,23 +5,27 @@ One SQLite file; each chunk of texts is one transaction, so a killed run loses a
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory
+from heldin.models.copies import copies_on_other_gpus
 from heldin.models.endpoint import EndpointModel, score_endpoint_texts
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.models.token_scores import TokenScores
+from heldin.models.tokens import MEMO
 
 CHUNK = 512
 RULE_VERSION = "1"  # increase it when models.logprobs scores anything else: old scores are then ignored
-# Bits of the key's column "moments": what a row holds beside log-probabilities. Ranks came later; rows from before are
-# read as what they are, and texts are scored again where ranks are asked for.
+# Bits of the column "kind": what a row holds beside log-probabilities. Ranks came later; rows from before are read as
+# what they are, and texts are scored again where ranks are asked for.
 MOMENTS, RANKS = 1, 2
+_READ = 2**15  # texts that one query asks for
 
 ScoredModel = LanguageModel | EndpointModel
 
@@ -32,13 +36,9 @@ class ScoreCache:
     def __init__(self, folder: Path) -> None:
         path = private_directory(folder) / "scores.sqlite"
         try:
-            # Seconds to wait for another process that is writing.
-            self._database = sqlite3.connect(path, timeout=60)
-            with self._database:
-                self._database.execute(
-                    "CREATE TABLE IF NOT EXISTS scores (model TEXT, text BLOB, moments INTEGER, scores BLOB,"
-                    " PRIMARY KEY (model, text, moments)) WITHOUT ROWID"
-                )
+            # Seconds to wait for another process that is writing. Scores are written by a thread of its own.
+            self._database = sqlite3.connect(path, timeout=60, check_same_thread=False)
+            _prepare(self._database)
         except sqlite3.DatabaseError as error:
             raise InputError(f"the score cache '{path}' cannot be used ({error}): remove it") from error
 
@@ -70,47 +70,86 @@ class ScoreCache:
         """
         # Equal texts have one key and are scored once; every one of them gets the result.
         keys = [_key(text) for text in texts]
-        found = {key: self._read(lm.fingerprint, key, moments=moments, ranks=ranks) for key in set(keys)}
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if found[key] is None}
+        model = self._number_of(lm.fingerprint)
+        found = self._read(model, list(dict.fromkeys(keys)), MOMENTS * moments | RANKS * ranks)
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
         if advance:
             advance(len(texts) - len(missing))
         # Sorting by length keeps padding low inside every chunk. An endpoint gets the longest texts first, so that one
         # that is too long is reported before the others are paid for.
         todo = sorted(missing, key=lambda key: len(missing[key]), reverse=isinstance(lm, EndpointModel))
         size = lm.chunk if isinstance(lm, EndpointModel) else CHUNK
-        for start in range(0, len(todo), size):
-            chunk = todo[start : start + size]
-            scored = _scored(lm, [missing[key] for key in chunk], moments, ranks)
-            with self._database:
-                self._database.executemany(
-                    # Two processes may have scored the same text: the later scores replace the earlier.
-                    "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?)",
-                    [
-                        (self._model_key(lm.fingerprint), k, _kind(s), _pack(s))
-                        for k, s in zip(chunk, scored, strict=True)
-                    ],
-                )
+        chunks = [todo[start : start + size] for start in range(0, len(todo), size)]
+        for chunk, scored in _scored_chunks(lm, chunks, missing, moments, ranks, self._writer(model)):
             found.update(zip(chunk, scored, strict=True))
             if advance:
                 advance(len(chunk))
-        return [s for key in keys if (s := found[key]) is not None]
+        return [found[key] for key in keys]
 
     def missing(self, lm: ScoredModel, texts: Sequence[str]) -> list[str]:
         """Those of ``texts`` without saved plain scores, each once."""
-        return [t for t in dict.fromkeys(texts) if self._read(lm.fingerprint, _key(t)) is None]
+        by_key = {_key(text): text for text in texts}
+        found = self._read(self._number_of(lm.fingerprint), list(by_key), 0)
+        return [text for key, text in by_key.items() if key not in found]
 
-    def _read(self, fingerprint: str, key: bytes, *, moments: bool = False, ranks: bool = False) -> TokenScores | None:
-        """The saved scores that hold what is asked, if any."""
-        needed = MOMENTS * moments | RANKS * ranks
-        # The least that will do, so that texts scored before there were ranks keep the numbers they had.
-        row = self._database.execute(
-            "SELECT moments, scores FROM scores WHERE model = ? AND text = ? AND moments & ? = ? ORDER BY moments",
-            (self._model_key(fingerprint), key, needed, needed),
-        ).fetchone()
-        return None if row is None else _unpack(row[1], row[0])
+    def _read(self, model: int, keys: Sequence[bytes], needed: int) -> dict[bytes, TokenScores]:
+        """The saved scores that hold what is asked, by text."""
+        found: dict[bytes, tuple[int, bytes]] = {}
+        for start in range(0, len(keys), _READ):
+            with self._database:
+                self._database.execute("DELETE FROM wanted")
+                self._database.executemany("INSERT INTO wanted VALUES (?)", [(k,) for k in keys[start : start + _READ]])
+            rows = self._database.execute(
+                # Text by text: else all rows of the model are read.
+                "SELECT wanted.text, kind, scores FROM wanted CROSS JOIN token_scores AS s"
+                " ON s.model = ? AND s.text = wanted.text WHERE kind & ? = ?",
+                (model, needed, needed),
+            )
+            for key, kind, scores in rows:
+                # The least that will do, so that texts scored before there were ranks keep the numbers they had.
+                if key not in found or kind < found[key][0]:
+                    found[key] = kind, scores
+        return {key: _unpack(scores, kind) for key, (kind, scores) in found.items()}
 
-    def _model_key(self, fingerprint: str) -> str:
-        return f"{RULE_VERSION}:{fingerprint}"
+    def _writer(self, model: int) -> Callable[[Sequence[bytes], Sequence[TokenScores]], None]:
+        def write(keys: Sequence[bytes], scored: Sequence[TokenScores]) -> None:
+            with self._database:
+                self._database.executemany(
+                    # Two processes may have scored the same text: the later scores replace the earlier.
+                    "INSERT OR REPLACE INTO token_scores (model, text, kind, scores) VALUES (?, ?, ?, ?)",
+                    [(model, key, _kind(its), _pack(its)) for key, its in zip(keys, scored, strict=True)],
+                )
+
+        return write
+
+    def _number_of(self, fingerprint: str) -> int:
+        name = f"{RULE_VERSION}:{fingerprint}"
+        with self._database:
+            self._database.execute("INSERT OR IGNORE INTO models (name) VALUES (?)", (name,))
+            (number,) = self._database.execute("SELECT number FROM models WHERE name = ?", (name,)).fetchone()
+        return int(number)
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    """Make the tables, and move the scores of earlier versions into them."""
+    # A crash of the machine may cost the last transactions, and nothing else: they are scored again.
+    database.execute("PRAGMA synchronous = NORMAL")
+    database.execute("PRAGMA cache_size = -65536")  # KiB
+    with database:
+        database.execute("CREATE TABLE IF NOT EXISTS models (number INTEGER PRIMARY KEY, name TEXT UNIQUE)")
+        # Rows stand in the order in which they come; only the short index is written here and there.
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS token_scores (model INTEGER, text BLOB, kind INTEGER, scores BLOB)"
+        )
+        database.execute("CREATE UNIQUE INDEX IF NOT EXISTS of_texts ON token_scores (model, text, kind)")
+        if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'scores'").fetchone():
+            database.execute("INSERT OR IGNORE INTO models (name) SELECT DISTINCT model FROM scores")
+            database.execute(
+                "INSERT OR IGNORE INTO token_scores SELECT number, text, moments, scores FROM scores JOIN models"
+                " ON name = model"
+            )
+            database.execute("DROP TABLE scores")
+    database.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (text BLOB PRIMARY KEY) WITHOUT ROWID")
 
 
 def _key(text: str) -> bytes:
@@ -118,10 +157,40 @@ def _key(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
+def _scored_chunks(
+    lm: ScoredModel,
+    chunks: Sequence[Sequence[bytes]],
+    texts: Mapping[bytes, str],
+    moments: bool,
+    ranks: bool,
+    write: Callable[[Sequence[bytes], Sequence[TokenScores]], None],
+) -> Iterator[tuple[Sequence[bytes], list[TokenScores]]]:
+    """Each chunk with its scores, once it is written: while a model scores, the chunk before is written and the next
+    one tokenized."""
+    with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
+        pending = None
+        for number, chunk in enumerate(chunks):
+            if isinstance(lm, LanguageModel):
+                for later in chunks[number + 1 : number + 2]:
+                    ahead.submit(MEMO.ids, lm.tokenizer, [texts[key] for key in later])
+            try:
+                scored = _scored(lm, [texts[key] for key in chunk], moments, ranks)
+            finally:
+                # Also where scoring ends in an error: what was done is kept.
+                if pending is not None:
+                    pending[0].result()
+            if pending is not None:
+                yield pending[1:]
+            pending = behind.submit(write, chunk, scored), chunk, scored
+        if pending is not None:
+            pending[0].result()
+            yield pending[1:]
+
+
 def _scored(lm: ScoredModel, texts: Sequence[str], moments: bool, ranks: bool) -> list[TokenScores]:
     if not isinstance(lm, EndpointModel):
         # Ranks unasked too: they cost next to nothing here, and a whole pass later.
-        return score_texts(lm, texts, moments=moments, ranks=True)
+        return score_texts(lm, texts, moments=moments, ranks=True, copies=copies_on_other_gpus(lm.model))
     if moments:
         raise InputError(
             f"endpoint model '{lm.name}' gives no mean and deviation over the vocabulary: leave out min-k++"

@@ -19,7 +19,8 @@ from heldin.base.coins import keyed_digest
 from heldin.base.errors import InputError
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.finetune.batches import collate, record_losses
-from heldin.finetune.units import PrivateTraining, SampledUnit
+from heldin.finetune.sampled_units import SampledUnit
+from heldin.finetune.units import PrivateTraining
 
 
 @dataclass(frozen=True)

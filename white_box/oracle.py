@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from heldin.finetune.units import PrivateTraining, SampledUnit
+from heldin.finetune.sampled_units import SampledUnit
+from heldin.finetune.units import PrivateTraining
 from heldin.models.loading import LanguageModel
 from heldin.white_box.canaries import Array
 

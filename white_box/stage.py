@@ -21,7 +21,8 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.defenses.choices import FlatClip, NoiseGenerator, NormalisedClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
-from heldin.finetune.units import PrivateRecords, PrivateTraining, SampledUnit, plan_private_training
+from heldin.finetune.sampled_units import SampledUnit
+from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
 from heldin.models.shape import TinyModel
 from heldin.models.tiny import new_tiny_model

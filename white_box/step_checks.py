@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from heldin.base.coins import keyed_digest
-from heldin.finetune.units import PrivateTraining, SampledUnit
+from heldin.finetune.sampled_units import SampledUnit
+from heldin.finetune.units import PrivateTraining
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import ROUNDING, Check, exact
 from heldin.white_box.oracle import Reading, gradient

@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 from heldin.base.coins import keyed_digest
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import collate, record_losses
-from heldin.finetune.units import PrivateTraining, SampledUnit
+from heldin.finetune.sampled_units import SampledUnit
+from heldin.finetune.units import PrivateTraining
 
 # (gradients of each unit, one tensor (units, *shape) for each parameter; mechanism; source of all randomness) -> what
 # the optimizer is given, one tensor for each parameter

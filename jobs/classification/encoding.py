@@ -7,15 +7,15 @@ from typing import overload
 from transformers import PreTrainedTokenizerFast
 
 from heldin.finetune.batches import IGNORED, Asked
+from heldin.models.tokens import token_lists
 
 MASKED = 0.15  # share of tokens to fill in; 80 % are masked, 10 % exchanged, 10 % kept (Devlin et al. 2019)
 
 
 def encoded(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], context: int) -> list[list[int]]:
     """Inputs of each text: the padding token, at most ``context`` - 1 tokens, [CLS]; 3 ids or more."""
-    ids = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
     padding, cls = tokenizer.pad_token_id, tokenizer.cls_token_id
-    return [[padding, *tokens[: context - 1], cls] for tokens in ids]
+    return [[padding, *tokens[: context - 1], cls] for tokens in token_lists(tokenizer, texts)]
 
 
 def with_label(inputs: Sequence[int], label: int) -> Asked:

@@ -19,6 +19,7 @@ from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.entities.incidence import Incidence
+from heldin.corpus.row_parts import RowParts
 from heldin.defenses.config import ClippingDefense, SampledDefense
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
@@ -175,8 +176,8 @@ class _Study:
         """Train under a mechanism, from the same encoder and head as under all others, and test."""
         config, store, reporter = self.config, self.dealt.store, self.reporter
         run = _as_run(config, contender, self.out)
-        by_user = {user: list(store.rows(user)) for user in store.users}
-        slots = find_slots(run, store, store, by_user, reporter)
+        parts = RowParts.training({user: store.rows(user) for user in store.users})
+        slots = find_slots(run, store, store, parts, reporter)
         records, changed = self._records(contender, slots)
         if not records:
             raise InputError("caps and data defenses leave no text to train on")

@@ -17,7 +17,7 @@ def said_beforehand(config: PlantConfig, data: RunData, source: TrainingSet) -> 
     users, corpus = data.real(data.ledger.scored_users()), data.corpus.store
     replaced = {its.source for its in data.canaries.values() if its.source is not None}
     rows = int(corpus.counts.sum())
-    kept = sum(1 for row in data.training_rows if row < rows)
+    kept = int((data.training_rows < rows).sum())
     planted = len(data.training_rows) - kept
     always = sum(data.ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN for user in data.store.users)
     lines = [

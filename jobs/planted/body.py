@@ -12,8 +12,9 @@ from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.looks import Look
 from heldin.jobs.run.corpus import corpus_facts
-from heldin.jobs.run.data import RunData, split_facts
+from heldin.jobs.run.data import RunData
 from heldin.jobs.run.scoring import scoring_rule
+from heldin.jobs.run.split_facts import split_facts
 from heldin.jobs.run.statistics import RunResults, canaries_alone
 from heldin.record.document import Body
 from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts

@@ -4,9 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.canaries.form import Forms
+from heldin.corpus.row_parts import Parts
 from heldin.corpus.split import Part, Role, UserFilter
 from heldin.jobs.config import RunConfig
 from heldin.jobs.planted.config import PlantConfig
@@ -14,10 +18,10 @@ from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.parts import read_parts
 from heldin.jobs.planted.records import CORPUS, copied
 from heldin.jobs.planted.row_text import RowText
-from heldin.jobs.run.audit_pool import Parts, pool_of_users
+from heldin.jobs.run.audit_pool import pool_of_users
 from heldin.jobs.run.corpus import CorpusData, read_corpus
 from heldin.jobs.run.data import RunData, prepare_data
-from heldin.jobs.run.layout import set_asides
+from heldin.jobs.run.layout import parts_of
 from heldin.models.loading import LanguageModel
 
 
@@ -53,7 +57,7 @@ def planted_data(
             f" {config.attack.max_characters}: raise attack.max_characters"
         )
     data = prepare_data(run, out, reporter, corpus, base, forms)
-    return replace(data, training_rows=tuple(rows_to_train_on(data)))
+    return replace(data, training_rows=rows_to_train_on(data))
 
 
 def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Reporter, base: LanguageModel) -> RunData:
@@ -78,12 +82,13 @@ def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Rep
     return data if manifest.parts is None else replace(data, parts=read_parts(out / "ledger", manifest.parts))
 
 
-def rows_to_train_on(data: RunData) -> list[int]:
+def rows_to_train_on(data: RunData) -> npt.NDArray[np.int64]:
     """Rows to train on: the training part of whoever was held in, and all rows of those who are not audited."""
     ledger = data.ledger
     always = [user for user in data.store.users if ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN]
-    held_in = {row for user in ledger.users(Role.HELD_IN) for row in ledger.parts[user][Part.TRAIN]}
-    return sorted(held_in.union(row for user in always for row in data.store.rows(user)))
+    held_in = ledger.parts.rows_of(Part.TRAIN, ledger.users(Role.HELD_IN))
+    whole = [np.arange(its.start, its.stop) for its in map(data.store.rows, always)]
+    return np.unique(np.concatenate([held_in, *whole]))
 
 
 def canary_forms(config: PlantConfig, data: RunData) -> dict[int, int]:
@@ -140,4 +145,4 @@ def _lending(
         return _of_everybody(corpus)
     users = tuple(user for user in corpus.audited.users if user not in replaced)
     pool = pool_of_users(users, run.split, seed=run.seed).names
-    return spare_of(set_asides(corpus.store, pool, {}, run.split, seed=run.seed))
+    return spare_of(parts_of(corpus.store, pool, {}, run.split, seed=run.seed))

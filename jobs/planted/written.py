@@ -33,7 +33,7 @@ def planted_rows(
     corpus = data.corpus.store
     names = _Names(data, source, numbered)
     real = int(corpus.counts.sum())
-    rows = np.array(data.training_rows, dtype=np.int64)
+    rows = data.training_rows
     of_canaries = rows[rows >= real].tolist()
     trained = np.zeros(real, dtype=np.bool_)
     trained[rows[rows < real]] = True

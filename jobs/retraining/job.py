@@ -12,6 +12,7 @@ from heldin.bounds.trainings import WORST_CASE_USER
 from heldin.canaries.config import UnseenTokenCanaries
 from heldin.canaries.craft import rare_tokens, token_counts, unseen_token_users
 from heldin.corpus.entities.incidence import Incidence
+from heldin.corpus.row_parts import RowParts
 from heldin.corpus.store import texts_of
 from heldin.defenses.choices import Coins
 from heldin.defenses.config import (
@@ -192,9 +193,9 @@ def training_job(
     if WORST_CASE_USER in store.users:
         raise InputError(f"the corpus has a user named '{WORST_CASE_USER}': rename that user")
     # All records of everybody else, with no set-asides: there is no held-out side that would need fresh texts.
-    by_user = {user: list(store.rows(user)) for user in corpus.audited.users}
+    by_user = {user: store.rows(user) for user in corpus.audited.users}
     # The worst-case user's texts are made of tokens that nobody writes: they name nobody, and take nobody's place.
-    slots = find_slots(config, store, store, by_user, reporter)
+    slots = find_slots(config, store, store, RowParts.training(by_user), reporter)
     rows = [row for its in by_user.values() for row in its if slots is None or slots.kept[row]]
     others = texts_of(store, rows)
     # The public texts too: a base model that was pre-trained here has seen their tokens.

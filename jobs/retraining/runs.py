@@ -10,18 +10,14 @@ import functools
 import json
 import math
 import multiprocessing
-import os
 import shutil
-import signal
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +26,7 @@ import torch
 from heldin.base.coins import fair_coin, keyed_digest
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory, text_sha256, write_text
+from heldin.base.workers import start_worker
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.clipping import PlainClipping
@@ -329,17 +326,5 @@ def _in_processes(
 
 
 def _start_worker() -> None:
-    """One thread; only the parent handles Ctrl-C, and a worker does not outlive it."""
-    # Ctrl-C reaches every process of the terminal's group: each worker would print a traceback.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start_worker()
     torch.set_num_threads(1)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    # If the parent is killed, nobody else ends a worker in the middle of a training.
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: BaseProcess) -> None:
-    parent.join()
-    # sys.exit in a thread ends that thread alone.
-    os._exit(1)

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from heldin.base.coins import keyed_order, keyed_uniform, seed_key
 from heldin.base.errors import InputError
 from heldin.corpus.entities.incidence import Incidence
+from heldin.corpus.row_parts import PARTS, Parts, RowParts
 from heldin.corpus.split import Audited, Part, check_pool
 from heldin.jobs.config import SplitConfig
 
 PREFIX = "entity/"
-Parts = Mapping[Part, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def pool_of_users(users: Sequence[str], split: SplitConfig, *, seed: int) -> Aud
 def pool_of_entities(
     split: SplitConfig,
     named: Incidence,
-    parts: Mapping[str, Parts],
+    parts: RowParts,
     kept: npt.NDArray[np.bool_],
     *,
     real: Sequence[str],
@@ -133,19 +133,16 @@ def _by_turns(queues: list[Iterator[str]]) -> Iterator[str]:
 
 
 _UNUSED = 0
-_USES = {part: code for code, part in enumerate(Part, start=1)}
+_USES = {part: code for code, part in enumerate(PARTS, start=1)}
 
 
 def _rows_of(parts: Parts) -> npt.NDArray[np.int64]:
     return np.array([row for its in parts.values() for row in its], dtype=np.int64)
 
 
-def _uses(named: Incidence, parts: Mapping[str, Parts], kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+def _uses(named: Incidence, parts: RowParts, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
     """What each row is used for, shape (rows of ``named``,); records that caps leave out are unused."""
-    use = np.full(named.starts.size - 1, _UNUSED, dtype=np.int8)
-    for its in parts.values():
-        for part, rows in its.items():
-            use[[row for row in rows if row < use.size]] = _USES[part]
+    use = parts.uses(named.starts.size - 1)
     use[(use == _USES[Part.TRAIN]) & ~kept[: use.size]] = _UNUSED
     return use
 

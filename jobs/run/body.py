@@ -5,9 +5,10 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.loop import TrainingResult
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.corpus import corpus_facts
-from heldin.jobs.run.data import RunData, split_facts
+from heldin.jobs.run.data import RunData
 from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.scoring import scoring_rule
+from heldin.jobs.run.split_facts import split_facts
 from heldin.jobs.run.statistics import RunResults, claims_on
 from heldin.jobs.run.training import effort_facts, training_facts
 from heldin.models.loading import LanguageModel, same_tokens

@@ -1,6 +1,9 @@
 """The corpus of a run before anything is planted or drawn: the store, its audited users, and public rows."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from heldin.audit.coarse import coarse_percentiles
 from heldin.base.errors import InputError
@@ -11,8 +14,9 @@ from heldin.canaries.config import check_enough_users
 from heldin.corpus.aliases import load_aliases
 from heldin.corpus.build import build_store
 from heldin.corpus.names import missing_names_line
+from heldin.corpus.sorting import ROWS_PER_BATCH
 from heldin.corpus.split import Audited, Selection, check_pool, select_users
-from heldin.corpus.store import CorpusStore, texts_of
+from heldin.corpus.store import CorpusStore
 from heldin.jobs.config import RunConfig
 from heldin.record.facts import CorpusFacts
 
@@ -43,7 +47,13 @@ class CorpusData:
 
     def public_texts(self) -> list[str]:
         """Texts that pre-training may see."""
-        return texts_of(self.public_store or self.store, self.public_rows)
+        return [text for texts in self.public_batches() for text in texts]
+
+    def public_batches(self) -> Iterator[list[str]]:
+        """The same in batches."""
+        rows = np.array(self.public_rows, dtype=np.int64)
+        for first in range(0, rows.size, ROWS_PER_BATCH):
+            yield (self.public_store or self.store).texts_at(rows[first : first + ROWS_PER_BATCH])
 
 
 def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:

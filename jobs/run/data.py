@@ -4,14 +4,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from heldin.attacks.scoring import ScoredParts
 from heldin.audit.headline import AUDITED
-from heldin.base.coins import keyed_order, seed_key
+from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.canaries.form import Forms
 from heldin.canaries.kinds import Canary
-from heldin.corpus.split import Part, Role, SplitRule
+from heldin.corpus.split import Part, Role
 from heldin.corpus.store import Corpus, texts_of
 from heldin.defenses.texts.data_side import Cap, Removal, TrainingRecord, apply_defenses
 from heldin.finetune.batches import encode
@@ -19,17 +22,18 @@ from heldin.jobs.config import RunConfig
 from heldin.jobs.run.cell import read_cell
 from heldin.jobs.run.corpus import CorpusData, read_corpus
 from heldin.jobs.run.layout import laid_out
-from heldin.jobs.run.ledger import Ledger, draw_ledger, ledger_of_run
+from heldin.jobs.run.ledger import Ledger, draw_ledger, ledger_of_run, load_ledger
 from heldin.jobs.run.planting import plant
 from heldin.jobs.run.slots import Slots
 from heldin.jobs.run.validation import CurveTexts
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
-from heldin.record.facts import CellFacts, Overlaps, SplitFacts
-from heldin.record.overlaps import measured, seen_in_training, texts_in
+from heldin.record.facts import CellFacts
+
+ROWS_A_BATCH = 2**14
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunData:
     """Everything of the corpus that a run uses.
 
@@ -50,7 +54,7 @@ class RunData:
     store: Corpus
     canaries: Mapping[str, Canary]
     ledger: Ledger
-    training_rows: tuple[int, ...]
+    training_rows: npt.NDArray[np.int64]
     removals: tuple[Removal, ...] = ()
     changed_texts: Mapping[int, str] = field(default_factory=dict)
     slots: Slots | None = None
@@ -61,9 +65,14 @@ class RunData:
         """Texts that pre-training may see."""
         return self.corpus.public_texts()
 
-    def training_texts(self) -> list[str]:
-        """Texts that fine-tuning may see, and no others."""
-        return [self.training_text(row) for row in self.training_rows]
+    def training_texts(self) -> Iterator[list[str]]:
+        """Texts that fine-tuning may see, and no others, in the order of ``training_rows``, in batches."""
+        for first in range(0, self.training_rows.size, ROWS_A_BATCH):
+            rows = self.training_rows[first : first + ROWS_A_BATCH]
+            texts = self.store.texts_at(rows)
+            if self.changed_texts:
+                texts = [self.changed_texts.get(row, text) for row, text in zip(rows.tolist(), texts, strict=True)]
+            yield texts
 
     def training_text(self, row: int) -> str:
         """The text that is trained on for a training row."""
@@ -132,7 +141,9 @@ def prepare_data(
             raise ValueError("canary users are made with the base model: give it")
         store = planted = plant(config, corpus, base, out, reporter, forms)
         canaries = planted.canaries
-    layout, slots = laid_out(config, corpus, store, canaries, reporter)
+    kept = load_ledger(out / "ledger")
+    earlier = None if kept is None else (kept.drawn_from, kept.parts)
+    layout, slots = laid_out(config, corpus, store, canaries, reporter, earlier)
     # Drawn again under the kept key when a run resumes, and compared: a corpus or split that changed is found.
     cell = read_cell(out / "ledger")
     if cell is not None:
@@ -172,7 +183,7 @@ def defended(
     base: LanguageModel | None,
     reporter: Reporter,
     slots: Slots | None = None,
-) -> tuple[tuple[int, ...], tuple[Removal, ...], dict[int, str]]:
+) -> tuple[npt.NDArray[np.int64], tuple[Removal, ...], dict[int, str]]:
     """What data-side defenses leave: the rows that are trained on, what each step did, and changed texts by row.
 
     Args:
@@ -186,18 +197,18 @@ def defended(
     rows = ledger.training_rows()
     capped = slots.removal(rows) if slots else None
     if slots:
-        rows = [row for row in rows if slots.kept[row]]
+        rows = rows[slots.kept[rows]]
     first = (capped,) if capped else ()
     # The common case reads no record: with a large corpus that saves a pass over all texts.
     if not config.data_defenses:
-        return tuple(rows), first, {}
+        return rows, first, {}
 
     def of_base() -> LanguageModel:
         if base is None:
             raise ValueError("records are ranked by the base model: give it")
         return base
 
-    records = [TrainingRecord(row, (its := store.record(row)).user, its.id, its.text) for row in rows]
+    records = [TrainingRecord(row, (its := store.record(row)).user, its.id, its.text) for row in rows.tolist()]
     left, removals = apply_defenses(
         config.data_defenses,
         records,
@@ -210,93 +221,35 @@ def defended(
     # Only those that differ: the others are read from the store when they are asked for.
     given = {record.row: record.text for record in records} if any(r.changed for r in removals) else {}
     changed = {record.row: record.text for record in left if given.get(record.row, record.text) != record.text}
-    return tuple(record.row for record in left), (*first, *removals), changed
+    return np.array([record.row for record in left], dtype=np.int64), (*first, *removals), changed
 
 
-def curve_texts(data: RunData, *, validation_texts: int, per_user: int, seed: int) -> CurveTexts:
+def curve_texts(data: RunData, *, validation_texts: int, users: int, per_user: int, seed: int) -> CurveTexts:
     """Samples of real users' texts for the curves.
 
     Args:
         data: corpus and ledger of the run.
         validation_texts: maximum number of validation texts per side.
+        users: maximum number of users whose texts are attacked.
         per_user: maximum number of attacker texts per user.
         seed: seed of the samples.
     """
     held_in, held_out = (data.real(data.ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
+    # Chosen before anybody asks who is held in.
+    both = data.real(data.ledger.scored_users())
+    followed = {both[i] for i in first_in_keyed_order(seed_key(seed), "curve users", both, users)}
+    attacked = ([user for user in side if user in followed] for side in (held_in, held_out))
+    of_held_in, of_held_out = (data.attacker_texts(side, per_user) for side in attacked)
     return CurveTexts(
         held_in_validation=_sample(data, held_in, Part.VALIDATION, validation_texts, seed),
         held_out_validation=_sample(data, held_out, Part.VALIDATION, validation_texts, seed),
-        held_in_attack=data.attacker_texts(held_in, per_user),
-        held_out_attack=data.attacker_texts(held_out, per_user),
+        held_in_attack=of_held_in,
+        held_out_attack=of_held_out,
         public_validation=texts_of(data.corpus.store, data.corpus.validation_rows[:validation_texts]),
     )
 
 
-def split_facts(config: RunConfig, data: RunData) -> SplitFacts:
-    """The record's facts about the split of the real users and entities."""
-    ledger, counts = data.ledger, data.ledger.count(data.canaries)
-    coins, what = ledger.assignment is SplitRule.COIN, AUDITED[config.split.audited.value]
-    # Of users alone: an entity's records are theirs.
-    users = data.real(ledger.parts.keys() - ledger.entities)
-    parts = {part.value: sum(len(ledger.parts[user][part]) for user in users) for part in Part}
-    return SplitFacts(
-        assignment=ledger.assignment.value,
-        known_by="measured",
-        certifiable=coins,
-        standing_reason=(
-            f"each audited {what.one} was held in by an independent fair coin under a fresh secret key"
-            + ("" if data.cell is None else f", which is that of block {data.cell.block} of a sweep")
-            if coins
-            else f"an exact half of the {what.unit} was held in: coins that depend on each other certify nothing"
-        ),
-        held_in=counts[Role.HELD_IN],
-        held_out=counts[Role.HELD_OUT],
-        always_in=counts[Role.ALWAYS_IN],
-        records_by_part={**parts, "trained on": len(data.training_rows)},
-        key_commitment=ledger.key_commitment(),
-        ledger_commitment=ledger.commitment(),
-        overlaps=_overlaps(data),
-        audited=config.split.audited.value,
-    )
-
-
 def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) -> list[str]:
-    by_id = {data.store.id(row): row for user in users for row in data.ledger.parts[user][part]}
-    return texts_of(
-        data.store, [by_id[i] for i in keyed_order(seed_key(seed), "validation sample", list(by_id))[:count]]
-    )
-
-
-def _overlaps(data: RunData) -> Overlaps:
-    """Exact matches of real users' texts between sides; the training texts include those of canary users."""
-    store, ledger, owners = data.store, data.ledger, data.ledger.owners()
-
-    # A generator, and one for each look: all training texts at once may not fit into memory.
-    def training() -> Iterator[tuple[str, str]]:
-        for row in data.training_rows:
-            record = store.record(row)
-            # As written, also where de-identification changed it: equal texts are changed alike, so that what stands in
-            # another's training is found by the original.
-            yield owners.get(row, record.user), record.text
-
-    held_in, held_out = (data.real(ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
-    scored = data.attacker_texts(data.real(ledger.scored_users()))
-    # What training would have seen of held-out users: found there, it was trained on under another user's name.
-    left_out = {user: texts_of(store, ledger.parts[user][Part.TRAIN]) for user in held_out}
-    of_scored, of_left_out = (seen_in_training(texts, training()) for texts in (scored, left_out))
-    # Held-out texts first: it is they that are looked for among held-in ones.
-    sides = ([text for user in its for text in scored[user]] for its in (held_out, held_in))
-    users = data.real(ledger.roles.keys() - ledger.entities)
-    audited = (text for user in users for part in Part for text in _texts(data, user, part))
-    return Overlaps(
-        scored_texts_in_same_users_training=measured(of_scored.own),
-        scored_texts_in_other_users_training=measured(of_scored.others),
-        held_out_texts_in_training=measured(of_left_out.anywhere),
-        held_out_users_in_training=measured(len(of_left_out.users)),
-        held_out_texts_in_held_in=measured(texts_in(*sides)),
-        audited_texts_in_public=measured(texts_in(audited, data.public_texts())),
-    )
-
-
-def _texts(data: RunData, user: str, part: Part) -> list[str]:
-    return texts_of(data.store, data.ledger.parts[user][part])
+    rows = data.ledger.parts.rows_of(part, users)
+    chosen = first_in_keyed_order(seed_key(seed), "validation sample", data.store.ids_at(rows), count)
+    return data.store.texts_at(rows[chosen])

@@ -1,9 +1,9 @@
 """How exposed the people of a run were under text sampling: for its record, which stays internal."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from heldin.audit.coarse import brief
 from heldin.base.strict_json import finite
@@ -14,7 +14,7 @@ from heldin.record.facts import ExposedShare
 OF_NO_USE = 1000.0  # epsilon beyond which it is not computed any more
 
 
-def exposed_shares(mechanism: Mechanism, slots: Slots, rows: Sequence[int]) -> list[ExposedShare]:
+def exposed_shares(mechanism: Mechanism, slots: Slots, rows: npt.NDArray[np.int64]) -> list[ExposedShare]:
     """Shares of users and entities by the number of training records, at the points of the plan's curve and beyond.
 
     Args:

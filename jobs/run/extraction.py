@@ -189,7 +189,7 @@ def _texts(config: RunConfig, data: RunData, asked: ExtractionConfig) -> dict[st
 
 def _training(data: RunData) -> Iterator[tuple[Collection[str], str]]:
     owners = data.ledger.owners()
-    for row in data.training_rows:
+    for row in data.training_rows.tolist():
         record = data.store.record(row)
         # As written, also where de-identification changed it: equal texts are changed alike.
         yield {record.user, owners.get(row, record.user)}, record.text

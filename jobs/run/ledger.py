@@ -8,21 +8,25 @@ import hmac
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from heldin.base.coins import new_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256, whole_file
+from heldin.corpus.row_parts import RowParts, saved_parts
 from heldin.corpus.split import Audited, Part, Role, SplitRule, assign, assign_canaries, require_both_sides
 from heldin.jobs.config import SplitConfig
-from heldin.jobs.run.audit_pool import Parts
 from heldin.jobs.run.layout import Layout
+
+ROWS = "rows"  # folder of the ledger that says what each row is for
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Ledger:
         roles: role of each user and of each audited entity.
         parts: rows of each user, by what they are used for; of an audited entity, those that name it.
         entities: the audited entities among them.
+        drawn_from: hash of what the parts follow from; "" in ledgers of earlier versions.
     """
 
     coins_key: bytes
@@ -46,8 +51,9 @@ class Ledger:
     split: str
     assignment: SplitRule
     roles: Mapping[str, Role]
-    parts: Mapping[str, Parts]
+    parts: RowParts
     entities: frozenset[str] = frozenset()
+    drawn_from: str = field(default="", compare=False)
 
     def users(self, role: Role) -> list[str]:
         """Users and entities of a role, sorted."""
@@ -62,13 +68,14 @@ class Ledger:
         """Whether each of ``scored_users`` is held in, by name, without those in ``without`` (canary users)."""
         return {user: self.roles[user] is Role.HELD_IN for user in self.scored_users() if user not in without}
 
-    def training_rows(self) -> list[int]:
+    def training_rows(self) -> npt.NDArray[np.int64]:
         """Rows that are trained on, sorted: of users who are not held out, but those that name a held-out entity."""
-        out = [name for name, role in self.roles.items() if role is Role.HELD_OUT]
+        out = {name for name, role in self.roles.items() if role is Role.HELD_OUT}
+        trained = [name for name in self.parts if name not in out and name not in self.entities]
+        rows = self.parts.rows_of(Part.TRAIN, trained)
         # A record is in iff all its audited attributes are (docs/theory.md#audits-of-entities).
-        empty = {row for entity in self.entities.intersection(out) for row in self.parts[entity][Part.TRAIN]}
-        trained = self.roles.keys() - self.entities - set(out)
-        return sorted(row for user in trained for row in self.parts[user][Part.TRAIN] if row not in empty)
+        empty = self.parts.rows_of(Part.TRAIN, [name for name in self.entities if name in out])
+        return np.sort(rows[~np.isin(rows, empty)] if empty.size else rows)
 
     def owners(self) -> dict[int, str]:
         """The audited entity that each of these training rows names; other rows are their author's."""
@@ -136,8 +143,9 @@ def draw_ledger(layout: Layout, split: SplitConfig, *, seed: int, keys: Keys) ->
         split=text_sha256(options, *layout.users, *planted, *whose),
         assignment=split.assignment,
         roles=roles,
-        parts={**layout.parts, **layout.pool.entities},
+        parts=layout.parts.joined(RowParts.of(layout.pool.entities)),
         entities=frozenset(layout.pool.entities),
+        drawn_from=layout.drawn_from,
     )
 
 
@@ -145,21 +153,12 @@ def save_ledger(ledger: Ledger, folder: Path) -> None:
     """Write the ledger to ``folder`` (owner-only); ``ledger.json`` is written last and marks it complete."""
     private_directory(folder)
     users = [(user, role.value) for user, role in ledger.roles.items()]
-    records = [
-        (row, user, part.value) for user, of in ledger.parts.items() for part, rows in of.items() for row in rows
-    ]
+    ledger.parts.save(folder / ROWS, of=ledger.drawn_from)
     with whole_file(folder / "users.parquet", private=True) as temporary:
         table: dict[str, list[Any]] = {"user": [u for u, _ in users], "role": [r for _, r in users]}
         if ledger.entities:
             table["entity"] = [user in ledger.entities for user, _ in users]
         pq.write_table(pa.table(table), temporary)
-    with whole_file(folder / "records.parquet", private=True) as temporary:
-        columns = {
-            "row": [r for r, _, _ in records],
-            "user": [u for _, u, _ in records],
-            "part": [p for *_, p in records],
-        }
-        pq.write_table(pa.table(columns), temporary)
     with whole_file(folder / "ledger.json", private=True) as temporary:
         content = {
             "coins_key": ledger.coins_key.hex(),
@@ -179,11 +178,10 @@ def load_ledger(folder: Path) -> Ledger | None:
     try:
         content = json.loads((folder / "ledger.json").read_text(encoding="utf-8"))
         users = pq.read_table(folder / "users.parquet").to_pydict()
-        # Every part of every user, also the empty ones, so that a ledger that is read equals the one that was saved.
-        parts: dict[str, dict[Part, list[int]]] = {user: {part: [] for part in Part} for user in users["user"]}
-        records = pq.read_table(folder / "records.parquet").to_pydict()
-        for row, user, part in zip(records["row"], records["user"], records["part"], strict=True):
-            parts[user][Part(part)].append(row)
+        entities = frozenset(itertools.compress(users["user"], users.get("entity", [])))
+        # Entities last, as they are joined to the others.
+        names = sorted(users["user"], key=lambda name: name in entities)
+        drawn_from, parts = saved_parts(folder / ROWS) or ("", _earlier_parts(folder, names))
         return Ledger(
             # Earlier versions drew coins, cohorts and noise under one key.
             coins_key=bytes.fromhex(content.get("coins_key", content["key"])),
@@ -192,11 +190,22 @@ def load_ledger(folder: Path) -> Ledger | None:
             split=content["split"],
             assignment=SplitRule(content["assignment"]),
             roles={user: Role(role) for user, role in zip(users["user"], users["role"], strict=True)},
-            parts={user: {part: tuple(rows) for part, rows in of.items()} for user, of in parts.items()},
-            entities=frozenset(itertools.compress(users["user"], users.get("entity", []))),
+            parts=parts,
+            entities=entities,
+            drawn_from=drawn_from,
         )
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise InputError(f"the ledger '{folder}' is damaged: its run cannot resume; start a new run folder") from error
+
+
+def _earlier_parts(folder: Path, users: Sequence[str]) -> RowParts:
+    """Parts as versions before ``RowParts`` wrote them: a line for each row."""
+    records = pq.read_table(folder / "records.parquet").to_pydict()
+    # Every part of every user, also the empty ones.
+    parts: dict[str, dict[Part, list[int]]] = {user: {part: [] for part in Part} for user in users}
+    for row, user, part in zip(records["row"], records["user"], records["part"], strict=True):
+        parts[user][Part(part)].append(row)
+    return RowParts.of({user: {part: tuple(rows) for part, rows in of.items()} for user, of in parts.items()})
 
 
 def ledger_of_run(folder: Path, draw: Callable[[Keys], Ledger], *, coins: bytes | None = None) -> Ledger:

@@ -19,9 +19,9 @@ from heldin.defenses.config import (
 )
 from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
 from heldin.finetune.local_updates import LocalWork, clipped_difference_sum
-from heldin.finetune.loop import plain_batch_gradient
 from heldin.finetune.memory import EVALUATION, Peak, Step, fitting_peak, scoring_peak
 from heldin.finetune.passes import Passes, cut
+from heldin.finetune.plain import plain_batch_gradient
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.private import clipped_sum, put_gradient
 from heldin.finetune.recipe import Recipe
@@ -42,11 +42,11 @@ def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = 
         say: receives what is being rehearsed.
 
     Returns:
-        Peaks by the part's name. Empty for an adapter as base model, and for the filter, which holds all users'
-        gradients.
+        Peaks by the part's name. Empty for an adapter as base model, for one that is spread over processes, and for the
+        filter, which holds all users' gradients.
     """
     shape = _shape(config)
-    if shape is None or isinstance(config.defense, FilterDefense):
+    if shape is None or config.finetune.shard or isinstance(config.defense, FilterDefense):
         return {}
 
     def make() -> PreTrainedModel:
@@ -69,7 +69,7 @@ def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = 
 def memory_lines(peaks: dict[str, Peak], device: Planned) -> str:
     """The peaks in words, a line for each part of the run."""
     if not peaks:
-        return "not known for this model or defense"
+        return "not known for this model, for this defense, or with finetune.shard"
     top = f"on a GPU of {in_bytes(device.memory)}, of tensors; the GPU's context and gaps between tensors come on top"
     return "\n".join([top, *(f"{name}: {_in_words(peak)}" for name, peak in peaks.items())])
 

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.finetune.precision import arithmetic_of
 from heldin.finetune.pretraining import pretrain, pretrained_folder
+from heldin.finetune.ranks import told
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.corpus import CorpusData
 from heldin.models.devices import default_device, spreads
@@ -35,12 +38,14 @@ def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tup
     """The name to load the base model by, and the model, pre-trained here if the config says so."""
     if config.model.pretrain is None:
         name = str(config.model.base)
-        return name, load_language_model(name, revision=config.model.revision)
+        # A model that is spread over processes may not fit into one of them: its shards are taken from main memory.
+        place = torch.device("cpu") if config.finetune.shard else None
+        return name, load_language_model(name, device=place, revision=config.model.revision)
     texts = corpus.public_texts()
     recipe = config.model.pretrain.recipe
     folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
     # A folder with a config is whole: it is renamed into place when training has ended (``train_once``).
-    if (folder / "config.json").is_file():
+    if told((folder / "config.json").is_file()):
         reporter.say("base model: already pre-trained on the same public texts")
         return str(folder), load_language_model(str(folder))
     with reporter.track("pre-training", recipe.steps(len(texts)) if texts else 0, "steps") as advance:

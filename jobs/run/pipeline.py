@@ -13,7 +13,7 @@ from heldin.base.files import one_process_at_a_time
 from heldin.base.log_file import logged
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.power import forecast
-from heldin.finetune.ranks import first_process_first, joined, rank
+from heldin.finetune.ranks import first_process_first, joined, rank, require_like_devices, require_shared_folder
 from heldin.jobs.config import RunConfig
 from heldin.jobs.environment import environment
 from heldin.jobs.run.body import run_body
@@ -24,7 +24,7 @@ from heldin.jobs.run.folder import take_folder
 from heldin.jobs.run.gradient_norms import canary_gradient_norms
 from heldin.jobs.run.models import Models, base_model, require_arithmetic, scored_base, target_and_reference
 from heldin.jobs.run.plan import require_mechanism, settle_plan
-from heldin.jobs.run.references import check_references
+from heldin.jobs.run.references import check_references, train_reference, trained_references
 from heldin.jobs.run.scoring import score
 from heldin.jobs.run.scoring_precision import measured_shift
 from heldin.jobs.run.stage_seconds import StageSeconds
@@ -74,20 +74,23 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
                 until_the_end.enter_context(one_process_at_a_time(out))
                 taken.keep_in(out)
                 reporter = until_the_end.enter_context(logged(reporter, out, command=without_names(command)))
-            with taken.timed("corpus"):
-                corpus = read_corpus(config, reporter)
-                # Before hours of training: a reference that is missing would otherwise stop the run at its last stage.
-                check_references(config, corpus)
-            with taken.timed("base model"):
-                # Before canary users, some of whom are sampled from it.
-                base_name, base = base_model(config, corpus, reporter)
-            with taken.timed("canaries and coins"):
-                data = prepare_data(config, out, reporter, corpus, base)
-                # Before training: what it would stop at is known by now.
-                require_windows(config, data, base)
+        require_shared_folder(out)
+        require_like_devices()
+        with first_process_first(), taken.timed("corpus"):
+            corpus = read_corpus(config, reporter)
+            # Before hours of training: a reference that is missing would otherwise stop the run at its last stage.
+            check_references(config, corpus)
+        with taken.timed("base model"):
+            # Before canary users, some of whom are sampled from it. All processes pre-train it.
+            base_name, base = base_model(config, corpus, reporter)
+        with first_process_first(), taken.timed("canaries and coins"):
+            data = prepare_data(config, out, reporter, corpus, base)
+            # Before training: what it would stop at is known by now.
+            require_windows(config, data, base)
         with taken.timed("fine-tuning"):
             # Before ``finetune``, which changes the base model's weights in place.
-            norms = canary_gradient_norms(config, data, base) if rank() == 0 else None
+            alone = rank() == 0 and config.finetune.shard is None
+            norms = canary_gradient_norms(config, data, base) if alone else None
             # Not inside the block above: it trains, and all processes take part.
             clip_norm = measured_clip_norm(config, data, base, out, reporter)
             with first_process_first():
@@ -99,6 +102,13 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
                 for line in forecast(real, config.audit.delta, claims, units=what.unit, one=what.one):
                     reporter.say(line)
             result = finetune(config, data, base, mechanism, out, reporter)
+        if not result.halted and trained_references(config):
+            with taken.timed("reference models"):
+                # Not in the scoring stage, which is the first process's alone.
+                for spec in trained_references(config):
+                    train_reference(spec, config, corpus, base_name, reporter)
+        # Trained in place, and no reference any more: it leaves its device to the models that are scored.
+        del base
         # The rest is the first process's alone: no call that waits for the others follows.
         if rank() > 0:
             return None

@@ -4,6 +4,7 @@ No reference trained here sees an audited user.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 from heldin.attacks.config import NamedReference, PretrainedReference, PublicReference, Reference
 from heldin.base.errors import InputError
@@ -47,35 +48,62 @@ def reference_model(
     Raises:
         InputError: no such model, or no public user.
     """
+    if isinstance(spec, NamedReference):
+        return load_language_model(spec.name, precision=config.attack.precision)
+    folder = train_reference(spec, config, corpus, base_name, reporter)
+    return load_language_model(str(folder), precision=config.attack.precision)
+
+
+def trained_references(config: RunConfig) -> list[PretrainedReference | PublicReference]:
+    """Those of the further references that are trained here."""
+    return [spec for spec in config.attack.references if not isinstance(spec, NamedReference)]
+
+
+def train_reference(
+    spec: PretrainedReference | PublicReference,
+    config: RunConfig,
+    corpus: CorpusData,
+    base_name: str,
+    reporter: Reporter,
+) -> Path:
+    """Train a further reference unless the cache has it; its folder.
+
+    Args:
+        spec: an item of the config's ``attack.references``.
+        config: config of the run.
+        corpus: corpus of the run; its audited and validation users are never trained on here.
+        base_name: name to load the run's base model by.
+        reporter: receives the progress.
+
+    Raises:
+        InputError: no public user.
+    """
     match spec:
-        case NamedReference(name=name):
-            return load_language_model(name, precision=config.attack.precision)
         case PretrainedReference(seed=seed):
             assert config.model.pretrain is not None  # RunConfig checks it
             recipe, shape = replace(config.model.pretrain.recipe, seed=seed), config.model.pretrain.shape
             texts = corpus.public_texts()
             with reporter.track(f"reference {spec.label}", recipe.steps(len(texts)), "steps") as advance:
                 pretrain(texts, shape, recipe, cache_directory(), advance=advance)
-            folder = pretrained_folder(texts, shape, recipe, cache_directory())
-            return load_language_model(str(folder), precision=config.attack.precision)
+            return pretrained_folder(texts, shape, recipe, cache_directory())
         case PublicReference():
             return _on_public_users(spec, config, corpus, base_name, reporter)
 
 
 def _on_public_users(
     spec: PublicReference, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
-) -> LanguageModel:
+) -> Path:
     rows = _public_rows(spec, config, corpus)
     base = load_language_model(base_name, revision=config.model.revision)
     # The run's own recipe without its defense; there are no validation users to choose a checkpoint by.
-    recipe = replace(config.finetune, select=Select.LAST, patience=None)
+    recipe = replace(config.finetune, select=Select.LAST, patience=None, shard=None)
     sequences = encode(base.tokenizer, texts_of(corpus.store, rows), recipe.sequence_length)
     # Everything that its weights depend on; "1" is raised if training itself changes.
     name = text_sha256("1", base.fingerprint, repr(recipe), repr(sequences))[:24]
     folder = cache_directory() / "references" / name
     with reporter.track(f"reference {spec.label}", recipe.steps(len(sequences)), "steps") as advance:
         train_once(base, sequences, recipe, folder, advance=advance)
-    return load_language_model(str(folder), precision=config.attack.precision)
+    return folder
 
 
 def _public_rows(spec: PublicReference, config: RunConfig, corpus: CorpusData) -> list[int]:

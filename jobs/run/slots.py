@@ -4,7 +4,7 @@ Caps are laid out over the training records of all users before any coin is aske
 is an empty slot, which lets nobody in (docs/theory.md#caps-and-fixed-incidence).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,8 @@ from heldin.corpus.aliases import load_aliases
 from heldin.corpus.entities.incidence import Incidence, incidence
 from heldin.corpus.entities.mentions import find_mentions, with_rows_beyond
 from heldin.corpus.entities.spans import Text
+from heldin.corpus.row_parts import RowParts
+from heldin.corpus.split import Part
 from heldin.corpus.store import Corpus, CorpusStore
 from heldin.defenses.config import EntityDefense
 from heldin.defenses.texts.caps import caps_named, kept_under_caps, slot_order
@@ -45,15 +47,14 @@ class Slots:
     kept: npt.NDArray[np.bool_]
     caps: str | None
 
-    def removal(self, rows: Sequence[int]) -> Removal | None:
+    def removal(self, rows: npt.NDArray[np.int64]) -> Removal | None:
         """What caps leave out of these rows; None without caps."""
         if self.caps is None:
             return None
-        given = np.asarray(rows, dtype=np.int64)
-        out = given[~self.kept[given]]
-        return Removal(self.caps, given.size, out.size, np.unique(self.authors[out]).size)
+        out = rows[~self.kept[rows]]
+        return Removal(self.caps, rows.size, out.size, np.unique(self.authors[out]).size)
 
-    def exposed(self, rows: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+    def exposed(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
         """How many of these rows each user wrote or is named in, and how many name each entity.
 
         Args:
@@ -62,14 +63,13 @@ class Slots:
         Returns:
             Counts of the users and of the entities with any; None for the latter without a source of entities.
         """
-        given = np.asarray(rows, dtype=np.int64)
-        of_users = np.bincount(self.authors[given], minlength=len(self.users))
+        of_users = np.bincount(self.authors[rows], minlength=len(self.users))
         if self.named is None:
             return of_users[of_users > 0], None
         sizes = np.diff(self.named.starts)
         author = np.repeat(self.authors, sizes[: self.authors.size])
         chosen = np.zeros(self.authors.size, dtype=np.bool_)
-        chosen[given] = True
+        chosen[rows] = True
         among = np.repeat(chosen, sizes[: self.authors.size])
         entity = self.named.entities[: among.size]
         # An entity that is a user's name: that user's own records were counted above.
@@ -84,7 +84,7 @@ class Slots:
 
 
 def find_slots(
-    config: RunConfig, base: CorpusStore, store: Corpus, training: Mapping[str, Sequence[int]], reporter: Reporter
+    config: RunConfig, base: CorpusStore, store: Corpus, parts: RowParts, reporter: Reporter
 ) -> Slots | None:
     """The slots of a run that protects users and entities; None for any other.
 
@@ -92,7 +92,7 @@ def find_slots(
         config: config of the run.
         base: the corpus before anything was planted, beside which what is found is kept.
         store: the corpus with canary users in it, if there are any.
-        training: rows for training of every user, held in or not.
+        parts: rows of every user, held in or not, by what they are used for.
         reporter: where progress is shown.
 
     Raises:
@@ -101,11 +101,11 @@ def find_slots(
     defense = config.defense
     if not isinstance(defense, EntityDefense):
         return None
-    users = tuple(sorted(training))
-    rows = np.array(sorted(row for user in users for row in training[user]), dtype=np.int64)
+    users, unsorted = tuple(sorted(parts)), parts.rows_of(Part.TRAIN)
+    rows = np.sort(unsorted)
     authors = np.full(max(len(base), int(rows.max(initial=-1)) + 1), _NOBODY, dtype=np.int32)
-    for number, user in enumerate(users):
-        authors[list(training[user])] = number
+    number = {user: i for i, user in enumerate(users)}
+    authors[unsorted] = np.repeat([number[user] for user in parts], parts.sizes(Part.TRAIN))
     named = whom_records_name(config, base, store, rows, reporter) if defense.entities else None
     kept = authors != _NOBODY
     if defense.caps and named is not None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from heldin.attacks.table import TextStatistic
 from heldin.audit.assessment import parts_of, results_of
 from heldin.audit.canary_groups import CanaryFacts, canary_results, centred_statistics, kinds_of
@@ -208,7 +210,7 @@ def _canaries_alone(
 
 
 def _people(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Exposed]:
-    records, owners = map(data.store.record, data.training_rows), data.ledger.owners()
+    records, owners = map(data.store.record, data.training_rows.tolist()), data.ledger.owners()
     return exposed_users(
         table,
         [TrainingRecord(r.row, owners.get(r.row, r.user), r.id, data.training_text(r.row)) for r in records],
@@ -231,5 +233,5 @@ def _canaries(
         fixed,
         training_texts=len(training),
         # Rows are unique: what a defense on the data side left of them.
-        trained_on=len(set(training) & set(data.training_rows)),
+        trained_on=int(np.isin(data.training_rows, training).sum()),
     )

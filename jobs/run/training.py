@@ -1,5 +1,6 @@
 """The training stage of a run: train under the plan, measure the curves, and state what was done."""
 
+import hashlib
 import hmac
 import math
 from copy import deepcopy
@@ -7,9 +8,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from heldin.audit.coarse import brief
 from heldin.base.errors import InputError
-from heldin.base.files import write_text
+from heldin.base.files import text_sha256, write_text
 from heldin.base.progress import Reporter
 from heldin.base.strict_json import finite
 from heldin.corpus.entities.incidence import Incidence
@@ -21,18 +24,24 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import encode
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.clipping import PlainClipping
-from heldin.finetune.loop import TrainingResult, job_name, train
+from heldin.finetune.job_name import job_name
+from heldin.finetune.loop import TrainingResult, train
 from heldin.finetune.recipe import Select
+from heldin.finetune.sharding import spread
+from heldin.finetune.token_store import TokenStore, token_store
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData, curve_texts
 from heldin.jobs.run.exposed import exposed_shares
 from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.run.rows import RecordIds, writers
 from heldin.jobs.run.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation, gap_auroc_correlation
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.record.effort import EffortFacts
 from heldin.record.facts import ByExposure, Ceiling, CurvePoint, ExposedShare, RemovalFacts, TrainingFacts
+
+TOKENS = Path("checkpoints") / "tokens"  # of a run: what its checkpoints go on from
 
 
 def finetune(
@@ -50,12 +59,12 @@ def finetune(
     """
     recipe = config.finetune
     _check_length(config, base)
-    texts = data.training_texts()
-    whole = mechanism.record_selection == "random_chunk"
+    its = spread(base.model, recipe)
     # Chunks are cut from a user's whole text in each step: cut here, they could only
     # come from the beginnings of its records.
-    sequences = encode(base.tokenizer, texts, None if whole else recipe.sequence_length)
-    private = _private(config, data, base, mechanism, texts, sequences)
+    length = None if mechanism.record_selection == "random_chunk" else recipe.sequence_length
+    sequences = training_tokens(data, base, length, out / TOKENS, reporter)
+    private = _private(config, data, base, mechanism, sequences)
     if private:
         reporter.say(f"mechanism: {mechanism.guarantee().label}")
         reporter.say(f"mechanism: noise multiplier {mechanism.noise_multiplier:.4g}, {len(private.units)} units")
@@ -65,6 +74,7 @@ def finetune(
     curves = curve_texts(
         data,
         validation_texts=config.audit.validation_texts,
+        users=config.audit.curve_users,
         per_user=config.audit.curve_texts_per_user,
         seed=config.seed,
     )
@@ -73,7 +83,7 @@ def finetune(
             "finetune.select or patience chooses by validation texts of those held in, who have none: set select to"
             " last and patience to null, or raise split.evaluation_fraction"
         )
-    evaluate = CurveEvaluation(curves, base, private=private is not None)
+    evaluate = CurveEvaluation(curves, base, private=private is not None, spread=its is not None)
     with reporter.track("fine-tuning", mechanism.steps, "steps") as advance:
         return train(
             base,
@@ -87,6 +97,7 @@ def finetune(
             select_by=PUBLIC_LOSS if recipe.select is Select.BEST_PUBLIC else HELD_IN_LOSS,
             advance=advance,
             say=reporter.say,
+            spread=its,
         )
 
 
@@ -116,7 +127,7 @@ def measured_clip_norm(
     _check_length(config, base)
     # All steps and no evaluation: the smallest norm is over the whole run.
     recipe = replace(config.finetune, select=Select.LAST, patience=None)
-    sequences = encode(base.tokenizer, data.training_texts(), recipe.sequence_length)
+    sequences = training_tokens(data, base, recipe.sequence_length, out / TOKENS, reporter)
     # The run proper starts from the unchanged base model.
     copy = replace(base, model=deepcopy(base.model))
     with reporter.track("plain run for the clip norm", recipe.steps(len(sequences)), "steps") as advance:
@@ -135,6 +146,35 @@ def measured_clip_norm(
         raise InputError("the plain run has a gradient of norm 0: give defense.clip_norm")
     reporter.say(f"clip norm: {measured:.4g}, the smallest {defense.unit} gradient norm of a plain run")
     return measured
+
+
+def training_tokens(
+    data: RunData, base: LanguageModel, length: int | None, folder: Path, reporter: Reporter
+) -> TokenStore:
+    """The token sequences of the training rows, on disk: made once, and read by all processes.
+
+    Args:
+        data: corpus and ledger of the run.
+        base: whose tokenizer.
+        length: most tokens of a record that are trained on; None: all.
+        folder: where they are kept; owner-only, as it says who was trained on.
+        reporter: receives the progress.
+
+    Raises:
+        InputError: see ``encode`` and ``token_store``.
+    """
+    changed = sorted(data.changed_texts.items())
+    rows = hashlib.sha256(data.training_rows.tobytes()).hexdigest()
+    of = text_sha256(base.fingerprint, data.store.fingerprint, rows, repr(changed), repr(length))
+    with reporter.track("tokenizing", data.training_rows.size, "records") as advance:
+        return token_store(
+            folder,
+            lambda texts: encode(base.tokenizer, texts, length),
+            data.training_texts(),
+            of=of,
+            vocabulary=len(base.tokenizer),
+            advance=advance,
+        )
 
 
 def _check_length(config: RunConfig, base: LanguageModel) -> None:
@@ -195,13 +235,12 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         mechanism: the mechanism of the plan.
         result: how training ended.
     """
-    rows = data.training_rows
     return TrainingFacts(
         defense=config.defense.kind,
         **promise_facts(mechanism),
         removals=[RemovalFacts(**asdict(removal)) for removal in data.removals],
-        records=len(rows),
-        users=len({data.store.record(row).user for row in rows}),
+        records=data.training_rows.size,
+        users=np.unique(writers(data.store, data.training_rows).of).size,
         steps=result.steps,
         chosen_step=result.chosen_step,
         selection=config.finetune.select.value,
@@ -302,26 +341,21 @@ def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
 
 
 def _private(
-    config: RunConfig,
-    data: RunData,
-    base: LanguageModel,
-    mechanism: Mechanism,
-    texts: list[str],
-    sequences: list[list[int]],
+    config: RunConfig, data: RunData, base: LanguageModel, mechanism: Mechanism, sequences: TokenStore
 ) -> PrivateTraining | None:
     match config.defense:
         case NoDefense() | ClippingDefense():
             return None
         case SampledDefense() | FilterDefense() as defense:
-            rows = [data.store.record(row) for row in data.training_rows]
             losses = None
             if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
                 # Per token, or the longest records would have the highest perplexity.
-                losses = [-s.total / len(s.logprobs) for s in score_texts(base, texts)]
+                scored = (score_texts(base, texts) for texts in data.training_texts())
+                losses = [-s.total / len(s.logprobs) for batch in scored for s in batch]
             records = PrivateRecords(
-                ids=[record.id for record in rows],
-                users=[record.user for record in rows],
-                lengths=[len(s) for s in sequences],
+                ids=RecordIds(data.store, data.training_rows),
+                users=writers(data.store, data.training_rows),
+                lengths=sequences.lengths,
                 losses=losses,
                 named=_named(data) if mechanism.two_level is not None else None,
             )

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from heldin.attacks.protocol import lift_to_users
 from heldin.base.errors import ResumableError
 from heldin.bounds.roc import auroc
+from heldin.finetune.ranks import shared_out
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.models.token_scores import TokenScores
@@ -50,10 +51,11 @@ class CurveEvaluation:
     user's text tells of it (docs/theory.md#rules-of-a-private-step), so that such texts are left out of the curves.
     """
 
-    def __init__(self, texts: CurveTexts, base: LanguageModel, *, private: bool) -> None:
+    def __init__(self, texts: CurveTexts, base: LanguageModel, *, private: bool, spread: bool = False) -> None:
         self._texts = texts
         self._base = base
         self._private = private
+        self._spread = spread
         self._attacked = [
             (user, text)
             for users in (texts.held_in_attack, texts.held_out_attack)
@@ -88,7 +90,10 @@ class CurveEvaluation:
         return {**{name: its for name, its in losses.items() if its is not None}, "auroc": area, **of_public}
 
     def _scored(self, lm: LanguageModel, texts: Sequence[str]) -> list[TokenScores]:
-        return score_texts(lm, texts, finite=not self._private)
+        # Shards of a model are gathered for each pass, by all processes: they score the same texts together.
+        if self._spread:
+            return score_texts(lm, texts, finite=not self._private)
+        return shared_out(texts, lambda own: score_texts(lm, own, finite=not self._private))
 
     def _mean_loss(self, lm: LanguageModel, texts: Sequence[str], step: int) -> float | None:
         """None without texts: of an entity none may have been set aside."""

@@ -32,7 +32,7 @@ from heldin.corpus.split import SplitRule as Split
 from heldin.jobs.config import SplitConfig, parse_config
 from heldin.jobs.run.audit_pool import pool_of_users
 from heldin.jobs.run.corpus import CorpusData
-from heldin.jobs.run.layout import Layout, set_asides
+from heldin.jobs.run.layout import Layout, parts_of
 from heldin.jobs.run.ledger import Keys, draw_ledger, ledger_of_run
 from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.run.planting import plant
@@ -141,7 +141,7 @@ def _draw(store, key=b"k" * 32, keys=None, **changes):
     users = tuple(user for user in store.users if user not in store.canaries)
     caps = {user: canary.documents for user, canary in store.canaries.items()}
     split = SplitConfig(**changes)
-    parts = set_asides(store, users, caps, split, seed=0)
+    parts = parts_of(store, users, caps, split, seed=0)
     layout = Layout(store.fingerprint, users, caps, parts, pool_of_users(users, split, seed=0))
     return draw_ledger(layout, split, seed=0, keys=keys or Keys(key, key))
 

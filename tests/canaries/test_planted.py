@@ -3,6 +3,7 @@
 import json
 import stat
 
+import numpy as np
 import pytest
 
 from heldin.base.errors import InputError
@@ -58,6 +59,16 @@ def test_what_was_planted_is_read_and_who_was_replaced_is_gone(store, folder):
         assert [planted.record(row) for row in planted.rows(name)] == [store.record(row) for row in store.rows(name)]
     with pytest.raises(KeyError):
         planted.rows("bob")
+
+
+def test_rows_are_read_together_as_one_by_one(store, folder):
+    planted = load_canaries(store, folder, of="x")
+    rows = np.array([15, 2, 18, 12, 0, 9])
+    assert planted.texts_at(rows) == [planted.text(row) for row in rows.tolist()]
+    assert planted.ids_at(rows) == [planted.id(row) for row in rows.tolist()]
+    assert planted.texts_at(rows[:0]) == []
+    every = [(first + i, text) for first, texts in planted.chunks() for i, text in enumerate(texts.to_pylist())]
+    assert every == [(row, planted.text(row)) for row in range(3 * 4 + 3 + 4)]
 
 
 def test_another_content_has_another_fingerprint(store, folder, tmp_path):

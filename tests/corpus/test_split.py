@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from heldin.base.coins import fair_coin, keyed_order, new_key, seed_key
@@ -12,51 +10,12 @@ from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import JsonLines
-from heldin.corpus.split import Part, Role, SplitRule, UserFilter, assign, select_users, set_aside
+from heldin.corpus.split import Role, SplitRule, UserFilter, assign, select_users
 from heldin.jobs.config import SplitConfig
 from heldin.jobs.run.audit_pool import pool_of_users
 
 USERS = [f"user{i}" for i in range(400)]
 COIN_ALARM = 1e-6
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    count=st.integers(4, 300),
-    attacker=st.floats(0.01, 0.9),
-    evaluation=st.floats(0.01, 0.9),
-    seed=st.integers(0, 2**31),
-)
-def test_every_record_is_in_exactly_one_part_and_no_part_is_empty(count, attacker, evaluation, seed):
-    ids = {row: f"id{row}" for row in range(100, 100 + count)}
-    parts = set_aside(ids, attacker_fraction=attacker, evaluation_fraction=evaluation, seed=seed)
-    rows = [row for its in parts.values() for row in its]
-    assert sorted(rows) == sorted(ids)
-    assert all(parts[part] for part in Part)
-
-
-@pytest.mark.parametrize(
-    ("count", "sizes"), [(4, (1, 1, 1, 1)), (20, (16, 2, 1, 1)), (50, (40, 5, 3, 2)), (200, (160, 20, 10, 10))]
-)
-def test_the_parts_have_the_papers_sizes(count, sizes):
-    ids = {row: str(row) for row in range(count)}
-    parts = set_aside(ids, attacker_fraction=0.1, evaluation_fraction=0.1, seed=0)
-    assert tuple(len(parts[p]) for p in (Part.TRAIN, Part.ATTACKER, Part.VALIDATION, Part.TEST)) == sizes
-
-
-def test_what_is_set_aside_depends_on_ids_and_seed_alone():
-    ids = {row: f"id{row}" for row in range(50)}
-    moved = {row + 1000: name for row, name in ids.items()}
-    parts = set_aside(ids, attacker_fraction=0.1, evaluation_fraction=0.1, seed=1)
-    same = set_aside(moved, attacker_fraction=0.1, evaluation_fraction=0.1, seed=1)
-    assert {ids[r] for r in parts[Part.ATTACKER]} == {moved[r] for r in same[Part.ATTACKER]}
-    other = set_aside(ids, attacker_fraction=0.1, evaluation_fraction=0.1, seed=2)
-    assert set(parts[Part.ATTACKER]) != set(other[Part.ATTACKER])
-
-
-def test_too_few_records_to_split():
-    with pytest.raises(InputError, match="a user with 3 records cannot be split: at least 4 are needed"):
-        set_aside({0: "a", 1: "b", 2: "c"}, attacker_fraction=0.1, evaluation_fraction=0.1, seed=0)
 
 
 def _coin_p_values(flip, keys=60):

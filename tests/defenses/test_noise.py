@@ -8,8 +8,10 @@ import torch
 from scipy import stats
 
 from heldin.base.coins import seed_key
+from heldin.defenses import noise
 from heldin.defenses.choices import NoiseGenerator
-from heldin.defenses.noise import gaussian
+from heldin.defenses.noise import NoiseSource, gaussian
+from heldin.defenses.noise_blocks import BLOCK
 
 KEY = seed_key(5)
 CPU = torch.device("cpu")
@@ -41,7 +43,7 @@ def test_steps_names_and_keys_give_independent_noise_and_repeating_gives_the_sam
 def test_no_bits_of_the_hash_give_an_infinite_number(monkeypatch):
     for byte in (b"\x00", b"\xff"):
         constant = SimpleNamespace(shake_256=lambda _, byte=byte: SimpleNamespace(digest=lambda size: byte * size))
-        monkeypatch.setattr("heldin.defenses.noise.hashlib", constant)
+        monkeypatch.setattr("heldin.defenses.noise_blocks.hashlib", constant)
         assert abs(_draw(NoiseGenerator.SECURE, deviation=1.0, count=1)[0]) == pytest.approx(8.2, abs=0.1)
 
 
@@ -51,3 +53,42 @@ def test_shape_and_finiteness(generator):
     assert values.shape == (3, 4)
     assert values.dtype == torch.float32
     assert torch.isfinite(gaussian(generator, KEY, 1, "w", torch.Size([10**6]), 1.0, CPU)).all()
+
+
+@every_generator
+def test_rows_of_a_tensor_are_the_same_numbers_whoever_draws_them(generator):
+    source, shape = NoiseSource(generator, KEY), torch.Size([3, BLOCK // 2 + 7])
+    whole = source.gaussian(2, "w", shape, 1.5, CPU)
+    for first, last in ((0, 1), (1, 3), (2, 3), (3, 3), (0, 3)):
+        assert torch.equal(source.gaussian(2, "w", shape, 1.5, CPU, rows=(first, last)), whole[first:last])
+    assert torch.equal(gaussian(generator, KEY, 2, "w", shape, 1.5, CPU), whole)
+    # A tensor of one block is drawn as it was before there were blocks.
+    assert torch.equal(source.gaussian(2, "w", torch.Size([40]), 1.5, CPU), whole.flatten()[:40])
+
+
+@every_generator
+def test_blocks_of_a_tensor_are_independent(generator):
+    values = _draw(generator, count=3 * BLOCK, deviation=1.0).reshape(3, BLOCK)
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert stats.pearsonr(values[one], values[other]).pvalue > 1e-6
+        # Neither a copy nor its negative at any distance: the largest of 2^21 correlations of noise.
+        spectrum = np.fft.rfft(values[one]) * np.conj(np.fft.rfft(values[other]))
+        assert np.abs(np.fft.irfft(spectrum)).max() / BLOCK < 7 / BLOCK**0.5
+    assert stats.kstest(values[2], "norm").pvalue > 1e-6
+
+
+def test_secure_noise_is_drawn_a_step_ahead_in_other_processes(monkeypatch):
+    monkeypatch.setattr(noise, "AHEAD_FROM", 2 * BLOCK)
+    source, shape = NoiseSource(NoiseGenerator.SECURE, KEY), torch.Size([BLOCK + 5])
+    said = [source.ahead(step, {"v": BLOCK + 5, "w": BLOCK + 5}) for step in (3, 4)]
+    assert "secure noise: 2,097,162 numbers a step take some" in said[0]
+    assert said[1] is None
+    drawn = dict(source._drawn)
+    assert len(drawn) == 8
+    for step, name in ((3, "w"), (4, "v"), (3, "v")):
+        expected = gaussian(NoiseGenerator.SECURE, KEY, step, name, shape, 2.0, CPU)
+        assert torch.equal(source.gaussian(step, name, shape, 2.0, CPU), expected)
+    assert len(source._drawn) == 2
+    source.close()
+    assert NoiseSource(NoiseGenerator.PHILOX, KEY).ahead(1, {"w": 10**9}) is None
+    assert NoiseSource(NoiseGenerator.SECURE, KEY).ahead(1, {"w": 100}) is None

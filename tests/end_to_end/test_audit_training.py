@@ -12,7 +12,7 @@ from tests.conftest import SMALL, TRIAL
 TINY = {
     **TRIAL,
     "name": "tiny-trainings",
-    "defense": {"kind": "uls", "population": 10, "cohort": 10, "steps": 2, "delta": 1e-5, "target_epsilon": 4},
+    "defense": {"kind": "uls", "population": 10, "cohort": 10, "steps": 2, "delta": 1e-5, "target_epsilon": 0.5},
 }
 
 
@@ -26,7 +26,7 @@ def config(tmp_path):
 @pytest.fixture(autouse=True)
 def _fixed_key(monkeypatch):
     """Coins that are known, so that chance cannot leave one side empty."""
-    monkeypatch.setattr("heldin.jobs.retraining.engine.new_key", lambda: b"\x98" * 32)
+    monkeypatch.setattr("heldin.jobs.retraining.engine.new_key", lambda: b"\x22" * 32)
 
 
 def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, config, tmp_path):
@@ -38,15 +38,15 @@ def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, confi
     assert first.startswith(
         "power: 24 trainings, half of them with the worst-case user, can certify at most epsilon 1.02"
     )
-    assert "mechanism: epsilon 4, delta 1e-05 per user (add/remove)" in err
+    assert "mechanism: epsilon 0.5, delta 1e-05 per user (add/remove)" in err
     assert printed.startswith("Inconclusive: ")
     assert "24 independent trainings certify" in printed.splitlines()[0]
     assert printed.splitlines()[-1] == "answer: inconclusive"
     record = read_record(out / "record.json")
     assert (record.kind, record.trainings.runs, record.trainings.documents) == ("trainings", 24, 2)
-    assert record.training.epsilon == pytest.approx(4, abs=0.01)
+    assert record.training.epsilon == pytest.approx(0.5, abs=0.01)
     assert [v.claim for v in record.judgement.verdicts] == [
-        "the accountant's curve (epsilon 4 at delta 1e-05)",
+        "the accountant's curve (epsilon 0.5 at delta 1e-05)",
         "epsilon 8 at delta 1e-05",
     ]
     assert {v.standing for v in record.judgement.verdicts} == {"certified"}

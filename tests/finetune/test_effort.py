@@ -12,7 +12,9 @@ from heldin.base.errors import InputError
 from heldin.defenses.gradients import engine_choice
 from heldin.finetune.checkpoints import TrainingState, _on_cpu, finished_state
 from heldin.finetune.effort import KEPT_WAYS, Effort, Memory
-from heldin.finetune.loop import fused_on, job_name, train
+from heldin.finetune.job_name import job_name
+from heldin.finetune.loop import train
+from heldin.finetune.optimizers import fused_on
 from heldin.finetune.precision import arithmetic_of, autocast
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.jobs.run.training import effort_facts

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from heldin.defenses.gradients import engine_choice, products
 from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
 from heldin.defenses.noise import gaussian
+from heldin.defenses.noise_blocks import BLOCK
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
@@ -152,6 +153,13 @@ def test_noise_has_its_deviation(gpu):
     assert noise.device.type == "cuda"
     assert float(noise.double().std()) == pytest.approx(3.0, rel=5e-3)
     assert abs(float(noise.double().mean())) < 5 * 3.0 / 1000
+    shape = torch.Size([3, BLOCK // 2 + 7])
+    whole = training.source.gaussian(0, "v", shape, 1.0, gpu)
+    assert torch.equal(training.source.gaussian(0, "v", shape, 1.0, gpu, rows=(1, 3)), whole[1:])
+    assert torch.equal(training.source.gaussian(0, "v", shape, 1.0, gpu), whole)
+    # A block's place in the stream of its key counts too.
+    first, second = whole.flatten()[:BLOCK], training.source.gaussian(1, "v", shape, 1.0, gpu).flatten()[:BLOCK]
+    assert abs(float((first * second).mean())) < 7 / BLOCK**0.5
 
 
 def test_scores_are_those_of_the_cpu(gpu, make_lm, english):

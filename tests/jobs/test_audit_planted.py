@@ -358,7 +358,7 @@ def test_a_ledger_that_is_lost_or_drawn_anew_is_refused(fresh, planted, tmp_path
         audited(fresh, CLAIM)
     # One of the same plan, drawn anew under another key.
     plant(config, tmp_path / "again", QUIET)
-    for name in ("ledger.json", "users.parquet", "records.parquet"):
+    for name in ("ledger.json", "users.parquet"):
         shutil.copy(tmp_path / "again" / "ledger" / name, fresh[0] / "ledger" / name)
     with pytest.raises(InputError, match="is not the ledger that the manifest commits to"):
         audited(fresh, CLAIM)

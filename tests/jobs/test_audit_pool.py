@@ -14,6 +14,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.entities.spans import canonical
+from heldin.corpus.row_parts import RowParts
 from heldin.corpus.split import Audited, Part, Role
 from heldin.defenses.choices import NoiseGenerator
 from heldin.finetune.units import PrivateRecords, plan_private_training
@@ -79,9 +80,9 @@ def test_the_pool_is_that_of_the_slow_twin_and_shares_no_record(seed, users, nam
     mask = np.array([row in kept for row in range(12 * users)])
     if len(wanted) < 2 or not any(name.startswith(PREFIX) for name in wanted):
         with pytest.raises(InputError, match=r"split\.audited: .* share no record, and 2 are needed"):
-            pool_of_entities(split, named, parts, mask, real=real, seed=seed)
+            pool_of_entities(split, named, RowParts.of(parts), mask, real=real, seed=seed)
         return
-    found = pool_of_entities(split, named, parts, mask, real=real, seed=seed)
+    found = pool_of_entities(split, named, RowParts.of(parts), mask, real=real, seed=seed)
     assert list(found.names) == wanted
     assert set(found.entities) == {name for name in wanted if name.startswith(PREFIX)}
     rows_of = {**parts, **found.entities}
@@ -94,7 +95,9 @@ def test_the_pool_is_that_of_the_slow_twin_and_shares_no_record(seed, users, nam
         number = named.names.index(name.removeprefix(PREFIX))
         assert all(number in names_of[row] for rows in its.values() for row in rows)
         assert set(its[Part.TRAIN]) <= kept
-    smaller = pool_of_entities(split.model_copy(update={"audit_pool": 2}), named, parts, mask, real=real, seed=seed)
+    smaller = pool_of_entities(
+        split.model_copy(update={"audit_pool": 2}), named, RowParts.of(parts), mask, real=real, seed=seed
+    )
     assert list(smaller.names) == wanted[:2]
 
 
@@ -164,7 +167,7 @@ def test_a_record_is_in_iff_all_its_audited_attributes_are(corpus_file, tmp_path
             for row in its[Part.TRAIN]
             if not {canonical(name) for name in named_in(store.text(row))} & out
         ]
-        assert data.ledger.training_rows() == sorted(wanted)
+        assert data.ledger.training_rows().tolist() == sorted(wanted)
         # The attacker has fresh texts, each of which names the entity.
         for name in data.ledger.entities:
             fresh = data.attacker_texts([name])[name]

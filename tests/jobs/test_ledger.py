@@ -17,7 +17,7 @@ from heldin.corpus.sources.text_files import JsonLines
 from heldin.corpus.split import Part, Role, SplitRule
 from heldin.jobs.config import SplitConfig
 from heldin.jobs.run.audit_pool import pool_of_users
-from heldin.jobs.run.layout import Layout, set_asides
+from heldin.jobs.run.layout import Layout, parts_of
 from heldin.jobs.run.ledger import Keys, draw_ledger, ledger_of_run, load_ledger, save_ledger
 
 
@@ -32,7 +32,7 @@ def _store(folder, sizes):
 
 def _draw(store, *, keys=None, seed=0, **changes):
     split, users = SplitConfig(**changes), tuple(store.users)
-    parts = set_asides(store, users, {}, split, seed=seed)
+    parts = parts_of(store, users, {}, split, seed=seed)
     layout = Layout(store.fingerprint, users, {}, parts, pool_of_users(users, split, seed=seed))
     return draw_ledger(layout, split, seed=seed, keys=keys or Keys(new_key(), new_key()))
 
@@ -97,7 +97,8 @@ def test_the_ledger_survives_a_restart_in_owner_only_files(tmp_path):
     assert ledger_of_run(folder, lambda keys: _draw(store, audit_pool=6, keys=keys)) == drawn
     assert ledger_of_run(tmp_path / "other", lambda keys: _draw(store, audit_pool=6, keys=keys)).key != drawn.key
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {0o600}
+    assert {stat.S_IMODE(p.stat().st_mode) for p in folder.rglob("*")} == {0o600, 0o700}
+    assert {p.name for p in folder.rglob("*") if p.stat().st_mode & 0o100} == {"rows"}
 
 
 def test_a_ledger_that_was_not_finished_is_none(tmp_path):
@@ -106,7 +107,7 @@ def test_a_ledger_that_was_not_finished_is_none(tmp_path):
     assert load_ledger(tmp_path / "ledger") is None
 
 
-@pytest.mark.parametrize("name", ["ledger.json", "users.parquet", "records.parquet"])
+@pytest.mark.parametrize("name", ["ledger.json", "users.parquet"])
 def test_a_damaged_ledger_is_one_line(tmp_path, name):
     save_ledger(_draw(_store(tmp_path, [10] * 10)), tmp_path / "ledger")
     path = tmp_path / "ledger" / name

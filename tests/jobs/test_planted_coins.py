@@ -74,7 +74,7 @@ def test_one_coin_changes_the_rows_of_its_own_user_and_no_other_byte(numbers, sp
         was = data.ledger.roles[user]
         now = Role.HELD_OUT if was is Role.HELD_IN else Role.HELD_IN
         other = replace(data, ledger=replace(data.ledger, roles={**data.ledger.roles, user: now}))
-        other = replace(other, training_rows=tuple(rows_to_train_on(other)))
+        other = replace(other, training_rows=rows_to_train_on(other))
         after = _written_by_user(config, source, other, out)
         differing = {name for name in before | after if before.get(name) != after.get(name)}
         assert len(differing) == 1, user

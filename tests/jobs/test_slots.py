@@ -11,6 +11,7 @@ from heldin.base.coins import seed_key
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.corpus.entities.spans import canonical
+from heldin.corpus.row_parts import RowParts
 from heldin.corpus.split import Part, Role
 from heldin.defenses.choices import NoiseGenerator
 from heldin.finetune.batches import encode
@@ -156,21 +157,21 @@ def test_planted_records_are_searched_too(corpus_file):
         def text(self, row):
             return base.text(row) if row < len(base) else "Again Eve Falk was there."
 
-    training = {"canary": tuple(range(len(base), len(base) + 5))}
+    training = RowParts.training({"canary": range(len(base), len(base) + 5)})
     slots = find_slots(config_of(corpus_file, group_size=5, entity_cap=3), base, Planted(), training, SILENT)
     assert slots.kept.sum() == 3
-    _, entities = slots.exposed(range(len(base), len(base) + 5))
+    _, entities = slots.exposed(np.arange(len(base), len(base) + 5))
     assert entities.tolist() == [5]
 
 
 def test_without_caps_all_is_kept_and_without_a_source_users_are_counted(corpus_file):
     config = config_of(corpus_file, group_size=None, entity_cap=None, entities=None)
     corpus = read_corpus(config, SILENT)
-    training = {user: tuple(corpus.store.rows(user)) for user in corpus.audited.users}
+    training = RowParts.training({user: corpus.store.rows(user) for user in corpus.audited.users})
     slots = find_slots(config, corpus.store, corpus.store, training, SILENT)
     assert slots.kept.all()
-    assert slots.removal(range(len(corpus.store))) is None
-    users, entities = slots.exposed(range(len(corpus.store)))
+    assert slots.removal(np.arange(len(corpus.store))) is None
+    users, entities = slots.exposed(np.arange(len(corpus.store)))
     assert sorted(users.tolist()) == [4 + i for i in range(12)]
     assert entities is None
 
@@ -188,7 +189,7 @@ def test_who_is_named_in_part_of_a_longer_name_is_capped_whatever_categories_cou
     for categories in (["person"], ["person", "org"]):
         config = config_of(corpus_file, group_size=15, entity_cap=2, categories=categories)
         corpus = read_corpus(config, SILENT)
-        training = {user: tuple(corpus.store.rows(user)) for user in corpus.audited.users}
+        training = RowParts.training({user: corpus.store.rows(user) for user in corpus.audited.users})
         slots = find_slots(config, corpus.store, corpus.store, training, SILENT)
         kept = [corpus.store.text(row) for row in np.flatnonzero(slots.kept).tolist()]
         assert sum("Ann Bell" in text for text in kept) == 2

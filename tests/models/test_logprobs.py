@@ -1,14 +1,19 @@
 """Token log-probabilities against the one-token-at-a-time oracle; padding; the cache."""
 
+import contextlib
 import hashlib
+import sqlite3
+import time
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heldin.models.score_cache
 from heldin.base.errors import InputError
+from heldin.models.copies import copies_on_other_gpus, copy_on
 from heldin.models.logprobs import MAX_PADDING, batches_by_length, score_texts
 from heldin.models.score_cache import MOMENTS, ScoreCache
 from heldin.models.token_scores import TokenScores
@@ -136,10 +141,14 @@ def test_a_cache_that_is_no_database_is_told(tmp_path):
         ScoreCache(tmp_path)
 
 
-def _without_ranks(cache, lm, texts, moments):
-    """What an earlier heldin kept: no ranks."""
+def _without_ranks(folder, lm, texts, moments):
+    """What an earlier heldin kept: no ranks, in a table of its own."""
     scores = score_texts(lm, texts, moments=moments)
-    with cache._database as database:
+    with contextlib.closing(sqlite3.connect(folder / "scores.sqlite")) as opened, opened as database:
+        database.execute(
+            "CREATE TABLE scores (model TEXT, text BLOB, moments INTEGER, scores BLOB,"
+            " PRIMARY KEY (model, text, moments)) WITHOUT ROWID"
+        )
         for text, its in zip(texts, scores, strict=True):
             rows = [its.logprobs, its.means, its.deviations] if moments else [its.logprobs]
             key = (f"1:{lm.fingerprint}", hashlib.blake2b(text.encode(), digest_size=16).digest(), int(moments))
@@ -149,8 +158,10 @@ def _without_ranks(cache, lm, texts, moments):
 
 @pytest.mark.parametrize("moments", [False, True])
 def test_scores_of_an_earlier_heldin_are_read_and_their_ranks_filled_in(make_lm, tmp_path, monkeypatch, moments):
-    lm, cache = make_lm(), ScoreCache(tmp_path)
-    kept = _without_ranks(cache, lm, TEXTS, moments)
+    lm = make_lm()
+    kept = _without_ranks(tmp_path, lm, TEXTS, moments)
+    ScoreCache(tmp_path).close()
+    cache = ScoreCache(tmp_path)
     scored = []
     monkeypatch.setattr(
         heldin.models.score_cache, "score_texts", lambda *a, **k: scored.append(a[1]) or score_texts(*a, **k)
@@ -168,6 +179,48 @@ def test_scores_of_an_earlier_heldin_are_read_and_their_ranks_filled_in(make_lm,
     assert cache.missing(lm, TEXTS) == []
     again = cache.scores(lm, TEXTS, moments=moments)
     assert [s.logprobs.tolist() for s in again] == [s.logprobs.tolist() for s in kept], "as before ranks were there"
+
+
+def test_what_was_scored_before_an_error_is_kept(make_lm, tmp_path, monkeypatch):
+    monkeypatch.setattr(heldin.models.score_cache, "CHUNK", 2)
+    lm, cache = make_lm(), ScoreCache(tmp_path)
+    with pytest.raises(InputError, match="has no tokens"):
+        # The empty text is sorted to the front: what follows it is not scored, and what stands before it was.
+        cache.scores(lm, [*TEXTS, ""])
+    cache.scores(lm, TEXTS[:2])
+    with pytest.raises(InputError, match="has no tokens"):
+        cache.scores(lm, [TEXTS[0], ""])
+    assert cache.missing(lm, TEXTS[:2]) == []
+
+
+def test_copies_of_the_model_share_the_batches_out(make_lm, monkeypatch):
+    monkeypatch.setattr(heldin.models.logprobs, "LOGITS_PER_BATCH", {"cpu": 2**13})
+    lm = make_lm()
+    texts = [f"{text} Then day {day}." for text in TEXTS for day in range(9)]
+    copies = [copy_on(lm.model, torch.device("cpu")) for _ in range(2)]
+    assert copies[0].get_input_embeddings().weight is copies[0].get_output_embeddings().weight
+    worked, done = set(), []
+    score_batch = heldin.models.logprobs._score_batch
+
+    def watched(model, *rest):
+        worked.add(id(model))
+        time.sleep(0.02)  # so that no thread takes all batches before another begins
+        return score_batch(model, *rest)
+
+    monkeypatch.setattr(heldin.models.logprobs, "_score_batch", watched)
+    alone = score_texts(lm, texts, ranks=True)
+    together = score_texts(lm, texts, ranks=True, copies=copies, advance=done.append)
+    assert worked == {id(lm.model), *map(id, copies)}
+    assert [s.logprobs.tolist() for s in together] == [s.logprobs.tolist() for s in alone]
+    assert sum(done) == sum(len(s.logprobs) for s in alone)
+    for its in copies:
+        its.get_input_embeddings().weight.data.fill_(float("nan"))
+    with pytest.raises(InputError, match="not finite"):
+        score_texts(lm, texts, copies=copies)
+
+
+def test_a_model_on_a_cpu_has_no_copies(make_lm):
+    assert copies_on_other_gpus(make_lm().model) == []
 
 
 def test_ranks_are_kept_with_the_first_pass_also_where_nobody_asks_for_them(make_lm, tmp_path, monkeypatch):

@@ -13,7 +13,8 @@ from heldin.bounds.verdict import Outcome, Standing
 from heldin.defenses.accounting.events import PoissonGaussian, with_noise
 from heldin.defenses.accounting.guarantees import calibrate, epsilon
 from heldin.defenses.choices import PoissonSampler
-from heldin.finetune.loop import job_name, train
+from heldin.finetune.job_name import job_name
+from heldin.finetune.loop import train
 from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Recipe
 from heldin.jobs.run.training import _bind_key

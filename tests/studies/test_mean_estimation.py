@@ -9,14 +9,13 @@ import pytest
 import torch
 from scipy import stats
 
-from heldin.base.coins import seed_key
+from heldin.base.coins import keyed_positions, seed_key
 from heldin.base.errors import InputError
 from heldin.defenses.accounting.events import PoissonGaussian, with_noise
 from heldin.defenses.accounting.guarantees import epsilon
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import gaussian
-from heldin.defenses.texts.selection import select_records
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, plan_private_training
 from heldin.studies import mean_estimation as sim
@@ -57,7 +56,7 @@ def _trainer_and_simulation(kind, *, noise_factor=1.0, rounds=12):
     for step in range(rounds):
         if kind == "uls":
             drawn = [
-                [u * examples + i for i in _chosen(ids[u * examples : (u + 1) * examples], group, step)]
+                [u * examples + i for i in keyed_positions(KEY, f"records {step}", names[u], count=group, of=examples)]
                 for u in draw(mechanism.sampler, KEY, step, names)
             ]
         else:
@@ -69,10 +68,6 @@ def _trainer_and_simulation(kind, *, noise_factor=1.0, rounds=12):
         private_gradient(model, training, step, [[i, 0] for i in range(len(table))])
         optimizer.step()
         yield model.theta.detach().numpy(), theta[0, 0]
-
-
-def _chosen(ids, group, step):
-    return select_records("random", group, ids=ids, lengths=[1] * len(ids), key=KEY, purpose=f"records {step}")
 
 
 @pytest.mark.parametrize("kind", ["uls", "els"])

@@ -1,0 +1,128 @@
+"""How the processes of a training hold the model: each all of it, or each a shard. The loop is the same for both."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from heldin.base.errors import InputError
+from heldin.defenses.choices import ConcentrationFilter
+from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state
+from heldin.finetune.clipping import PlainClipping, clipped_batch_gradient
+from heldin.finetune.filtered import filtered_gradient
+from heldin.finetune.passes import Passes
+from heldin.finetune.plain import plain_batch_gradient
+from heldin.finetune.precision import Arithmetic, autocast
+from heldin.finetune.private import private_gradient
+from heldin.finetune.ranks import own_share, rank
+from heldin.finetune.sharded_checkpoints import (
+    all_finite,
+    load_sharded_state,
+    save_sharded_model,
+    save_sharded_state,
+    weights_checksum,
+)
+from heldin.finetune.sharding import Spread, local, sharded_batch_gradient, sharded_private_gradient, shards
+from heldin.finetune.units import PrivateTraining
+
+Records = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What the loop asks of a model that its processes hold together.
+
+    Attributes:
+        private_gradient: puts the noised mean gradient of a step into ``.grad``, given model, mechanism, number of the
+            step, token sequences by row and limits of a pass; the cohort's mean loss, None for an empty cohort.
+        batch_gradient: puts the gradient of a plain batch into ``.grad``, given model, batch, clipping (None: none),
+            limits of a pass and arithmetic; its mean loss, and norms before clipping.
+        load: loads the newest state of a folder, given the job's name, model and optimizer; None if there is none.
+        save: writes a resumable state to a folder.
+        save_model: writes a model folder, whole or not at all.
+        finite: whether all trained weights are finite.
+        checksum: a number of the weights that every process must have.
+    """
+
+    private_gradient: Callable[[PreTrainedModel, PrivateTraining, int, Records, Passes], float | None]
+    batch_gradient: Callable[
+        [PreTrainedModel, Records, PlainClipping | None, Passes, Arithmetic], tuple[float, list[float]]
+    ]
+    load: Callable[[Path, str, PreTrainedModel, torch.optim.Optimizer], TrainingState | None]
+    save: Callable[[Path, TrainingState, PreTrainedModel, torch.optim.Optimizer], None]
+    save_model: Callable[[Path, PreTrainedModel, PreTrainedTokenizerBase], None]
+    finite: Callable[[PreTrainedModel], bool]
+    checksum: Callable[[PreTrainedModel], int]
+
+
+def holding_of(spread: Spread | None) -> Holding:
+    """The holding of a model that lies as ``spread`` says; None: every process holds all of it."""
+    return _whole() if spread is None else _sharded(spread)
+
+
+def _whole() -> Holding:
+    """Each process processes its share of a step's units; all go on from one file, which the first one writes."""
+
+    def of_step(
+        model: PreTrainedModel, private: PrivateTraining, step: int, sequences: Records, passes: Passes
+    ) -> float | None:
+        if isinstance(private.mechanism.clip, ConcentrationFilter):
+            return filtered_gradient(model, private, step, sequences, passes)
+        return private_gradient(model, private, step, sequences, passes)
+
+    def of_batch(
+        model: PreTrainedModel, batch: Records, clipping: PlainClipping | None, passes: Passes, arithmetic: Arithmetic
+    ) -> tuple[float, list[float]]:
+        passes.count(own_share(batch))
+        if clipping is not None:
+            with autocast(arithmetic, model.device):
+                return clipped_batch_gradient(model, clipping, batch, passes)
+        return passes.fitted(
+            lambda most: plain_batch_gradient(model, batch, most, arithmetic), lambda most: min(most, len(batch))
+        ), []
+
+    def save(folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
+        if rank() == 0:
+            save_state(folder, state, model, optimizer)
+
+    def save_whole(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        if rank() == 0:
+            save_model(folder, model, tokenizer)
+
+    return Holding(
+        of_step,
+        of_batch,
+        load_state,
+        save,
+        save_whole,
+        lambda model: all(bool(torch.isfinite(p).all()) for p in model.parameters() if p.requires_grad),
+        lambda model: weights_checksum(p for p in model.parameters() if p.requires_grad),
+    )
+
+
+def _sharded(spread: Spread) -> Holding:
+    """Each shard group processes its share of a step's units; every process reads and writes its shards."""
+
+    def of_step(
+        model: PreTrainedModel, private: PrivateTraining, step: int, sequences: Records, passes: Passes
+    ) -> float | None:
+        if private.mechanism.local is not None or isinstance(private.mechanism.clip, ConcentrationFilter):
+            raise InputError("finetune.shard: local updates and the filter of concentration need whole models")
+        return sharded_private_gradient(model, private, step, sequences, passes, spread)
+
+    def of_batch(
+        model: PreTrainedModel, batch: Records, clipping: PlainClipping | None, passes: Passes, arithmetic: Arithmetic
+    ) -> tuple[float, list[float]]:
+        if clipping is not None:
+            raise InputError("finetune.shard: clipping without noise needs whole models")
+        passes.count(own_share(batch))
+        with autocast(arithmetic, model.device):
+            return sharded_batch_gradient(model, batch, passes.most, spread), []
+
+    def checksum(model: PreTrainedModel) -> int:
+        here = weights_checksum(local(p) for p in shards(model).values())
+        return spread.checksum_over_members(here, model.device)
+
+    return Holding(of_step, of_batch, load_sharded_state, save_sharded_state, save_sharded_model, all_finite, checksum)

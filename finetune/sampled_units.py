@@ -1,0 +1,150 @@
+"""The units that a mechanism samples, as arrays: 100 million records as units take under a gigabyte.
+
+Only the units that a step draws become Python objects.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256
+
+NAMES_A_BATCH = 2**16
+
+
+@dataclass(frozen=True)
+class SampledUnit:
+    """What the sampler draws.
+
+    Attributes:
+        name: stable and unique.
+        rows: rows of the records that it may contribute.
+        canary: number of the gradient canary that it is; None for records.
+    """
+
+    name: str
+    rows: tuple[int, ...]
+    canary: int | None = None
+
+
+class Units(Sequence[SampledUnit]):
+    """Units of records, by number.
+
+    Attributes:
+        names: of the units, unique.
+        rows: rows of all units, one unit after the other.
+        ends: where the rows of each end, shape (units,).
+    """
+
+    def __init__(self, names: Sequence[str], rows: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
+        self.names, self.rows, self.ends = names, rows, ends
+
+    @classmethod
+    def of(cls, units: Sequence[SampledUnit]) -> "Units":
+        """The same as arrays; which gradient canary a unit is does not go with it."""
+        rows = [row for unit in units for row in unit.rows]
+        ends = np.cumsum([len(unit.rows) for unit in units], dtype=np.int64)
+        return cls([unit.name for unit in units], np.array(rows, dtype=np.int64), ends)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, number: int) -> SampledUnit: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[SampledUnit]: ...
+    def __getitem__(self, number: int | slice) -> SampledUnit | list[SampledUnit]:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        if not -len(self) <= number < len(self):
+            raise IndexError(number)
+        number %= len(self)
+        begin = int(self.ends[number - 1]) if number else 0
+        return SampledUnit(self.names[number], tuple(self.rows[begin : int(self.ends[number])].tolist()))
+
+    def digest(self) -> str:
+        """Hash of names and rows."""
+        hashed = hashlib.sha256(self.ends.tobytes() + self.rows.tobytes())
+        for first in range(0, len(self), NAMES_A_BATCH):
+            hashed.update(text_sha256(*self.names[first : first + NAMES_A_BATCH]).encode())
+        return hashed.hexdigest()
+
+
+class Copies(Sequence[str]):
+    """Names of units of one record each, by the record's id and the number of the copy."""
+
+    def __init__(self, ids: Sequence[str], rows: npt.NDArray[np.int64], copies: npt.NDArray[np.int64]) -> None:
+        self._ids, self._rows, self._copies = ids, rows, copies
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        # A name, and so a coin, of its own for every copy: the theorem's Binom(G, p) counts independent coins.
+        return f"{self._ids[int(self._rows[number])]} copy {int(self._copies[number])}"
+
+
+class Writers(Sequence[str]):
+    """Who wrote each record, by number of the record.
+
+    Attributes:
+        names: the users, sorted.
+        of: the place in ``names`` of each record's user, shape (records,).
+    """
+
+    def __init__(self, names: Sequence[str], of: npt.NDArray[np.int32]) -> None:
+        self.names, self.of = names, of
+
+    @classmethod
+    def of_names(cls, users: Sequence[str]) -> "Writers":
+        """From a name for each record."""
+        if isinstance(users, Writers):
+            return users
+        names = sorted(set(users))
+        number = {name: i for i, name in enumerate(names)}
+        return cls(names, np.fromiter((number[user] for user in users), dtype=np.int32, count=len(users)))
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        if isinstance(number, slice):
+            return [self.names[i] for i in self.of[number].tolist()]
+        return self.names[int(self.of[number])]
+
+    def units(self) -> Units:
+        """A unit of each user with records, with all of them."""
+        order = np.argsort(self.of, kind="stable")
+        present, counts = np.unique(self.of, return_counts=True)
+        return Units([self.names[i] for i in present.tolist()], order, np.cumsum(counts))
+
+
+def require_unique(names: Sequence[str]) -> None:
+    """Raises InputError if a record's id occurs twice; 8 bytes for each id, and a Python object for none."""
+    digests = np.empty(len(names), dtype=np.uint64)
+    for first in range(0, len(names), NAMES_A_BATCH):
+        batch = names[first : first + NAMES_A_BATCH]
+        joined = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in batch)
+        digests[first : first + len(batch)] = np.frombuffer(joined, dtype=np.uint64)
+    order = np.argsort(digests, kind="stable")
+    alike = np.flatnonzero(np.diff(digests[order]) == 0)
+    # Equal hashes of 64 bits are not yet equal ids.
+    for place in alike.tolist():
+        run = order[digests[order] == digests[order[place]]].tolist()
+        if len({names[i] for i in run}) < len(run):
+            raise InputError("a record id occurs twice among the training records")

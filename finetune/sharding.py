@@ -1,0 +1,285 @@
+"""A model spread over processes (FSDP2), and the gradients of its steps.
+
+A shard group holds one copy of the model and processes one unit at a time: its processes share out the unit's records,
+each parameter's gradient is summed over them in float32 and left in shards, the norm takes one number from each
+process, and the clipped shard is added to the sum. Where there are several groups, they share out the units, and sum up
+once a step. So a unit is clipped whole, wherever its records went, and noise is drawn for each shard.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from heldin.base.errors import InputError, ResumableError
+from heldin.defenses.choices import ConstantDivisor, FlatClip, NormalisedClip
+from heldin.defenses.gradients.layer_rules import lay_out
+from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart, unit_losses
+from heldin.defenses.gradients.per_unit_gradients import clip_factors
+from heldin.finetune.batches import collate
+from heldin.finetune.passes import Passes, is_out_of_memory
+from heldin.finetune.ranks import in_buckets
+from heldin.finetune.recipe import Optimizer, Recipe
+from heldin.finetune.units import PrivateTraining
+from heldin.models.arithmetic import true_float32
+from heldin.models.devices import default_device
+
+_REPLICAS, _SHARDS = "replicas", "shards"
+Shard = torch.Tensor  # this process's part of a parameter, or of a sum of its gradients
+Weight = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a model lies over the processes of a training.
+
+    Attributes:
+        mesh: shape (replicas, processes of a shard group).
+    """
+
+    mesh: DeviceMesh
+
+    @property
+    def replica(self) -> int:
+        """The number of this process's shard group."""
+        return int(self.mesh.get_local_rank(_REPLICAS))
+
+    @property
+    def replicas(self) -> int:
+        """Number of shard groups."""
+        return int(self.mesh[_REPLICAS].size())
+
+    @property
+    def member(self) -> int:
+        """The number of this process in its shard group."""
+        return int(self.mesh.get_local_rank(_SHARDS))
+
+    @property
+    def members(self) -> int:
+        """Processes of a shard group."""
+        return int(self.mesh[_SHARDS].size())
+
+    def over_members(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replace each tensor by its sum over this process's shard group."""
+        in_buckets(tensors, self.mesh.get_group(_SHARDS))
+
+    def over_replicas(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replace each tensor by its sum over the processes that hold the same shard."""
+        if self.replicas > 1:
+            in_buckets(tensors, self.mesh.get_group(_REPLICAS))
+
+    def checksum_over_members(self, checksum: int, device: torch.device) -> int:
+        """The sum of a number over this process's shard group, each modulo 2^40."""
+        total = torch.tensor([checksum % 2**40], dtype=torch.int64, device=device)
+        dist.all_reduce(total, group=self.mesh.get_group(_SHARDS))
+        return int(total)
+
+
+def spread(model: PreTrainedModel, recipe: Recipe) -> Spread | None:
+    """Spread a model over the processes of each shard group, in place; None if every process is to hold all of it.
+
+    Args:
+        model: on the CPU; its shards go to each process's device.
+        recipe: says how many processes hold one copy.
+
+    Raises:
+        InputError: fewer processes, a number of them that is no multiple, or something that cannot be spread.
+    """
+    if recipe.shard is None:
+        return None
+    processes = dist.get_world_size() if dist.is_initialized() else 1
+    if processes % recipe.shard:
+        raise InputError(
+            f"finetune.shard is {recipe.shard}, but {processes} process(es) train: start a multiple of {recipe.shard}"
+            f" with torchrun (--nproc-per-node {recipe.shard} on one machine)"
+        )
+    if recipe.lora is not None or recipe.optimizer is Optimizer.ADAFACTOR:
+        what = "finetune.lora trains few weights" if recipe.lora else "the optimizer Adafactor looks at whole matrices"
+        raise InputError(f"finetune.shard spreads a model that is trained whole, element by element: {what}")
+    shape = (processes // recipe.shard, recipe.shard)
+    mesh = init_device_mesh(default_device().type, shape, mesh_dim_names=(_REPLICAS, _SHARDS))
+    # Layer by layer, and then what is left, tied embeddings among it. Given back after each forward pass, the last too:
+    # passes that only score leave shards behind, as a step expects them.
+    for module in (*_layers(model), model):
+        fully_shard(module, mesh=mesh[_SHARDS], reshard_after_forward=True)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            # The sum over the processes, where FSDP would take their mean; gradients are float32, and stay so.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    return Spread(mesh)
+
+
+def _layers(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """The layers of the model that are alike: the longest list of modules in it."""
+    lists = [list(its) for its in model.modules() if isinstance(its, torch.nn.ModuleList)]
+    return max(lists, key=len, default=[])
+
+
+def shards(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+    """Trainable parameters by name, each a DTensor."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def rows_of(parameter: torch.nn.Parameter, its: Spread) -> tuple[int, int]:
+    """First row of a parameter that this process holds, and the one after the last."""
+    rows = parameter.shape[0]
+    each = -(-rows // its.members)
+    return min(its.member * each, rows), min((its.member + 1) * each, rows)
+
+
+def local(tensor: torch.Tensor) -> Shard:
+    """This process's part."""
+    assert isinstance(tensor, DTensor)
+    part: Shard = tensor.to_local()
+    return part
+
+
+def sharded_private_gradient(
+    model: PreTrainedModel,
+    training: PrivateTraining,
+    step: int,
+    sequences: Sequence[Sequence[int]],
+    passes: Passes,
+    its: Spread,
+) -> float | None:
+    """``finetune.private.private_gradient`` of a spread model: every process is left its shard of the noised mean.
+
+    Args:
+        model: whose ``.grad`` is set.
+        training: mechanism, key and units.
+        step: number of the step, from 0.
+        sequences: token sequences, by row.
+        passes: limits of a pass; a unit may have any number of records.
+        its: how the model lies over the processes.
+
+    Raises:
+        ResumableError: a pass does not fit into memory; other processes wait for it, so that it cannot be tried again.
+    """
+    mechanism = training.mechanism
+    clip, divisor = mechanism.clip, mechanism.divisor
+    assert isinstance(clip, FlatClip | NormalisedClip)
+    assert isinstance(divisor, ConstantDivisor)
+    parameters = shards(model)
+    total = {name: torch.zeros_like(local(p), dtype=torch.float32) for name, p in parameters.items()}
+    tally = torch.zeros(2, dtype=torch.float64, device=model.device)
+    parts = take_apart(model)
+    with evaluating(parts), true_float32():
+        for unit in training.drawn(step)[its.replica :: its.replicas]:
+            records = training.contribution(unit, step, sequences)
+            if its.member == 0:
+                passes.count(records)
+            if records:
+                tally += _add_clipped(parts, records, total, clip.norm, passes, its)
+    its.over_replicas([*total.values(), tally])
+    passes.note(f"auto: unit by unit, each over {its.members} processes", None)
+    scale = 1.0 / clip.norm if isinstance(clip, NormalisedClip) else 1.0
+    deviation = mechanism.noise_multiplier * mechanism.sensitivity
+    for name, parameter in parameters.items():
+        summed = total[name] * scale
+        if deviation > 0:
+            rows = rows_of(parameter, its)
+            summed += training.source.gaussian(step, name, parameter.shape, deviation, summed.device, rows)
+        _put(parameter, summed / divisor.value)
+    loss, units = tally.tolist()
+    return loss / units if units else None
+
+
+def _add_clipped(
+    parts: Parts,
+    records: Sequence[Sequence[int]],
+    total: Mapping[str, Shard],
+    clip_norm: float,
+    passes: Passes,
+    its: Spread,
+) -> torch.Tensor:
+    """Add one unit's clipped gradient to the sums; its loss and 1, or zeros if it is not finite."""
+    # The unit's loss is the mean over its records, wherever they are.
+    loss = _backward(parts.model, records, its.member, its.members, passes.most, lambda n: n / len(records))
+    gradients = {name: p.grad for name, p in parts.trainable.items()}
+    square = torch.zeros(1, dtype=torch.float64, device=loss.device)
+    for gradient in gradients.values():
+        if gradient is not None:
+            square += local(gradient).double().square().sum()
+    # One number from each process: the norm is that of the whole gradient, over all tensors and shards.
+    its.over_members([square, loss])
+    norm = square.sqrt()
+    masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
+    factor = clip_factors(norm, masked, clip_norm)[0]
+    for name, gradient in gradients.items():
+        if gradient is not None:
+            # By selection: zero times a number that is not finite is none.
+            total[name].add_(torch.where(masked[0], 0.0, local(gradient).float() * factor))
+    parts.model.zero_grad(set_to_none=True)
+    return torch.cat([torch.where(masked, 0.0, loss), (~masked).double()])
+
+
+def sharded_batch_gradient(
+    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, its: Spread
+) -> float:
+    """The gradient of a plain batch of a spread model, left in ``.grad``; returns the batch's mean loss.
+
+    Args:
+        model: whose ``.grad`` is set.
+        batch: token sequences of all processes.
+        micro_batch: records of a forward pass.
+        its: how the model lies over the processes.
+    """
+    model.zero_grad(set_to_none=True)
+    number, count = its.replica * its.members + its.member, its.replicas * its.members
+    loss = _backward(model, batch, number, count, micro_batch, lambda n: n / len(batch))
+    its.over_members([loss])
+    gradients = {p: local(p.grad) for p in shards(model).values() if p.grad is not None}
+    its.over_replicas([*gradients.values(), loss])
+    return float(loss)
+
+
+def _backward(
+    model: torch.nn.Module,
+    records: Sequence[Sequence[int]],
+    number: int,
+    count: int,
+    most: int,
+    weight: Weight,
+) -> torch.Tensor:
+    """Backward passes over this process's share of the records, as many as every other process has; its loss (1,)."""
+    own = records[number::count]
+    device = model.device
+    assert isinstance(device, torch.device)
+    loss = torch.zeros(1, dtype=torch.float64, device=device)
+    for turn in range(math.ceil(math.ceil(len(records) / count) / most)):
+        some = own[turn * most : (turn + 1) * most]
+        # Every pass gathers weights from all processes: one without a record left goes along, and adds zero.
+        inputs, targets = collate(some or [records[0][:2]], device)
+        one = lay_out(torch.zeros(len(inputs), dtype=torch.long, device=device), 1)
+        try:
+            part = unit_losses(model, inputs, targets, one)[0] * weight(len(some))
+            torch.autograd.backward(part)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ResumableError(
+                f"out of memory at {len(inputs)} record(s) in one pass: lower defense.micro_records or"
+                " finetune.micro_batch, set finetune.checkpointing, or spread over more processes (finetune.shard)"
+            ) from error
+        loss += part.detach()
+    return loss
+
+
+def _put(parameter: torch.nn.Parameter, gradient: Shard) -> None:
+    whole = parameter.data
+    assert isinstance(whole, DTensor)
+    parameter.grad = DTensor.from_local(
+        gradient.to(parameter.dtype),
+        whole.device_mesh,
+        whole.placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
+    )

@@ -1,0 +1,84 @@
+"""Token sequences on disk are those in memory, made once, named by all that they follow from."""
+
+import json
+
+import numpy as np
+import pytest
+
+from heldin.base.errors import InputError
+from heldin.finetune.batches import encode
+from heldin.finetune.token_store import TokenStore, lengths_of, sequences_digest, token_store
+
+SEQUENCES = [[1, 2, 3], [70000, 5], [9] * 40, [4, 4]]
+
+
+def _encoded(batch):
+    return [SEQUENCES[int(text)] for text in batch]
+
+
+def _made(folder, batches=(["0", "1"], ["2", "3"]), *, of="this", vocabulary=70001):
+    return token_store(folder, _encoded, batches, of=of, vocabulary=vocabulary)
+
+
+def test_it_holds_what_was_encoded_in_owner_only_files(tmp_path):
+    store = _made(tmp_path / "tokens")
+    assert [list(its) for its in store] == SEQUENCES
+    assert [list(its) for its in store[1:3]] == SEQUENCES[1:3]
+    assert list(store[-1]) == SEQUENCES[-1]
+    assert store.lengths.tolist() == [3, 2, 40, 2]
+    assert lengths_of(SEQUENCES).tolist() == [3, 2, 40, 2]
+    with pytest.raises(IndexError):
+        store[4]
+    assert (tmp_path / "tokens").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_hash_is_that_of_lists_however_they_were_batched_and_changes_with_every_change(tmp_path):
+    for number, batches in enumerate([(["0", "1", "2", "3"],), (["0"], ["1"], ["2", "3"])]):
+        assert _made(tmp_path / str(number), batches).digest == sequences_digest(SEQUENCES)
+    others = [
+        SEQUENCES[:-1],
+        [[1, 2], [3, 70000, 5], *SEQUENCES[2:]],
+        [*SEQUENCES[:-1], [4, 5]],
+        SEQUENCES[::-1],
+        [*SEQUENCES, []],
+    ]
+    assert len({sequences_digest(its) for its in (SEQUENCES, *others)}) == 6
+
+
+def test_small_vocabularies_take_two_bytes_a_token(tmp_path, make_lm):
+    lm = make_lm()
+    texts = ["The river.", "The market counts the story on day 7."]
+    store = token_store(
+        tmp_path / "t", lambda its: encode(lm.tokenizer, its, 9), [texts], of="x", vocabulary=len(lm.tokenizer)
+    )
+    assert [list(its) for its in store] == encode(lm.tokenizer, texts, 9)
+    assert (tmp_path / "t" / "ids.bin").stat().st_size == 2 * store.lengths.sum()
+
+
+def test_it_is_made_once_and_refused_for_anything_else(tmp_path):
+    _made(tmp_path / "tokens")
+
+    def never():
+        raise AssertionError
+        yield
+
+    again = token_store(tmp_path / "tokens", _encoded, never(), of="this", vocabulary=70001)
+    assert [list(its) for its in again] == SEQUENCES
+    with pytest.raises(InputError, match="holds the tokens of other records, another tokenizer or another finetune"):
+        _made(tmp_path / "tokens", of="that")
+    (tmp_path / "tokens" / "ids.bin").write_bytes(b"12")
+    with pytest.raises(InputError, match="the tokens in '.*tokens' are damaged: remove it"):
+        _made(tmp_path / "tokens")
+
+
+def test_what_was_not_finished_is_made_again(tmp_path):
+    def broken(batch):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        token_store(tmp_path / "tokens", broken, [["0"]], of="this", vocabulary=9)
+    assert not (tmp_path / "tokens").exists()
+    assert len(_made(tmp_path / "tokens")) == 4
+    about = json.loads((tmp_path / "tokens" / "about.json").read_text(encoding="utf-8"))
+    assert about["type"] == np.dtype(np.int32).name
+    assert isinstance(TokenStore(tmp_path / "tokens").digest, str)
