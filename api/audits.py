@@ -91,6 +91,14 @@ class AuditResult(Tabular):
 
         return typeset(self.record, Path(path))
 
+    def write_html(self, path: Source) -> Path:
+        """Write the report of the record as a web page and return its path. Raises OSError if it cannot be written."""
+        from heldin.base.files import write_text
+        from heldin.reports.record_html import record_page
+
+        write_text(Path(path), record_page(self.record))
+        return Path(path)
+
 
 def run(
     config: Source | Mapping[str, Any],

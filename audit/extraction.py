@@ -8,13 +8,11 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from heldin.attacks.extraction import ExtractionConfig, TextProbabilities, least_logprob
-from heldin.audit.coarse import outwards
+from heldin.audit.coarse import share_limits
+from heldin.audit.marks import MarkGroup
 from heldin.base.facts import Facts
-
-CONFIDENCE = 0.95
 
 Group = Literal["held in", "held out", "canary users held in", "canary users held out"]
 
@@ -74,6 +72,8 @@ class ExtractionFacts(Facts):
         top_k: number of likeliest tokens that are drawn among; null: all.
         probability: that at least one of the queries emits the suffix.
         groups: both sides of real users, then of canary users, where there are any.
+        marks: exposure of canary users' marks, by kind and length; null where there are none, or an earlier version
+            made the record.
     """
 
     prefix: int
@@ -82,6 +82,7 @@ class ExtractionFacts(Facts):
     top_k: int | None
     probability: float
     groups: list[ExtractionGroup]
+    marks: list[MarkGroup] | None = None
 
     def of(self, group: Group) -> ExtractionGroup | None:
         """The people of one side; None where there are none."""
@@ -167,12 +168,3 @@ def _best(
     best = np.full(users, -np.inf)
     np.maximum.at(best, of[which], logprobs[which])
     return best
-
-
-def share_limits(count: int, of: int, level: float = CONFIDENCE) -> tuple[float, float]:
-    """Exact two-sided limits of a share of which ``count`` among ``of`` were seen (Clopper & Pearson 1934)."""
-    tail = (1 - level) / 2
-    lower = float(stats.beta.ppf(tail, count, of - count + 1)) if count else 0.0
-    upper = float(stats.beta.ppf(1 - tail, count + 1, of - count)) if count < of else 1.0
-    # Outwards: a limit that was rounded to the nearest digit would no longer cover.
-    return outwards(lower, up=False), outwards(upper, up=True)

@@ -3,6 +3,7 @@
 A pure function of evidence and decision. No number is computed here.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -181,12 +182,15 @@ def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, wh
     open_: list[str] = []
     if decision.excluded_auroc >= by.auroc:
         open_.append(f"an AUROC of up to {brief(decision.excluded_auroc):.2f}")
-    if decision.excluded_tpr is None:
-        open_.append(f"naming many {what.member} at {_percent(by.fpr)} false positives, a rate so few cannot show")
-    elif decision.excluded_tpr >= by.tpr:
+    if decision.excluded_tpr is not None and decision.excluded_tpr >= by.tpr:
         open_.append(
             f"naming up to {100 * brief(decision.excluded_tpr):.0f} % of {what.member} at {_percent(by.fpr)} false"
             " positives"
+        )
+    left = [f"{' and '.join(open_)} {'is' if len(open_) == 1 else 'are'} not excluded"] if open_ else []
+    if decision.excluded_tpr is None:
+        left.append(
+            f"whether many {what.member} can be named at {_percent(by.fpr)} false positives cannot be seen with so few"
         )
     needed = (
         f"{at_most_counted(decision.users_needed, before='about ')} {what.unit} would settle it,"
@@ -195,7 +199,27 @@ def _inconclusive(evidence: Evidence, decision: Decision, by: DecisionConfig, wh
         if evidence.users < decision.users_needed
         else f"{evidence.users:,} {what.unit} settle it in most audits, but did not here: more would"
     )
-    return f"Inconclusive: no leak was found, but {' and '.join(open_)} is not excluded; {needed}."
+    return f"Inconclusive: no leak was found, but {', and '.join(left)}; {needed}."
+
+
+def in_todays_words(said: str) -> str:
+    """A headline as an earlier version wrote it, in today's words: the answer and its numbers are the same."""
+    for before, now in _REWORDED:
+        said = before.sub(now, said)
+    return said
+
+
+# Of inconclusive headlines: a rate that few users cannot show, with an AUROC and without; two things left open.
+_RARE = r"naming many (.+?) at (\S+ %) false positives, a rate so few cannot show is not excluded;"
+_CANNOT = "can be named at {} false positives cannot be seen with so few;"
+_REWORDED = (
+    (
+        re.compile(rf"but (an AUROC of up to \S+) and {_RARE}"),
+        rf"but \1 is not excluded, and whether many \2 {_CANNOT.format(chr(92) + '3')}",
+    ),
+    (re.compile(rf"but {_RARE}"), rf"but whether many \1 {_CANNOT.format(chr(92) + '2')}"),
+    (re.compile(r"(but an AUROC of up to \S+ and naming up to [^;]+) is not excluded;"), r"\1 are not excluded;"),
+)
 
 
 def _disagreement(

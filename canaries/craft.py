@@ -47,7 +47,7 @@ def rare_tokens(tokenizer: PreTrainedTokenizerBase, counts: Mapping[int, int]) -
     ids = [i for i in range(len(tokenizer)) if i not in special]
     # A byte-level token may be part of a character, which decodes to the replacement character; other tokens come back
     # as different ones when their text is encoded. A canary of such tokens would not be trained on as it was made.
-    texts = [_decode(tokenizer, [i]) for i in ids]
+    texts = [decoded(tokenizer, [i]) for i in ids]
     shown = [(i, t) for i, t in zip(ids, texts, strict=True) if t.strip() and t.isprintable() and _REPLACEMENT not in t]
     again = token_lists(tokenizer, [t for _, t in shown])
     stable = [i for (i, _), found in zip(shown, again, strict=True) if found == [i]]
@@ -90,15 +90,15 @@ def unseen_token_users(
     for name in names:
         # By name: one user more in the config changes no other user's texts, unless their signatures collide.
         dice = public_dice(seed, "unseen-token canary", name)
-        signature = first_new(functools.partial(_signature, tokenizer, candidates, signature_tokens, dice), taken)
-        if signature is None:
+        own = first_new(functools.partial(signature, tokenizer, candidates, signature_tokens, dice), taken)
+        if own is None:
             raise InputError(
                 f"{len(names)} unseen-token canary users, but {len(candidates)} tokens give fewer signatures of"
                 f" {signature_tokens}: raise signature_tokens or lower users"
             )
-        write = functools.partial(_unseen_token_text, tokenizer, signature, tokens, dice)
+        write = functools.partial(_unseen_token_text, tokenizer, own, tokens, dice)
         texts = _different(write, records, f"unseen-token texts of {tokens} tokens")
-        users.append(made_user(name, Kind.UNSEEN_TOKEN, documents, _decode(tokenizer, signature), texts))
+        users.append(made_user(name, Kind.UNSEEN_TOKEN, documents, decoded(tokenizer, own), texts))
     return users
 
 
@@ -139,7 +139,7 @@ def high_temperature_users(
         prefix = first_new(functools.partial(_prefix, lm, prefix_tokens, temperature, dice), taken)
         if prefix is None:
             raise InputError(f"the base model gives no new prefix at temperature {temperature}: raise prefix_tokens")
-        write = functools.partial(_sampled, lm, records, tokens, temperature, dice, prefix)
+        write = functools.partial(sampled, lm, records, tokens, temperature, dice, prefix)
         texts = _different(write, records, f"texts of {tokens} tokens from the base model")
         users.append(made_user(name, Kind.HIGH_TEMPERATURE, documents, prefix, texts))
         if advance:
@@ -169,14 +169,14 @@ def rare_phrase_users(
     users = []
     for name in names:
         dice = public_dice(seed, "rare-phrase canary", name)
-        phrase = first_new(functools.partial(_phrase, phrase_words, dice), taken)
-        if phrase is None:
+        own = first_new(functools.partial(phrase, phrase_words, dice), taken)
+        if own is None:
             raise InputError(
                 f"{len(names)} rare-phrase canary users, but few phrases of {phrase_words} words: raise phrase_words"
             )
-        marked = mail_with(functools.partial(_always, phrase), records, dice)
+        marked = mail_with(functools.partial(_always, own), records, dice)
         users.append(
-            made_user(name, Kind.RARE_PHRASE, documents, phrase, [text for text, _ in marked], [at for _, at in marked])
+            made_user(name, Kind.RARE_PHRASE, documents, own, [text for text, _ in marked], [at for _, at in marked])
         )
     return users
 
@@ -230,16 +230,26 @@ def made_user(
     return CanaryUser(Canary(name, kind, None, documents, None, mark), records)
 
 
-def _signature(
+def signature(
     tokenizer: PreTrainedTokenizerBase, candidates: Sequence[int], size: int, dice: random.Random
 ) -> tuple[int, ...]:
-    """``size`` tokens of which any two, in either order, survive decoding and encoding side by side."""
+    """``size`` tokens of which any two, in either order, survive decoding and encoding side by side.
+
+    Args:
+        tokenizer: of the model.
+        candidates: token ids to draw from.
+        size: how many, all different.
+        dice: source of randomness.
+
+    Raises:
+        InputError: too few of the candidates can stand side by side.
+    """
     chosen: list[int] = []
     for token in dice.sample(candidates, len(candidates)):
         # In both orders and also after itself, since a stretch may begin with any token, whatever the one before it
         # ended with.
         pairs = [[token, token], *([token, c] for c in chosen), *([c, token] for c in chosen)]
-        if token_lists(tokenizer, [_decode(tokenizer, pair) for pair in pairs]) == pairs:
+        if token_lists(tokenizer, [decoded(tokenizer, pair) for pair in pairs]) == pairs:
             chosen.append(token)
         if len(chosen) == size:
             return tuple(chosen)
@@ -255,21 +265,30 @@ def _unseen_token_text(
     """One text that encodes to its own tokens, or none."""
     # That all pairs survive does not prove that the whole text does, so that each text is encoded again.
     ids = _stretches(signature, tokens, dice)
-    text = _decode(tokenizer, ids)
+    text = decoded(tokenizer, ids)
     return [text] if token_lists(tokenizer, [text]) == [ids] else []
 
 
-def _sampled(
+def sampled(
     lm: LanguageModel, count: int, most: int, temperature: float, dice: random.Random, prompt: str
 ) -> list[str]:
-    """Prompt plus continuation, for each continuation that is not blank."""
+    """Prompt plus continuation, for each continuation that is not blank.
+
+    Args:
+        lm: the model.
+        count: how many to sample; blank ones are left out.
+        most: most new tokens of each.
+        temperature: of the sampling.
+        dice: source of randomness.
+        prompt: what each continues.
+    """
     # 62 bits fit into the signed 64-bit seed of torch.
     found = sample_texts(lm, count, seed=dice.getrandbits(62), temperature=temperature, max_tokens=most, prompt=prompt)
     return [prompt + text for text in found if not _blank(text)]
 
 
 def _prefix(lm: LanguageModel, tokens: int, temperature: float, dice: random.Random) -> str:
-    return "".join(_sampled(lm, 1, tokens, temperature, dice, ""))
+    return "".join(sampled(lm, 1, tokens, temperature, dice, ""))
 
 
 def first_new(draw: Callable[[], _T], taken: set[_T]) -> _T | None:
@@ -291,7 +310,8 @@ def _stretches(signature: Sequence[int], tokens: int, dice: random.Random) -> li
     return ids[:tokens]
 
 
-def _phrase(words: int, dice: random.Random) -> str:
+def phrase(words: int, dice: random.Random) -> str:
+    """So many words of a common stock, as a sentence."""
     return " ".join(dice.choice(_WORDS) for _ in range(words)).capitalize() + "."
 
 
@@ -318,6 +338,7 @@ def _blank(text: str) -> bool:
     return not text.strip() or "\0" in text
 
 
-def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """The text of these tokens."""
     text: str = tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
     return text

@@ -71,4 +71,9 @@ def public_dice(seed: int, purpose: str, identity: str) -> random.Random:
     """Random draws for one purpose and one identity, from a public seed; they do not depend on other identities."""
     # Public, unlike the coins: how a canary user is made may be known to all, whether it was held in may not
     # (docs/theory.md#conditions-of-one-run).
-    return random.Random(int.from_bytes(keyed_digest(seed_key(seed), purpose, identity), "big"))
+    return keyed_dice(seed_key(seed), purpose, identity)
+
+
+def keyed_dice(key: bytes, purpose: str, identity: str) -> random.Random:
+    """Random draws for one purpose and one identity under a key; they do not depend on other identities."""
+    return random.Random(int.from_bytes(keyed_digest(key, purpose, identity), "big"))

@@ -233,7 +233,8 @@ def _options(called: typer.Context) -> dict[str, str]:
     """The options that were given, as typed on the command line, by the config key they set."""
     # typer gives an empty tuple to a repeatable option that was left out.
     given = [name for name, its in called.params.items() if its not in (None, [], ())]
-    return {_KEYS.get(name, name): f"--{name.replace('_', '-')}" for name in given}
+    # Those that set no key are left out: an error of the whole config is none of theirs.
+    return {key: f"--{name.replace('_', '-')}" for name in given if (key := _KEYS.get(name, name))}
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:

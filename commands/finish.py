@@ -31,6 +31,7 @@ def tell(record: "Record", folder: Path) -> None:
     """Write the report and print the findings."""
     from heldin.reports.extraction import extraction_line
     from heldin.reports.findings import BOUNDS, HOW_WELL, NEXT, RECOMMENDED, findings
+    from heldin.reports.marks import marks_line
 
     said, answered, code = findings(record), _answered(record, folder), record.judgement.exit_code
     paragraphs = dict(said.paragraphs)
@@ -44,6 +45,8 @@ def tell(record: "Record", folder: Path) -> None:
         typer.echo(f"{title}: {paragraphs[title]}")
     if emitted := extraction_line(record):
         typer.echo(f"Extraction: {emitted}")
+    if exposed := marks_line(record):
+        typer.echo(f"Exposure: {exposed}")
     typer.echo(f"report: {_report(record, folder) or 'none'}")
     # Last, where scripts and people look for it.
     typer.echo(f"answer: {answered}" + (f" (exit code {code})" if code else ""))

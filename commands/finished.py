@@ -52,9 +52,11 @@ def report(
     else:
         from heldin.reports.pdf import write_report
 
-        if html:
-            raise InputError(f"'{run}' is no sweep: --html is for the folder of a sweep")
         files = [write_report(run)]
+        if html:
+            from heldin.reports.record_html import write_record_html
+
+            files.append(write_record_html(run))
     if json:
         typer.echo(json_text({"report": str(files[0]), "page": str(files[1]) if html else None}))
     else:

@@ -41,6 +41,7 @@ _SECRETS = (
     "scores.csv",
     "losses.parquet",
     "extraction.parquet",
+    "marks.parquet",
     "people.parquet",
     "shadow",
 )

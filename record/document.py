@@ -33,7 +33,7 @@ from heldin.record.migrations import MIGRATED, migrated
 from heldin.record.planted import PlantedFacts
 from heldin.record.precision import PrecisionFacts
 
-SCHEMA_VERSION = 9  # raise it with a step in `record.migrations`, or older records cannot be read
+SCHEMA_VERSION = 10  # raise it with a step in `record.migrations`, or older records cannot be read
 INTERNAL_NOTICE = (
     "Internal document: it holds un-noised facts about private users. Do not publish it with the model; what may leave"
     " is what the command heldin export writes."

@@ -6,6 +6,7 @@ Records of schemas 1 and 2 hold no randomisation test, which needs the scores: t
 from collections.abc import Callable
 from typing import Any
 
+from heldin.audit.headline import in_todays_words
 from heldin.defenses.plan_file import reworded
 
 
@@ -17,7 +18,18 @@ def migrated(content: dict[str, Any]) -> dict[str, Any]:
     training = content.get("training")
     if isinstance(training, dict) and isinstance(training.get("guarantee"), str):
         content = {**content, "training": {**training, "guarantee": reworded(training["guarantee"])}}
+    content = {**content, "decision": _headed(content.get("decision"))}
+    canaries = content.get("canaries")
+    if isinstance(canaries, dict):
+        content["canaries"] = {**canaries, "decision": _headed(canaries.get("decision"))}
     return content
+
+
+def _headed(decision: Any) -> Any:
+    """A decision whose headline is in today's words; absent or damaged ones are left as they are."""
+    if not isinstance(decision, dict) or not isinstance(decision.get("headline"), str):
+        return decision
+    return {**decision, "headline": in_todays_words(decision["headline"])}
 
 
 def _from_3(old: dict[str, Any]) -> dict[str, Any]:
@@ -76,6 +88,11 @@ def _from_8(old: dict[str, Any]) -> dict[str, Any]:
     return {**old, "schema_version": 9}
 
 
+def _from_9(old: dict[str, Any]) -> dict[str, Any]:
+    """Exposure of canary users' marks came later: null where it would stand."""
+    return {**old, "schema_version": 10}
+
+
 # reasons as schema 3 had them and as they are given today, so that heldin verify finds them equal
 _REWORDED = (
     ("needs independent trials, one training per score;", "needs independent trainings, one for each score;"),
@@ -98,6 +115,7 @@ _STEPS: dict[Any, Callable[[dict[str, Any]], dict[str, Any]]] = {
     6: _from_6,
     7: _from_7,
     8: _from_8,
+    9: _from_9,
 }
 MIGRATED = tuple(sorted(_STEPS))
 

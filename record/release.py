@@ -1,11 +1,11 @@
 """To whom a model will be given, and how much of it: declared in the config, checked by nobody."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import ValidationError, field_validator
 
 from heldin.base.section import Section
-from heldin.record.document import Record
 
 Access = Literal["weights", "log-probabilities", "text"]
 
@@ -31,9 +31,9 @@ class Release(Section):
         return value
 
 
-def release_of(record: Record) -> Release | None:
-    """What the record's config declares; None where it declares nothing, or what this heldin does not know."""
-    stated = record.config.get("release")
+def release_of(config: Mapping[str, Any]) -> Release | None:
+    """What a record's config declares; None where it declares nothing, or what this heldin does not know."""
+    stated = config.get("release")
     try:
         return None if stated is None else Release.model_validate(stated)
     except ValidationError:

@@ -14,8 +14,9 @@ from heldin.base.facts import Facts
 from heldin.base.files import write_text
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.facts import Ceiling, CurvePoint
+from heldin.record.sweep_tests import CellTests
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 JOINT_ALPHA = 0.05  # of all statements of a sweep together
 FILE = "comparison.json"
 TUNING = "tuning"  # the folder, within a sweep's, of the sweep that tunes it
@@ -117,6 +118,7 @@ class CellResult(Facts):
         ledger_commitment: hash of the ledger; null unless done.
         roc: curve of the leading attack; null unless done.
         curve: what was measured during training.
+        tests: what was tested; null unless done.
     """
 
     block: int
@@ -137,6 +139,7 @@ class CellResult(Facts):
     ledger_commitment: str | None = None
     roc: RocPoints | None = None
     curve: list[CurvePoint] = Field(default_factory=list)
+    tests: CellTests | None = None
 
 
 class VariantResult(Facts):
@@ -147,7 +150,9 @@ class VariantResult(Facts):
         group: its group: only variants of one group are held against each other.
         defense: kind of its defense, data defenses before it.
         promise: the guarantee in words; null before a cell is done.
-        unit: whom epsilon protects.
+        unit: whom epsilon protects, in a word or two.
+        privacy_unit: the same as the mechanism has it: user, example, user_entity or none.
+        trained_users: number of users trained on, in the first block.
         epsilon: epsilon of the guarantee; null without one.
         delta: delta of the guarantee.
         cells: number of cells that are done.
@@ -174,6 +179,8 @@ class VariantResult(Facts):
     defense: str
     promise: str | None
     unit: str | None
+    privacy_unit: str | None = None
+    trained_users: int | None = None
     epsilon: float | None
     delta: float | None
     cells: int

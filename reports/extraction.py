@@ -30,6 +30,27 @@ def extraction_line(record: Record) -> str:
     )
 
 
+def written_out(record: Record) -> str:
+    """What the model would write out, for page one; or that nobody looked."""
+    line = extraction_line(record)
+    if not line:
+        return "Not tested: nothing is known, and membership does not bound it."
+    return f"{line} A token is a word or a part of one. Membership is another question: neither bounds the other."
+
+
+def most_left(record: Record) -> str:
+    """How many held-in people could still be hit, by the limit at the largest number of queries; "" where not asked."""
+    facts = record.extraction
+    canaries = record.split.audited == "canaries"
+    its = None if facts is None else facts.of("canary users held in" if canaries else "held in")
+    if its is None or its.emitted[-1].upper is None:
+        return ""
+    return (
+        f"By these queries, up to {100 * its.emitted[-1].upper:.3g} % of {_of_group(record, its)} may have a text that"
+        " the model writes out; other beginnings, near copies and longer attacks were not tried."
+    )
+
+
 def extraction_table(record: Record) -> dict[str, Any]:
     """What is asked, head, rows and note of the table; empty where extraction was not asked for."""
     facts = record.extraction

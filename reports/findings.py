@@ -1,12 +1,13 @@
 """The record in words: the answer, what to do, what was audited, how well attacks did. No number is computed here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heldin.attacks.statistics import FOR_TRAINING_DOCUMENTS, how_aggregated
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.headline import PROMISES
 from heldin.base.wording import counted
-from heldin.bounds.verdict import NO_CLAIM, Verdict
+from heldin.bounds.verdict import NO_CLAIM, Outcome, Verdict
 from heldin.record.document import Record
 from heldin.record.facts import Count
 from heldin.reports import training_findings
@@ -252,7 +253,7 @@ def _of_whom(record: Record, verdict: Verdict) -> str:
 def _bounds(record: Record) -> str:
     """The verdict on each claim, the reason for its standing first, and the best bound with its name."""
     judgement = record.judgement
-    said = []
+    said = _in_plain_words(judgement.verdicts)
     for v in judgement.verdicts:
         reason = sentence(v.reason)
         whom = _of_whom(record, v)
@@ -278,6 +279,21 @@ def _bounds(record: Record) -> str:
     elif judgement.refused:
         said.append(f"No bound on epsilon can be given: {judgement.refused[0].reason}.")
     return " ".join(said)
+
+
+def _in_plain_words(verdicts: Sequence[Verdict]) -> list[str]:
+    """What became of the claims, for whoever reads one sentence; nothing where none was tested."""
+    tested = [v for v in verdicts if v.claim != NO_CLAIM]
+    if not tested:
+        return []
+    violated = sum(v.outcome is Outcome.VIOLATED for v in tested)
+    if len(tested) == 1:
+        one = "is violated" if violated else "is not contradicted, which does not show it to be true"
+        return [f"The claim that was tested {one}."]
+    said = f"{violated} {'is' if violated == 1 else 'are'} violated"
+    if not violated:
+        said = "none is contradicted, which does not show them to be true"
+    return [f"Of the {len(tested)} claims that were tested {said}."]
 
 
 def _limits(record: Record) -> str:

@@ -71,6 +71,13 @@ TERMS = (
         ("canary users",),
         "a made-up or altered user, planted by the auditor, each held in by its own fair coin.",
     ),
+    ("token", ("token",), "a word or a part of one: what a model reads and writes at a time."),
+    (
+        "mark, exposure",
+        ("Exposure of canary users",),
+        "what all texts of a canary user share; how far its rank, among marks that were drawn alike and never planted,"
+        " is above the last one, in powers of two (bits).",
+    ),
 )
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import yaml
 
-from heldin.attacks.statistics import how_aggregated
 from heldin.record.document import Record, read_record
 from heldin.reports.annex import annex
-from heldin.reports.extraction import NEITHER, extraction_table
+from heldin.reports.extraction import NEITHER, extraction_table, written_out
 from heldin.reports.facts import facts
 from heldin.reports.figures import alternatives, canary_caption, figures, shown_curves
 from heldin.reports.findings import FRONT, findings
+from heldin.reports.marks import marks_table
 from heldin.reports.next_steps import glossary
-from heldin.reports.people import people_note, people_rows, worst_off
+from heldin.reports.people import in_short, people_note, people_rows, worst_off
 from heldin.reports.tables import (
     attack_rows,
     blind_rows,
@@ -47,11 +47,16 @@ def write_report(folder: Path) -> Path:
 def typeset(record: Record, path: Path) -> Path:
     """Write the PDF report of a record to ``path``, whole or not at all, and return the path."""
     drawn = figures(record)
-    return write_pdf("report.typ", _content(record, drawn), drawn, path)
+    return write_pdf("report.typ", report_content(record, drawn), drawn, path)
 
 
-def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
-    """Everything the template prints, as text: the template only lays out and computes nothing."""
+def report_content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
+    """Everything a report prints, as text: PDF and web page only lay it out and compute nothing.
+
+    Args:
+        record: the record.
+        drawn: names of the figures.
+    """
     content = {
         "name": breakable(record.name),
         "kind": record.kind,
@@ -62,13 +67,14 @@ def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "people": people_rows(record),
         "people_note": people_note(record),
         "worst_off": worst_off(record),
+        "in_short": in_short(record),
+        "written_out": written_out(record),
         "annex": annex(record),
         "basis": f"made {record.created}, of the model {record.target.fingerprint[:16]}",
         "what": asdict(audited_by(record)),
         "figures": sorted(drawn),
         "alt": alternatives(record, drawn),
         "shown": shown_curves(record),
-        "histogram_of": f"{record.named().attack}, {how_aggregated(record.named().attack, record.named().aggregation)}",
         "trainings": record.trainings is not None,
         "attacks": attack_rows(record),
         "fprs": [percent(t.fpr) for t in record.curve().tpr_at],
@@ -83,6 +89,7 @@ def _content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "canary_caption": canary_caption(record),
         "dials": dial_rows(record),
         "extraction": extraction_table(record),
+        "marks": marks_table(record),
         "neither": NEITHER,
         "exposed": exposure_rows(record),
         "exposed_sample": exposure_sample(record),

@@ -73,12 +73,26 @@ def people_rows(record: Record) -> list[list[str]]:
         return []
     wrongly, rightly = f"{its.wrongly:,.0f}", f"{its.rightly:,.0f} ({its.lower:,.0f} to {its.upper:,.0f})"
     rows = [
-        [f"named by {_attack(record)}", f"{rightly}, rightly", f"{wrongly}, wrongly"],
+        ["named by the attack", f"{rightly}, rightly", f"{wrongly}, wrongly"],
         ["named by guessing", wrongly, wrongly],
     ]
     if its.allowed is not None:
         rows.append(["expected at most, if the promise holds", f"{its.allowed:,.0f}", wrongly])
     return rows
+
+
+def in_short(record: Record) -> str:
+    """The words of page one, for whoever reads nothing else."""
+    if record.trainings is not None:
+        sides = "Trainings with the user read that user's texts; trainings without are the control."
+    else:
+        what = audited_by(record)
+        texts = {"entities": "texts that name them", "both": "texts of theirs, or that name them,"}
+        sides = (
+            f"{what.member.capitalize()}: {texts.get(record.split.audited, 'their texts')} were trained on."
+            f" {what.other.capitalize()}: comparable ones, left out as the control."
+        )
+    return f"{sides} AUROC: how well the two are told apart, from 0.5 (guessing) to 1 (certainty)."
 
 
 def people_note(record: Record) -> str:
@@ -190,12 +204,12 @@ def _by_group(record: Record) -> list[str]:
 def _not_told(record: Record) -> str:
     if record.trainings is not None:
         return "Another user may be hit harder; other users' odds were not computed."
-    return "The odds of one person were not computed: scores of real people are shown in groups of ten or more."
+    return "The odds of one person were not computed."
 
 
 def attacker(record: Record) -> str:
     """Who attacks, with what, and how that compares with what the release gives away."""
-    what, result, release = audited_by(record), record.named(), release_of(record)
+    what, result, release = audited_by(record), record.named(), release_of(record.config)
     if record.trainings is not None:
         said = (
             "Somebody who has the model that a training released, and every document of one user, and asks that model"

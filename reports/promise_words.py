@@ -3,10 +3,11 @@
 NIST SP 800-226 (figures 4 and 5) warns that equal epsilons of other units or deltas do not compare.
 """
 
+from dataclasses import dataclass
+
 from heldin.base.wording import counted
 from heldin.defenses.guarantee import ADJACENCIES
 from heldin.record.document import Record
-from heldin.record.facts import TrainingFacts
 from heldin.reports.wording import audited_by, sentence
 
 _NEIGHBOURS = {
@@ -28,29 +29,54 @@ _NEIGHBOURS = {
 }
 
 
+@dataclass(frozen=True)
+class Promised:
+    """A promise, as a record or a sweep has it.
+
+    Attributes:
+        guarantee: in words.
+        unit: whom it protects: user, example, user_entity or none.
+        protected: the same in a word or two.
+        epsilon: of the guarantee; None without one.
+        delta: of the guarantee.
+        users: number of users trained on; None: not known.
+    """
+
+    guarantee: str
+    unit: str
+    protected: str
+    epsilon: float | None
+    delta: float | None
+    users: int | None
+
+
 def promise_pairs(record: Record) -> list[list[str]]:
     """(term, up to three sentences) of unit, delta and neighbours."""
-    t = record.training
+    t, one = record.training, audited_by(record).one
     if t is None:
-        one = audited_by(record).one
         return [
             ["unit", f"Not known: the model was trained elsewhere. The audit counts by {one}."],
             ["delta", f"That of the bounds in this report is {record.judgement.delta:g}, chosen for the audit."],
             ["neighbours", "Not known: a promise would have to say which training sets count as neighbours."],
         ]
-    if t.epsilon is None or t.delta is None:
+    return in_words(Promised(t.guarantee, t.unit, t.protected, t.epsilon, t.delta, t.users), one)
+
+
+def in_words(its: Promised, one: str) -> list[list[str]]:
+    """(term, up to three sentences) of unit, delta and neighbours; ``one`` is whom the audit counts by."""
+    if its.epsilon is None or its.delta is None:
         nothing = "There is none: it belongs to a promise."
         return [
-            ["unit", f"{sentence(t.guarantee)} The audit counts by {audited_by(record).one}."],
+            ["unit", f"{sentence(its.guarantee)} The audit counts by {one}."],
             ["delta", nothing],
             ["neighbours", nothing],
         ]
-    return [["unit", _unit(t)], ["delta", _delta(t)], ["neighbours", _neighbours(t)]]
+    return [["unit", _unit(its)], ["delta", _delta(its)], ["neighbours", _neighbours(its)]]
 
 
-def _unit(t: TrainingFacts) -> str:
+def _unit(its: Promised) -> str:
     same = "Compare this epsilon only with one for the same unit."
-    match t.unit:
+    match its.unit:
         case "user":
             return f"The unit is a user. Whatever one user wrote is protected as a whole, however much it is. {same}"
         case "example":
@@ -59,26 +85,31 @@ def _unit(t: TrainingFacts) -> str:
                 f" them together less. {same}"
             )
         case _:
-            unit = "one user together with one entity" if t.protected == "user and entity" else f"a {t.protected}"
-            return f"The unit is {unit}: epsilon {t.epsilon:.3g} is theirs, and others have others (facts). {same}"
+            unit = "one user together with one entity" if its.protected == "user and entity" else f"a {its.protected}"
+            return f"The unit is {unit}: epsilon {its.epsilon:.3g} is theirs, and others have others (facts). {same}"
 
 
-def _delta(t: TrainingFacts) -> str:
-    assert t.delta is not None
+def _delta(its: Promised) -> str:
+    assert its.delta is not None
+    times = ""
+    if its.users is not None:
+        times = (
+            f" Times the {counted(its.users, 'user')} trained on it is {its.delta * its.users:.2g}, and should be far"
+            " below 1."
+        )
     return (
-        f"delta is {t.delta:g}: by that much the probability of an outcome may exceed what epsilon allows. Times the"
-        f" {counted(t.users, 'user')} trained on it is {t.delta * t.users:.2g}, and should be far below 1. An epsilon"
-        " at a larger delta looks smaller: compare only at the same delta."
+        f"delta is {its.delta:g}: by that much the probability of an outcome may exceed what epsilon allows.{times} An"
+        " epsilon at a larger delta looks smaller: compare only at the same delta."
     )
 
 
-def _neighbours(t: TrainingFacts) -> str:
-    stated = t.guarantee.split(";")[0]
+def _neighbours(its: Promised) -> str:
+    stated = its.guarantee.split(";")[0]
     key = next((key for key, words in ADJACENCIES.items() if words in stated), None)
     if key is None:
         return (
             "Two training sets count as neighbours as the guarantee says (facts). Compare only with an epsilon for the"
             " same relation."
         )
-    unit = {"user": "user", "example": "record"}.get(t.unit, "unit")
+    unit = {"user": "user", "example": "record"}.get(its.unit, "unit")
     return " ".join(_NEIGHBOURS[key]).format(unit=unit)

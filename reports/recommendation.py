@@ -35,8 +35,8 @@ def recommendation(record: Record) -> str:
     left = [its for its in held if its.outcome != "kept"]
     if left:
         others = len(held) - len(left)
-        rest = f" Nothing here speaks against the other {others} of {len(held)} limits." if others else ""
-        return f"Do not release yet: {_listed(left, 'is not shown')}. {_more(left)}{rest}"
+        rest = "" if not others else " The other limit is kept." if others == 1 else f" The other {others} are kept."
+        return f"Do not release yet: {_listed(left, 'is not shown to be kept')}. {_more(left)}{rest}"
     leak = (
         " A leak was found, of a size that these limits allow; below stands whom the model must not reach."
         if record.decision.decision.answer is Answer.LEAKS
@@ -69,7 +69,7 @@ def limit_rows(record: Record) -> list[list[str]]:
 
 
 def _listed(held: list[Held], how: str) -> str:
-    return "; ".join(f"{with_names(its.requirement.words())} {how}{_seen(its)}" for its in held)
+    return "; ".join(f'the limit "{with_names(its.requirement.words())}" {how}{_seen(its)}' for its in held)
 
 
 def _seen(its: Held) -> str:
@@ -77,7 +77,11 @@ def _seen(its: Held) -> str:
         return " (not measured)"
     if its.exact:
         return " (there is no such promise)" if its.value is None else f" (the plan's: {its.value:.3g})"
-    return f" ({its.value:.3f}, and by the interval {'still ' if its.outcome == 'broken' else ''}{its.reach:.3f})"
+    upper = its.requirement.at_most is not None
+    # A broken limit by the near end of the interval, any other by the far one.
+    if its.outcome == "broken":
+        return f" (measured {its.value:.3f}, and {'at least' if upper else 'at most'} {its.reach:.3f} with 95 %)"
+    return f" (measured {its.value:.3f}, and {'up' if upper else 'down'} to {its.reach:.3f} with 95 %)"
 
 
 def _more(left: list[Held]) -> str:

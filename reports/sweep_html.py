@@ -3,7 +3,6 @@
 Altair draws; vl-convert puts the scripts into the page (the extra ``html``).
 """
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,19 +14,17 @@ from heldin.audit.blocks import Summary
 from heldin.base.errors import InputError
 from heldin.base.files import write_text
 from heldin.record.sweep import RocPoints, SweepResult
+from heldin.reports import html
 from heldin.reports import sweep_words as words
+from heldin.reports.sweep_annex import EXTRACTION_HEAD, extraction_note, extraction_rows, sweep_annex
 
 FILE = "report.html"
 ROC_POINTS = 200
 _HEAD = ("defense", "promise", "AUROC", "named of 1,000", "epsilon ≥", "loss gained", "gradients", "s", "result")
-_STYLE = """
-body { font-family: Georgia, serif; max-width: 64em; margin: 2em auto; padding: 0 1em; color: #111; }
-.answer { border-left: 4px solid #0072B2; background: #f2f6f9; padding: .7em 1em; font-size: 1.2em; font-weight: bold; }
-.note { border-left: 4px solid #000; background: #f0f0f0; padding: .4em 1em; margin: .4em 0; }
-table { border-collapse: collapse; font-size: .85em; } td, th { text-align: left; padding: .2em .6em; }
-thead { border-bottom: 1px solid; border-top: 1px solid; } tbody { border-bottom: 1px solid; }
-small { color: #5a5a5a; }
-"""
+_DESCRIBED = (
+    "Charts of what each defense costs and leaves, of ROC curves, of canary users and of who is exposed, where there"
+    " are any. The table above has the numbers of the first; the others show on hover what comparison.json holds."
+)
 Rows = list[dict[str, Any]]
 
 
@@ -47,10 +44,15 @@ def page(result: SweepResult) -> str:
     drawn = charts(result)
     # Each with data of its own scale: the panels share nothing but the marks of the variants.
     joined = alt.vconcat(*drawn.values()).resolve_scale(color="independent", shape="independent")
+    # Vega gives the drawing to screen readers as an image with these words.
+    joined = joined.properties(description=_DESCRIBED)
     page: str = joined.to_html(inline=True, embed_options={"actions": False}, fullhtml=True)
-    head = f'<meta charset="UTF-8"><title>{html.escape(result.name)}</title><style>{_STYLE}</style>'
+    head = f'<meta charset="UTF-8"><title>{html.text(result.name)}</title><style>{html.STYLE}</style>'
     whole = page.replace("<html>", '<html lang="en">', 1).replace('<meta charset="UTF-8">', head, 1)
-    return whole.replace("<body>", f"<body>{_words(result)}", 1)
+    whole = whole.replace("<body>", f"<body>{_words(result)}", 1)
+    # The last one: scripts may have such words as text.
+    before, after = whole.rsplit("</body>", 1)
+    return f"{before}{html.annex(sweep_annex(result), f'sweep {result.sweep[:16]}')}</body>{after}"
 
 
 def charts(result: SweepResult) -> dict[str, Any]:
@@ -198,20 +200,27 @@ def _data(alt: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _words(result: SweepResult) -> str:
-    cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in words.main_rows(result)]
-    notes = "".join(f'<p class="note">Note. {html.escape(note)}</p>' for note in words.notes(result))
-    parts = [
-        f"<small>heldin · {html.escape(result.created)} · {html.escape(result.notice)}</small>",
-        f"<h1>{html.escape(words.title(result))}</h1><p>{html.escape(result.name)}</p>",
-        f'<p class="answer">{html.escape(words.answer(result))}</p>{notes}',
-        f"<h2>The rule</h2><p>{html.escape(words.rule(result))}</p>",
-        f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in _HEAD)}</tr></thead>",
-        f"<tbody>{''.join(f'<tr>{row}</tr>' for row in cells)}</tbody></table>",
-        f"<p><small>{html.escape(words.main_note(result))}</small></p>",
-        f"<h2>Who attacks</h2><p>{html.escape(words.attacker(result))}</p>",
-        f"<h2>What to do next</h2><p>{html.escape(words.next_step(result))}</p>",
-    ]
-    return "\n".join(parts)
+    asked = extraction_rows(result)
+    return "\n".join(
+        [
+            html.note(f"heldin · {result.created} · {result.notice}"),
+            html.heading(words.title(result), 1),
+            html.paragraph(result.name),
+            html.paragraph(words.answer(result), "answer"),
+            *(html.paragraph(f"Note. {note}", "note") for note in words.notes(result)),
+            html.heading("The rule"),
+            html.paragraph(words.rule(result)),
+            html.table(_HEAD, words.main_rows(result)),
+            html.note(words.main_note(result)),
+            html.heading("Who attacks"),
+            html.paragraph(words.attacker(result)),
+            html.heading("What to do next"),
+            html.paragraph(words.next_step(result)),
+            *((html.heading("Extraction"), html.table(EXTRACTION_HEAD, asked)) if asked else ()),
+            html.note(extraction_note(result)),
+            html.heading("Charts"),
+        ]
+    )
 
 
 def altair() -> Any:

@@ -11,6 +11,7 @@ from heldin.base.wording import counted
 from heldin.record.sweep import CanaryPoint, SweepResult, VariantResult
 from heldin.reports import sweep_words as words
 from heldin.reports.next_steps import glossary
+from heldin.reports.sweep_annex import EXTRACTION_HEAD, extraction_note, extraction_rows, sweep_annex
 from heldin.reports.sweep_figures import sweep_figures
 from heldin.reports.typesetting import write_pdf
 from heldin.reports.wording import breakable
@@ -53,6 +54,10 @@ def _content(result: SweepResult, figures: list[str]) -> dict[str, Any]:
         "canaries": _canary_tables(result),
         "canary_width": 100 if len(panels) > 1 else 55,
         "cells": words.cell_rows(result),
+        "extraction": extraction_rows(result),
+        "extraction_head": EXTRACTION_HEAD,
+        "extraction_note": extraction_note(result),
+        "annex": sweep_annex(result),
         "tests": _tests(result),
         "tried": words.tried_rows(result),
         "settings": words.setting_rows(result),

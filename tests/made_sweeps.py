@@ -3,6 +3,8 @@
 import numpy as np
 
 from heldin.audit.blocks import over_blocks
+from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
+from heldin.audit.marks import Exposed, MarkGroup, MarkSide
 from heldin.audit.requirement import Requirement
 from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.record.facts import Ceiling, CurvePoint
@@ -17,6 +19,7 @@ from heldin.record.sweep import (
     SweepResult,
     VariantResult,
 )
+from heldin.record.sweep_tests import CellTests
 
 RATES = np.linspace(0, 1, 21)
 
@@ -77,6 +80,8 @@ def _variant(name, first, aurocs, gains, private, beaten):
         defense="uls" if private else "none",
         promise="epsilon 8, delta 1e-05 per user (add/remove)" if private else "no protection was applied",
         unit="user" if private else "none",
+        privacy_unit="user" if private else "none",
+        trained_users=150,
         epsilon=8.0 if private else None,
         delta=1e-5 if private else None,
         cells=len(aurocs),
@@ -149,4 +154,45 @@ def _cell(block, name, auroc, gain, private, violated):
             )
             for step in (10, 20, 40)
         ],
+        tests=CellTests(
+            texts=1200,
+            scores=15,
+            attacks=5,
+            sides=f"each user was held in by an independent fair coin, which is that of block {block} of a sweep",
+            certifiable=True,
+            false_alarms=0.05,
+            baselines=2,
+            separating=[],
+            extraction=None,
+        ),
     )
+
+
+def with_extraction(result, held_in=(3, 60), held_out=(0, 58), marks=(9, 10), blocks=None):
+    """The sweep as if extraction had been asked for, in all cells or in those of some blocks."""
+    sides = [("held in", held_in), ("held out", held_out), ("canary users held in", (1, 10))]
+    groups = [
+        ExtractionGroup(
+            group=name, users=of, measured=of, texts=of, too_short=0, in_others=None, in_public=None,
+            emitted=[
+                Emitted(queries=n, users=count, lower=0.0, upper=0.2, only_theirs=None, reference=0) for n in (1, 100)
+            ],
+        )
+        for name, (count, of) in sides
+    ]  # fmt: skip
+
+    def side(first, users):
+        ranked = Exposed(highest=0, first_percent=first, median=None)
+        return MarkSide(users=users, target=ranked, lower=0.0, upper=0.3, reference=ranked)
+
+    of_marks = [MarkGroup(kind="rare_phrase", length=None, candidates=1000, held_in=side(*marks), held_out=side(0, 12))]
+    facts = ExtractionFacts(
+        prefix=50, suffix=50, temperature=1.0, top_k=40, probability=0.5, groups=groups, marks=of_marks
+    )
+    cells = [
+        cell.model_copy(update={"tests": cell.tests.model_copy(update={"extraction": facts})})
+        if blocks is None or cell.block in blocks
+        else cell
+        for cell in result.cells
+    ]
+    return result.model_copy(update={"cells": cells})

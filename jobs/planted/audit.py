@@ -45,7 +45,7 @@ from heldin.jobs.run.scoring_precision import measured_shift
 from heldin.jobs.run.statistics import RunResults, canaries_alone, groups_judged, run_results
 from heldin.jobs.run.texts import Scoring, scores_name, texts_under_attack
 from heldin.jobs.run.utility import kept_losses, measure_losses
-from heldin.models.loading import LanguageModel, same_tokens
+from heldin.models.loading import LanguageModel, load_language_model, same_tokens
 from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
 from heldin.record.planted import Condition, PlantedFacts
@@ -116,7 +116,16 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
     write_look(look, job.planted)
     # Not behind an endpoint: it would be told whose test texts are asked for, which are those held out.
     losses = measure_losses(run, data, its.target, reference, out, reporter) if its.target else {}
-    extraction = measure_extraction(run, data, its.target, reference, out, reporter) if its.target else None
+    extraction = None
+    if its.target:
+        extraction = measure_extraction(
+            run,
+            data,
+            (its.target, reference),
+            lambda: load_language_model(config.reference, revision=config.revision),
+            out,
+            reporter,
+        )
     seconds["scoring"] = time.monotonic() - started
     started = time.monotonic()
     described = Described(
@@ -240,7 +249,14 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     now = conditions_of(job.planted, manifest, look, job.declared_by, log, described.target.endpoint)
     conditions = as_seen(facts.conditions, now)
     losses = kept_losses(run, data, folder, target=described.target.fingerprint, base=reference.fingerprint)
-    extraction = kept_extraction(run, data, folder, target=described.target.fingerprint, base=reference.fingerprint)
+    extraction = kept_extraction(
+        record.extraction,
+        run,
+        data,
+        folder,
+        target=described.target.fingerprint,
+        reference=reference.fingerprint,
+    )
     found = planted_results(job, config, data, statistics, conditions, reporter)
     found = replace(found, losses=losses, precision=record.precision, extraction=extraction)
     again = planted_facts(manifest, look, job.declared_by, conditions)

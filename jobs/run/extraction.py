@@ -4,20 +4,23 @@ The windows follow from the key of the coins, which is drawn before training, fo
 cells of a sweep that share coins ask the same windows. Membership meets the probabilities only when they are counted.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
 from heldin.attacks.extraction import ExtractionConfig, TextProbabilities
+from heldin.attacks.marks import MarkScores, ranks
 from heldin.attacks.windows import Windows, found_in, found_in_others, require_a_window, windows_of
 from heldin.audit.extraction import ExtractionFacts, extraction_facts
+from heldin.audit.marks import mark_groups
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.extraction_file import FILE, kept_probabilities, read_probabilities, write_probabilities
+from heldin.jobs.run.marks import kept_marks, measure_marks
 from heldin.models.continuations import continuation_logprobs, require_context
 from heldin.models.loading import LanguageModel, same_tokens
 
@@ -52,15 +55,22 @@ def windows_of_run(config: RunConfig, data: RunData, tokenizer: PreTrainedTokeni
 
 
 def measure_extraction(
-    config: RunConfig, data: RunData, target: LanguageModel, base: LanguageModel, out: Path, reporter: Reporter
+    config: RunConfig,
+    data: RunData,
+    models: tuple[LanguageModel, LanguageModel],
+    maker: Callable[[], LanguageModel],
+    out: Path,
+    reporter: Reporter,
 ) -> ExtractionFacts | None:
-    """What is extracted, its probabilities read from ``extraction.parquet`` if they are there; None if not asked for.
+    """What is extracted and how far canary users' marks are exposed; None if not asked for.
+
+    Probabilities are read from ``extraction.parquet`` and ``marks.parquet`` if they are there.
 
     Args:
         config: config of the run.
         data: corpus and ledger of the run.
-        target: the released model.
-        base: the model before fine-tuning.
+        models: the released model, and the reference.
+        maker: gives the model with which canary users were made, in float32.
         out: the run folder.
         reporter: receives the progress.
 
@@ -70,35 +80,50 @@ def measure_extraction(
     asked = config.extraction
     if asked is None:
         return None
+    target, reference = models
     texts = _texts(config, data, asked)
-    of = probabilities_name(asked, texts, target.fingerprint, base.fingerprint)
+    of = probabilities_name(asked, texts, target.fingerprint, reference.fingerprint)
     found = read_probabilities(out / FILE, of=of)
     if found is None:
         windows = windows_of_run(config, data, target.tokenizer)
         among = Among(_training(data), data.public_texts() or None)
-        found = probabilities(windows, asked, (target, base), among, reporter)
+        found = probabilities(windows, asked, models, among, reporter)
         write_probabilities(found, out / FILE, of=of)
-    return extraction_facts(found, data.ledger.membership(), data.canaries, asked)
+    facts = extraction_facts(found, data.ledger.membership(), data.canaries, asked)
+    return _with_marks(facts, data, measure_marks(config, data, models, maker, out, reporter))
 
 
-def kept_extraction(config: RunConfig, data: RunData, out: Path, *, target: str, base: str) -> ExtractionFacts | None:
+def kept_extraction(
+    stated: ExtractionFacts | None, config: RunConfig, data: RunData, out: Path, *, target: str, reference: str
+) -> ExtractionFacts | None:
     """The counts again, from the probabilities that the stage left; None if they were not asked for.
 
     Args:
+        stated: what the record says.
         config: config of the run.
         data: corpus and ledger of the run.
         out: the run folder.
         target: fingerprint of the released model.
-        base: fingerprint of the model before fine-tuning.
+        reference: fingerprint of the reference.
 
     Raises:
-        InputError: the file is missing or damaged, or of other models or texts.
+        InputError: a file is missing or damaged, or of other models or texts.
     """
     asked = config.extraction
     if asked is None:
         return None
-    found = kept_probabilities(out, of=probabilities_name(asked, _texts(config, data, asked), target, base))
-    return extraction_facts(found, data.ledger.membership(), data.canaries, asked)
+    found = kept_probabilities(out, of=probabilities_name(asked, _texts(config, data, asked), target, reference))
+    facts = extraction_facts(found, data.ledger.membership(), data.canaries, asked)
+    # Records of earlier versions rank no marks.
+    if stated is None or stated.marks is None:
+        return facts
+    return _with_marks(facts, data, kept_marks(data, out, target=target, reference=reference))
+
+
+def _with_marks(facts: ExtractionFacts, data: RunData, found: MarkScores | None) -> ExtractionFacts:
+    if found is None:
+        return facts
+    return facts.model_copy(update={"marks": mark_groups(ranks(found), data.canary_membership(), data.canaries)})
 
 
 def probabilities(

@@ -32,6 +32,7 @@ from heldin.jobs.run.statistics import claims_on, preregistered, run_results
 from heldin.jobs.run.texts import Scoring, texts_under_attack
 from heldin.jobs.run.training import finetune, measured_clip_norm
 from heldin.jobs.run.utility import measure_losses
+from heldin.models.loading import load_language_model
 from heldin.record.document import Record, write_new_record
 from heldin.record.masking import without_names
 
@@ -138,7 +139,14 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         start = scored_base(config, base_name) if config.attack.reference else reference
         losses = measure_losses(config, data, target, start, out, reporter)
     with taken.timed("extraction"):
-        extraction = measure_extraction(config, data, target, reference, out, reporter)
+        extraction = measure_extraction(
+            config,
+            data,
+            (target, reference),
+            lambda: load_language_model(base_name, revision=config.model.revision),
+            out,
+            reporter,
+        )
     with taken.timed("statistics"):
         found = replace(
             run_results(config, data, texts.texts, statistics, preregistered(config, data, mechanism), reporter),

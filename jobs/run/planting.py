@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
+from transformers import PreTrainedTokenizerBase
+
 from heldin.base.coins import keyed_order, keyed_uniform, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256
@@ -41,6 +43,7 @@ from heldin.models.loading import LanguageModel
 
 # share of a tokenizer's stable tokens: rare in the texts it was made from, and enough to tell users apart
 LATEST_MERGES = 0.05
+MadeUp = UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NamedPersonCanaries
 
 
 def plant(
@@ -99,6 +102,35 @@ def plant(
     return planted
 
 
+def made_up_names(spec: MadeUp, number: int) -> str:
+    """How the names of the canary users of a config's section begin."""
+    return f"canary/{spec.kind}/{number}/"
+
+
+def rare_pool(
+    spec: UnseenTokenCanaries, tokenizer: PreTrainedTokenizerBase, corpus: CorpusData, left: Sequence[str]
+) -> list[int]:
+    """Tokens that were never seen, or the rarest ones if there are too few unseen tokens for signatures.
+
+    Args:
+        spec: a section of the config.
+        tokenizer: of the base model.
+        corpus: the corpus without canary users.
+        left: audited users whom no section before has taken.
+    """
+    texts = corpus.public_texts()
+    if spec.rarity == "corpus":
+        # Real users decide which tokens are unseen: the plan declares it as a step that is not user-local.
+        texts += texts_of(corpus.store, [row for user in left for row in corpus.store.rows(user)])
+    counts = token_counts(tokenizer, texts)
+    rarest = rare_tokens(tokenizer, counts)
+    least = 4 * spec.signature_tokens  # tokens: enough to choose sequences that encode to themselves
+    if not texts:  # a base from elsewhere: what it saw is not known
+        return rarest[: max(least, int(LATEST_MERGES * len(rarest)))]
+    unseen = [token for token in rarest if not counts[token]]
+    return unseen if len(unseen) >= least else rarest[:least]
+
+
 def _formed(made: list[CanaryUser], config: RunConfig, forms: Forms) -> list[CanaryUser]:
     """The users, those who are made up with as many records as are asked for, each in the form of a row."""
     fractions = _fractions(config)
@@ -151,7 +183,7 @@ class _Maker:
             case SubstringCanaries():
                 return self._by_number(spec, spec.users) if spec.users else self._by_coin(spec, spec.fraction or 0.0)
             case UnseenTokenCanaries():
-                candidates = self._candidates(spec)
+                candidates = rare_pool(spec, self.base.tokenizer, self.corpus, self.left)
                 return [
                     user
                     for documents, names in self._names(spec)
@@ -215,28 +247,11 @@ class _Maker:
         records = records_to_train_on(documents, **_fractions(self.config))
         return self.forms.pieces(records) if self.forms else records
 
-    def _names(
-        self, spec: UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NamedPersonCanaries
-    ) -> Iterator[tuple[int, list[str]]]:
+    def _names(self, spec: MadeUp) -> Iterator[tuple[int, list[str]]]:
         """Names by number of documents; they are public constants."""
         # By config alone: the pool of canary users is fixed whatever the corpus holds.
         for documents in sorted(set(spec.documents)):
-            yield documents, [f"canary/{spec.kind}/{self.number}/{documents}/{i:05d}" for i in range(spec.users)]
-
-    def _candidates(self, spec: UnseenTokenCanaries) -> list[int]:
-        """Tokens that were never seen, or the rarest ones if there are too few unseen tokens for signatures."""
-        tokenizer = self.base.tokenizer
-        texts = self.corpus.public_texts()
-        if spec.rarity == "corpus":
-            # Real users decide which tokens are unseen: the plan declares it as a step that is not user-local.
-            texts += texts_of(self._store, [row for user in self.left for row in self._store.rows(user)])
-        counts = token_counts(tokenizer, texts)
-        rarest = rare_tokens(tokenizer, counts)
-        least = 4 * spec.signature_tokens  # tokens: enough to choose sequences that encode to themselves
-        if not texts:  # a base from elsewhere: what it saw is not known
-            return rarest[: max(least, int(LATEST_MERGES * len(rarest)))]
-        unseen = [token for token in rarest if not counts[token]]
-        return unseen if len(unseen) >= least else rarest[:least]
+            yield documents, [f"{made_up_names(spec, self.number)}{documents}/{i:05d}" for i in range(spec.users)]
 
     def _by_number(self, spec: SubstringCanaries, users: int) -> list[CanaryUser]:
         """``users`` canary users of each length and number of documents, from the real users in random order."""

@@ -26,6 +26,7 @@ from heldin.jobs.sweep.variants import variant_results
 from heldin.record.document import INTERNAL_NOTICE, Record
 from heldin.record.masking import masked
 from heldin.record.sweep import JOINT_ALPHA, Attacker, CellResult, Composed, JointVerdict, RocPoints, Rule, SweepResult
+from heldin.record.sweep_tests import tests_of
 
 JOINT_RULE = "one-run f-DP"
 
@@ -172,6 +173,7 @@ def _cell(
         ledger_commitment=record.split.ledger_commitment,
         roc=RocPoints(fpr=record.curve().fpr, tpr=record.curve().tpr),
         curve=training.curve if training else [],
+        tests=tests_of(record),
     )
 
 

@@ -100,6 +100,8 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
         defense=" + ".join(kind for kind in kinds if kind != "none") or "none",
         promise=training.guarantee if training else None,
         unit=training.protected if training else None,
+        privacy_unit=training.unit if training else None,
+        trained_users=training.users if training else None,
         epsilon=training.epsilon if training else None,
         delta=training.delta if training else None,
         cells=len(done),

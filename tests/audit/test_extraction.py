@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from heldin.attacks.extraction import ExtractionConfig, TextProbabilities, least_logprob
-from heldin.audit.extraction import extraction_facts, share_limits
+from heldin.audit.coarse import share_limits
+from heldin.audit.extraction import extraction_facts
 from tests.oracles.continuations import people
 
 ASKED = ExtractionConfig(queries=(1, 3, 100), probability=0.4)

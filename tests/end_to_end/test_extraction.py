@@ -279,7 +279,7 @@ def test_what_an_audit_cannot_extract_is_one_clear_line(repeated, config, files,
     (tmp_path / "audit.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     code, _, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit", "--quiet")
     (line,) = [its for its in err.splitlines() if its.strip() and not its.startswith("error: invalid")][-1:]
-    assert (code, said in line, "Traceback" in err) == (2, True, False), err
+    assert (code, said in line, "Traceback" in err, "--json" in err) == (2, True, False, False), err
 
 
 def test_a_check_says_what_would_be_asked(config, tmp_path, call):

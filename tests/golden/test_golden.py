@@ -87,6 +87,16 @@ def test_a_record_of_schema_3_is_brought_up_to_date_and_loses_no_number(tmp_path
     assert (new["utility"], new["cell"]) == (None, None)
     decisions = (new["decision"], new["canaries"]["decision"])
     assert [its["by"].pop("require") for its in decisions] == [[], []], "limits, which came later"
+    before = [its.pop("headline") for its in (old["decision"], old["canaries"]["decision"])]
+    assert all(said.count("a rate so few cannot show is not excluded") == 1 for said in before)
+    assert [its.pop("headline") for its in decisions] == [
+        "Inconclusive: no leak was found, but an AUROC of up to 0.92 is not excluded, and whether many held-in users"
+        " can be named at 5 % false positives cannot be seen with so few; about 411 users would settle it, 30 were"
+        " there.",
+        "Inconclusive: no leak was found, but an AUROC of up to 1.00 is not excluded, and whether many held-in canary"
+        " users can be named at 5 % false positives cannot be seen with so few; about 375 canary users would settle"
+        " it, 12 were there.",
+    ]
     assert old["training"].pop("guarantee").startswith("not a DP guarantee: the checkpoint is chosen by validation")
     assert new["training"].pop("guarantee") == (
         "no DP guarantee: the checkpoint is chosen by validation on protected users;"

@@ -170,12 +170,13 @@ def test_check_lists_every_variant_with_its_promise_and_gradients(tmp_path, call
 
 def test_a_document_of_another_version_or_a_damaged_one_is_one_line(tmp_path):
     (tmp_path / "comparison.json").write_text('{"schema_version": 99}', encoding="utf-8")
-    with pytest.raises(InputError, match="has schema 99, and this heldin reads 2: use the heldin that wrote it"):
+    with pytest.raises(InputError, match="has schema 99, and this heldin reads 3: use the heldin that wrote it"):
         read_sweep(tmp_path)
-    (tmp_path / "comparison.json").write_text('{"schema_version": 1}', encoding="utf-8")
-    with pytest.raises(InputError, match="has schema 1, and this heldin reads 2: run heldin sweep again"):
-        read_sweep(tmp_path)
-    (tmp_path / "comparison.json").write_text('{"schema_version": 2}', encoding="utf-8")
+    for older in (1, 2):
+        (tmp_path / "comparison.json").write_text(f'{{"schema_version": {older}}}', encoding="utf-8")
+        with pytest.raises(InputError, match=f"has schema {older}, and this heldin reads 3: run heldin sweep again"):
+            read_sweep(tmp_path)
+    (tmp_path / "comparison.json").write_text('{"schema_version": 3}', encoding="utf-8")
     with pytest.raises(InputError, match="is damaged: run heldin sweep again"):
         read_sweep(tmp_path)
     with pytest.raises(InputError, match="is missing or damaged"):

@@ -42,7 +42,7 @@ def test_a_record_of_the_schema_before_has_none(finished, tmp_path):
     older = {name: value for name, value in content.items() if name != "effort"} | {"schema_version": 7}
     (tmp_path / "record.json").write_text(json.dumps(older), encoding="utf-8")
     read = read_record(tmp_path / "record.json")
-    assert (read.schema_version, read.effort) == (9, None)
+    assert (read.schema_version, read.effort) == (10, None)
     assert "training took" not in dict(facts(read))
     (tmp_path / "record.json").write_text(json.dumps({**content, "effort": {"tokens": 1}}), encoding="utf-8")
     with pytest.raises(InputError, match="not a whole record: effort"):

@@ -12,7 +12,8 @@ from heldin.defenses.guarantee import NO_PROTECTION
 from heldin.record.document import read_record
 from heldin.record.facts import CellFacts
 from heldin.record.planted import Condition, PlantedFacts
-from heldin.reports.annex import NOT_ANONYMITY, annex, scenarios
+from heldin.reports.annex import annex, scenarios
+from heldin.reports.annex_parts import NOT_ANONYMITY
 from heldin.reports.next_steps import TERMS
 from heldin.reports.pdf import write_report
 from heldin.reports.promise_words import promise_pairs

@@ -98,6 +98,7 @@ def test_page_one_holds_headline_interval_figure_and_what_to_do_next(made, print
     said = dict(findings(made).paragraphs)
     assert first.says("What to do next")
     assert first.says(said["What to do next"])
+    assert first.says("What the model would write out.")
     area = made.primary().auroc
     assert first.says(f"{area.value:.3f} (95 % interval {area.lower:.3f} to {area.upper:.3f})")
     assert first.says("The less the two overlap")

@@ -6,18 +6,21 @@ from dataclasses import replace
 import pytest
 
 from heldin.audit.attack_results import Curve, TprAt
+from heldin.audit.extraction import Emitted, ExtractionFacts, ExtractionGroup
 from heldin.audit.results import TrainingsFacts
 from heldin.record.document import read_record
 from heldin.record.facts import Ceiling
 from heldin.record.planted import Condition, PlantedFacts
+from heldin.reports.extraction import most_left, written_out
 from heldin.reports.findings import ATTACKER, FRONT, NEXT, RECOMMENDED, findings
-from heldin.reports.people import attacker, named_people, people_note, people_rows, worst_off
+from heldin.reports.people import attacker, in_short, named_people, people_note, people_rows, worst_off
 from heldin.reports.recommendation import limit_rows, recommendation
 from heldin.reports.tables import attack_rows, tpr_rows
 from tests.made_facts import attack_result, changed_record, decision_of, estimate, evidence, score
 
 LEAK = evidence(score(0.71, adjusted_p=0.001, tpr=0.25))
-NAMED = "named by likelihood-ratio (mean over texts)"
+NAMED = "named by the attack"
+BROKEN = 'the limit "AUROC of the largest attack at most 0.64" is broken (measured 0.710, and at least 0.650 with 95 %)'
 FLAW = evidence(score(0.7), flaws=("the two files are one",))
 
 
@@ -93,8 +96,7 @@ def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(rec
 def test_the_worst_off_by_the_promise_and_by_the_group_with_the_highest_scores(record):
     assert worst_off(record) == (
         "No promise bounds the odds on a single person: no protection was applied. Measured: of the 40 users with the"
-        " highest scores 30 were held in and 10 held out. The odds of one person were not computed: scores of real"
-        " people are shown in groups of ten or more."
+        " highest scores 30 were held in and 10 held out. The odds of one person were not computed."
     )
     assert "of the 12 users with the highest scores 11 were held in and 1 held out" in worst_off(
         _curve(record, (0.05, 0.3), held_in=(29, 11), held_out=(39, 1))
@@ -138,7 +140,7 @@ def test_who_attacks_depends_on_texts_and_release(record):
 @pytest.mark.parametrize(
     ("limit", "begins"),
     [(0.78, "Release, by the organisation's own limits:"), (0.77, "Release"), (0.76, "Do not release yet:"),
-     (0.66, "Do not release yet:"), (0.64, "Do not release: AUROC of the largest attack at most 0.64 is broken")],
+     (0.66, "Do not release yet:"), (0.64, f"Do not release: {BROKEN}")],
 )  # fmt: skip
 def test_the_recommendation_flips_where_the_interval_crosses_the_limit(record, limit, begins):
     its = changed_record(_limited(record, {"of": "auroc", "at_most": limit}), dials=[])
@@ -171,11 +173,13 @@ def test_what_was_not_audited_as_planned_is_not_released(record):
 def test_every_limit_must_be_kept_and_a_violated_claim_outweighs_them(record):
     auroc, epsilon = {"of": "auroc", "at_most": 0.8}, {"of": "epsilon_per_user", "at_most": 8.0}
     both = changed_record(_limited(record, auroc, epsilon), dials=[])
-    assert recommendation(both) == ("Do not release: epsilon per user at most 8 is broken (there is no such promise).")
+    assert recommendation(both) == (
+        'Do not release: the limit "epsilon per user at most 8" is broken (there is no such promise).'
+    )
     assert recommendation(_promised(both, 2.0)).startswith("Release, by the organisation's own limits:")
     loss = {"of": "loss", "at_most": 99.0}
     unmeasured = changed_record(_limited(record, auroc, loss), dials=[], utility=None)
-    assert recommendation(unmeasured).startswith("Do not release yet: loss on held-out users' test texts")
+    assert recommendation(unmeasured).startswith("Do not release yet: the limit \"loss on held-out users' test texts")
     assert "This audit did not measure it." in recommendation(unmeasured)
     verdict = {
         "claim": "epsilon 1 at delta 1e-05", "outcome": "violated", "standing": "certified", "reason": "rejected",
@@ -214,3 +218,31 @@ def test_one_value_of_each_user_is_not_called_a_mean(record):
     said = dict(findings(led).paragraphs)
     assert "The leading attack, pooled (all texts together), reached" in said["How well the attacks did"]
     assert "The attack is pooled (all texts together); it uses the model and fixed texts." in said[ATTACKER]
+
+
+def test_page_one_says_what_its_words_mean(record):
+    users = in_short(record)
+    assert users.startswith("Held-in users: their texts were trained on. Held-out users: comparable ones, left out")
+    assert "0.5 (guessing) to 1 (certainty)" in users
+    entities = record.split.model_copy(update={"audited": "entities"})
+    assert in_short(changed_record(record, split=entities.model_dump())).startswith(
+        "Held-in entities: texts that name them were trained on."
+    )
+
+
+def test_page_one_has_extraction_in_people_or_that_nobody_looked(record):
+    assert record.extraction is None
+    assert written_out(record) == "Not tested: nothing is known, and membership does not bound it."
+    assert most_left(record) == ""
+    groups = [
+        ExtractionGroup(
+            group=name, users=40, measured=38, texts=90, too_short=2, in_others=None, in_public=None,
+            emitted=[Emitted(queries=9, users=n, lower=0.0, upper=0.0925, only_theirs=None, reference=None)],
+        )
+        for name, n in (("held in", 3), ("held out", 1))
+    ]  # fmt: skip
+    facts = ExtractionFacts(prefix=50, suffix=50, temperature=1.0, top_k=40, probability=0.5, groups=groups)
+    its = changed_record(record, extraction=facts.model_dump())
+    assert "within 9 queries: held-in users 3 of 38; held-out users 1 of 38." in written_out(its)
+    assert "neither bounds the other" in written_out(its)
+    assert most_left(its).startswith("By these queries, up to 9.25 % of held-in users may have a text")

@@ -75,7 +75,8 @@ def test_no_line_of_text_lies_on_another(case):
 
 
 def test_a_report_of_many_cells_has_no_more_pages_than_a_reader_takes(case):
-    assert 4 <= len(case[1]) <= 12
+    # Two or three of them are the annex, which can be printed alone.
+    assert 6 <= len(case[1]) <= 14
 
 
 def test_a_violation_stands_on_page_one():

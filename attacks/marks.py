@@ -1,0 +1,75 @@
+"""Exposure of canary users' marks: the rank of a mark's probability among marks that were never planted.
+
+Carlini, Liu, Erlingsson, Kos, Song (2019, arXiv:1802.08232): exposure is log2 of the number of marks less log2 of the
+rank of the planted one, here among a sample of those that might have been drawn.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class MarkScores:
+    """How likely n marks are, planted ones and candidates; owner-only, since it names users.
+
+    Attributes:
+        recipes: the recipe by which each was drawn; marks are compared within a recipe.
+        users: the canary user whose mark it is; None for a candidate.
+        planted: whether it is planted in somebody's texts, shape (n,): every canary user's mark, and a candidate that
+            happens to be one of these.
+        target: log-probability under the audited model, nats, shape (n,).
+        reference: the same under the reference model.
+    """
+
+    recipes: Sequence[str]
+    users: Sequence[str | None]
+    planted: NDArray[np.bool_]
+    target: NDArray[np.float64]
+    reference: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class MarkRanks:
+    """Ranks of n canary users' marks, 1 for the likeliest.
+
+    Attributes:
+        users: whose marks.
+        candidates: number of marks that each is ranked among, its own left out, shape (n,).
+        target: rank under the audited model, shape (n,).
+        reference: rank under the reference model, shape (n,).
+    """
+
+    users: Sequence[str]
+    candidates: NDArray[np.int64]
+    target: NDArray[np.int64]
+    reference: NDArray[np.int64]
+
+
+def ranks(scores: MarkScores) -> MarkRanks:
+    """The rank of every canary user's mark among the candidates of its recipe.
+
+    A candidate that is as likely, and one that is itself planted, counts as likelier: under a model that was not
+    trained on the mark the rank is at most r with probability r / (candidates + 1) or less.
+    """
+    recipes = np.array(scores.recipes, dtype=np.str_)
+    drawn = np.array([user is None for user in scores.users], dtype=np.bool_)
+    rows, users = np.flatnonzero(~drawn), [user for user in scores.users if user is not None]
+    counts, under = np.zeros(rows.size, dtype=np.int64), np.ones((2, rows.size), dtype=np.int64)
+    for recipe in dict.fromkeys(scores.recipes):
+        candidates = (recipes == recipe) & drawn
+        mine = recipes[rows] == recipe
+        counts[mine] = candidates.sum()
+        hit = int((candidates & scores.planted).sum())
+        for row, values in enumerate((scores.target, scores.reference)):
+            others = np.sort(values[candidates & ~scores.planted])
+            below = np.searchsorted(others, values[rows[mine]], "left")
+            under[row, mine] = 1 + hit + others.size - below
+    return MarkRanks(users, counts, *under)
+
+
+def exposures(rank: NDArray[np.int64], candidates: NDArray[np.int64]) -> NDArray[np.float64]:
+    """log2 (candidates + 1) - log2 rank, in bits: 0 for the least likely, 1 at the median of marks never planted."""
+    return np.log2(candidates + 1) - np.log2(rank)

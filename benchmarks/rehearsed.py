@@ -1,0 +1,348 @@
+"""A bet with a stop rule: an aggregator that is learned on a rehearsal, another fine-tuning of the same base.
+
+    python benchmarks/rehearsed.py FOLDER [--corpora plays built-in enron] [--coins 0 1 2 3 4 5 6 7]
+    python benchmarks/rehearsed.py FOLDER --table
+
+All of this was fixed, and committed, before any result.
+
+**The rehearsal.** One of each corpus: the base is fine-tuned by the recipe of `configs/evidence` on people who are not
+audited, pass the same filter, and are as many as the audited ones; each is held in by a fair coin of its own. The base
+was pre-trained on neither these nor the audited people. The built-in corpus has too few people for that: it has 640 of
+them here, of whom the audited are a fraction of 0.3.
+
+**The aggregator.** Logistic regression with a ridge penalty on 20 features of a user (`features`), all of target and
+reference together, none of the reference alone: five statistics of this house, two of others, the mean ratio in bins
+of difficulty, tails, and the user's extremes. Bins, scales, weights and penalty (five folds, log loss, 13 values) are
+learned on the rehearsal and applied unchanged to the audited people of every set of coins.
+
+**The rule.** On fresh documents (on those of training all statistics stand at 0.99, so that nothing can be gained;
+they are printed beside). The difference of AUROC from a statistic, over eight sets of coins of each corpus, each a
+training of its own: the mean over corpora, and its lower one-sided 95 % limit by Student's t, the variances of corpora
+added and freedom by Welch and Satterthwaite. It is a limit for these rehearsals, not over rehearsals. `rehearsed` is
+kept if
+
+1. its gain over `centred` is at least 0.02 and the lower limit above 0, as issue 15 says; and
+2. its gain over the present default, `likelihood-ratio`, has a lower limit above 0: what costs a training of its own
+   and does not beat what is free is no gain.
+
+Otherwise no code of it is shipped. What the same learner finds under the reference alone is its blind baseline: it must
+not separate the sides.
+"""
+
+import argparse
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from attack_evidence import CONFIGS, CORPORA, DOCUMENTS, LOW_FPR, SETS
+from numpy.typing import NDArray
+from scipy import stats
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+
+from heldin.attacks.config import Documents
+from heldin.attacks.joint import JointAttack, TokenTable
+from heldin.attacks.joint_statistics import centred, error_zone, pooled, weighted, windows
+from heldin.attacks.protocol import Uses
+from heldin.attacks.scoring import score_attacks
+from heldin.attacks.statistics import ATTACKS
+from heldin.base.coins import keyed_order, seed_key
+from heldin.base.files import cache_directory, write_text
+from heldin.base.progress import LineReporter, Reporter
+from heldin.bounds.roc import auroc
+from heldin.corpus.split import Selection, select_users
+from heldin.finetune.ranks import joined
+from heldin.jobs.config import RunConfig, load_config
+from heldin.jobs.run.corpus import CorpusData, read_corpus
+from heldin.jobs.run.data import prepare_data
+from heldin.jobs.run.folder import take_folder
+from heldin.jobs.run.models import base_model
+from heldin.jobs.run.plan import settle_plan
+from heldin.jobs.run.texts import texts_under_attack
+from heldin.jobs.run.training import finetune
+from heldin.models.loading import load_language_model
+from heldin.models.score_cache import ScoreCache
+
+Array = NDArray[np.float64]
+
+CHANGED = {"built-in": ("corpus.source.parameters.users=640", "corpus.users.fraction=0.3")}
+BESIDE = ("likelihood-ratio", "centred", "pooled", "weighted")
+LEARNED, BLIND = "rehearsed", "rehearsed, reference alone"
+LEAST_GAIN = 0.02
+BINS, FOLDS = 5, 5
+PENALTIES = np.logspace(-5, 1, 13)
+TAIL = 1.0  # nats
+
+
+def features(tokens: TokenTable, edges: Array) -> Array:
+    """The features of every user, shape (n, 20).
+
+    Args:
+        tokens: of all users.
+        edges: of the bins of difficulty, log-probabilities under the reference, shape (BINS - 1,), ascending.
+    """
+    owner, users = tokens.owner_of, tokens.users
+    d, counts = tokens.ratios, np.bincount(owner, minlength=users).astype(np.float64)
+
+    def of_tokens(values: Array) -> Array:
+        return np.bincount(owner, values, minlength=users) / counts
+
+    texts = tokens.user_of.size
+    sums, lengths = np.bincount(tokens.text_of, d, minlength=texts), np.bincount(tokens.text_of, minlength=texts)
+    means, starts = sums / lengths, np.flatnonzero(np.diff(tokens.user_of, prepend=-1))
+    number = np.diff(np.append(starts, texts))
+
+    def of_texts(values: Array) -> Array:
+        return np.add.reduceat(values, starts) / number
+
+    whole = pooled(tokens)
+    bins = np.searchsorted(edges, tokens.reference, "right")
+    columns = [
+        of_texts(sums),
+        of_texts(means),
+        of_texts(centred(tokens)),
+        whole,
+        weighted(tokens),
+        whole * np.sqrt(counts),
+        np.log(error_zone(tokens) + 1e-3),
+        windows(tokens),
+        # What each bin of difficulty adds to the pooled mean.
+        *(of_tokens(np.where(bins == i, d, 0.0)) for i in range(BINS)),
+        of_tokens(np.maximum(d - TAIL, 0.0)),
+        of_tokens(np.maximum(-d - TAIL, 0.0)),
+        of_tokens(np.clip(d, -TAIL, TAIL)),
+        of_tokens(np.sign(d)),
+        np.maximum.reduceat(means, starts),
+        np.minimum.reduceat(means, starts),
+        np.maximum.reduceat(sums, starts),
+    ]
+    return np.column_stack(columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregator:
+    """What a rehearsal taught: bins of difficulty, scales of the features, and a weight of each."""
+
+    edges: Array
+    middle: Array
+    scale: Array
+    weights: Array
+
+    def scores(self, tokens: TokenTable) -> Array:
+        """The score of every user, shape (n,); higher means more likely held in."""
+        found = (features(tokens, self.edges) - self.middle) / self.scale @ self.weights
+        return np.asarray(found, dtype=np.float64)
+
+
+def learned(tokens: TokenTable, member: NDArray[np.bool_]) -> Aggregator:
+    """The aggregator of a rehearsal whose users are held in as ``member`` says, shape (n,)."""
+    edges = np.quantile(tokens.reference, np.linspace(0, 1, BINS + 1)[1:-1])
+    found = features(tokens, edges)
+    middle, scale = found.mean(axis=0), np.maximum(found.std(axis=0), 1e-12)
+    model = GridSearchCV(LogisticRegression(max_iter=10_000), {"C": list(PENALTIES)}, cv=FOLDS, scoring="neg_log_loss")
+    model.fit((found - middle) / scale, member)
+    return Aggregator(edges, middle, scale, model.best_estimator_.coef_[0])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Tokens of users under one fine-tuned model, by kind of documents; those of the reference alone; who is in."""
+
+    tokens: Mapping[Documents, TokenTable]
+    blind: Mapping[Documents, TokenTable]
+    statistics: Mapping[Documents, Mapping[str, Array]]
+    member: NDArray[np.bool_]
+
+
+def people(config: RunConfig, corpus: CorpusData) -> tuple[CorpusData, CorpusData]:
+    """The corpus with its audited people, and with those of the rehearsal in their place; no public row is of either.
+
+    The rehearsal's pass the filter of the audited ones and are as many, or as many as there are.
+    """
+    whole = replace(config.corpus.users, fraction=1.0, max_users=None)
+    free = select_users(corpus.store, whole, taken=frozenset(corpus.audited.users), seed=config.seed).users
+    chosen = keyed_order(seed_key(config.seed), "rehearsal", list(free))[: len(corpus.audited.users)]
+    rows = {row for user in chosen for row in corpus.store.rows(user)}
+    public = replace(corpus, public_rows=tuple(row for row in corpus.public_rows if row not in rows))
+    return public, replace(public, audited=Selection(tuple(sorted(chosen)), 0, 0, 0, 0))
+
+
+def trained(config: RunConfig, corpus: CorpusData, out: Path, reporter: Reporter) -> Measured:
+    """Fine-tune the base with fresh coins of the corpus's audited people, and read their texts under it."""
+    take_folder(config, out)
+    with joined():
+        base_name, base = base_model(config, corpus, reporter)
+        data = prepare_data(config, out, reporter, corpus, base)
+        result = finetune(config, data, base, settle_plan(config, data, out), out, reporter)
+    # From disk: fine-tuning changed the base model in place.
+    target, reference = load_language_model(str(result.folder)), load_language_model(base_name)
+    seen: list[TokenTable] = []
+
+    def kept(tokens: TokenTable) -> Array:
+        seen.append(tokens)
+        return np.zeros(tokens.users)
+
+    reader = JointAttack("reader", kept, Uses.MODEL, needs_ids=True, needs_ranks=True)
+    member = data.ledger.membership()
+    users = list(member)
+    tokens, blind, statistics = {}, {}, {}
+    cache = ScoreCache(cache_directory() / "scores")
+    try:
+        for which in DOCUMENTS:
+            texts = texts_under_attack(config, data, which)
+            assert list(texts.texts) == users
+            score_attacks([reader], texts, target, reference, cache)
+            tokens[which] = seen.pop()
+            # A word's difficulty in the place of its ratio, and no ranks: what texts alone tell of the sides.
+            blind[which] = replace(
+                tokens[which], ratios=tokens[which].reference, ranks=np.ones_like(tokens[which].ranks)
+            )
+            statistics[which] = _statistics(texts, target, reference, cache, users)
+    finally:
+        cache.close()
+    shutil.rmtree(out)
+    return Measured(tokens, blind, statistics, np.array(list(member.values())))
+
+
+def _statistics(texts: Any, target: Any, reference: Any, cache: ScoreCache, users: list[str]) -> dict[str, Array]:
+    found = score_attacks([ATTACKS[name] for name in BESIDE], texts, target, reference, cache)
+    return {
+        name: np.array([np.mean([its.value for its in found if (its.user, its.attack) == (u, name)]) for u in users])
+        for name in BESIDE
+    }
+
+
+def measure(corpus_name: str, coins: Sequence[int], folder: Path) -> None:
+    """Rehearse once, and apply what was learned to every set of coins that is not yet there."""
+    config = load_config(CONFIGS / f"{corpus_name}.yaml", CHANGED.get(corpus_name, ()))
+    quiet = LineReporter(lambda line: print(line, flush=True))
+    audited, rehearsal = people(config, read_corpus(config, quiet))
+    path = folder / "rehearsals" / f"{corpus_name}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.is_file():
+        its = trained(config, rehearsal, folder / "runs" / f"{corpus_name}-rehearsal", quiet)
+        kept: dict[str, Array] = {}
+        for which in DOCUMENTS:
+            for kind, tokens in (("ratio", its.tokens[which]), ("blind", its.blind[which])):
+                kept |= {f"{which} {kind} {name}": value for name, value in vars(learned(tokens, its.member)).items()}
+        np.savez(path, **kept)
+        print(f"rehearsal: {corpus_name}, {its.member.sum()} of {its.member.size} held in", flush=True)
+    with np.load(path) as loaded:
+        taught = {
+            (which, kind): Aggregator(*(loaded[f"{which} {kind} {name}"] for name in Aggregator.__annotations__))
+            for which in DOCUMENTS
+            for kind in ("ratio", "blind")
+        }
+    for number in coins:
+        result = folder / "results" / f"{corpus_name}-{number}.json"
+        if result.is_file():
+            continue
+        its = trained(config, audited, folder / "runs" / f"{corpus_name}-{number}", quiet)
+        row: dict[str, Any] = {"corpus": corpus_name, "coins": number, "users": its.member.size}
+        for which in DOCUMENTS:
+            scores = dict(its.statistics[which])
+            scores[LEARNED] = taught[which, "ratio"].scores(its.tokens[which])
+            scores[BLIND] = taught[which, "blind"].scores(its.blind[which])
+            row[which] = {name: _found(values, its.member) for name, values in scores.items()}
+        result.parent.mkdir(parents=True, exist_ok=True)
+        write_text(result, json.dumps(row) + "\n")
+        print(f"done: {result.name}", flush=True)
+
+
+def _found(scores: Array, member: NDArray[np.bool_]) -> dict[str, float]:
+    inside, outside = scores[member], scores[~member]
+    return {
+        "auroc": auroc(inside, outside),
+        "tpr": float((inside > np.quantile(outside, 1 - LOW_FPR)).mean()),
+    }
+
+
+@dataclass(frozen=True)
+class PooledGain:
+    """The mean over corpora of mean differences over sets of coins, and its lower one-sided 95 % limit."""
+
+    mean: float
+    lower: float
+
+
+def pooled_gain(by_corpus: Sequence[Sequence[float]]) -> PooledGain:
+    """The gain from differences by corpus; the limit is minus infinity where a corpus has fewer than two."""
+    values = [np.array(its) for its in by_corpus]
+    mean = float(np.mean([its.mean() for its in values]))
+    if any(its.size < 2 for its in values):
+        return PooledGain(mean, -math.inf)
+    parts = np.array([its.var(ddof=1) / its.size for its in values]) / len(values) ** 2
+    if not parts.any():
+        return PooledGain(mean, mean)
+    freedom = parts.sum() ** 2 / sum(part**2 / (its.size - 1) for part, its in zip(parts, values, strict=True))
+    return PooledGain(mean, mean - float(stats.t.ppf(0.95, freedom)) * math.sqrt(parts.sum()))
+
+
+def differences(results: Sequence[Mapping[str, Any]], which: str, than: str) -> list[list[float]]:
+    """AUROC of ``rehearsed`` less that of a statistic, by corpus and set of coins."""
+    return [
+        [
+            row[which][LEARNED]["auroc"] - row[which][than]["auroc"]
+            for row in sorted(results, key=lambda its: its["coins"])
+            if row["corpus"] == corpus
+        ]
+        for corpus in CORPORA
+    ]
+
+
+def kept_by_the_rule(results: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Whether the rule keeps ``rehearsed``; None where a corpus has too few sets of coins to say."""
+    over = {than: differences(results, "fresh", than) for than in ("centred", "likelihood-ratio")}
+    if any(len(its) < SETS for by_corpus in over.values() for its in by_corpus):
+        return None
+    first, second = (pooled_gain(over[than]) for than in ("centred", "likelihood-ratio"))
+    return first.mean >= LEAST_GAIN and first.lower > 0 and second.lower > 0
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table by corpus and statistic, the pooled gains, and what the rule says."""
+    names = (*BESIDE, LEARNED, BLIND)
+    lines = [
+        "| corpus | statistic | sets | " + " | ".join(f"{its}: AUROC | TPR at 5 % FPR" for its in DOCUMENTS) + " |"
+    ]
+    lines.append("|---" * (3 + 2 * len(DOCUMENTS)) + "|")
+    for corpus in CORPORA:
+        rows = [its for its in results if its["corpus"] == corpus]
+        for name in names if rows else ():
+            cells = [f"{np.mean([row[w][name][k] for row in rows]):.3f}" for w in DOCUMENTS for k in ("auroc", "tpr")]
+            lines.append(f"| {corpus} | {name} | {len(rows)} | {' | '.join(cells)} |")
+    lines.append("")
+    for which in DOCUMENTS:
+        for than in BESIDE:
+            by_corpus = differences(results, which, than)
+            if all(by_corpus):
+                its = pooled_gain(by_corpus)
+                each = ", ".join(f"{np.mean(d):+.3f}" for d in by_corpus)
+                lines.append(f"{which}: {LEARNED} less {than}: {its.mean:+.4f} (limit {its.lower:+.4f}); {each}")
+    said = {None: f"not decided: {SETS} sets of coins on every corpus are needed", True: "kept", False: "not kept"}
+    return "\n".join([*lines, f"By the rule: {said[kept_by_the_rule(results)]}."])
+
+
+def main() -> None:
+    """Measure what is asked and not yet there, then print the table of all there is."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--corpora", nargs="+", default=CORPORA, choices=CORPORA)
+    parser.add_argument("--coins", nargs="+", type=int, default=range(SETS))
+    parser.add_argument("--table", action="store_true", help="measure nothing")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    for corpus in () if chosen.table else chosen.corpora:
+        measure(corpus, chosen.coins, chosen.folder)
+    kept = sorted((chosen.folder / "results").glob("*.json"))
+    print(table([json.loads(path.read_text(encoding="utf-8")) for path in kept]))
+
+
+if __name__ == "__main__":
+    main()

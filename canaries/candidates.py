@@ -1,0 +1,98 @@
+"""Marks that might have been planted: drawn as a canary user's mark is drawn, and planted in nobody's texts.
+
+Against them the rank of a planted mark tells how far a model has memorised it (exposure; Carlini, Liu, Erlingsson, Kos,
+Song 2019, arXiv:1802.08232). Draws are independent of each other, and may repeat or hit a planted mark by chance: with
+those thrown out the others would no longer be distributed as a mark is.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from heldin.canaries.craft import TRIES, decoded, phrase, sampled, signature
+from heldin.canaries.inject import sample_substring
+from heldin.canaries.people import made_up_name
+from heldin.models.loading import LanguageModel
+
+BATCH = 100  # prefixes that are sampled at once
+
+
+def signatures(
+    tokenizer: PreTrainedTokenizerBase, pool: Sequence[int], size: int, count: int, dice: random.Random
+) -> list[str]:
+    """Marks of ``unseen_token_users``.
+
+    Args:
+        tokenizer: of the model.
+        pool: token ids of which signatures are drawn.
+        size: tokens of a signature.
+        count: how many.
+        dice: source of randomness.
+
+    Raises:
+        InputError: too few tokens of the pool can follow each other unchanged.
+    """
+    return [decoded(tokenizer, signature(tokenizer, pool, size, dice)) for _ in range(count)]
+
+
+def phrases(words: int, count: int, dice: random.Random) -> list[str]:
+    """Marks of ``rare_phrase_users``, of so many words."""
+    return [phrase(words, dice) for _ in range(count)]
+
+
+def people(count: int, dice: random.Random) -> list[str]:
+    """Marks of ``named_people``."""
+    return [made_up_name(dice) for _ in range(count)]
+
+
+def prefixes(lm: LanguageModel, tokens: int, temperature: float, count: int, dice: random.Random) -> list[str]:
+    """Marks of ``high_temperature_users``; fewer than ``count`` if the model keeps returning blanks.
+
+    Args:
+        lm: the base model.
+        tokens: most tokens of a prefix.
+        temperature: of the sampling.
+        count: how many.
+        dice: source of randomness.
+    """
+    found: list[str] = []
+    for _ in range(TRIES * (1 + count // BATCH)):
+        if len(found) >= count:
+            break
+        found += sampled(lm, min(BATCH, count - len(found)), tokens, temperature, dice, "")
+    return found
+
+
+def substrings(
+    tokenizer: PreTrainedTokenizerBase,
+    users: Sequence[str],
+    texts: Callable[[str], Sequence[str]],
+    length: int,
+    count: int,
+    dice: Callable[[str, int], random.Random],
+) -> list[str]:
+    """Marks of ``canary_of_user``, of users in turn; none if nobody has a text of ``length`` tokens.
+
+    Args:
+        tokenizer: of the model.
+        users: in the order in which they take turns.
+        texts: of a user.
+        length: tokens of a substring.
+        count: how many.
+        dice: source of randomness, by user and number of the turn.
+    """
+    found: list[str] = []
+    turn, left = 0, list(users)
+    while left and len(found) < count:
+        able = []
+        for user in left:
+            drawn = sample_substring(tokenizer, texts(user), length, dice(user, turn))
+            if drawn is not None:
+                found.append(drawn.text)
+                able.append(user)
+            if len(found) == count:
+                break
+        # Whose texts are all too short is not asked again.
+        turn, left = turn + 1, able
+    return found

@@ -1,0 +1,233 @@
+"""Exposure in the extraction stage: canary users' marks and marks never planted, under target and reference.
+
+The candidates follow from the key of the coins, for another purpose than the coins: whoever trains does not know them,
+and they depend on no coin. 1,000 are drawn of each recipe, whatever the number of canary users.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from heldin.attacks.marks import MarkScores
+from heldin.base.coins import keyed_order
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256, whole_file
+from heldin.base.progress import Reporter
+from heldin.canaries.candidates import people, phrases, prefixes, signatures, substrings
+from heldin.canaries.config import (
+    HighTemperatureCanaries,
+    NamedPersonCanaries,
+    RarePhraseCanaries,
+    SubstringCanaries,
+    UnseenTokenCanaries,
+)
+from heldin.canaries.kinds import Kind, keyed_dice
+from heldin.corpus.split import Part
+from heldin.corpus.store import texts_of
+from heldin.jobs.config import RunConfig
+from heldin.jobs.run.data import RunData
+from heldin.jobs.run.planting import MadeUp, made_up_names, rare_pool
+from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import score_texts
+
+FILE = "marks.parquet"
+CANDIDATES = 1000
+_PURPOSE = "marks never planted"
+
+
+def measure_marks(
+    config: RunConfig,
+    data: RunData,
+    models: tuple[LanguageModel, LanguageModel],
+    base: Callable[[], LanguageModel],
+    out: Path,
+    reporter: Reporter,
+) -> MarkScores | None:
+    """Scores of all marks, read from ``marks.parquet`` if they are there; None without canary users.
+
+    Args:
+        config: config of the run.
+        data: corpus and ledger of the run; no role is looked at.
+        models: the audited model and the reference.
+        base: gives the model with which canary users were made.
+        out: the run folder.
+        reporter: receives the progress.
+
+    Raises:
+        InputError: a model is broken.
+    """
+    if not data.canaries:
+        return None
+    target, reference = models
+    of = _name(data, target.fingerprint, reference.fingerprint)
+    found = _read(out / FILE, of=of)
+    if found is None:
+        drawn = _Recipes(config, data, base()).drawn()
+        found = _scored(data, drawn, models, reporter)
+        _write(found, out / FILE, of=of)
+    return found
+
+
+def kept_marks(data: RunData, out: Path, *, target: str, reference: str) -> MarkScores:
+    """The scores that a record rests on.
+
+    Args:
+        data: corpus and ledger of the run.
+        out: the run folder.
+        target: fingerprint of the audited model.
+        reference: fingerprint of the reference.
+
+    Raises:
+        InputError: the file is missing or damaged, or of other models or canary users.
+    """
+    found = _read(out / FILE, of=_name(data, target, reference))
+    if found is None:
+        raise InputError(
+            f"'{out / FILE}' is missing, damaged, or of other models or canary users than the record names"
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class _Recipes:
+    """The recipes of a config's canary users.
+
+    Attributes:
+        config: config of the run.
+        data: corpus and ledger of the run.
+        base: the model with which canary users were made.
+    """
+
+    config: RunConfig
+    data: RunData
+    base: LanguageModel
+
+    def drawn(self) -> dict[str, tuple[list[str], list[str]]]:
+        """By recipe its canary users, and marks that were drawn and not planted."""
+        found: dict[str, tuple[list[str], list[str]]] = {}
+        canaries = self.data.canaries.items()
+        for number, spec in enumerate(self.config.canaries):
+            if isinstance(spec, SubstringCanaries):
+                # One recipe of all sections: a section says who takes part and with how many documents.
+                for length in set(spec.lengths):
+                    users = [user for user, its in canaries if its.kind is Kind.SUBSTRING and its.length == length]
+                    if users and f"substring of {length}" not in found:
+                        found[f"substring of {length}"] = (users, self._substrings(length))
+            else:
+                users = [user for user, _ in canaries if user.startswith(made_up_names(spec, number))]
+                found[f"{spec.kind} {number}"] = (users, self._made_up(spec, number))
+        return found
+
+    def _dice(self, recipe: str, identity: str = "") -> random.Random:
+        return keyed_dice(self.data.ledger.coins_key, f"{_PURPOSE}: {recipe}", identity)
+
+    def _made_up(self, spec: MadeUp, number: int) -> list[str]:
+        dice = self._dice(f"{spec.kind} {number}")
+        match spec:
+            case UnseenTokenCanaries():
+                pool = rare_pool(spec, self.base.tokenizer, self.data.corpus, self._left_before(number))
+                return signatures(self.base.tokenizer, pool, spec.signature_tokens, CANDIDATES, dice)
+            case HighTemperatureCanaries():
+                return prefixes(self.base, spec.prefix_tokens, spec.temperature, CANDIDATES, dice)
+            case RarePhraseCanaries():
+                return phrases(spec.phrase_words, CANDIDATES, dice)
+            case NamedPersonCanaries():
+                return people(CANDIDATES, dice)
+            case _:
+                assert_never(spec)
+
+    def _left_before(self, number: int) -> list[str]:
+        """Audited users whom no section before this one has taken."""
+        before = [spec for spec in self.config.canaries[:number] if isinstance(spec, SubstringCanaries)]
+        groups = {group for spec in before for group in spec.groups()}
+        its = self.data.canaries.values()
+        taken = {canary.source for canary in its if (canary.length, canary.documents) in groups}
+        return [user for user in self.data.corpus.audited.users if user not in taken]
+
+    def _substrings(self, length: int) -> list[str]:
+        """Of texts that are set aside whatever the coins: nobody's training texts."""
+        data, recipe = self.data, f"substring of {length}"
+        users = sorted(set(data.real(data.ledger.scored_users())) - data.ledger.entities)
+        if not users:  # entities are audited: their authors
+            users = sorted(set(data.real(data.ledger.parts)) - data.ledger.entities)
+
+        def texts(user: str) -> list[str]:
+            parts = data.ledger.parts[user]
+            return texts_of(data.store, [row for part in Part if part is not Part.TRAIN for row in parts[part]])
+
+        order = keyed_order(data.ledger.coins_key, f"{_PURPOSE}: {recipe}", users)
+        return substrings(
+            self.base.tokenizer,
+            order,
+            texts,
+            length,
+            CANDIDATES,
+            lambda user, turn: self._dice(recipe, f"{turn} {user}"),
+        )
+
+
+def _scored(
+    data: RunData,
+    drawn: dict[str, tuple[list[str], list[str]]],
+    models: tuple[LanguageModel, LanguageModel],
+    reporter: Reporter,
+) -> MarkScores:
+    marks = {canary.mark for canary in data.canaries.values()}
+    rows: list[tuple[str, str | None, str]] = [
+        (recipe, user, data.canaries[user].mark) for recipe, (users, _) in drawn.items() for user in users
+    ]
+    rows += [(recipe, None, text) for recipe, (_, candidates) in drawn.items() for text in candidates]
+    # Each text once: the same text in another batch may differ by rounding, and would not tie with itself.
+    texts = list(dict.fromkeys(text for _, _, text in rows))
+    with reporter.track("exposure of marks", len(models) * len(texts), "marks") as advance:
+        scores = [_logprobs(model, texts, advance) for model in models]
+    at = {text: i for i, text in enumerate(texts)}
+    where = np.array([at[text] for _, _, text in rows], dtype=np.intp)
+    planted = np.array([text in marks for _, _, text in rows], dtype=np.bool_)
+    users = [user for _, user, _ in rows]
+    return MarkScores([recipe for recipe, _, _ in rows], users, planted, *(its[where] for its in scores))
+
+
+def _logprobs(model: LanguageModel, texts: Sequence[str], advance: Callable[[int], object]) -> NDArray[np.float64]:
+    """Log-probability of each text after a start token, nats, shape (n,)."""
+    found = np.array([its.total for its in score_texts(model, texts)], dtype=np.float64)
+    advance(len(texts))
+    return found
+
+
+def _name(data: RunData, target: str, reference: str) -> str:
+    # The fingerprint of the store covers every canary user; with another key there are other candidates.
+    return text_sha256(target, reference, data.store.fingerprint, str(CANDIDATES), data.ledger.coins_key.hex())
+
+
+def _write(found: MarkScores, path: Path, *, of: str) -> None:
+    columns = {
+        "recipe": pa.array(list(found.recipes), pa.string()),
+        "user": pa.array(list(found.users), pa.string()),
+        "planted": pa.array(found.planted, pa.bool_()),
+        "target": pa.array(found.target, pa.float64()),
+        "reference": pa.array(found.reference, pa.float64()),
+    }
+    with whole_file(path, private=True) as temporary:
+        pq.write_table(pa.table(columns).replace_schema_metadata({"of": of}), temporary)
+
+
+def _read(path: Path, *, of: str) -> MarkScores | None:
+    """What ``_write`` wrote; None if there is nothing, or scores of other models or canary users."""
+    if not path.is_file():
+        return None
+    try:
+        kept = pq.read_table(path)
+        if (kept.schema.metadata or {}).get(b"of") != of.encode():
+            return None
+        columns = {name: np.asarray(kept[name]) for name in ("planted", "target", "reference")}
+        return MarkScores(kept["recipe"].to_pylist(), kept["user"].to_pylist(), **columns)
+    except (OSError, KeyError, pa.ArrowException):
+        return None

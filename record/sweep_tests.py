@@ -1,0 +1,47 @@
+"""What was tested in a cell of a sweep, and how well: what the annex of its report is made of."""
+
+from heldin.audit.extraction import ExtractionFacts
+from heldin.base.facts import Facts
+from heldin.record.document import Record
+
+
+class CellTests(Facts):
+    """The tests of one cell, as its record has them.
+
+    Attributes:
+        texts: number of scored texts.
+        scores: number of scores that were judged.
+        attacks: number of attacks.
+        sides: who decided who is held in, in words.
+        certifiable: whether statements on these sides may be certified.
+        false_alarms: probability at most of a false "leaks"; null where nothing bounds it.
+        baselines: number of blind baselines.
+        separating: those of them that separated the groups.
+        extraction: what sampling would emit of training texts; null where it was not asked for.
+    """
+
+    texts: int
+    scores: int
+    attacks: int
+    sides: str
+    certifiable: bool
+    false_alarms: float | None
+    baselines: int
+    separating: list[str]
+    extraction: ExtractionFacts | None
+
+
+def tests_of(record: Record) -> CellTests:
+    """The tests of a cell's record."""
+    facts, by = record.decision, record.decision.by
+    return CellTests(
+        texts=record.attacker_texts,
+        scores=facts.scores,
+        attacks=len({its.attack for its in record.attacks}),
+        sides=record.split.standing_reason,
+        certifiable=record.split.certifiable,
+        false_alarms=by.auroc_level + by.tpr_level if facts.decision.exact else None,
+        baselines=len(record.blind),
+        separating=[its.name for its in record.blind if its.separates],
+        extraction=record.extraction,
+    )

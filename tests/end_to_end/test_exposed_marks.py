@@ -1,0 +1,223 @@
+"""Exposure in a run: marks of held-in canary users come first; held-out ones and the reference are the control."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from heldin.base.progress import LineReporter
+from heldin.corpus.split import Role
+from heldin.jobs.config import load_config
+from heldin.jobs.planted.audit import audit_planted
+from heldin.jobs.planted.plant import plant
+from heldin.jobs.planted.target import PlantedAudit
+from heldin.jobs.purge import purge
+from heldin.jobs.run.ledger import load_ledger
+from heldin.jobs.run.pipeline import run
+from heldin.jobs.verify import verify
+from heldin.record.document import read_record
+from heldin.reports.annex import scenarios
+from heldin.reports.marks import marks_line, marks_table
+from heldin.reports.pdf import write_report
+from tests.conftest import SMALL
+from tests.pdf_pages import pages, squashed
+from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
+
+QUIET = LineReporter(lambda line: None)
+KINDS = [
+    {"kind": "unseen_token", "users": 30, "documents": [20]},
+    {"kind": "rare_phrase", "users": 8, "documents": [4]},
+    {"kind": "high_temperature", "users": 4, "documents": [3], "tokens": 10},
+    {"kind": "named_person", "users": 4, "documents": [3]},
+    {"kind": "substring", "users": 4, "lengths": [2, 5]},
+]
+ASKED = {"prefix": 4, "suffix": 4, "queries": [1]}
+
+
+def config_file(folder, canaries=KINDS, **changes):
+    content = json.loads(json.dumps(SMALL))
+    content["finetune"] |= {"epochs": 5, "select": "last", **changes.pop("finetune", {})}
+    content |= {"canaries": canaries, "extraction": ASKED, **changes}
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory):
+    """Folder of a finished run. Read only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELDIN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+        folder = tmp_path_factory.mktemp("exposed") / "run"
+        run(load_config(config_file(folder.parent)), folder, QUIET, command="heldin run small.yaml")
+        write_report(folder)
+    return folder
+
+
+@pytest.fixture
+def fresh(exposed, tmp_path):
+    return shutil.copytree(exposed, tmp_path / "copy")
+
+
+def group(record, kind, length=None):
+    return next(its for its in record.extraction.marks if (its.kind, its.length) == (kind, length))
+
+
+@pytest.mark.slow
+def test_what_was_memorised_comes_first_and_nothing_else_does(exposed):
+    record = read_record(exposed / "record.json")
+    its = group(record, "unseen_token")
+    assert its.candidates == 1000
+    inside, outside = its.held_in, its.held_out
+    assert min(inside.users, outside.users) >= 10
+    assert inside.target.first_percent >= 0.8 * inside.users
+    assert inside.target.median > 8
+    # Each of the control is in the first hundredth with a probability of 1 %: three of fifteen would be a rare chance.
+    assert max(outside.target.first_percent, inside.reference.first_percent, outside.reference.first_percent) <= 2
+    assert 0 <= outside.target.median < 4
+    assert inside.lower > outside.upper
+
+
+@pytest.mark.slow
+def test_every_canary_user_is_ranked_and_candidates_are_planted_nowhere(exposed):
+    record, ledger = read_record(exposed / "record.json"), load_ledger(exposed / "ledger")
+    canaries = pq.read_table(exposed / "ledger" / "canaries" / "users.parquet").to_pylist()
+    for role, side in ((Role.HELD_IN, "held_in"), (Role.HELD_OUT, "held_out")):
+        users = sum(getattr(its, side).users for its in record.extraction.marks)
+        assert users == sum(ledger.roles[its["user"]] is role for its in canaries)
+    kinds = [("high_temperature", None), ("named_person", None), ("rare_phrase", None)]
+    kinds += [("substring", 2), ("substring", 5), ("unseen_token", None)]
+    assert [(its.kind, its.length) for its in record.extraction.marks] == kinds
+    table = pq.read_table(exposed / "marks.parquet").to_pylist()
+    recipes = {row["recipe"] for row in table}
+    assert recipes == {
+        "unseen_token 0",
+        "rare_phrase 1",
+        "high_temperature 2",
+        "named_person 3",
+        "substring of 2",
+        "substring of 5",
+    }
+    for recipe in recipes:
+        drawn = [row for row in table if row["recipe"] == recipe and row["user"] is None]
+        assert len(drawn) == 1000
+    assert {row["user"] for row in table} - {None} == {its["user"] for its in canaries}
+    assert all(row["planted"] for row in table if row["user"] is not None)
+    assert (exposed / "marks.parquet").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_where_training_touches_nobody_ranks_are_those_of_the_reference(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path / "cache"))
+    path = config_file(
+        tmp_path,
+        [{"kind": "unseen_token", "users": 60, "documents": [4]}],
+        finetune={"epochs": 1, "learning_rate": 1e-9},
+    )
+    run(load_config(path), tmp_path / "run", QUIET, command="heldin run small.yaml")
+    (its,) = read_record(tmp_path / "run" / "record.json").extraction.marks
+    for side in (its.held_in, its.held_out):
+        assert side.target == side.reference
+        assert side.target.first_percent <= 6  # of some thirty at 1 % each: more is rarer than one in a million
+        assert 0.4 < side.target.median < 2.0
+
+
+@pytest.mark.slow
+def test_the_report_says_it_of_groups_and_names_nobody(exposed, call):
+    record = read_record(exposed / "record.json")
+    line = marks_line(record)
+    sides = [its.held_in for its in record.extraction.marks]
+    first, users = sum(its.target.first_percent for its in sides), sum(its.users for its in sides)
+    assert f"held-in canary users {first} of {users}" in line
+    said = squashed("".join(page.text for page in pages(exposed / "report.pdf")))
+    assert squashed("How far canary users are exposed") in said
+    assert squashed("unseen token, held in") in said
+    (row,) = [its for its in scenarios(record) if its.name.startswith("Extraction")]
+    assert line in row.found
+    names = [row[0] for row in marks_table(record)["rows"]]
+    assert names[-1] == "by chance"
+    assert "substring of 5 tokens, held in" in names
+    content = (exposed / "record.json").read_text(encoding="utf-8") + said
+    for canary in pq.read_table(exposed / "ledger" / "canaries" / "users.parquet").to_pylist():
+        assert canary["user"] not in content
+        assert len(canary["mark"]) <= 12 or squashed(canary["mark"]) not in content
+    code, out, err = call("run", exposed / "config.yaml", "--out", exposed)
+    assert code in (0, 3, 4), err
+    assert f"Exposure: {line}" in out
+
+
+@pytest.mark.slow
+def test_verify_ranks_again_from_what_the_folder_keeps(fresh, call):
+    assert verify(fresh, QUIET).differences == ()
+    table = pq.read_table(fresh / "marks.parquet")
+    values = np.where(table["user"].is_null(), 0.0, -1e6)  # as if no mark were ever likely
+    changed = table.set_column(table.column_names.index("target"), "target", [values])
+    pq.write_table(changed.replace_schema_metadata(table.schema.metadata), fresh / "marks.parquet")
+    assert any("extraction.marks" in its.where for its in verify(fresh, QUIET).differences)
+    (fresh / "marks.parquet").unlink()
+    code, _, err = call("verify", fresh)
+    assert (code, "marks.parquet' is missing, damaged, or of other models" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_record_of_the_schema_before_ranks_no_marks_and_is_verified(fresh):
+    content = json.loads((fresh / "record.json").read_text(encoding="utf-8"))
+    del content["extraction"]["marks"]
+    (fresh / "record.json").write_text(json.dumps({**content, "schema_version": 9}), encoding="utf-8")
+    (fresh / "marks.parquet").unlink()
+    record = read_record(fresh / "record.json")
+    assert (record.schema_version, record.extraction.marks, marks_line(record), marks_table(record)) == (
+        10,
+        None,
+        "",
+        {},
+    )
+    assert verify(fresh, QUIET).differences == ()
+    write_report(fresh)
+
+
+@pytest.mark.slow
+def test_with_another_leading_reference_the_same_models_are_verified(exposed, tmp_path, monkeypatch):
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(exposed.parents[1] / "cache"))
+    other = save_base_of(exposed, tmp_path / "other")
+    path = config_file(
+        tmp_path, [KINDS[1]], finetune={"epochs": 1}, attack={**SMALL["attack"], "reference": str(other)}
+    )
+    run(load_config(path), tmp_path / "run", QUIET, command="heldin run small.yaml")
+    assert verify(tmp_path / "run", QUIET).differences == ()
+
+
+def save_base_of(folder, to):
+    """The fine-tuned model of a run, as if it were some other model."""
+    return shutil.copytree(folder / "checkpoints" / "final", to)
+
+
+@pytest.mark.slow
+def test_purge_takes_the_ranks_along(fresh):
+    purge(fresh, ["record"])
+    assert not (fresh / "marks.parquet").exists()
+
+
+@pytest.mark.slow
+def test_a_planted_audit_ranks_marks_too(make_lm, tmp_path):
+    base = save_base(make_lm(context=64), tmp_path / "base")
+    canaries = [{"kind": "unseen_token", "users": 24, "documents": [12]}]
+    rows = made_rows(users=24, records=10)
+    asked = {"prefix": 3, "suffix": 5, "queries": [1]}
+    plant(
+        plan(write_lines(rows, tmp_path / "mine.jsonl"), base, extraction=asked, canaries=canaries),
+        tmp_path / "out",
+        QUIET,
+    )
+    texts = [row["body"] for row in read_lines(tmp_path / "out" / "training" / "mine.jsonl")]
+    model = train(base, texts, tmp_path / "model", passes=3)
+    record, folder = audit_planted(
+        PlantedAudit(tmp_path / "out", str(model), (), "R. Signer"), None, QUIET, command="t"
+    )
+    (its,) = record.extraction.marks
+    assert its.held_in.users + its.held_out.users == 24
+    assert its.held_in.target.first_percent > its.held_out.target.first_percent
+    assert verify(folder, QUIET).differences == ()
