@@ -20,11 +20,11 @@ from heldin.jobs.checkpoint.endpoint import remote_of, rule_at_endpoint
 from heldin.jobs.config import first_difference
 from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import Described, planted_body, planted_facts
-from heldin.jobs.planted.conditions import as_seen, conditions_of, rests_on_log, unmet
+from heldin.jobs.planted.conditions import as_seen, conditions_of, found_changed, rests_on_log, unmet
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.folder import AUDITS, home_of, read_planted, require_models
-from heldin.jobs.planted.looks import Look, look_at, write_look
+from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
 from heldin.jobs.planted.plant import fingerprints
 from heldin.jobs.planted.target import (
     PlantedAudit,
@@ -130,6 +130,8 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
         # The next training writes another one into the planted folder.
         write_log(log, out / LOG)
     conditions = conditions_of(job.planted, manifest, look, job.declared_by, log, described.target.endpoint)
+    if found_changed(conditions):
+        note_change(look, job.planted)
     for one in conditions:
         if one.known_by != "checked":
             reporter.say(f"{one.known_by} ({one.note}): {one.condition}")

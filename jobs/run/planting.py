@@ -41,6 +41,8 @@ from heldin.models.loading import LanguageModel
 
 # share of a tokenizer's stable tokens: rare in the texts it was made from, and enough to tell users apart
 LATEST_MERGES = 0.05
+# times as many candidates as tokens of users' own: some cannot stand beside others and come back when encoded
+SPARE_TOKENS = 1.25
 
 
 def plant(
@@ -79,12 +81,13 @@ def plant(
     if kept is not None:
         return kept
     made: list[CanaryUser] = []
+    spoken: set[int] = set()
     for number, spec in enumerate(config.canaries):
         reporter.say(f"canaries: making {spec.kind} users")
         # A real user becomes one canary user at most, whichever section asks first.
         taken = {user.canary.source for user in made}
         left = [user for user in audited if user not in taken]
-        made += _Maker(config, corpus, left, base, number, reporter, forms).users(spec)
+        made += _Maker(config, corpus, left, base, number, reporter, forms, spoken).users(spec)
     names = set(store.users)
     # Two users under one name would share a coin (docs/theory.md#keys-and-coins).
     clash = next((user.canary.user for user in made if user.canary.user in names), None)
@@ -131,6 +134,7 @@ class _Maker:
         number: number of the section.
         reporter: receives the progress.
         forms: see ``plant``.
+        spoken: tokens of unseen-token users who were made before, where some are to share none.
     """
 
     config: RunConfig
@@ -140,6 +144,7 @@ class _Maker:
     number: int
     reporter: Reporter
     forms: Forms | None
+    spoken: set[int]
 
     @property
     def _store(self) -> CorpusStore:
@@ -151,21 +156,7 @@ class _Maker:
             case SubstringCanaries():
                 return self._by_number(spec, spec.users) if spec.users else self._by_coin(spec, spec.fraction or 0.0)
             case UnseenTokenCanaries():
-                candidates = self._candidates(spec)
-                return [
-                    user
-                    for documents, names in self._names(spec)
-                    for user in unseen_token_users(
-                        self.base.tokenizer,
-                        names,
-                        candidates=candidates,
-                        documents=documents,
-                        records=self._texts(documents),
-                        signature_tokens=spec.signature_tokens,
-                        tokens=spec.tokens,
-                        seed=self.config.seed,
-                    )
-                ]
+                return self._of_unseen_tokens(spec)
             case HighTemperatureCanaries():
                 total = spec.users * len(set(spec.documents))
                 with self.reporter.track("high-temperature canaries", total, "users") as advance:
@@ -223,6 +214,32 @@ class _Maker:
         for documents in sorted(set(spec.documents)):
             yield documents, [f"canary/{spec.kind}/{self.number}/{documents}/{i:05d}" for i in range(spec.users)]
 
+    def _of_unseen_tokens(self, spec: UnseenTokenCanaries) -> list[CanaryUser]:
+        candidates = self._candidates(spec)
+        made = [
+            user
+            for documents, names in self._names(spec)
+            for user in unseen_token_users(
+                self.base.tokenizer,
+                names,
+                candidates=candidates,
+                documents=documents,
+                records=self._texts(documents),
+                signature_tokens=spec.signature_tokens,
+                tokens=spec.tokens,
+                seed=self.config.seed,
+                spoken=self.spoken if spec.disjoint else None,
+            )
+        ]
+        if self._disjoint:
+            self.spoken.update(token_counts(self.base.tokenizer, [user.canary.mark for user in made]))
+        return made
+
+    @property
+    def _disjoint(self) -> list[UnseenTokenCanaries]:
+        """The sections whose users share no token with any other canary user."""
+        return [its for its in self.config.canaries if isinstance(its, UnseenTokenCanaries) and its.disjoint]
+
     def _candidates(self, spec: UnseenTokenCanaries) -> list[int]:
         """Tokens that were never seen, or the rarest ones if there are too few unseen tokens for signatures."""
         tokenizer = self.base.tokenizer
@@ -231,8 +248,11 @@ class _Maker:
             # Real users decide which tokens are unseen: the plan declares it as a step that is not user-local.
             texts += texts_of(self._store, [row for user in self.left for row in self._store.rows(user)])
         counts = token_counts(tokenizer, texts)
-        rarest = rare_tokens(tokenizer, counts)
+        rarest = [token for token in rare_tokens(tokenizer, counts) if token not in self.spoken]
         least = 4 * spec.signature_tokens  # tokens: enough to choose sequences that encode to themselves
+        # For all sections, so that one after the other finds enough; those that cannot stand side by side are passed over.
+        own = sum(its.users * len(set(its.documents)) * its.signature_tokens for its in self._disjoint)
+        least = max(least, int(SPARE_TOKENS * own))
         if not texts:  # a base from elsewhere: what it saw is not known
             return rarest[: max(least, int(LATEST_MERGES * len(rarest)))]
         unseen = [token for token in rarest if not counts[token]]

@@ -123,17 +123,35 @@ def test_a_look_is_counted_once_and_one_more_than_were_paid_for_is_indicative(fr
     assert "look 2 of 1" in second.judgement.verdicts[0].reason
 
 
-def test_a_training_set_that_was_changed_is_noticed_and_one_that_is_gone_is_said(fresh):
+def test_a_training_set_that_was_changed_is_noticed_also_once_it_is_gone(fresh):
     path = fresh[0] / "training" / "mine.jsonl"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(" number ", " numbed ", 1), encoding="utf-8")
-    record, _ = audited(fresh, CLAIM)
+    record, folder = audited(fresh, CLAIM)
     assert record.judgement.verdicts[0].standing == "indicative"
     assert "'mine.jsonl' was changed" in record.judgement.verdicts[0].reason
     path.unlink()
+    # What that look saw stays in its record, and no later look is certified by a signature alone.
+    assert verify(folder, QUIET).differences == ()
+    again, _ = audited(fresh, CLAIM)
+    later, _ = audited(fresh, "epsilon=0.1,delta=1e-5,unit=user")
+    for record in (again, later):
+        assert record.judgement.verdicts[0].standing == "indicative"
+        assert "not here any more, and look 1 found it changed" in record.judgement.verdicts[0].reason
+    # Restored as it was written, it is checked.
+    path.write_text(text, encoding="utf-8")
+    restored, _ = audited(fresh, CLAIM)
+    assert restored.judgement.verdicts[0].standing == "certified"
+
+
+def test_a_training_set_that_is_gone_is_said(fresh):
+    (fresh[0] / "training" / "mine.jsonl").unlink()
     record, _ = audited(fresh, CLAIM)
     assert record.judgement.verdicts[0].standing == "certified"
     assert any("not here any more" in c.note and c.known_by == "declared" for c in record.planted.conditions)
+    nobody, _ = audited(fresh, CLAIM, by=None)
+    again, _ = audited(fresh, CLAIM)
+    assert [its.judgement.verdicts[0].standing for its in (nobody, again)] == ["indicative", "certified"]
 
 
 def test_a_claim_about_examples_is_tested_on_those_with_one_example_only(fresh):

@@ -1,5 +1,6 @@
 """What ``heldin plant`` writes: the rows that coins leave, canary rows like others, and nothing that tells them."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -17,7 +18,7 @@ from heldin.corpus.sources.rows import BadRows
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted import plant as engine
 from heldin.jobs.planted.config import PlantColumns, PlantConfig, PlantedSplit
-from heldin.jobs.planted.data import planted_data
+from heldin.jobs.planted.data import drawn_data, planted_data
 from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.plant import plant, said_beforehand
 from heldin.jobs.planted.row_text import Plain
@@ -176,6 +177,23 @@ def test_a_canary_users_rows_hold_its_mark_and_no_real_text(lines, rows, base, t
             assert text.strip()
             assert canary.mark in text or len(text) <= len(canary.mark)
             assert not any(len(other["body"]) > 20 and other["body"] in text for other in rows)
+
+
+def test_disjoint_canary_users_share_no_token_across_tiers_and_sections(lines, base, tmp_path):
+    apart = {"kind": "unseen_token", "users": 3, "documents": [1, 3], "signature_tokens": 2, "disjoint": True}
+    shared = {"kind": "unseen_token", "users": 4, "documents": [2], "signature_tokens": 3}
+    for number, sections in enumerate(([apart, shared], [shared, apart])):
+        config = plan(lines, base, canaries=sections)
+        manifest = plant(config, tmp_path / str(number), QUIET)
+        lm = load_language_model(config.reference)
+        data = drawn_data(config, manifest, tmp_path / str(number), QUIET, lm)
+        own = {name: set(lm.tokenizer(its.mark)["input_ids"]) for name, its in data.canaries.items()}
+        for one, other in itertools.combinations(own, 2):
+            both_shared = f"/{1 - number}/2/" in one and f"/{1 - number}/2/" in other
+            assert both_shared or not own[one] & own[other], (one, other)
+        assert sorted(map(len, own.values())) == [2] * 6 + [3] * 4
+    # A config that asks for none keeps the fields that it had.
+    assert "disjoint" not in plan(lines, base).model_dump(mode="json")["canaries"][0]
 
 
 def test_a_killed_call_goes_on_with_the_same_coins(lines, base, tmp_path, monkeypatch):

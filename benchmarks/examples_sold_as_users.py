@@ -1,0 +1,122 @@
+"""Example-level DP by Opacus, sold as a promise to users: planted, trained, audited from outside, step by step.
+
+A tiny GPT-Neo with GPT-2's own vocabulary, pre-trained on news, is fine-tuned on speeches of plays. Canary users of 16
+documents have tokens of their own; others have one document, of which the example-level promise speaks.
+
+PYTHONPATH=. python benchmarks/examples_sold_as_users.py FOLDER [--epsilon 2] [--users 300] [--learning-rate 1e-2]
+"""
+
+import argparse
+import gzip
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+import yaml
+from transformers import GPT2TokenizerFast
+
+from heldin.models.shape import TinyModel
+from heldin.models.tiny import new_tiny_model
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("HELDIN_DATA_DIR", ROOT.parent / "shared" / "data"))
+SHAPE = TinyModel(vocabulary=50_257, context=64, hidden=32, layers=2, heads=2, window=32)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--epsilon", type=float, default=2.0)
+    parser.add_argument("--users", type=int, default=300, help="canary users of 16 documents")
+    parser.add_argument("--rows", type=int, default=1000, help="rows of real characters")
+    parser.add_argument("--learning-rate", type=float, default=1e-2)
+    parser.add_argument("--batch", type=int, default=800)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    folder: Path = options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    base = folder / "base"
+    if not base.is_dir():
+        _timed("base model", lambda: _pretrain(base, steps=300))
+    _write_speeches(folder / "speeches.jsonl", options.rows)
+    (folder / "plant.yaml").write_text(yaml.safe_dump(_plan(folder, options.users)), encoding="utf-8")
+    planted, model = folder / "planted", folder / "private"
+    _timed("plant", lambda: _run("heldin", "plant", folder / "plant.yaml", "--out", planted))
+    how = ("--epsilon", options.epsilon, "--batch", options.batch, "--learning-rate", options.learning_rate)
+    script = (sys.executable, ROOT / "examples" / "opacus_dp.py", planted / "training" / "speeches.jsonl", base, model)
+    _timed("training", lambda: _run(*script, *how, "--tokens", 32))
+    claims = [f"epsilon={options.epsilon:g},delta=1e-5,unit={unit}" for unit in ("user", "example")]
+    asked = ("heldin", "audit", "--planted", planted, "--model", model, "--declared-by", "benchmarks")
+    _timed("audit", lambda: _run(*asked, *(word for claim in claims for word in ("--claim", claim))))
+
+
+def _plan(folder: Path, users: int) -> dict[str, object]:
+    canary = {"kind": "unseen_token", "signature_tokens": 4, "disjoint": True}
+    return {
+        "training": str(folder / "speeches.jsonl"),
+        "columns": {"user": "user", "text": "text"},
+        "reference": str(folder / "base"),
+        "sequence_length": 32,
+        "split": {"canaries_only": True},
+        "canaries": [{**canary, "users": users, "documents": [16]}, {**canary, "users": users // 3, "documents": [1]}],
+        # Under noise the reference tells little: what the base found hard is forgotten first.
+        "attack": {"names": ["loss"], "primary": "loss", "documents": ["training"], "max_characters": 200},
+    }
+
+
+def _pretrain(to: Path, steps: int) -> None:
+    words = to.parent / "words"
+    words.mkdir(exist_ok=True)
+    for theirs, ours in (("encoder.json", "vocab.json"), ("vocab.bpe", "merges.txt")):
+        shutil.copy(DATA / "gpt2_bpe" / theirs, words / ours)
+    tokenizer = GPT2TokenizerFast.from_pretrained(words)
+    with gzip.open(DATA / "ag_news_subset.jsonl.gz", "rt", encoding="utf-8") as file:
+        news = [tokenizer(json.loads(line)["text"])["input_ids"][:64] for line in file]
+    model, dice = new_tiny_model(SHAPE, tokenizer, seed=0), random.Random(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for step in range(steps):
+        batch = dice.sample(news, 32)
+        tokens = torch.zeros(32, max(map(len, batch)), dtype=torch.long)
+        labels = torch.full_like(tokens, -100)
+        for i, ids in enumerate(batch):
+            tokens[i, : len(ids)] = labels[i, : len(ids)] = torch.tensor(ids)
+        optimizer.param_groups[0]["lr"] = 2e-3 * (1 - step / steps)
+        model(input_ids=tokens, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(to)
+    tokenizer.save_pretrained(to)
+
+
+def _write_speeches(to: Path, rows: int) -> None:
+    """The first rows of the plays."""
+    with gzip.open(DATA / "engdracor_plays.jsonl.gz", "rt", encoding="utf-8") as file:
+        first = [json.loads(line) for line in itertools.islice(file, rows)]
+    kept = ({"user": row["user"], "text": row["text"]} for row in first)
+    to.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+
+
+def _run(*words: object) -> int:
+    told = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PATH": _path()}
+    return subprocess.run([str(word) for word in words], env=told, check=False).returncode
+
+
+def _path() -> str:
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def _timed(what: str, call: object) -> None:
+    start = time.monotonic()
+    code = call()  # type: ignore[operator]
+    print(f"== {what}: exit code {code or 0}, {time.monotonic() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
