@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
             require_context(base, config.extraction.length)
         source = training_set(config, base.tokenizer)
         kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines)
+        source = replace(source, unparted=kept.unparted)
         seal_models(out, fingerprints(config))
         data = planted_data(config, out, reporter, base, source.text)
         require_windows(run_of(config, out), data, base)

@@ -49,6 +49,7 @@ class TrainingSet:
         split: of a folder with several.
         copied_splits: others of them, to be copied as they are.
         in_parts: whether parts of texts are scored, so that a row without any cannot be used.
+        unparted: numbers of the rows without any, as an earlier pass found them; None: each pass asks anew.
     """
 
     path: Path
@@ -57,6 +58,7 @@ class TrainingSet:
     split: str | None = None
     copied_splits: tuple[str, ...] = ()
     in_parts: bool = False
+    unparted: frozenset[int] | None = None
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -123,8 +125,12 @@ class TrainingSet:
         its = self.path / _DICT
         return tuple(_json(its)["splits"]) if its.is_file() else ()
 
-    def rows(self, bad: BadRows) -> Iterator[tuple[dict[str, str | None], Row]]:
+    def rows(self, bad: BadRows, unparted: list[int] | None = None) -> Iterator[tuple[dict[str, str | None], Row]]:
         """The record (user, text, id, date) and all columns of every row that can be used, in order.
+
+        Args:
+            bad: told of rows that cannot be used.
+            unparted: takes the numbers of those of which nothing is scored.
 
         Raises:
             InputError: a bad row that is not to be skipped, or a column that the first row lacks.
@@ -145,8 +151,7 @@ class TrainingSet:
                 checked = True
             try:
                 text = self.text.of(row)
-                if self.in_parts:
-                    self.text.scored(row)
+                self._check_parts(row, number, unparted)
             except ValueError as error:
                 bad.report(where, str(error))
                 continue
@@ -155,6 +160,18 @@ class TrainingSet:
                 bad.report(where, wrong)
             else:
                 yield record, row
+
+    def _check_parts(self, row: Row, number: int, unparted: list[int] | None) -> None:
+        """Raises ValueError for a row of which nothing is scored, and notes its number."""
+        if not self.in_parts or (self.unparted is not None and number not in self.unparted):
+            # A template that marks turns is rendered and tokenized for the answer: a millisecond for each turn.
+            return
+        try:
+            self.text.scored(row)
+        except ValueError:
+            if unparted is not None:
+                unparted.append(number)
+            raise
 
     def write(self, rows: Iterable[tuple[bytes, Row]], folder: Path, scratch: Path) -> Path:
         """Write rows in the order of their keys, in the same form and under the same name.
