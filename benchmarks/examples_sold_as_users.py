@@ -11,23 +11,16 @@ import gzip
 import itertools
 import json
 import os
-import random
-import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-import torch
 import yaml
-from transformers import GPT2TokenizerFast
-
-from heldin.models.shape import TinyModel
-from heldin.models.tiny import new_tiny_model
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HELDIN_DATA_DIR", ROOT.parent / "shared" / "data"))
-SHAPE = TinyModel(vocabulary=50_257, context=64, hidden=32, layers=2, heads=2, window=32)
 
 
 def main() -> None:
@@ -39,12 +32,12 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     parser.add_argument("--batch", type=int, default=800)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     base = folder / "base"
     if not base.is_dir():
-        _timed("base model", lambda: _pretrain(base, steps=300))
+        tiny = (sys.executable, ROOT / "benchmarks" / "tiny_base.py", base, "--vocabulary", "gpt2")
+        _timed("base model", lambda: _run(*tiny, "--hidden", 32, "--steps", 300))
     _write_speeches(folder / "speeches.jsonl", options.rows)
     (folder / "plant.yaml").write_text(yaml.safe_dump(_plan(folder, options.users)), encoding="utf-8")
     planted, model = folder / "planted", folder / "private"
@@ -71,30 +64,6 @@ def _plan(folder: Path, users: int) -> dict[str, object]:
     }
 
 
-def _pretrain(to: Path, steps: int) -> None:
-    words = to.parent / "words"
-    words.mkdir(exist_ok=True)
-    for theirs, ours in (("encoder.json", "vocab.json"), ("vocab.bpe", "merges.txt")):
-        shutil.copy(DATA / "gpt2_bpe" / theirs, words / ours)
-    tokenizer = GPT2TokenizerFast.from_pretrained(words)
-    with gzip.open(DATA / "ag_news_subset.jsonl.gz", "rt", encoding="utf-8") as file:
-        news = [tokenizer(json.loads(line)["text"])["input_ids"][:64] for line in file]
-    model, dice = new_tiny_model(SHAPE, tokenizer, seed=0), random.Random(0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    for step in range(steps):
-        batch = dice.sample(news, 32)
-        tokens = torch.zeros(32, max(map(len, batch)), dtype=torch.long)
-        labels = torch.full_like(tokens, -100)
-        for i, ids in enumerate(batch):
-            tokens[i, : len(ids)] = labels[i, : len(ids)] = torch.tensor(ids)
-        optimizer.param_groups[0]["lr"] = 2e-3 * (1 - step / steps)
-        model(input_ids=tokens, labels=labels).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    model.save_pretrained(to)
-    tokenizer.save_pretrained(to)
-
-
 def _write_speeches(to: Path, rows: int) -> None:
     """The first rows of the plays."""
     with gzip.open(DATA / "engdracor_plays.jsonl.gz", "rt", encoding="utf-8") as file:
@@ -104,7 +73,7 @@ def _write_speeches(to: Path, rows: int) -> None:
 
 
 def _run(*words: object) -> int:
-    told = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PATH": _path()}
+    told = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PATH": _path(), "PYTHONPATH": str(ROOT)}
     return subprocess.run([str(word) for word in words], env=told, check=False).returncode
 
 
@@ -112,10 +81,10 @@ def _path() -> str:
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def _timed(what: str, call: object) -> None:
+def _timed(what: str, call: Callable[[], int]) -> None:
     start = time.monotonic()
-    code = call()  # type: ignore[operator]
-    print(f"== {what}: exit code {code or 0}, {time.monotonic() - start:.0f} s", flush=True)
+    code = call()
+    print(f"== {what}: exit code {code}, {time.monotonic() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

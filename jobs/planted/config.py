@@ -52,8 +52,9 @@ class PlantedSplit(Section):
 class PlantColumns(Section):
     """Which column holds what. The text is a column, a prompt and its completion, or a list of chat messages."""
 
-    user: str = "user"
-    """Column that names the user."""
+    user: str | None = "user"
+    """Column that names the user. null: there is none, and each row counts as a person of its own, which goes with
+    split.canaries_only; nothing is then known of people who wrote several rows."""
     text: str = "text"
     """Column that holds the text, where neither ``prompt`` nor ``messages`` is given."""
     prompt: str | None = None
@@ -154,6 +155,10 @@ class PlantConfig(Section):
             raise ValueError("canaries: substring is for a column of text: choose unseen_token or rare_phrase")
         if self.split.canaries_only and not self.canaries:
             raise ValueError("split.canaries_only needs canary users: name some under canaries")
+        if self.columns.user is None and not self.split.canaries_only:
+            raise ValueError(
+                "columns.user: without a column of users only canary users can be audited: set split.canaries_only"
+            )
         if self.split.canaries_only and any(isinstance(its, SubstringCanaries) for its in self.canaries):
             raise ValueError("canaries: substring takes the place of real users, and canaries_only keeps them all in")
         if (self.dataset_split or self.copied_splits) and self.training.is_file():

@@ -60,7 +60,7 @@ def copy_records(source: TrainingSet, ledger: Path, reporter: Reporter, *, skip_
             raise InputError(f"'{source.path}' was changed after coins were drawn for it: restore it, or plant anew")
     bad = BadRows(skip=skip_bad, to_skip="set skip_bad_lines: true")
     reporter.say("training set: reading")
-    named = {source.columns.user} | ({source.columns.id} if source.columns.id else set())
+    named = {name for name in (source.columns.user, source.columns.id) if name is not None}
     with whole_file(ledger / CORPUS, private=True) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
         unparted: list[int] = []
         rows, total = source.rows(bad, unparted), 0

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,7 @@ class TrainingSet:
         """
         label = " and ".join(self.text.columns)
         roles = {**self.columns.others(), "text": label}
+        nobody = self.columns.user is None
         place = f"{self.path.name} {'row' if self._typed else 'line'}"
         checked = False
         for number, row in self._numbered(bad):
@@ -146,8 +147,8 @@ class TrainingSet:
                 continue
             if not checked:
                 for column in self.text.columns:
-                    named = Columns(**{**self.columns.others(), "text": column})
-                    require_columns(named, [*row], where, to_name=_TO_NAME)
+                    named = Columns(**{"user": column, **self.columns.others(), "text": column})
+                    require_columns(named, [*row], where, to_name=self._to_name([*row]))
                 checked = True
             try:
                 text = self.text.of(row)
@@ -156,10 +157,21 @@ class TrainingSet:
                 bad.report(where, str(error))
                 continue
             record, wrong = usable_record({**row, label: text}, roles)
+            if nobody:
+                record["user"] = f"row {number:09d}"
             if wrong:
                 bad.report(where, wrong)
             else:
                 yield record, row
+
+    def _to_name(self, present: Sequence[str]) -> str:
+        """What to do where a column is not among those present."""
+        if self.columns.user is None or self.columns.user in present:
+            return _TO_NAME
+        return (
+            f"{_TO_NAME}; or, where there are no users, columns.user: null with split.canaries_only, under which a row"
+            " counts as a person and nothing is known of people who wrote several"
+        )
 
     def _check_parts(self, row: Row, number: int, unparted: list[int] | None) -> None:
         """Raises ValueError for a row of which nothing is scored, and notes its number."""

@@ -125,7 +125,7 @@ def test_checkpoints_audited_afterwards_show_the_auroc_over_steps(lines, base, t
     folders = [tmp_path / "model" / f"checkpoint-{step}" for step in steps[:3]]
     models = [word for folder in folders for word in ("--model", folder)]
     claim = ("--claim", "epsilon=0.05,delta=1e-5,unit=user", "--declared-by", "R. Signer")
-    code, out, _ = call("audit", "--planted", planted, *models, *claim)
+    _, out, _ = call("audit", "--planted", planted, *models, *claim)
     last = out.splitlines()[-3:]
     for number, (step, line) in enumerate(zip(steps, last, strict=False), start=1):
         assert line.startswith(f"look {number} of 3, step {step} ("), line
