@@ -89,7 +89,7 @@ class PlantConfig(Section):
     name: str = Field("planted", pattern=r"^[A-Za-z0-9._-]+$")
     """Name of the audit: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
     training: ExpandedPath
-    """The training set: a file of JSON lines (also .gz, .zst) or Parquet, or a folder that save_to_disk wrote."""
+    """The training set: a file of JSON lines or CSV (also .gz, .zst) or Parquet, or a folder that save_to_disk wrote."""
     dataset_split: str | None = None
     """Split of a folder with several, such as train."""
     copied_splits: tuple[str, ...] = ()
@@ -207,12 +207,17 @@ def is_dataset(path: Path) -> bool:
         return True
     lines = any(path.name.endswith(f"{end}{p}") for end in JSON_LINES for p in PACKED)
     # Rows are read as CSV wherever a name has it.
-    if path.suffix == ".parquet" or (lines and ".csv" not in path.suffixes):
+    if path.suffix == ".parquet" or is_csv(path) or (lines and ".csv" not in path.suffixes):
         return False
     raise InputError(
-        f"'{path}': a training set is a file of JSON lines ({', '.join(JSON_LINES)}; also .gz, .zst) or .parquet, or a"
-        " folder that save_to_disk wrote"
+        f"'{path}': a training set is a file of JSON lines ({', '.join(JSON_LINES)}), .csv (both also .gz, .zst) or"
+        " .parquet, or a folder that save_to_disk wrote; heldin corpus build --to writes other corpora as one"
     )
+
+
+def is_csv(path: Path) -> bool:
+    """Whether a file is comma-separated values, plain or compressed."""
+    return any(path.name.endswith(f".csv{packed}") for packed in PACKED)
 
 
 def load_plant(path: Path, overrides: Sequence[str] = ()) -> PlantConfig:

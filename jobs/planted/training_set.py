@@ -1,5 +1,7 @@
 """A training set as somebody else's trainer reads it: its rows with all columns, and another one in the same form."""
 
+import csv
+import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +27,8 @@ from heldin.corpus.sources.rows import (
     require_columns,
     usable_record,
 )
-from heldin.corpus.sources.text_files import rows_of_file
-from heldin.jobs.planted.config import PlantColumns, PlantConfig, is_dataset
+from heldin.corpus.sources.text_files import csv_header, rows_of_file
+from heldin.jobs.planted.config import PlantColumns, PlantConfig, is_csv, is_dataset
 from heldin.jobs.planted.row_text import Chat, Row, RowText, row_text
 
 _DICT = "dataset_dict.json"
@@ -40,7 +42,7 @@ _LEAST_BITS = 32  # of a column that takes new numbers for users or rows
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """A file of JSON lines or Parquet, or a folder of ``save_to_disk``.
+    """A file of JSON lines, CSV or Parquet, or a folder of ``save_to_disk``.
 
     Attributes:
         path: the file or folder.
@@ -65,6 +67,8 @@ class TrainingSet:
         """Its columns; None for JSON lines, of which each row has its own. Raises InputError for a damaged file."""
         if is_dataset(self.path):
             return self._dataset().features.arrow_schema
+        if is_csv(self.path):
+            return pa.schema([(name, pa.large_string()) for name in csv_header(self.path)])
         if self.path.suffix != ".parquet":
             return None
         try:
@@ -209,6 +213,8 @@ class TrainingSet:
             batches = ordered.to_arrow_reader(ROWS_PER_BATCH)
             if own is None:
                 _write_lines(batches, to)
+            elif is_csv(self.path):
+                _write_csv(batches, own.names, to)
             elif not is_dataset(self.path):
                 _write_parquet(batches, own, to)
             else:
@@ -331,6 +337,16 @@ def _write_lines(ordered: Iterator[pa.RecordBatch], to: Path) -> None:
     with pa.output_stream(str(to), compression=_PACKED.get(to.suffix)) as stream:
         for batch in ordered:
             stream.write("".join(f"{line}\n" for line in batch.column(0).to_pylist()).encode())
+
+
+def _write_csv(ordered: Iterator[pa.RecordBatch], names: Sequence[str], to: Path) -> None:
+    with pa.output_stream(str(to), compression=_PACKED.get(to.suffix)) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(names)
+        for batch in ordered:
+            writer.writerows(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        text.detach()
 
 
 def _write_parquet(ordered: Iterator[pa.RecordBatch], schema: pa.Schema, to: Path) -> None:

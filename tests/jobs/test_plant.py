@@ -1,5 +1,7 @@
 """What ``heldin plant`` writes: the rows that coins leave, canary rows like others, and nothing that tells them."""
 
+import csv
+import io
 import itertools
 import json
 import shutil
@@ -15,6 +17,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.bounds.verdict import Assignment, Design, max_certifiable_epsilon
 from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.sources.text_files import rows_of_file
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted import plant as engine
 from heldin.jobs.planted.config import PlantColumns, PlantConfig, PlantedSplit
@@ -133,6 +136,40 @@ def test_parquet_and_saved_datasets_keep_their_columns_and_the_splits_that_are_a
         plant(plan(tmp_path / "saved", base), tmp_path / "new", QUIET)
     with pytest.raises(InputError, match="'dev' is none of the other splits"):
         plant(plan(tmp_path / "saved", base, dataset_split="train", copied_splits=["dev"]), tmp_path / "new", QUIET)
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+def test_comma_separated_values_keep_their_columns_and_values(rows, base, tmp_path, packed):
+    hard = 'a "quoted" word, a comma,\na line\r\nand =1+1'
+    flat = [{"sent": row["sent"], "author": row["author"], "body": row["body"], "note": ""} for row in rows]
+    for row in flat[::3]:
+        row["note"] = hard
+    path = tmp_path / f"mine.csv{packed}"
+    with pa.output_stream(str(path), compression={".gz": "gzip", ".zst": "zstd"}.get(packed)) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+        writer = csv.DictWriter(text, ["sent", "author", "body", "note"])
+        writer.writeheader()
+        writer.writerows(flat)
+        text.flush()
+        text.detach()
+    columns = {"user": "author", "text": "body", "date": "sent"}
+    config = plan(path, base, columns=columns)
+    plant(config, tmp_path / "out", QUIET)
+    written = [row for _, row in rows_of_file(tmp_path / "out" / "training" / path.name, (), BadRows())]
+    assert {tuple(row) for row in written} == {("sent", "author", "body", "note")}
+    data = drawn_data(
+        config, read_planted(tmp_path / "out")[1], tmp_path / "out", QUIET, load_language_model(str(base))
+    )
+    assert len(written) == len(data.training_rows)
+    known = {row["body"]: (row["sent"], row["note"]) for row in flat}
+    real = [row for row in written if row["body"] in known]
+    assert all(known[row["body"]] == (row["sent"], row["note"]) for row in real)
+    assert hard in {row["note"] for row in real}
+    assert 0 < len(written) - len(real) == sum(row >= len(rows) for row in data.training_rows)
+    if packed == ".zst":  # datasets reads no such CSV
+        return
+    loaded = datasets.load_dataset("csv", data_files=str(tmp_path / "out" / "training" / path.name), split="train")
+    assert (len(loaded), loaded.column_names) == (len(written), ["sent", "author", "body", "note"])
 
 
 def test_numbers_stay_numbers(rows, base, tmp_path):
