@@ -48,7 +48,7 @@ def conditions_of(
         log: what ``AuditCallback`` wrote of the training that the audited model comes from; None: nothing.
         served: how the model was reached behind an endpoint; None: it was loaded here.
     """
-    of_examples = any(parse_claim_of(text)[0] == "example" for text in look.claims)
+    of_examples = any(parse_claim_of(text).unit == "example" for text in look.claims)
     return [
         Condition(
             condition="each audited user and canary user was held in by an independent fair coin under a fresh key",

@@ -173,10 +173,41 @@ def test_a_claim_about_examples_is_tested_on_those_with_one_example_only(fresh):
     assert about["real users"].claim == "none"
 
 
+STATED = "noise_multiplier=4,sampling_rate=0.01,steps=3,delta=1e-5,unit=example"
+
+
+def test_a_mechanism_of_examples_is_tested_on_users_of_several_at_the_curve_of_so_many(fresh):
+    record, folder = audited(fresh, STATED)
+    about = {v.subjects: v for v in record.judgement.verdicts}
+    ledger = load_ledger(fresh[0] / "ledger")
+    most = max(len(its[Part.TRAIN]) for user, its in ledger.parts.items() if not user.startswith("canary/"))
+    of_canaries = max(len(its[Part.TRAIN]) for user, its in ledger.parts.items() if user.startswith("canary/"))
+    assert most > of_canaries == 3
+    stated = parse_claim_of(STATED)
+    for subjects, examples in (("real users", most), ("unseen-token canary users", 3)):
+        assert about[subjects].claim == stated.of_group(examples).label
+        assert f"at {examples} examples of a user" in about[subjects].claim
+    # Nothing of so little noise hides who was trained on, in the curve of however many examples.
+    assert (about["real users"].outcome, about["real users"].standing) == ("violated", "certified")
+    one = about["unseen-token canary users with one training example"]
+    assert one.claim == f"{stated.claim.label}"
+    assert "each row was one training example" in " ".join(its.condition for its in record.planted.conditions)
+    assert verify(folder, QUIET).differences == ()
+    # A user's own promise is one curve, whatever the number of rows.
+    record, _ = audited(fresh, STATED.replace("=example", "=user"))
+    assert {v.claim for v in record.judgement.verdicts} == {
+        parse_claim_of(STATED.replace("=example", "=user")).claim.label
+    }
+    assert not any("each row was one" in its.condition for its in record.planted.conditions)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("epsilon=1,delta=1e-5", "unit=user or unit=example"),
+        ("noise_multiplier=1,steps=3,delta=1e-5,unit=user", "noise_multiplier=1.2,sampling_rate=0.01,steps=800"),
+        ("noise_multiplier=1,sampling_rate=x,steps=3,delta=1e-5,unit=user", "must be numbers"),
+        ("noise_multiplier=1,sampling_rate=2,steps=3,delta=1e-5,unit=user", "rate"),
         ("epsilon=1,delta=1e-5,unit=record", "unit=user or unit=example"),
         ("epsilon=1,unit=user", "epsilon=4,delta=1e-6"),
         ("epsilon=1,delta=2,unit=user", "outside"),
@@ -185,7 +216,7 @@ def test_a_claim_about_examples_is_tested_on_those_with_one_example_only(fresh):
 def test_a_claim_names_its_unit(text, said):
     with pytest.raises(InputError, match=said):
         parse_claim_of(text)
-    assert parse_claim_of(" unit = user , epsilon=1, delta=1e-5")[0] == "user"
+    assert parse_claim_of(" unit = user , epsilon=1, delta=1e-5").unit == "user"
 
 
 def test_models_that_cannot_be_audited_are_refused(fresh, planted):
