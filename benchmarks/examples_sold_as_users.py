@@ -1,7 +1,8 @@
 """Example-level DP by Opacus, sold as a promise to users: planted, trained, audited from outside, step by step.
 
 A tiny GPT-Neo with GPT-2's own vocabulary, pre-trained on news, is fine-tuned on speeches of plays. Canary users of 16
-documents have tokens of their own; others have one document, of which the example-level promise speaks.
+documents have tokens of their own; others, of another kind and so judged apart, have one document, of which the
+example-level promise speaks. Tested are the epsilon as a user's, and the mechanism as one of examples.
 
 PYTHONPATH=. python benchmarks/examples_sold_as_users.py FOLDER [--epsilon 2] [--users 300] [--learning-rate 1e-2]
 """
@@ -44,21 +45,25 @@ def main() -> None:
     _timed("plant", lambda: _run("heldin", "plant", folder / "plant.yaml", "--out", planted))
     how = ("--epsilon", options.epsilon, "--batch", options.batch, "--learning-rate", options.learning_rate)
     script = (sys.executable, ROOT / "examples" / "opacus_dp.py", planted / "training" / "speeches.jsonl", base, model)
-    _timed("training", lambda: _run(*script, *how, "--tokens", 32))
-    claims = [f"epsilon={options.epsilon:g},delta=1e-5,unit={unit}" for unit in ("user", "example")]
+    told = _timed("training", lambda: _run(*script, *how, "--tokens", 32))
+    mechanism = next(line for line in told.splitlines() if line.startswith("noise_multiplier="))
+    claims = [f"epsilon={options.epsilon:g},delta=1e-5,unit=user", f"{mechanism},unit=example"]
     asked = ("heldin", "audit", "--planted", planted, "--model", model, "--declared-by", "benchmarks")
     _timed("audit", lambda: _run(*asked, *(word for claim in claims for word in ("--claim", claim))))
 
 
 def _plan(folder: Path, users: int) -> dict[str, object]:
-    canary = {"kind": "unseen_token", "signature_tokens": 4, "disjoint": True}
+    canaries = [
+        {"kind": "unseen_token", "users": users, "documents": [16], "signature_tokens": 4, "disjoint": True},
+        {"kind": "rare_phrase", "users": users // 3, "documents": [1]},
+    ]
     return {
         "training": str(folder / "speeches.jsonl"),
         "columns": {"user": "user", "text": "text"},
         "reference": str(folder / "base"),
         "sequence_length": 32,
         "split": {"canaries_only": True},
-        "canaries": [{**canary, "users": users, "documents": [16]}, {**canary, "users": users // 3, "documents": [1]}],
+        "canaries": canaries,
         # Under noise the reference tells little: what the base found hard is forgotten first.
         "attack": {"names": ["loss"], "primary": "loss", "documents": ["training"], "max_characters": 200},
     }
@@ -72,19 +77,22 @@ def _write_speeches(to: Path, rows: int) -> None:
     to.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
 
 
-def _run(*words: object) -> int:
+def _run(*words: object) -> str:
     told = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PATH": _path(), "PYTHONPATH": str(ROOT)}
-    return subprocess.run([str(word) for word in words], env=told, check=False).returncode
+    done = subprocess.run([str(word) for word in words], env=told, check=False, stdout=subprocess.PIPE, text=True)
+    print(done.stdout + f"== exit code {done.returncode}", flush=True)
+    return done.stdout
 
 
 def _path() -> str:
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def _timed(what: str, call: Callable[[], int]) -> None:
+def _timed(what: str, call: Callable[[], str]) -> str:
     start = time.monotonic()
-    code = call()
-    print(f"== {what}: exit code {code}, {time.monotonic() - start:.0f} s", flush=True)
+    told = call()
+    print(f"== {what}: {time.monotonic() - start:.0f} s", flush=True)
+    return told
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ parser = argparse.ArgumentParser(description="Fine-tune a causal language model 
 parser.add_argument("data", help="JSON lines, one text each")
 parser.add_argument("base", help="folder or hub name of the model to start from")
 parser.add_argument("out", help="folder for the fine-tuned model")
-parser.add_argument("--column", default="text", help="column that holds the text")
+parser.add_argument("--column", default="text", help="which holds the text")
 parser.add_argument("--epsilon", type=float, default=1.0)
 parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--batch", type=int, default=64, help="expected number of rows in a step")
@@ -47,12 +47,13 @@ batches = torch.utils.data.DataLoader(rows, batch_size=options.batch, collate_fn
 model, optimizer, batches = PrivacyEngine().make_private_with_epsilon(
     module=model, optimizer=optimizer, data_loader=batches, **noise
 )
+rate, steps = 1 / len(batches), options.epochs * len(batches)
+print(f"noise_multiplier={optimizer.noise_multiplier},sampling_rate={rate},steps={steps},delta=1e-5")
 for _ in range(options.epochs):
     with BatchMemoryManager(data_loader=batches, max_physical_batch_size=64, optimizer=optimizer) as pieces:
         for tokens, labels in pieces:
             optimizer.zero_grad()
-            # Opacus takes each argument's first dimension for the batch: position ids need a row for each example.
-            places = torch.arange(options.tokens).expand(len(tokens), -1)
+            places = torch.arange(options.tokens).expand(len(tokens), -1)  # Opacus needs a row for each example
             model(input_ids=tokens, labels=labels, position_ids=places).loss.backward()
             optimizer.step()
 model._module.save_pretrained(options.out)
