@@ -9,6 +9,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.white_box import engine
 from heldin.white_box.engine import TrainerAudit
+from heldin.white_box.stage_model import Architecture, stage_model
 from heldin.white_box.trainers import PrivateStep, loop_trainer, stepwise
 
 
@@ -20,6 +21,8 @@ def audit_trainer(
     canaries: int = 2000,
     directions: Literal["coordinate", "random"] = "coordinate",
     processes: bool = False,
+    model: Architecture = "gpt-neo",
+    tied: bool = True,
     quiet: bool = False,
 ) -> TrainerAudit:
     """Whether ``step`` runs ``mechanism``: canary gradients by coin, every noised step watched, the step taken apart.
@@ -34,6 +37,8 @@ def audit_trainer(
         directions: of the canaries' gradients: "coordinate" is tight against the accountant, "random" is over all
             parameters.
         processes: train in two processes too, for which ``step`` must be a function of a module that can be imported.
+        model: tiny model on which it is audited: "gpt-neo" or "gpt2".
+        tied: its head is its embedding table, as in the released models; False: it has a head of its own.
         quiet: show no progress.
 
     Returns:
@@ -57,4 +62,5 @@ def audit_trainer(
             trainer=loop_trainer if step is None else stepwise(step),
             processes=processes,
             advance=advance,
+            model=stage_model(model, tied=tied),
         )

@@ -1,14 +1,16 @@
 """Claims to be tested, as people write them or as a plan states them."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heldin.base.errors import InputError
+from heldin.base.wording import counted
 from heldin.bounds import verdict
 from heldin.bounds.noise_family import noise_family
 from heldin.bounds.verdict import Claim
+from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.ceiling import ceiling_of
-from heldin.defenses.accounting.events import Event
+from heldin.defenses.accounting.events import Event, PoissonGaussian
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
@@ -30,17 +32,62 @@ def parse_claim(text: str) -> Claim:
     return verdict.stated_claim(epsilon, delta)
 
 
-def parse_claim_of(text: str) -> tuple[str, Claim]:
-    """The unit and the claim that "epsilon=8,delta=1e-6,unit=user" states; the unit is user or example.
+@dataclass(frozen=True)
+class UnitClaim:
+    """A claim and the unit of which it speaks.
+
+    Attributes:
+        unit: "user", or "example": one training example.
+        claim: what is promised of the unit.
+        event: one step of the mechanism, if the claim states it and not an epsilon.
+        steps: number of steps.
+    """
+
+    unit: str
+    claim: Claim
+    event: PoissonGaussian | None = None
+    steps: int = 0
+
+    def of_group(self, examples: int) -> Claim | None:
+        """What a claim about examples promises to whoever has at most so many; None where only an epsilon is stated.
+
+        The curve of Charles et al. (2024), Theorem 1: each of the examples is sampled by a coin of its own.
+        """
+        if self.unit != "example" or self.event is None:
+            return None
+        event = replace(self.event, group_size=examples)
+        found = _claim(event, accounting.epsilon(event, self.steps, self.claim.delta), self.steps, self.claim.delta)
+        return replace(found, label=f"{found.label}, at {counted(examples, 'example')} of a user")
+
+
+def parse_claim_of(text: str) -> UnitClaim:
+    """The claim that "epsilon=8,delta=1e-6,unit=user" states, or "noise_multiplier=1.2,sampling_rate=0.01,steps=800,
+    delta=1e-6,unit=example", which is the accountant's curve of Poisson-sampled DP-SGD; the unit is user or example.
 
     Raises InputError for any other form: a claim about single examples says nothing finite of users with several.
     """
-    stated = [part for part in text.split(",") if part.split("=", 1)[0].strip() != "unit"]
-    units = [part.split("=", 1)[-1].strip() for part in text.split(",") if part not in stated]
-    if len(units) != 1 or units[0] not in UNITS:
+    pairs = [(name.strip(), value.strip()) for name, _, value in (part.partition("=") for part in text.split(","))]
+    fields = dict(pairs)
+    unit = fields.pop("unit", None)
+    if unit not in UNITS or len(pairs) != len(fields) + 1:
         raise InputError(f"claim '{text}' is not of the form epsilon=8,delta=1e-6,unit=user or unit=example")
-    claim = parse_claim(",".join(stated))
-    return units[0], claim if units[0] == "user" else replace(claim, label=f"{claim.label} per example")
+    if "noise_multiplier" not in fields:
+        claim = parse_claim(",".join(f"{name}={value}" for name, value in fields.items()))
+        return UnitClaim(unit, claim if unit == "user" else replace(claim, label=f"{claim.label} per example"))
+    if sorted(fields) != ["delta", "noise_multiplier", "sampling_rate", "steps"]:
+        raise InputError(
+            f"claim '{text}' is not of the form"
+            f" noise_multiplier=1.2,sampling_rate=0.01,steps=800,delta=1e-6,unit={unit}"
+        )
+    try:
+        noise, rate, delta = (float(fields[name]) for name in ("noise_multiplier", "sampling_rate", "delta"))
+        steps = int(fields["steps"])
+    except ValueError:
+        raise InputError(f"claim '{text}': noise multiplier, sampling rate, steps and delta must be numbers") from None
+    event = PoissonGaussian(noise, rate)
+    claim = _claim(event, accounting.epsilon(event, steps, delta), steps, delta)
+    label = claim.label if unit == "user" else f"{claim.label} per example"
+    return UnitClaim(unit, replace(claim, label=label), event, steps)
 
 
 def plan_claim(path: Path) -> Claim:

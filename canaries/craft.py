@@ -65,6 +65,7 @@ def unseen_token_users(
     signature_tokens: int,
     tokens: int,
     seed: int,
+    spoken: set[int] | None = None,
 ) -> list[CanaryUser]:
     """Users who write in tokens that nobody else uses, each with a signature of its own (a cycle of tokens).
 
@@ -80,6 +81,8 @@ def unseen_token_users(
         signature_tokens: different tokens in a signature, at least 2.
         tokens: length of a record.
         seed: public.
+        spoken: tokens of other canary users, none of which is used here; those of each user are added, so that no two
+            users share one. None: only whole signatures differ.
 
     Raises:
         InputError: too few candidates can follow each other unchanged, or there are too few different records.
@@ -90,12 +93,20 @@ def unseen_token_users(
     for name in names:
         # By name: one user more in the config changes no other user's texts, unless their signatures collide.
         dice = public_dice(seed, "unseen-token canary", name)
-        own = first_new(functools.partial(signature, tokenizer, candidates, signature_tokens, dice), taken)
+        free = candidates if spoken is None else [token for token in candidates if token not in spoken]
+        if spoken is not None and len(free) < signature_tokens:
+            raise InputError(
+                f"{len(candidates)} unseen tokens are too few for {signature_tokens} of its own for each of"
+                f" {len(names)} unseen-token canary users: lower users or signature_tokens, or leave disjoint out"
+            )
+        own = first_new(functools.partial(signature, tokenizer, free, signature_tokens, dice), taken)
         if own is None:
             raise InputError(
                 f"{len(names)} unseen-token canary users, but {len(candidates)} tokens give fewer signatures of"
                 f" {signature_tokens}: raise signature_tokens or lower users"
             )
+        if spoken is not None:
+            spoken.update(own)
         write = functools.partial(_unseen_token_text, tokenizer, own, tokens, dice)
         texts = _different(write, records, f"unseen-token texts of {tokens} tokens")
         users.append(made_user(name, Kind.UNSEEN_TOKEN, documents, decoded(tokenizer, own), texts))

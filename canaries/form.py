@@ -53,7 +53,7 @@ class Forms:
         # Never written to the training set, so that no row of it has the columns and the date of a canary row; and
         # drawn before any coin, so that one user's coin changes no other user's row.
         spare = self.spare(replaced)
-        users = sorted(spare, key=self._turn)
+        users = sorted(spare, key=self._turn) if len(spare) > 1 else list(spare)
         counts = np.array([len(spare[user]) for user in users], dtype=np.int64)
         left, uses = counts.copy(), np.zeros_like(counts)
         found: dict[str, list[int]] = {}

@@ -60,12 +60,19 @@ def build(
     tokenizer: Annotated[
         str | None, typer.Option(help="With --preset: count tokens of this tokenizer (default: words).")
     ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Also write all records to this .parquet or .jsonl, for heldin plant.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Build the store of a corpus out of core, or reuse it from the cache, and print where it is.
 
     With --ray the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
     """
+    from heldin.corpus.written import require_writable, write_corpus
+
+    if to is not None:
+        require_writable(to)
     # Before anything is read; ignored in silence, the option would seem to have had an effect.
     if preset is None and tokenizer is not None:
         raise InputError("--tokenizer counts the tokens of a preset's thresholds: name one with --preset")
@@ -88,12 +95,15 @@ def build(
     else:
         store = _store(_source(paths, preset, tokenizer, _columns(user, text, id, date)), aliases, skip_bad_lines)
     _say_missing_names(store)
+    if to is not None:
+        write_corpus(store, to)
     if json:
         fields = {"users": len(store.users), "records": len(store), "folder": str(store.folder)}
         skipped = {"skipped": store.report.skipped, "first_skipped": store.report.first_skipped or None}
         typer.echo(json_text({**fields, **skipped, "preset": _outcome(preset, store)}))
         return
-    typer.echo(f"{counted(len(store.users), 'user')}, {counted(len(store), 'record')}: {store.folder}")
+    where = store.folder if to is None else to
+    typer.echo(f"{counted(len(store.users), 'user')}, {counted(len(store), 'record')}: {where}")
     if store.report.skipped:
         typer.echo(f"{counted(store.report.skipped, 'row')} skipped, the first: {store.report.first_skipped}")
     if preset is not None:

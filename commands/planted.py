@@ -123,7 +123,7 @@ def _finish_all(looks: "Iterator[tuple[Record, Path]]", json: bool) -> NoReturn:
     try:
         for record, folder in looks:
             assert record.planted is not None
-            lines.append(_look_line(record))
+            lines.append(_look_line(record, folder))
             # A certified violation (3) is graver than an indicative one (4).
             code = min({code, record.judgement.exit_code} - {0}, default=0)
             if json:
@@ -147,13 +147,16 @@ def _finish_all(looks: "Iterator[tuple[Record, Path]]", json: bool) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _look_line(record: "Record") -> str:
+def _look_line(record: "Record", folder: Path) -> str:
+    from heldin.jobs.planted.training_log import LOG, read_log
     from heldin.reports.findings import answer_line
 
     assert record.planted is not None
     auroc = record.primary().auroc
+    log = read_log(folder / LOG)
+    at = f", step {log.weights[0].step} ({log.weights[0].epochs:.3g} epochs)" if log and log.weights else ""
     return (
-        f"look {record.planted.look} of {record.planted.looks}: AUROC {auroc.value:.3f}"
+        f"look {record.planted.look} of {record.planted.looks}{at}: AUROC {auroc.value:.3f}"
         f" ({auroc.lower:.3f} to {auroc.upper:.3f}), {answer_line(record.decision)}: {record.target.name}"
     )
 

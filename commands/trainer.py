@@ -41,6 +41,13 @@ def audit_trainer(
     directions: Annotated[
         str, typer.Option(help="Direction of the canaries' gradients: coordinate or random.", rich_help_panel=HOW)
     ] = "coordinate",
+    model: Annotated[
+        str, typer.Option(help="Tiny model to audit on: gpt-neo or gpt2.", rich_help_panel=HOW)
+    ] = "gpt-neo",
+    untied: Annotated[
+        bool,
+        typer.Option("--untied", help="Give it a head of its own instead of tied embeddings.", rich_help_panel=HOW),
+    ] = False,
     one_process: Annotated[
         bool, typer.Option("--one-process", help="Do not also train in two processes.", rich_help_panel=HOW)
     ] = False,
@@ -59,6 +66,7 @@ def audit_trainer(
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.white_box import engine
     from heldin.white_box.power import chosen_mechanism, power_table, trainer_power
+    from heldin.white_box.stage_model import stage_model
     from heldin.white_box.trainers import imported_step, loop_trainer, stepwise
 
     trainer = loop_trainer if step is None else stepwise(imported_step(step))
@@ -75,7 +83,7 @@ def audit_trainer(
         noise_multiplier=noise_multiplier,
         target_epsilon=target_epsilon,
     )
-    where = engine.directions_of(directions)
+    where, on = engine.directions_of(directions), stage_model(model, tied=not untied)
     # Before the work: whoever sees that these canaries cannot reject enough can stop here.
     if not json:
         typer.echo(power_table(trainer_power(mechanism, canaries * seeds)))
@@ -91,6 +99,7 @@ def audit_trainer(
             trainer=trainer,
             processes=processes,
             advance=advance,
+            model=on,
         )
     typer.echo(json_text(found.as_dict()) if json else engine.table(found))
     raise typer.Exit(found.exit_code)

@@ -11,13 +11,14 @@ import pathlib
 
 import torch
 from opacus import PrivacyEngine
+from opacus.utils.batch_memory_manager import BatchMemoryManager
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 parser = argparse.ArgumentParser(description="Fine-tune a causal language model on JSON lines under example-level DP.")
 parser.add_argument("data", help="JSON lines, one text each")
 parser.add_argument("base", help="folder or hub name of the model to start from")
 parser.add_argument("out", help="folder for the fine-tuned model")
-parser.add_argument("--column", default="text", help="column that holds the text")
+parser.add_argument("--column", default="text", help="which holds the text")
 parser.add_argument("--epsilon", type=float, default=1.0)
 parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--batch", type=int, default=64, help="expected number of rows in a step")
@@ -29,8 +30,6 @@ tokenizer = AutoTokenizer.from_pretrained(options.base)
 model = AutoModelForCausalLM.from_pretrained(options.base).train()
 lines = pathlib.Path(options.data).read_text(encoding="utf-8").splitlines()
 rows = [tokenizer(json.loads(line)[options.column])["input_ids"][: options.tokens] for line in lines]
-# Opacus takes each argument's first dimension for the batch: position ids need a row for each example.
-places = torch.arange(options.tokens)
 
 
 def collate(batch: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,19 +41,20 @@ def collate(batch: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens, labels
 
 
+noise = {"target_epsilon": options.epsilon, "target_delta": 1e-5, "epochs": options.epochs, "max_grad_norm": 1.0}
+optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
+batches = torch.utils.data.DataLoader(rows, batch_size=options.batch, collate_fn=collate)
 model, optimizer, batches = PrivacyEngine().make_private_with_epsilon(
-    module=model,
-    optimizer=torch.optim.AdamW(model.parameters(), lr=options.learning_rate),
-    data_loader=torch.utils.data.DataLoader(rows, batch_size=options.batch, collate_fn=collate),
-    target_epsilon=options.epsilon,
-    target_delta=1e-5,
-    epochs=options.epochs,
-    max_grad_norm=1.0,
+    module=model, optimizer=optimizer, data_loader=batches, **noise
 )
+rate, steps = 1 / len(batches), options.epochs * len(batches)
+print(f"noise_multiplier={optimizer.noise_multiplier},sampling_rate={rate},steps={steps},delta=1e-5")
 for _ in range(options.epochs):
-    for tokens, labels in batches:
-        optimizer.zero_grad()
-        model(input_ids=tokens, labels=labels, position_ids=places.expand(len(tokens), -1)).loss.backward()
-        optimizer.step()
+    with BatchMemoryManager(data_loader=batches, max_physical_batch_size=64, optimizer=optimizer) as pieces:
+        for tokens, labels in pieces:
+            optimizer.zero_grad()
+            places = torch.arange(options.tokens).expand(len(tokens), -1)  # Opacus needs a row for each example
+            model(input_ids=tokens, labels=labels, position_ids=places).loss.backward()
+            optimizer.step()
 model._module.save_pretrained(options.out)
 tokenizer.save_pretrained(options.out)

@@ -32,6 +32,10 @@ _HUB_SECONDS = 10.0
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
+# X-LoRA weighs its adapters by a pass over the whole text, Poly by a number that no text has.
+_MIXTURES = ("XLORA", "POLY")
+
+
 @dataclass(frozen=True)
 class LanguageModel:
     """A model with its tokenizer.
@@ -284,7 +288,7 @@ def base_of(folder: Path) -> tuple[str, str | None]:
 
 
 def _require_adapter_of_weights(folder: Path) -> None:
-    """Raises InputError for an adapter whose weights are not there, or that is a learned prompt."""
+    """Raises InputError for an adapter whose weights are not there, or that is more than a change of the layers."""
     from peft import PeftConfig
 
     if not (folder / "adapter_model.safetensors").is_file():
@@ -300,6 +304,11 @@ def _require_adapter_of_weights(folder: Path) -> None:
             f"'{folder / 'adapter_config.json'}': peft_type {its.peft_type.value} is a learned prompt, and heldin"
             " scores only adapters that change what the layers of their base do: train with LoRA or the like"
         )
+    if its.peft_type.value in _MIXTURES:
+        raise InputError(
+            f"'{folder / 'adapter_config.json'}': peft_type {its.peft_type.value} mixes adapters by the whole text or"
+            " by a task's number, so that a token's probability is not that of the tokens before it: audit one adapter"
+        )
 
 
 def _load_adapter(folder: Path, *, device: torch.device | None, precision: ScoringPrecision) -> LanguageModel:
@@ -308,7 +317,10 @@ def _load_adapter(folder: Path, *, device: torch.device | None, precision: Scori
     adapted, tokenizer = on_base(base, folder)
     # Merged in float32, so that a forward pass costs what the base model's does. Coarser weights would round away what
     # the adapter adds: there it stays beside them.
-    model = adapted.merge_and_unload() if precision == "fp32" else base.model
+    try:
+        model = adapted.merge_and_unload() if precision == "fp32" else base.model
+    except (ValueError, NotImplementedError, AttributeError) as error:
+        raise InputError(f"cannot merge the adapter '{folder}' with its base: {_first_sentence(error)}") from error
     name = text_sha256(base.fingerprint, fingerprint_folder(folder))
     return LanguageModel(model, tokenizer, str(folder), name, base.size)
 

@@ -15,7 +15,7 @@ Directions = Literal["coordinate", "random"]
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-POSITIONS = "transformer.wpe.weight"  # of GPT-Neo
+POSITIONS = "transformer.wpe.weight"  # of GPT-Neo and of GPT-2
 OVERSIZE = 10.0  # norm of a canary's gradient in clip norms, so that the clip is what bounds it
 
 

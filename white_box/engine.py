@@ -29,6 +29,7 @@ from heldin.white_box.power import TrainerPower, claim_of, coin_design, quiet_pl
 from heldin.white_box.process_checks import process_checks
 from heldin.white_box.sections import SECTIONS, clip_norms
 from heldin.white_box.stage import Stage, set_stage
+from heldin.white_box.stage_model import TIED_GPT_NEO, StageModel
 from heldin.white_box.trainers import Trainer, loop_trainer
 
 
@@ -39,6 +40,7 @@ class TrainerAudit(Tabular):
     Attributes:
         mechanism: the stated mechanism.
         trainings: number of trainings.
+        model: on which the trainer was audited.
         directions: directions of the gradient canaries.
         power: what the audit could say, stated before the run.
         estimate: Andrew et al. 2024, pooled variance, over all trainings' canaries; None for sampled runs, which are
@@ -52,6 +54,7 @@ class TrainerAudit(Tabular):
 
     mechanism: Mechanism
     trainings: int
+    model: StageModel
     directions: Directions
     power: TrainerPower
     estimate: EpsilonEstimate | None
@@ -105,6 +108,7 @@ class TrainerAudit(Tabular):
         return {
             "mechanism": self.mechanism.model_dump(mode="json"),
             "trainings": self.trainings,
+            "model": str(self.model),
             "directions": self.directions,
             "power": dataclasses.asdict(self.power),
             "estimate": None if self.estimate is None else dataclasses.asdict(self.estimate),
@@ -132,6 +136,7 @@ def audit_trainer(
     seed: int = 0,
     alpha: float = 0.05,
     advance: Callable[[int], object] | None = None,
+    model: StageModel = TIED_GPT_NEO,
 ) -> TrainerAudit:
     """Audit a trainer under ``mechanism``.
 
@@ -146,6 +151,7 @@ def audit_trainer(
         seed: public seed of texts and random directions.
         alpha: error probability of bounds and verdict.
         advance: called with 1 after each of the ``parts`` parts.
+        model: on which the trainer is audited.
 
     Raises:
         InputError: no keys, a repeated key, a mechanism that cannot be tested here, or too few or too many canaries.
@@ -158,7 +164,7 @@ def audit_trainer(
     claim, _ = claim_of(mechanism)
     power = trainer_power(mechanism, canaries * len(keys), alpha=alpha)
     quiet = quiet_places(mechanism.steps, len(keys))
-    stage = set_stage(mechanism, canaries, directions=directions, quiet=quiet, seed=seed)
+    stage = set_stage(mechanism, canaries, directions=directions, quiet=quiet, seed=seed, kind=model)
     done = advance or (lambda _: None)
     seen = []
     for key in keys:
@@ -185,6 +191,7 @@ def audit_trainer(
     return TrainerAudit(
         mechanism=mechanism,
         trainings=len(keys),
+        model=model,
         directions=directions,
         power=power,
         estimate=_estimate(stage, seen) if full else None,
@@ -218,7 +225,7 @@ def directions_of(text: str) -> Directions:
 
 def table(found: TrainerAudit) -> str:
     """The findings as plain text: estimate, bounds, AUROC against the ceiling, checks, and the verdict."""
-    lines = []
+    lines = [f"audited on: {found.model}"]
     if found.estimate is not None:
         its = found.estimate
         lines += [

@@ -25,12 +25,12 @@ from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
 from heldin.models.shape import TinyModel
-from heldin.models.tiny import new_tiny_model
 from heldin.white_box.canaries import OVERSIZE, POSITIONS, Canaries, Directions, Index
 from heldin.white_box.people import LONGEST, SICK, VOCABULARY, People, gather
+from heldin.white_box.stage_model import TIED_GPT_NEO, StageModel, untie
 
 TEXT_CANARIES = 100  # maximum per training
-EMBEDDING = "transformer.wte.weight"  # of GPT-Neo
+EMBEDDING = "transformer.wte.weight"  # of GPT-Neo and of GPT-2
 _HIDDEN, _HEADS, _LAYERS = 16, 2, 1
 _ROOM = 50  # coordinates for each random direction, half of which are in: docs/theory.md#gradient-canaries
 _LARGEST_CONTEXT = 8_192  # GPT-Neo keeps a mask of context x context
@@ -49,6 +49,7 @@ class Stage:
         records: ids, users, lengths and losses of the same rows.
         canaries: the gradient canaries.
         shape: shape of the model.
+        kind: which model it is.
     """
 
     mechanism: Mechanism
@@ -57,6 +58,7 @@ class Stage:
     records: PrivateRecords
     canaries: Canaries
     shape: TinyModel
+    kind: StageModel = TIED_GPT_NEO
 
     @property
     def clip_norm(self) -> float:
@@ -79,19 +81,19 @@ class Stage:
     def model(self, *, sick: bool = False) -> LanguageModel:
         """The model before training, always the same; rare words are e^-10 times as likely as others.
 
-        With ``sick`` it has an untied head and an embedding row that overflows, so that only the sick person's text
+        With ``sick`` it has a head of its own and an embedding row that overflows, so that only the sick person's text
         has a gradient that is not finite.
         """
-        model = new_tiny_model(self.shape, self.people.tokenizer, seed=0)
+        model = self.kind.new(self.shape, self.people.tokenizer)
         along = torch.zeros(self.shape.hidden)
         along[0] = 1.0
         with torch.no_grad():
             model.transformer.ln_f.bias += _PRIOR * along
             model.transformer.wte.weight[list(self.people.rare)] -= _SHIFT * along
+            if sick or not self.kind.tied:
+                # Tied, a sick row would also be the token's output weight, and everybody's logits would overflow.
+                untie(model)
             if sick:
-                # Tied, the row would also be the token's output weight, and everybody's logits would overflow.
-                model.config.tie_word_embeddings = False
-                model.lm_head.weight = torch.nn.Parameter(model.transformer.wte.weight.clone())
                 model.transformer.wte.weight[self.people.sick_token] = _OVERFLOWING
         name = f"white-box audit{' (sick)' if sick else ''}"
         return LanguageModel(model, self.people.tokenizer, name, text_sha256(name, repr(self.shape)))
@@ -147,7 +149,13 @@ class Stage:
 
 
 def set_stage(
-    mechanism: Mechanism, canaries: int, *, directions: Directions = "coordinate", quiet: int = 2000, seed: int = 0
+    mechanism: Mechanism,
+    canaries: int,
+    *,
+    directions: Directions = "coordinate",
+    quiet: int = 2000,
+    seed: int = 0,
+    kind: StageModel = TIED_GPT_NEO,
 ) -> Stage:
     """Lay out an audit of ``mechanism``: a model with room for the canaries, writers, text canaries.
 
@@ -157,6 +165,7 @@ def set_stage(
         directions: a coordinate per canary (tight), or random directions over all parameters.
         quiet: number of coordinates kept free of canaries for the noise test.
         seed: public seed of texts and random directions.
+        kind: the model on which the trainer is audited.
 
     Raises:
         InputError: a mechanism that cannot be tested here, or more canaries than the tiny model has room for.
@@ -175,7 +184,9 @@ def set_stage(
         [0.0] * len(rows),
     )
     shape = TinyModel(VOCABULARY, context, _HIDDEN, _LAYERS, _HEADS, LONGEST)
-    model = new_tiny_model(shape, people.tokenizer, seed=0)
+    model = kind.new(shape, people.tokenizer)
+    if not kind.tied:
+        untie(model)
     shapes = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
     first = sum(p.numel() for p in list(model.parameters())[: list(shapes).index(POSITIONS)])
     # Positions that a text may reach: the oracle reads it whole, the trainer without its last token.
@@ -183,7 +194,7 @@ def set_stage(
     free = first + read * _HIDDEN + np.arange((context - read) * _HIDDEN)  # coordinates without a text's gradient
     norm = OVERSIZE * _clip_norm(mechanism)
     canary = Canaries(canaries, norm, shapes, free[:own] if own else None, free[own : own + quiet], seed)
-    return Stage(mechanism, people, [list(text) for _, _, text in rows], records, canary, shape)
+    return Stage(mechanism, people, [list(text) for _, _, text in rows], records, canary, shape, kind)
 
 
 def check_auditable(mechanism: Mechanism) -> None:

@@ -20,6 +20,7 @@ import importlib
 import random
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -73,10 +74,23 @@ class Stepwise:
         for number in range(training.mechanism.steps):
             # A step function that adds to ``.grad`` starts from nothing, and one that leaves none has released nothing.
             optimizer.zero_grad(set_to_none=True)
-            self.step(model, unwatched, number, sequences)
+            try:
+                self.step(model, unwatched, number, sequences)
+            except InputError:
+                raise
+            except Exception as error:
+                raise InputError(_raised(error, number)) from error
             if training.watch:
                 training.watch(number, {name: p.grad for name, p in trainable.items() if p.grad is not None})
             optimizer.step()
+
+
+def _raised(error: Exception, number: int) -> str:
+    """What a step function raised, and where."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{'/'.join(Path(where.filename).parts[-2:])}, line {where.lineno}"
+    said = " ".join(str(error).split())
+    return f"the audited step function raised {type(error).__name__} in step {number} ({place}): {said}"
 
 
 def stepwise(step: PrivateStep) -> Trainer:

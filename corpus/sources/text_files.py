@@ -159,23 +159,42 @@ def _parquet_rows(file: pq.ParquetFile, names: list[str], where: str) -> Iterato
         raise InputError(f"{where}: a value after row {number} cannot be read ({first_line(error)})") from error
 
 
+def csv_header(path: Path) -> list[str]:
+    """Names of the columns of a CSV file. Raises InputError for an empty or damaged file, or a name given twice."""
+    try:
+        with _text(path) as stream:
+            return _named_once(csv.DictReader(stream, strict=True), path)
+    except csv.Error as error:
+        raise InputError(f"{path.name}: broken CSV in the header line ({error})") from error
+    except BROKEN as error:
+        raise corrupt(path, "the header line", error) from error
+
+
+def _named_once(reader: "csv.DictReader[str]", path: Path) -> list[str]:
+    if reader.fieldnames is None:
+        raise InputError(f"{path.name}: empty file, not even a header line")
+    names = list(reader.fieldnames)
+    if not is_unicode("".join(names)):
+        raise InputError(f"{path.name}: invalid UTF-8 in the header line")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"{path.name}: column '{twice[0]}' appears twice in the header: rename one")
+    return names
+
+
 def _csv_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
     number = 0
     try:
         with _text(path) as stream:
             # Strict: a quote that is never closed would else swallow the rest of the file as one text.
             reader = csv.DictReader(stream, strict=True)
-            if reader.fieldnames is None:
-                raise InputError(f"{path.name}: empty file, not even a header line")
-            twice = [name for name in reader.fieldnames if reader.fieldnames.count(name) > 1]
-            if twice:
-                raise InputError(f"{path.name}: column '{twice[0]}' appears twice in the header: rename one")
+            names = _named_once(reader, path)
             for row in reader:
                 # Lines and not rows: a quoted text may run over several.
                 number = reader.line_num
                 # DictReader puts extra fields under the key None, and None for missing ones.
                 if None in row or None in row.values():
-                    bad.report(f"{path.name} line {number}", f"not {len(reader.fieldnames)} fields as in the header")
+                    bad.report(f"{path.name} line {number}", f"not {len(names)} fields as in the header")
                 elif not is_unicode("".join(row.values())):
                     bad.report(f"{path.name} line {number}", "invalid UTF-8")
                 else:

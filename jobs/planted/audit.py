@@ -1,11 +1,12 @@
 """``heldin audit --planted``: scores of a model that was trained on a planted training set meet the coins."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heldin.attacks.table import TextStatistic
+from heldin.audit.canary_groups import kinds_of
 from heldin.audit.exposure import write_people
 from heldin.audit.headline import AUDITED, USERS
 from heldin.audit.preregistration import Preregistration
@@ -14,17 +15,18 @@ from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, private_directory
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
-from heldin.bounds.claims import parse_claim_of
-from heldin.bounds.verdict import Assignment
+from heldin.bounds.claims import UnitClaim, parse_claim_of
+from heldin.bounds.verdict import Assignment, Claim
+from heldin.canaries.kinds import Kind
 from heldin.jobs.checkpoint.endpoint import remote_of, rule_at_endpoint
 from heldin.jobs.config import first_difference
 from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import Described, planted_body, planted_facts
-from heldin.jobs.planted.conditions import as_seen, conditions_of, rests_on_log, unmet
+from heldin.jobs.planted.conditions import as_seen, conditions_of, found_changed, rests_on_log, unmet
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.folder import AUDITS, home_of, read_planted, require_models
-from heldin.jobs.planted.looks import Look, look_at, write_look
+from heldin.jobs.planted.looks import Look, look_at, note_change, write_look
 from heldin.jobs.planted.plant import fingerprints
 from heldin.jobs.planted.target import (
     PlantedAudit,
@@ -139,6 +141,8 @@ def _audited(its: _Looking, out: Path, reporter: Reporter, command: str) -> Reco
         # The next training writes another one into the planted folder.
         write_log(log, out / LOG)
     conditions = conditions_of(job.planted, manifest, look, job.declared_by, log, described.target.endpoint)
+    if found_changed(conditions):
+        note_change(look, job.planted)
     for one in conditions:
         if one.known_by != "checked":
             reporter.say(f"{one.known_by} ({one.note}): {one.condition}")
@@ -186,20 +190,36 @@ def judged_as(
         conditions: of certified statements.
     """
     run, claims = audited_run(job, config), [parse_claim_of(text) for text in job.claims]
-    of_users = [claim for unit, claim in claims if unit == "user"]
-    of_examples = [claim for unit, claim in claims if unit == "example"]
+    of_users = [its.claim for its in claims if its.unit == "user"]
+    of_examples = [its.claim for its in claims if its.unit == "example"]
+    people = data.real(data.ledger.scored_users()) or data.canaries
     return Preregistration(
         run.attack,
         run.audit,
         run.decision,
         Sides(Assignment.COIN, witnessed=True, unmet=unmet(conditions)),
-        of_users,
+        [*of_users, *_of_groups(claims, data, people)],
         config.seed,
         # Groups of people and looks share the level; a claim about examples is tested on each group once more.
         config.looks * groups_judged(data) * (2 if of_examples else 1),
+        {
+            kind.value: [*of_users, *_of_groups(claims, data, _of_kind(data, kind))]
+            for kind in kinds_of(data.canaries)
+            if any(its.event for its in claims)
+        },
         what=AUDITED["canaries"] if canaries_alone(data) else USERS,
         example_claims=of_examples,
     )
+
+
+def _of_groups(claims: Sequence[UnitClaim], data: RunData, users: Iterable[str]) -> list[Claim]:
+    """What claims about examples promise these users, by the largest number of examples that one of them has."""
+    most = max(len(data.for_training(user)) for user in users)
+    return [claim for its in claims if (claim := its.of_group(most)) is not None]
+
+
+def _of_kind(data: RunData, kind: Kind) -> list[str]:
+    return [user for user, its in data.canaries.items() if its.kind is kind]
 
 
 def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:

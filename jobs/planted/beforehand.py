@@ -54,7 +54,7 @@ def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
         for user in data.real(data.store.users)
     }
     alone = sorted({len(ledger.parts[user][Part.TRAIN]) for user in made_up} - real)
-    if alone:
+    if alone and config.columns.user is not None:
         some = " or ".join(map(str, alone))
         lines.append(
             f"form: no real user has {some} rows: whoever counts rows by user can tell the canary users who do"

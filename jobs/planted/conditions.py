@@ -7,7 +7,7 @@ from heldin.base.errors import InputError
 from heldin.base.wording import counted
 from heldin.bounds.claims import parse_claim_of
 from heldin.jobs.planted.folder import TRAINING, Manifest
-from heldin.jobs.planted.looks import Look
+from heldin.jobs.planted.looks import Look, looks_that_saw_a_change
 from heldin.jobs.planted.training_log import TrainingLog
 from heldin.jobs.planted.training_set import content_sha256
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts
@@ -24,6 +24,7 @@ _ELSE = (
 )
 _STARTED = "what it was trained from, and the reference model, had not seen these users' texts"
 _UNCHANGED = "the training set is as it was written"
+_CHANGED = "was changed: its hash was"
 _EXAMPLES = "each row was one training example: not split into several, not packed with others, not written twice"
 _SERVED = "what answered at the endpoint was this model alone"
 _EARLIER = "nothing that an earlier look found had a part in this training"
@@ -47,7 +48,7 @@ def conditions_of(
         log: what ``AuditCallback`` wrote of the training that the audited model comes from; None: nothing.
         served: how the model was reached behind an endpoint; None: it was loaded here.
     """
-    of_examples = any(parse_claim_of(text)[0] == "example" for text in look.claims)
+    of_examples = any(parse_claim_of(text).unit == "example" for text in look.claims)
     return [
         Condition(
             condition="each audited user and canary user was held in by an independent fair coin under a fresh key",
@@ -64,7 +65,7 @@ def conditions_of(
             known_by="checked",
             note="the attack is given users and texts; this look was noted before they met the coins",
         ),
-        _unchanged(planted, manifest, declared_by),
+        _unchanged(planted, manifest, look, declared_by),
         *_trained(manifest, declared_by, log),
         _declared(_STARTED, declared_by),
         *([_one_example(declared_by, log)] if of_examples else []),
@@ -79,9 +80,14 @@ def conditions_of(
     ]
 
 
+def found_changed(conditions: Sequence[Condition]) -> bool:
+    """Whether the training set was there and is not as it was written; one that is gone is not known to be."""
+    return any(its.condition == _UNCHANGED and _CHANGED in its.note for its in conditions)
+
+
 def as_seen(before: Sequence[Condition], now: Sequence[Condition]) -> list[Condition]:
     """The conditions now, with what an audit saw of a training set that has since been moved away."""
-    seen = {its.condition: its for its in before if its.condition == _UNCHANGED and its.known_by == "checked"}
+    seen = {its.condition: its for its in before if its.condition == _UNCHANGED and its.known_by != "declared"}
     return [seen.get(its.condition, its) if "not here any more" in its.note else its for its in now]
 
 
@@ -95,11 +101,14 @@ def unmet(conditions: Sequence[Condition]) -> tuple[str, ...]:
     return tuple(f"{its.note} ({its.condition})" for its in conditions if its.known_by == "not met")
 
 
-def _unchanged(planted: Path, manifest: Manifest, declared_by: str | None) -> Condition:
+def _unchanged(planted: Path, manifest: Manifest, look: Look, declared_by: str | None) -> Condition:
     what = _UNCHANGED
     path = planted / TRAINING / manifest.file
     short = manifest.sha256[:16]
     if not path.exists():
+        if earlier := [number for number in looks_that_saw_a_change(planted) if number <= look.number]:
+            saw = f"it is not here any more, and look {min(earlier)} found it changed: its hash was {short}"
+            return Condition(condition=what, known_by="not met", note=saw)
         # What the model was trained on is declared by its hash all the same.
         its = _declared(what, declared_by)
         return its.model_copy(update={"note": f"{its.note}: it is not here any more, and its hash was {short}"})
@@ -108,7 +117,7 @@ def _unchanged(planted: Path, manifest: Manifest, declared_by: str | None) -> Co
     except InputError:  # a part of a folder is missing
         same = False
     if not same:
-        return Condition(condition=what, known_by="not met", note=f"'{path.name}' was changed: its hash was {short}")
+        return Condition(condition=what, known_by="not met", note=f"'{path.name}' {_CHANGED} {short}")
     return Condition(condition=what, known_by="checked", note=f"its hash is {short}")
 
 

@@ -52,8 +52,9 @@ class PlantedSplit(Section):
 class PlantColumns(Section):
     """Which column holds what. The text is a column, a prompt and its completion, or a list of chat messages."""
 
-    user: str = "user"
-    """Column that names the user."""
+    user: str | None = "user"
+    """Column that names the user. null: there is none, and each row counts as a person of its own, which goes with
+    split.canaries_only; nothing is then known of people who wrote several rows."""
     text: str = "text"
     """Column that holds the text, where neither ``prompt`` nor ``messages`` is given."""
     prompt: str | None = None
@@ -88,7 +89,7 @@ class PlantConfig(Section):
     name: str = Field("planted", pattern=r"^[A-Za-z0-9._-]+$")
     """Name of the audit: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
     training: ExpandedPath
-    """The training set: a file of JSON lines (also .gz, .zst) or Parquet, or a folder that save_to_disk wrote."""
+    """The training set: a file of JSON lines or CSV (also .gz, .zst) or Parquet, or a folder of save_to_disk."""
     dataset_split: str | None = None
     """Split of a folder with several, such as train."""
     copied_splits: tuple[str, ...] = ()
@@ -154,6 +155,10 @@ class PlantConfig(Section):
             raise ValueError("canaries: substring is for a column of text: choose unseen_token or rare_phrase")
         if self.split.canaries_only and not self.canaries:
             raise ValueError("split.canaries_only needs canary users: name some under canaries")
+        if self.columns.user is None and not self.split.canaries_only:
+            raise ValueError(
+                "columns.user: without a column of users only canary users can be audited: set split.canaries_only"
+            )
         if self.split.canaries_only and any(isinstance(its, SubstringCanaries) for its in self.canaries):
             raise ValueError("canaries: substring takes the place of real users, and canaries_only keeps them all in")
         if (self.dataset_split or self.copied_splits) and self.training.is_file():
@@ -202,12 +207,17 @@ def is_dataset(path: Path) -> bool:
         return True
     lines = any(path.name.endswith(f"{end}{p}") for end in JSON_LINES for p in PACKED)
     # Rows are read as CSV wherever a name has it.
-    if path.suffix == ".parquet" or (lines and ".csv" not in path.suffixes):
+    if path.suffix == ".parquet" or is_csv(path) or (lines and ".csv" not in path.suffixes):
         return False
     raise InputError(
-        f"'{path}': a training set is a file of JSON lines ({', '.join(JSON_LINES)}; also .gz, .zst) or .parquet, or a"
-        " folder that save_to_disk wrote"
+        f"'{path}': a training set is a file of JSON lines ({', '.join(JSON_LINES)}), .csv (both also .gz, .zst) or"
+        " .parquet, or a folder that save_to_disk wrote; heldin corpus build --to writes other corpora as one"
     )
+
+
+def is_csv(path: Path) -> bool:
+    """Whether a file is comma-separated values, plain or compressed."""
+    return any(path.name.endswith(f".csv{packed}") for packed in PACKED)
 
 
 def load_plant(path: Path, overrides: Sequence[str] = ()) -> PlantConfig:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.canaries.form import Forms
+from heldin.canaries.kinds import public_dice
 from heldin.corpus.row_parts import Parts
 from heldin.corpus.split import Part, Role, UserFilter
 from heldin.jobs.config import RunConfig
@@ -108,7 +109,7 @@ def canary_forms(config: PlantConfig, data: RunData) -> dict[int, int]:
             found |= {row: own[data.store.id(row).removeprefix(f"{user}/")] for row in data.store.rows(user)}
     made_up = {user: len(data.store.rows(user)) for user, source in sources.items() if source is None}
     if config.split.canaries_only:
-        lending = _of_everybody(data.corpus)
+        lending = _of_everybody(config, data.corpus)
     else:
         lending = spare_of({user: data.ledger.parts[user] for user in data.real(data.ledger.scored_users())})
     lent = Forms(corpus, lambda _: lending, config.seed).rows(made_up, frozenset())
@@ -132,9 +133,13 @@ def _corpus(config: PlantConfig, run: RunConfig, reporter: Reporter) -> CorpusDa
     return replace(corpus, audited=replace(corpus.audited, users=()))
 
 
-def _of_everybody(corpus: CorpusData) -> dict[str, Sequence[int]]:
+def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence[int]]:
     """All rows: where canary users alone are audited, rows lend a form and are trained on all the same."""
-    return {user: corpus.store.rows(user) for user in corpus.store.users}
+    if config.columns.user is not None:
+        return {user: corpus.store.rows(user) for user in corpus.store.users}
+    # Nobody knows whose they are: all of them together, in a public order.
+    dice = np.random.default_rng(public_dice(config.seed, "form of a canary user", "").getrandbits(64))
+    return {"": dice.permutation(len(corpus.store)).tolist()}
 
 
 def _lending(
@@ -142,7 +147,7 @@ def _lending(
 ) -> Mapping[str, Sequence[int]]:
     """Rows whose forms canary rows take, before there is a ledger: what will be set aside of audited users, if any."""
     if config.split.canaries_only:
-        return _of_everybody(corpus)
+        return _of_everybody(config, corpus)
     users = tuple(user for user in corpus.audited.users if user not in replaced)
     pool = pool_of_users(users, run.split, seed=run.seed).names
     return spare_of(parts_of(corpus.store, pool, {}, run.split, seed=run.seed))

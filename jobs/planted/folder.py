@@ -48,7 +48,7 @@ class Manifest:
     sha256: str
     rows: int
     skipped: int
-    columns: dict[str, str]
+    columns: dict[str, str | None]
     looks: int
     parts: str | None = None
     split: str | None = None

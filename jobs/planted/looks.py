@@ -11,6 +11,7 @@ from heldin.base.files import write_text
 
 _LOOKS = "looks.jsonl"
 _SERVED = "served.json"
+_CHANGED = "changed.json"
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,24 @@ def served_models(out: Path) -> dict[str, bool]:
 def note_served(name: str, out: Path, *, whole: bool) -> None:
     """Note a model behind an endpoint before it is scored, and that it changed meanwhile (not ``whole``)."""
     write_text(out / "ledger" / _SERVED, json.dumps({**served_models(out), name: whole}) + "\n", private=True)
+
+
+def looks_that_saw_a_change(out: Path) -> list[int]:
+    """Numbers of the looks that found the training set changed. Raises InputError if the note is damaged."""
+    path = out / "ledger" / _CHANGED
+    if not path.is_file():
+        return []
+    try:
+        return [int(number) for number in json.loads(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError) as error:
+        raise InputError(f"'{path}' is damaged: restore it, or plant anew") from error
+
+
+def note_change(look: Look, out: Path) -> None:
+    """Note that a look found the training set changed, so that it stays so once the file is gone."""
+    kept = looks_that_saw_a_change(out)
+    if look.number not in kept:
+        write_text(out / "ledger" / _CHANGED, json.dumps([*kept, look.number]) + "\n", private=True)
 
 
 def _looks(out: Path) -> list[Look]:

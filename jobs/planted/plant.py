@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
             require_context(base, config.extraction.length)
         source = training_set(config, base.tokenizer)
         kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines)
+        source = replace(source, unparted=kept.unparted)
         seal_models(out, fingerprints(config))
         data = planted_data(config, out, reporter, base, source.text)
         require_windows(run_of(config, out), data, base)
@@ -95,7 +97,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
             sha256=sha256,
             rows=len(data.training_rows),
             skipped=kept.skipped,
-            columns=config.columns.model_dump(exclude_none=True, exclude=_unread(config)),
+            columns=_named(config),
             looks=config.looks,
             parts=parts,
             split=config.dataset_split,
@@ -120,9 +122,12 @@ def _require_scores_of(lm: LanguageModel) -> None:
     _ = lm.start_token, lm.context
 
 
-def _unread(config: PlantConfig) -> set[str]:
-    """The column of plain text, where the text stands elsewhere."""
-    return set() if config.columns.messages is None and config.columns.prompt is None else {"text"}
+def _named(config: PlantConfig) -> dict[str, str | None]:
+    """Columns by what they hold, without that of plain text where the text stands elsewhere."""
+    plain = config.columns.messages is None and config.columns.prompt is None
+    found: dict[str, str | None] = config.columns.model_dump(exclude_none=True, exclude=set() if plain else {"text"})
+    # Said, since it is no default: without it a reader would look for a column of users.
+    return found if config.columns.user is not None else {**found, "user": None}
 
 
 def _take_folder(config: PlantConfig, out: Path) -> None:

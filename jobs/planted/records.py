@@ -29,12 +29,14 @@ class Copied:
         skipped: rows that could not be used.
         first: place and reason of the first of them, or "".
         numbered: columns of users and ids in which all values are whole numbers.
+        unparted: numbers of the rows of which nothing is scored; None: an earlier version did not keep them.
     """
 
     sha256: str
     skipped: int
     first: str
     numbered: frozenset[str]
+    unparted: frozenset[int] | None
 
 
 def copy_records(source: TrainingSet, ledger: Path, reporter: Reporter, *, skip_bad: bool) -> Copied:
@@ -58,9 +60,10 @@ def copy_records(source: TrainingSet, ledger: Path, reporter: Reporter, *, skip_
             raise InputError(f"'{source.path}' was changed after coins were drawn for it: restore it, or plant anew")
     bad = BadRows(skip=skip_bad, to_skip="set skip_bad_lines: true")
     reporter.say("training set: reading")
-    named = {source.columns.user} | ({source.columns.id} if source.columns.id else set())
+    named = {name for name in (source.columns.user, source.columns.id) if name is not None}
     with whole_file(ledger / CORPUS, private=True) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
-        rows, total = source.rows(bad), 0
+        unparted: list[int] = []
+        rows, total = source.rows(bad, unparted), 0
         while some := list(itertools.islice(rows, BATCH_ROWS)):
             total += len(some)
             named = {column for column in named if all(isinstance(row[column], int) for _, row in some)}
@@ -69,6 +72,7 @@ def copy_records(source: TrainingSet, ledger: Path, reporter: Reporter, *, skip_
             why = f"; the first: {bad.first}" if bad.first else ""
             raise InputError(f"'{source.path}' has no row that can be used{why}")
         about = {"sha256": sha256, "skipped": bad.skipped, "first": bad.first, "numbered": sorted(named)}
+        about["unparted"] = unparted
         writer.add_key_value_metadata({_ABOUT: json.dumps(about)})
     if bad.skipped:
         reporter.say(f"training set: {counted(bad.skipped, 'row')} left out, the first: {bad.first}")
@@ -82,6 +86,7 @@ def copied(ledger: Path) -> Copied:
         raise InputError(f"'{path}' is missing: plant in a new folder")
     try:
         about: dict[str, Any] = json.loads((pq.read_metadata(path).metadata or {})[_ABOUT.encode()])
-        return Copied(about["sha256"], about["skipped"], about["first"], frozenset(about["numbered"]))
+        unparted = frozenset(about["unparted"]) if "unparted" in about else None
+        return Copied(about["sha256"], about["skipped"], about["first"], frozenset(about["numbered"]), unparted)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise InputError(f"'{path}' is damaged: plant in a new folder") from error

@@ -1,8 +1,10 @@
 """A training set as somebody else's trainer reads it: its rows with all columns, and another one in the same form."""
 
+import csv
+import io
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,8 @@ from heldin.corpus.sources.rows import (
     require_columns,
     usable_record,
 )
-from heldin.corpus.sources.text_files import rows_of_file
-from heldin.jobs.planted.config import PlantColumns, PlantConfig, is_dataset
+from heldin.corpus.sources.text_files import csv_header, rows_of_file
+from heldin.jobs.planted.config import PlantColumns, PlantConfig, is_csv, is_dataset
 from heldin.jobs.planted.row_text import Chat, Row, RowText, row_text
 
 _DICT = "dataset_dict.json"
@@ -40,7 +42,7 @@ _LEAST_BITS = 32  # of a column that takes new numbers for users or rows
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """A file of JSON lines or Parquet, or a folder of ``save_to_disk``.
+    """A file of JSON lines, CSV or Parquet, or a folder of ``save_to_disk``.
 
     Attributes:
         path: the file or folder.
@@ -49,6 +51,7 @@ class TrainingSet:
         split: of a folder with several.
         copied_splits: others of them, to be copied as they are.
         in_parts: whether parts of texts are scored, so that a row without any cannot be used.
+        unparted: numbers of the rows without any, as an earlier pass found them; None: each pass asks anew.
     """
 
     path: Path
@@ -57,12 +60,15 @@ class TrainingSet:
     split: str | None = None
     copied_splits: tuple[str, ...] = ()
     in_parts: bool = False
+    unparted: frozenset[int] | None = None
 
     @property
     def schema(self) -> pa.Schema | None:
         """Its columns; None for JSON lines, of which each row has its own. Raises InputError for a damaged file."""
         if is_dataset(self.path):
             return self._dataset().features.arrow_schema
+        if is_csv(self.path):
+            return pa.schema([(name, pa.large_string()) for name in csv_header(self.path)])
         if self.path.suffix != ".parquet":
             return None
         try:
@@ -123,14 +129,19 @@ class TrainingSet:
         its = self.path / _DICT
         return tuple(_json(its)["splits"]) if its.is_file() else ()
 
-    def rows(self, bad: BadRows) -> Iterator[tuple[dict[str, str | None], Row]]:
+    def rows(self, bad: BadRows, unparted: list[int] | None = None) -> Iterator[tuple[dict[str, str | None], Row]]:
         """The record (user, text, id, date) and all columns of every row that can be used, in order.
+
+        Args:
+            bad: told of rows that cannot be used.
+            unparted: takes the numbers of those of which nothing is scored.
 
         Raises:
             InputError: a bad row that is not to be skipped, or a column that the first row lacks.
         """
         label = " and ".join(self.text.columns)
         roles = {**self.columns.others(), "text": label}
+        nobody = self.columns.user is None
         place = f"{self.path.name} {'row' if self._typed else 'line'}"
         checked = False
         for number, row in self._numbered(bad):
@@ -140,21 +151,43 @@ class TrainingSet:
                 continue
             if not checked:
                 for column in self.text.columns:
-                    named = Columns(**{**self.columns.others(), "text": column})
-                    require_columns(named, [*row], where, to_name=_TO_NAME)
+                    named = Columns(**{"user": column, **self.columns.others(), "text": column})
+                    require_columns(named, [*row], where, to_name=self._to_name([*row]))
                 checked = True
             try:
                 text = self.text.of(row)
-                if self.in_parts:
-                    self.text.scored(row)
+                self._check_parts(row, number, unparted)
             except ValueError as error:
                 bad.report(where, str(error))
                 continue
             record, wrong = usable_record({**row, label: text}, roles)
+            if nobody:
+                record["user"] = f"row {number:09d}"
             if wrong:
                 bad.report(where, wrong)
             else:
                 yield record, row
+
+    def _to_name(self, present: Sequence[str]) -> str:
+        """What to do where a column is not among those present."""
+        if self.columns.user is None or self.columns.user in present:
+            return _TO_NAME
+        return (
+            f"{_TO_NAME}; or, where there are no users, columns.user: null with split.canaries_only, under which a row"
+            " counts as a person and nothing is known of people who wrote several"
+        )
+
+    def _check_parts(self, row: Row, number: int, unparted: list[int] | None) -> None:
+        """Raises ValueError for a row of which nothing is scored, and notes its number."""
+        if not self.in_parts or (self.unparted is not None and number not in self.unparted):
+            # A template that marks turns is rendered and tokenized for the answer: a millisecond for each turn.
+            return
+        try:
+            self.text.scored(row)
+        except ValueError:
+            if unparted is not None:
+                unparted.append(number)
+            raise
 
     def write(self, rows: Iterable[tuple[bytes, Row]], folder: Path, scratch: Path) -> Path:
         """Write rows in the order of their keys, in the same form and under the same name.
@@ -180,6 +213,8 @@ class TrainingSet:
             batches = ordered.to_arrow_reader(ROWS_PER_BATCH)
             if own is None:
                 _write_lines(batches, to)
+            elif is_csv(self.path):
+                _write_csv(batches, own.names, to)
             elif not is_dataset(self.path):
                 _write_parquet(batches, own, to)
             else:
@@ -302,6 +337,16 @@ def _write_lines(ordered: Iterator[pa.RecordBatch], to: Path) -> None:
     with pa.output_stream(str(to), compression=_PACKED.get(to.suffix)) as stream:
         for batch in ordered:
             stream.write("".join(f"{line}\n" for line in batch.column(0).to_pylist()).encode())
+
+
+def _write_csv(ordered: Iterator[pa.RecordBatch], names: Sequence[str], to: Path) -> None:
+    with pa.output_stream(str(to), compression=_PACKED.get(to.suffix)) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(names)
+        for batch in ordered:
+            writer.writerows(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        text.detach()
 
 
 def _write_parquet(ordered: Iterator[pa.RecordBatch], schema: pa.Schema, to: Path) -> None:

@@ -78,7 +78,7 @@ class _Names:
     def given(self, content: Row, row: int, user: str, record: str) -> Row:
         """The content of a row under another user and id."""
         columns = self.source.columns
-        new: Row = {**content, columns.user: self._users[user]}
+        new: Row = {**content} if columns.user is None else {**content, columns.user: self._users[user]}
         if columns.id is not None and columns.id in self.numbered:
             rows, places = self._places
             new[columns.id] = int(places[np.searchsorted(rows, row)]) + 1

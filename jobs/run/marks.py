@@ -33,7 +33,8 @@ from heldin.corpus.split import Part
 from heldin.corpus.store import texts_of
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
-from heldin.jobs.run.planting import MadeUp, made_up_names, rare_pool
+from heldin.jobs.run.planting import MadeUp, made_up_names
+from heldin.jobs.run.rare_pool import rare_pool, spoken_tokens
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 
@@ -132,8 +133,11 @@ class _Recipes:
         dice = self._dice(f"{spec.kind} {number}")
         match spec:
             case UnseenTokenCanaries():
-                pool = rare_pool(spec, self.base.tokenizer, self.data.corpus, self._left_before(number))
-                return signatures(self.base.tokenizer, pool, spec.signature_tokens, CANDIDATES, dice)
+                sections, tokenizer = self.config.canaries, self.base.tokenizer
+                spoken = spoken_tokens(sections, tokenizer, self._marks_before(number))
+                left = self._left_before(number)
+                pool = rare_pool(spec, sections, tokenizer, self.data.corpus, left, spoken)
+                return signatures(tokenizer, pool, spec.signature_tokens, CANDIDATES, dice)
             case HighTemperatureCanaries():
                 return prefixes(self.base, spec.prefix_tokens, spec.temperature, CANDIDATES, dice)
             case RarePhraseCanaries():
@@ -142,6 +146,12 @@ class _Recipes:
                 return people(CANDIDATES, dice)
             case _:
                 assert_never(spec)
+
+    def _marks_before(self, number: int) -> list[str]:
+        """Of the unseen-token users of sections before this one."""
+        sections = enumerate(self.config.canaries[:number])
+        names = tuple(made_up_names(s, at) for at, s in sections if isinstance(s, UnseenTokenCanaries))
+        return [canary.mark for user, canary in self.data.canaries.items() if user.startswith(names)]
 
     def _left_before(self, number: int) -> list[str]:
         """Audited users whom no section before this one has taken."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-from transformers import PreTrainedTokenizerBase
-
 from heldin.base.coins import keyed_order, keyed_uniform, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256
@@ -26,8 +24,6 @@ from heldin.canaries.config import (
 from heldin.canaries.craft import (
     high_temperature_users,
     rare_phrase_users,
-    rare_tokens,
-    token_counts,
     unseen_token_users,
 )
 from heldin.canaries.form import Forms, formed
@@ -39,10 +35,9 @@ from heldin.corpus.split import records_to_train_on, set_aside_sizes
 from heldin.corpus.store import CorpusStore, texts_of
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.corpus import CorpusData
+from heldin.jobs.run.rare_pool import rare_pool, spoken_tokens
 from heldin.models.loading import LanguageModel
 
-# share of a tokenizer's stable tokens: rare in the texts it was made from, and enough to tell users apart
-LATEST_MERGES = 0.05
 MadeUp = UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries | NamedPersonCanaries
 
 
@@ -82,12 +77,13 @@ def plant(
     if kept is not None:
         return kept
     made: list[CanaryUser] = []
+    spoken: set[int] = set()
     for number, spec in enumerate(config.canaries):
         reporter.say(f"canaries: making {spec.kind} users")
         # A real user becomes one canary user at most, whichever section asks first.
         taken = {user.canary.source for user in made}
         left = [user for user in audited if user not in taken]
-        made += _Maker(config, corpus, left, base, number, reporter, forms).users(spec)
+        made += _Maker(config, corpus, left, base, number, reporter, forms, spoken).users(spec)
     names = set(store.users)
     # Two users under one name would share a coin (docs/theory.md#keys-and-coins).
     clash = next((user.canary.user for user in made if user.canary.user in names), None)
@@ -105,30 +101,6 @@ def plant(
 def made_up_names(spec: MadeUp, number: int) -> str:
     """How the names of the canary users of a config's section begin."""
     return f"canary/{spec.kind}/{number}/"
-
-
-def rare_pool(
-    spec: UnseenTokenCanaries, tokenizer: PreTrainedTokenizerBase, corpus: CorpusData, left: Sequence[str]
-) -> list[int]:
-    """Tokens that were never seen, or the rarest ones if there are too few unseen tokens for signatures.
-
-    Args:
-        spec: a section of the config.
-        tokenizer: of the base model.
-        corpus: the corpus without canary users.
-        left: audited users whom no section before has taken.
-    """
-    texts = corpus.public_texts()
-    if spec.rarity == "corpus":
-        # Real users decide which tokens are unseen: the plan declares it as a step that is not user-local.
-        texts += texts_of(corpus.store, [row for user in left for row in corpus.store.rows(user)])
-    counts = token_counts(tokenizer, texts)
-    rarest = rare_tokens(tokenizer, counts)
-    least = 4 * spec.signature_tokens  # tokens: enough to choose sequences that encode to themselves
-    if not texts:  # a base from elsewhere: what it saw is not known
-        return rarest[: max(least, int(LATEST_MERGES * len(rarest)))]
-    unseen = [token for token in rarest if not counts[token]]
-    return unseen if len(unseen) >= least else rarest[:least]
 
 
 def _formed(made: list[CanaryUser], config: RunConfig, forms: Forms) -> list[CanaryUser]:
@@ -163,6 +135,7 @@ class _Maker:
         number: number of the section.
         reporter: receives the progress.
         forms: see ``plant``.
+        spoken: tokens of unseen-token users who were made before, where some are to share none.
     """
 
     config: RunConfig
@@ -172,6 +145,7 @@ class _Maker:
     number: int
     reporter: Reporter
     forms: Forms | None
+    spoken: set[int]
 
     @property
     def _store(self) -> CorpusStore:
@@ -183,21 +157,7 @@ class _Maker:
             case SubstringCanaries():
                 return self._by_number(spec, spec.users) if spec.users else self._by_coin(spec, spec.fraction or 0.0)
             case UnseenTokenCanaries():
-                candidates = rare_pool(spec, self.base.tokenizer, self.corpus, self.left)
-                return [
-                    user
-                    for documents, names in self._names(spec)
-                    for user in unseen_token_users(
-                        self.base.tokenizer,
-                        names,
-                        candidates=candidates,
-                        documents=documents,
-                        records=self._texts(documents),
-                        signature_tokens=spec.signature_tokens,
-                        tokens=spec.tokens,
-                        seed=self.config.seed,
-                    )
-                ]
+                return self._of_unseen_tokens(spec)
             case HighTemperatureCanaries():
                 total = spec.users * len(set(spec.documents))
                 with self.reporter.track("high-temperature canaries", total, "users") as advance:
@@ -252,6 +212,27 @@ class _Maker:
         # By config alone: the pool of canary users is fixed whatever the corpus holds.
         for documents in sorted(set(spec.documents)):
             yield documents, [f"{made_up_names(spec, self.number)}{documents}/{i:05d}" for i in range(spec.users)]
+
+    def _of_unseen_tokens(self, spec: UnseenTokenCanaries) -> list[CanaryUser]:
+        config, tokenizer = self.config, self.base.tokenizer
+        candidates = rare_pool(spec, config.canaries, tokenizer, self.corpus, self.left, self.spoken)
+        made = [
+            user
+            for documents, names in self._names(spec)
+            for user in unseen_token_users(
+                tokenizer,
+                names,
+                candidates=candidates,
+                documents=documents,
+                records=self._texts(documents),
+                signature_tokens=spec.signature_tokens,
+                tokens=spec.tokens,
+                seed=config.seed,
+                spoken=self.spoken if spec.disjoint else None,
+            )
+        ]
+        self.spoken.update(spoken_tokens(config.canaries, tokenizer, [user.canary.mark for user in made]))
+        return made
 
     def _by_number(self, spec: SubstringCanaries, users: int) -> list[CanaryUser]:
         """``users`` canary users of each length and number of documents, from the real users in random order."""

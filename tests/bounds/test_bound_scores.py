@@ -9,11 +9,15 @@ import pytest
 
 from heldin.base.errors import InputError
 from heldin.bounds import judgement as engine
-from heldin.bounds.claims import mechanism_claim, parse_claim, plan_claim
+from heldin.bounds.claims import mechanism_claim, parse_claim, parse_claim_of, plan_claim
 from heldin.bounds.csv_scores import bound_scores, read_scores
 from heldin.bounds.judgement import Judgement
 from heldin.bounds.rules import PLAN_FAMILY
 from heldin.bounds.verdict import Design, Outcome, Standing, assignment_named
+from heldin.defenses.accounting.account import account_example
+from heldin.defenses.accounting.ceiling import ceiling_of
+from heldin.defenses.accounting.events import PoissonGaussian
+from heldin.defenses.accounting.guarantees import epsilon
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import write_plan
@@ -290,3 +294,22 @@ def test_torch_stays_out():
         "sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'matplotlib')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_mechanism_that_a_claim_states_has_the_accountants_curve_also_of_a_group():
+    text = "noise_multiplier=2.4,sampling_rate=0.25,steps=16,delta=1e-5,unit=example"
+    stated = parse_claim_of(text)
+    whole = account_example(
+        steps=16, delta=1e-5, examples=None, batch=None, sampling_rate=0.25, group_size=16, noise_multiplier=2.4,
+        target_epsilon=None,
+    )  # fmt: skip
+    assert stated.claim.epsilon == pytest.approx(whole.epsilon, rel=1e-6)
+    group = stated.of_group(16)
+    exact = epsilon(PoissonGaussian(2.4, 0.25, 16), 16, 1e-5)
+    assert group.epsilon == pytest.approx(exact, rel=1e-6)
+    assert group.epsilon > 5 * stated.claim.epsilon
+    assert group.ceiling.auroc == pytest.approx(ceiling_of(PoissonGaussian(2.4, 0.25, 16), 16, 1e-5).auroc)
+    assert stated.of_group(1).ceiling.auroc == pytest.approx(stated.claim.ceiling.auroc)
+    # An epsilon alone says nothing of a group, and a promise to users needs none.
+    assert parse_claim_of("epsilon=2,delta=1e-5,unit=example").of_group(16) is None
+    assert parse_claim_of(text.replace("=example", "=user")).of_group(16) is None

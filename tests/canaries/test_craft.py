@@ -87,6 +87,27 @@ def test_unseen_token_texts_hold_their_signatures_tokens_only_and_survive_the_to
     assert len(signatures) == len(NAMES)
 
 
+def _tokens(tokenizer, user):
+    return set(tokenizer(user.canary.mark, add_special_tokens=False)["input_ids"])
+
+
+def test_disjoint_users_share_no_token_with_each_other_or_with_those_before(tokenizer, candidates):
+    before = candidates[::7]
+    spoken = set(before)
+    users = _unseen(tokenizer, candidates, spoken=spoken, signature_tokens=3)
+    own = [_tokens(tokenizer, user) for user in users]
+    assert [len(its) for its in own] == [3] * len(NAMES)
+    assert len(set().union(*own)) == 3 * len(NAMES)
+    assert not set().union(*own) & set(before)
+    assert spoken == set(before).union(*own)
+    # A further user changes nobody's texts.
+    more = _unseen(tokenizer, candidates, [*NAMES, "one more"], spoken=set(before), signature_tokens=3)
+    assert [_texts(user) for user in more[:-1]] == [_texts(user) for user in users]
+    # Without it, users of so few candidates do share some.
+    shared = [_tokens(tokenizer, its) for its in _unseen(tokenizer, candidates[:20], signature_tokens=3)]
+    assert len(set().union(*shared)) < 3 * len(NAMES)
+
+
 def test_a_user_s_texts_follow_from_its_name_and_the_seed(tokenizer, candidates, make_lm):
     lm = make_lm()
     for make in (
@@ -150,6 +171,8 @@ def test_what_cannot_be_made_is_one_line(tokenizer, candidates, make_lm):
         _unseen(tokenizer, candidates[:3])
     with pytest.raises(InputError, match="6 unseen-token canary users, but 2 tokens give fewer signatures of 2"):
         _unseen(tokenizer, candidates[:2], signature_tokens=2)
+    with pytest.raises(InputError, match="20 unseen tokens are too few for 5 of its own for each of 6 .* lower users"):
+        _unseen(tokenizer, candidates[:20], spoken=set(candidates[4:]))
     with pytest.raises(InputError, match="only .* of 500 different unseen-token texts of 4 tokens could be made"):
         _unseen(tokenizer, candidates, NAMES[:1], tokens=4, records=500)
     with pytest.raises(InputError, match="200 rare-phrase canary users, but few phrases of 1 words"):

@@ -1,14 +1,19 @@
 """The command line itself: help, what it does not import, exit codes, one line for every mistake."""
 
+import mailbox
 import os
 import shutil
 import subprocess
 import sys
+from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
 
 from heldin.base.errors import ResumableError
+from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.sources.text_files import rows_of_file
+from heldin.jobs.planted.config import is_dataset
 from heldin.jobs.run import pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,6 +129,30 @@ def test_corpus_build_and_stats(call, tmp_path):
     assert "1 row skipped, the first: m.csv line 4: empty text" in out
     code, out, _ = call("corpus", "stats", path, "--skip-bad-lines")
     assert "duplicates within users      1" in out
+
+
+def test_a_corpus_is_written_as_one_file_that_can_be_planted(call, tmp_path):
+    mail = tmp_path / "mail.mbox"
+    box = mailbox.mbox(mail)
+    for i in range(8):
+        message = EmailMessage()
+        message["From"], message["Date"] = f"p{i % 2}@example.org", "Mon, 1 Jan 2001 10:00:00 +0000"
+        message.set_content(f"Good morning, number {i}.\n")
+        box.add(message)
+    box.close()
+    found = {}
+    for name in ("mail.parquet", "mail.jsonl"):
+        code, out, _ = call("corpus", "build", mail, "--to", tmp_path / name)
+        assert (code, out.strip()) == (0, f"2 users, 8 records: {tmp_path / name}")
+        rows = [row for _, row in rows_of_file(tmp_path / name, ("user", "text", "id", "date"), BadRows())]
+        assert {tuple(row) for row in rows} == {("user", "text", "id", "date")}
+        found[name] = rows
+    assert found["mail.parquet"] == found["mail.jsonl"]
+    assert sorted(row["text"] for row in found["mail.jsonl"]) == [f"Good morning, number {i}.\n" for i in range(8)]
+    assert not is_dataset(tmp_path / "mail.parquet")
+    for name, said in (("mail.txt", "ends in .parquet or .jsonl"), ("mail.jsonl", "there is one already")):
+        code, _, err = call("corpus", "build", mail, "--to", tmp_path / name)
+        assert (code, said in err, err.count("\n")) == (2, True, 1)
 
 
 @pytest.mark.parametrize("command", ["build", "stats"])

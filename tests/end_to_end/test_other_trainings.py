@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -18,7 +19,10 @@ from transformers import AutoTokenizer
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
 from heldin.jobs.planted.config import parse_plant
+from heldin.models.shape import TinyModel
+from heldin.models.tiny import new_tiny_model, train_tokenizer
 from tests.pdf_pages import pages
+from tests.planted_sets import read_lines, train
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "trainer.py"
@@ -44,6 +48,7 @@ def _trained(script, *words, folder):
         [sys.executable, str(SCRIPT.parent / script), *map(str, words)], env=own, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 @pytest.mark.slow
@@ -152,6 +157,59 @@ def test_a_lora_adapter_by_trl_on_the_assistants_turns_is_certified(call, tmp_pa
     found = json.loads(out)
     certified = [b["epsilon_lower"] for b in found["judgement"]["bounds"] if b["standing"] == "certified"]
     assert (code, found["decision"]["decision"]["answer"], max(certified) > 0) == (3, "leaks", True)
+
+
+def _base_with_words_that_nobody_says(folder, texts):
+    """A tiny model whose vocabulary has words that its texts lack, as every large vocabulary has."""
+    dice = random.Random(0)
+    invented = ["".join(dice.choice("bdfgklmnprstvz") + dice.choice("aeiou") for _ in range(4)) for _ in range(1600)]
+    # The words of the texts are said more often, so that these are the latest merges.
+    tokenizer = train_tokenizer([*texts, *texts, *(f"x {word}" for word in invented for _ in range(3))], 4000)
+    model = new_tiny_model(TinyModel(len(tokenizer), context=64, hidden=48, layers=2, heads=2, window=32), tokenizer, 0)
+    model.save_pretrained(folder / "fresh")
+    tokenizer.save_pretrained(folder / "fresh")
+    return train(folder / "fresh", texts, folder / "base", passes=2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("opacus") is None, reason="Opacus (the extra 'trainers') is missing")
+def test_examples_sold_as_users_are_caught_from_outside_and_what_opacus_promises_is_not(call, tmp_path):
+    write_example(tmp_path / "example", users=40, reporter=LineReporter(lambda line: None))
+    texts = [row["body"] for row in read_lines(tmp_path / "example" / "corpus.jsonl")]
+    base = _base_with_words_that_nobody_says(tmp_path, texts[: len(texts) // 2])
+    # Of two kinds, since those of a kind are judged together, and one document leaves a noisier score than sixteen.
+    canaries = [
+        {"kind": "unseen_token", "users": 200, "documents": [16], "signature_tokens": 4, "disjoint": True},
+        {"kind": "rare_phrase", "users": 80, "documents": [1]},
+    ]
+    content = {
+        "training": str(tmp_path / "example" / "corpus.jsonl"),
+        "columns": {"user": "author", "text": "body", "id": "id"},
+        "reference": str(base),
+        "sequence_length": 24,
+        "split": {"canaries_only": True},
+        "canaries": canaries,
+        "attack": {"names": ["loss"], "primary": "loss", "documents": ["training"], "max_characters": 100},
+    }
+    (tmp_path / "plant.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, out, _ = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted", "--json")
+    assert code == 0
+    more = ("--column", "body", "--epsilon", 2, "--batch", 500, "--learning-rate", 1e-2, "--tokens", 24)
+    said = _trained("opacus_dp.py", json.loads(out)["training"], base, tmp_path / "private", *more, folder=tmp_path)
+    (mechanism,) = [line for line in said.splitlines() if line.startswith("noise_multiplier=")]
+    claims = ("epsilon=2,delta=1e-5,unit=user", f"{mechanism},unit=example")
+    asked = ("audit", "--planted", tmp_path / "planted", "--model", tmp_path / "private", "--declared-by", "R. Signer")
+    code, out, _ = call(*asked, *(word for claim in claims for word in ("--claim", claim)), "--json")
+    found = json.loads(out)["judgement"]["verdicts"]
+    sold = [its for its in found if its["claim"] == "epsilon 2 at delta 1e-05"]
+    of_16 = next(its for its in sold if its["subjects"] == "unseen-token canary users")
+    # Users of 16 documents have no epsilon of 2: exit code 3.
+    assert (code, of_16["outcome"], of_16["standing"]) == (3, "violated", "certified")
+    # One document has it, and users of 16 have what the accountant leaves them.
+    true = [its for its in found if its not in sold]
+    assert any("per example" in its["claim"] for its in true)
+    assert any("at 16 examples of a user" in its["claim"] for its in true)
+    assert "violated" not in {its["outcome"] for its in true}
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from torch import nn
 
 from heldin.base.errors import InputError
 from heldin.defenses.gradients import engine_choice
-from heldin.finetune.checkpoints import TrainingState, _on_cpu, finished_state
+from heldin.finetune.checkpoints import TrainingState, finished_state
 from heldin.finetune.effort import KEPT_WAYS, Effort, Memory
 from heldin.finetune.job_name import job_name
 from heldin.finetune.loop import train
@@ -18,6 +18,7 @@ from heldin.finetune.optimizers import fused_on
 from heldin.finetune.precision import arithmetic_of, autocast
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.jobs.run.training import effort_facts
+from heldin.models.copies import copy_on
 from heldin.models.devices import device_name
 from tests.finetune.test_private import _training
 from tests.tiny_models import lora
@@ -185,7 +186,7 @@ def test_optimizers_are_fused_on_a_gpu_only():
 
 def test_adapters_are_merged_in_a_copy_on_the_cpu(make_lm, sequences, tmp_path, monkeypatch):
     model = lora()
-    copied, before = _on_cpu(model), {name: p.clone() for name, p in model.named_parameters()}
+    copied, before = copy_on(model, torch.device("cpu")), {name: p.clone() for name, p in model.named_parameters()}
     own = {p.data_ptr() for p in model.parameters()}
     assert not own & {p.data_ptr() for p in copied.parameters()}
     weights = copied.base_model.model

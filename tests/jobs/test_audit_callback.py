@@ -59,13 +59,10 @@ def _fine_tune(planted, base, to, *, texts=None, callback=None, epochs=1.0, most
         TrainingArguments(
             str(to),
             num_train_epochs=epochs,
-            per_device_train_batch_size=32,
-            learning_rate=1e-3,
-            save_strategy="no",
             report_to=[],
             use_cpu=True,
             disable_tqdm=True,
-            **settings,
+            **{"per_device_train_batch_size": 32, "learning_rate": 1e-3, "save_strategy": "no", **settings},
         ),
         train_dataset=_Texts(tokenizer, texts, most),
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
@@ -113,6 +110,34 @@ def test_it_needs_no_ledger_and_never_reads_one(planted, base, tmp_path):
     assert log.seen.all_and_no_other
     shutil.copy(handed_on / LOG, planted)
     assert rests_on_log(_conditions(planted, tmp_path / "model")[0])
+
+
+def test_checkpoints_audited_afterwards_show_the_auroc_over_steps(lines, base, tmp_path, call):
+    planted = tmp_path / "planted"
+    plant(plan(lines, base, looks=3), planted, QUIET)
+    saves = {"save_strategy": "steps", "save_steps": 100, "learning_rate": 5e-3, "per_device_train_batch_size": 16}
+    log = _fine_tune(planted, base, tmp_path / "model", epochs=24, **saves)
+    steps = [its.step for its in log.weights]
+    assert steps[:3] == [100, 200, 300]
+    # Nothing of a score, and no user, stands in what was written while training.
+    written = (planted / LOG).read_text(encoding="utf-8")
+    assert not any(word in written for word in ("auroc", "score", "@", "canary", "user"))
+    folders = [tmp_path / "model" / f"checkpoint-{step}" for step in steps[:3]]
+    models = [word for folder in folders for word in ("--model", folder)]
+    claim = ("--claim", "epsilon=0.05,delta=1e-5,unit=user", "--declared-by", "R. Signer")
+    _, out, _ = call("audit", "--planted", planted, *models, *claim)
+    last = out.splitlines()[-3:]
+    for number, (step, line) in enumerate(zip(steps, last, strict=False), start=1):
+        assert line.startswith(f"look {number} of 3, step {step} ("), line
+    # What was learnt grows.
+    aurocs = [float(line.split("AUROC ")[1].split()[0]) for line in last]
+    assert aurocs[0] < aurocs[2]
+    # A fourth was not paid for.
+    call("audit", "--planted", planted, "--model", tmp_path / "model", *claim)
+    for number in (1, 2, 3, 4):
+        record = json.loads((planted / "audits" / str(number) / "record.json").read_text(encoding="utf-8"))
+        standings = {its["standing"] for its in record["judgement"]["bounds"] if its["name"] == "one-run"}
+        assert standings == {"certified" if number < 4 else "indicative"}
 
 
 def test_watching_changes_no_weight(planted, base, tmp_path):

@@ -123,17 +123,35 @@ def test_a_look_is_counted_once_and_one_more_than_were_paid_for_is_indicative(fr
     assert "look 2 of 1" in second.judgement.verdicts[0].reason
 
 
-def test_a_training_set_that_was_changed_is_noticed_and_one_that_is_gone_is_said(fresh):
+def test_a_training_set_that_was_changed_is_noticed_also_once_it_is_gone(fresh):
     path = fresh[0] / "training" / "mine.jsonl"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(" number ", " numbed ", 1), encoding="utf-8")
-    record, _ = audited(fresh, CLAIM)
+    record, folder = audited(fresh, CLAIM)
     assert record.judgement.verdicts[0].standing == "indicative"
     assert "'mine.jsonl' was changed" in record.judgement.verdicts[0].reason
     path.unlink()
+    # What that look saw stays in its record, and no later look is certified by a signature alone.
+    assert verify(folder, QUIET).differences == ()
+    again, _ = audited(fresh, CLAIM)
+    later, _ = audited(fresh, "epsilon=0.1,delta=1e-5,unit=user")
+    for record in (again, later):
+        assert record.judgement.verdicts[0].standing == "indicative"
+        assert "not here any more, and look 1 found it changed" in record.judgement.verdicts[0].reason
+    # Restored as it was written, it is checked.
+    path.write_text(text, encoding="utf-8")
+    restored, _ = audited(fresh, CLAIM)
+    assert restored.judgement.verdicts[0].standing == "certified"
+
+
+def test_a_training_set_that_is_gone_is_said(fresh):
+    (fresh[0] / "training" / "mine.jsonl").unlink()
     record, _ = audited(fresh, CLAIM)
     assert record.judgement.verdicts[0].standing == "certified"
     assert any("not here any more" in c.note and c.known_by == "declared" for c in record.planted.conditions)
+    nobody, _ = audited(fresh, CLAIM, by=None)
+    again, _ = audited(fresh, CLAIM)
+    assert [its.judgement.verdicts[0].standing for its in (nobody, again)] == ["indicative", "certified"]
 
 
 def test_a_claim_about_examples_is_tested_on_those_with_one_example_only(fresh):
@@ -155,10 +173,41 @@ def test_a_claim_about_examples_is_tested_on_those_with_one_example_only(fresh):
     assert about["real users"].claim == "none"
 
 
+STATED = "noise_multiplier=4,sampling_rate=0.01,steps=3,delta=1e-5,unit=example"
+
+
+def test_a_mechanism_of_examples_is_tested_on_users_of_several_at_the_curve_of_so_many(fresh):
+    record, folder = audited(fresh, STATED)
+    about = {v.subjects: v for v in record.judgement.verdicts}
+    ledger = load_ledger(fresh[0] / "ledger")
+    most = max(len(its[Part.TRAIN]) for user, its in ledger.parts.items() if not user.startswith("canary/"))
+    of_canaries = max(len(its[Part.TRAIN]) for user, its in ledger.parts.items() if user.startswith("canary/"))
+    assert most > of_canaries == 3
+    stated = parse_claim_of(STATED)
+    for subjects, examples in (("real users", most), ("unseen-token canary users", 3)):
+        assert about[subjects].claim == stated.of_group(examples).label
+        assert f"at {examples} examples of a user" in about[subjects].claim
+    # Nothing of so little noise hides who was trained on, in the curve of however many examples.
+    assert (about["real users"].outcome, about["real users"].standing) == ("violated", "certified")
+    one = about["unseen-token canary users with one training example"]
+    assert one.claim == f"{stated.claim.label}"
+    assert "each row was one training example" in " ".join(its.condition for its in record.planted.conditions)
+    assert verify(folder, QUIET).differences == ()
+    # A user's own promise is one curve, whatever the number of rows.
+    record, _ = audited(fresh, STATED.replace("=example", "=user"))
+    assert {v.claim for v in record.judgement.verdicts} == {
+        parse_claim_of(STATED.replace("=example", "=user")).claim.label
+    }
+    assert not any("each row was one" in its.condition for its in record.planted.conditions)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("epsilon=1,delta=1e-5", "unit=user or unit=example"),
+        ("noise_multiplier=1,steps=3,delta=1e-5,unit=user", "noise_multiplier=1.2,sampling_rate=0.01,steps=800"),
+        ("noise_multiplier=1,sampling_rate=x,steps=3,delta=1e-5,unit=user", "must be numbers"),
+        ("noise_multiplier=1,sampling_rate=2,steps=3,delta=1e-5,unit=user", "rate"),
         ("epsilon=1,delta=1e-5,unit=record", "unit=user or unit=example"),
         ("epsilon=1,unit=user", "epsilon=4,delta=1e-6"),
         ("epsilon=1,delta=2,unit=user", "outside"),
@@ -167,7 +216,7 @@ def test_a_claim_about_examples_is_tested_on_those_with_one_example_only(fresh):
 def test_a_claim_names_its_unit(text, said):
     with pytest.raises(InputError, match=said):
         parse_claim_of(text)
-    assert parse_claim_of(" unit = user , epsilon=1, delta=1e-5")[0] == "user"
+    assert parse_claim_of(" unit = user , epsilon=1, delta=1e-5").unit == "user"
 
 
 def test_models_that_cannot_be_audited_are_refused(fresh, planted):

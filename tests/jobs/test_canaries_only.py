@@ -1,8 +1,11 @@
 """Planted training sets in which canary users alone are audited, and every real user stays in."""
 
+import json
+
 import numpy as np
 import pytest
 
+import heldin
 from heldin.attacks.table import TextStatistic
 from heldin.audit.canary_groups import centred_statistics
 from heldin.audit.scored_users import scored_users
@@ -137,3 +140,40 @@ def test_users_with_a_row_each_can_be_spared_too(base, tmp_path):
     assert manifest.rows > 60
     written = [row["body"] for row in read_lines(tmp_path / "out" / "training" / "mine.jsonl")]
     assert {row["body"] for row in made_rows(users=60, records=1)} <= set(written)
+
+
+def test_a_training_set_without_users_is_planted_audited_and_read_by_the_callback(rows, base, tmp_path):
+    texts = [{"body": row["body"], "tags": row["tags"]} for row in rows]
+    canaries = [{"kind": "unseen_token", "users": 20, "documents": [4]}]
+    columns = {"user": None, "text": "body"}
+    lines = write_lines(texts, tmp_path / "mine.jsonl")
+    config = plan(lines, base, columns=columns, split={"canaries_only": True}, canaries=canaries)
+    said: list[str] = []
+    manifest = plant(config, tmp_path / "out", LineReporter(said.append))
+    written = read_lines(tmp_path / "out" / "training" / "mine.jsonl")
+    # Every row stays, no column is added, and canary rows have what the others have.
+    assert {tuple(row) for row in written} == {("body", "tags")}
+    known = {row["body"] for row in rows}
+    assert known <= {row["body"] for row in written}
+    of_canaries = [row for row in written if row["body"] not in known]
+    data = drawn_data(config, manifest, tmp_path / "out", QUIET, load_language_model(config.reference))
+    held_in = sum(its is Role.HELD_IN for its in data.ledger.roles.values())
+    assert len(of_canaries) == 4 * held_in > 0
+    assert {tuple(row["tags"]) for row in of_canaries} <= {tuple(row["tags"]) for row in rows}
+    assert not any("rows by user" in line for line in said)
+    model = train(base, [row["body"] for row in written], tmp_path / "model", passes=20, rate=5e-3)
+    job = PlantedAudit(tmp_path / "out", str(model), ("epsilon=0.1,delta=1e-5,unit=user",), "R. Signer")
+    record, folder = audit_planted(job, None, QUIET, command="test")
+    assert record.judgement.verdicts[0].subjects == "canary users"
+    assert {b.standing for b in record.judgement.bounds if b.name == "one-run"} == {"certified"}
+    assert verify(folder, QUIET).differences == ()
+    heldin.AuditCallback(tmp_path / "out")
+    kept = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
+    assert kept["columns"] == {"user": None, "text": "body"}
+    # Not without canaries_only, and a column that is forgotten is said.
+    with pytest.raises(InputError, match="only canary users can be audited: set split.canaries_only"):
+        plan(lines, base, columns=columns)
+    with pytest.raises(
+        InputError, match="no column 'author'.*columns.user: null with split.canaries_only, under which"
+    ):
+        plant(plan(lines, base, columns={"user": "author", "text": "body"}), tmp_path / "other", QUIET)

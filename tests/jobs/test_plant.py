@@ -1,5 +1,8 @@
 """What ``heldin plant`` writes: the rows that coins leave, canary rows like others, and nothing that tells them."""
 
+import csv
+import io
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -14,10 +17,11 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.bounds.verdict import Assignment, Design, max_certifiable_epsilon
 from heldin.corpus.sources.rows import BadRows
+from heldin.corpus.sources.text_files import rows_of_file
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted import plant as engine
 from heldin.jobs.planted.config import PlantColumns, PlantConfig, PlantedSplit
-from heldin.jobs.planted.data import planted_data
+from heldin.jobs.planted.data import drawn_data, planted_data
 from heldin.jobs.planted.folder import read_planted
 from heldin.jobs.planted.plant import plant, said_beforehand
 from heldin.jobs.planted.row_text import Plain
@@ -134,6 +138,40 @@ def test_parquet_and_saved_datasets_keep_their_columns_and_the_splits_that_are_a
         plant(plan(tmp_path / "saved", base, dataset_split="train", copied_splits=["dev"]), tmp_path / "new", QUIET)
 
 
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+def test_comma_separated_values_keep_their_columns_and_values(rows, base, tmp_path, packed):
+    hard = 'a "quoted" word, a comma,\na line\r\nand =1+1'
+    flat = [{"sent": row["sent"], "author": row["author"], "body": row["body"], "note": ""} for row in rows]
+    for row in flat[::3]:
+        row["note"] = hard
+    path = tmp_path / f"mine.csv{packed}"
+    with pa.output_stream(str(path), compression={".gz": "gzip", ".zst": "zstd"}.get(packed)) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+        writer = csv.DictWriter(text, ["sent", "author", "body", "note"])
+        writer.writeheader()
+        writer.writerows(flat)
+        text.flush()
+        text.detach()
+    columns = {"user": "author", "text": "body", "date": "sent"}
+    config = plan(path, base, columns=columns)
+    plant(config, tmp_path / "out", QUIET)
+    written = [row for _, row in rows_of_file(tmp_path / "out" / "training" / path.name, (), BadRows())]
+    assert {tuple(row) for row in written} == {("sent", "author", "body", "note")}
+    data = drawn_data(
+        config, read_planted(tmp_path / "out")[1], tmp_path / "out", QUIET, load_language_model(str(base))
+    )
+    assert len(written) == len(data.training_rows)
+    known = {row["body"]: (row["sent"], row["note"]) for row in flat}
+    real = [row for row in written if row["body"] in known]
+    assert all(known[row["body"]] == (row["sent"], row["note"]) for row in real)
+    assert hard in {row["note"] for row in real}
+    assert 0 < len(written) - len(real) == sum(row >= len(rows) for row in data.training_rows)
+    if packed == ".zst":  # datasets reads no such CSV
+        return
+    loaded = datasets.load_dataset("csv", data_files=str(tmp_path / "out" / "training" / path.name), split="train")
+    assert (len(loaded), loaded.column_names) == (len(written), ["sent", "author", "body", "note"])
+
+
 def test_numbers_stay_numbers(rows, base, tmp_path):
     numbered = [{**row, "author": int(row["author"][7:10]), "key": i} for i, row in enumerate(rows)]
     lines = write_lines(numbered, tmp_path / "mine.jsonl")
@@ -176,6 +214,23 @@ def test_a_canary_users_rows_hold_its_mark_and_no_real_text(lines, rows, base, t
             assert text.strip()
             assert canary.mark in text or len(text) <= len(canary.mark)
             assert not any(len(other["body"]) > 20 and other["body"] in text for other in rows)
+
+
+def test_disjoint_canary_users_share_no_token_across_tiers_and_sections(lines, base, tmp_path):
+    apart = {"kind": "unseen_token", "users": 3, "documents": [1, 3], "signature_tokens": 2, "disjoint": True}
+    shared = {"kind": "unseen_token", "users": 4, "documents": [2], "signature_tokens": 3}
+    for number, sections in enumerate(([apart, shared], [shared, apart])):
+        config = plan(lines, base, canaries=sections)
+        manifest = plant(config, tmp_path / str(number), QUIET)
+        lm = load_language_model(config.reference)
+        data = drawn_data(config, manifest, tmp_path / str(number), QUIET, lm)
+        own = {name: set(lm.tokenizer(its.mark)["input_ids"]) for name, its in data.canaries.items()}
+        for one, other in itertools.combinations(own, 2):
+            both_shared = f"/{1 - number}/2/" in one and f"/{1 - number}/2/" in other
+            assert both_shared or not own[one] & own[other], (one, other)
+        assert sorted(map(len, own.values())) == [2] * 6 + [3] * 4
+    # A config that asks for none keeps the fields that it had.
+    assert "disjoint" not in plan(lines, base).model_dump(mode="json")["canaries"][0]
 
 
 def test_a_killed_call_goes_on_with_the_same_coins(lines, base, tmp_path, monkeypatch):

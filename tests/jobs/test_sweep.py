@@ -332,7 +332,7 @@ def test_the_result_is_read_again_and_told_by_compare(swept, call):
     code, printed, _ = call("compare", out)
     assert printed.strip() == table(result)
     code, printed, _ = call("compare", out, "--csv")
-    assert printed.splitlines()[0].startswith("name,group,defense,promise,unit,epsilon,delta,cells,auroc")
+    assert printed.splitlines()[0].startswith("name,group,defense,promise,unit,privacy_unit,trained_users,epsilon,")
     code, _, err = call("compare", out, "--over", "seed")
     assert (code, "--over and --to are for the folders of runs" in err) == (2, True)
     code, printed, err = call("verify", out / "cells" / "2" / "uls", "--json")
@@ -635,8 +635,11 @@ def test_the_report_of_a_sweep_is_made_with_it_and_again_from_its_document(swept
     assert (out / "report.pdf").stat().st_size > 20_000
     assert (out / "report.html").stat().st_size < 3_000_000
     assert f"report: {out / 'report.pdf'}" in printed
-    code, _, err = call("report", out / "cells" / "1" / "none", "--html")
-    assert (code, "is no sweep" in err) == (2, True)
+    cell = out / "cells" / "1" / "none"
+    code, printed, err = call("report", cell, "--html")
+    assert code == 0, err
+    assert f"{cell / 'report.html'}" in printed
+    assert (cell / "report.html").stat().st_size < 3_000_000
     assert result.attacker.fpr == 0.05
     for its in result.variants:
         assert 0 <= its.named.value <= 1000

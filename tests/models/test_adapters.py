@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 from peft import (
+    LilyConfig,
     LoraConfig,
+    PolyConfig,
     PrefixTuningConfig,
     PromptEncoderConfig,
     PromptTuningConfig,
+    XLoraConfig,
     get_peft_model,
 )
 from safetensors.torch import load_file, save_file
@@ -154,6 +157,35 @@ def test_a_learned_prompt_is_refused_before_it_is_scored_as_its_base(base, tmp_p
     ):
         with pytest.raises(InputError, match=r"peft_type \w+ is a learned prompt, .*: train with LoRA"):
             refused()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["X-LoRA", "Poly"])
+def test_a_mixture_of_adapters_is_refused(base, adapter, tmp_path, kind, precision):
+    if kind == "Poly":
+        config = PolyConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"], n_tasks=2)
+        folder = str(saved(config, base, tmp_path / "mixture"))
+    else:
+        # peft 0.21 cannot load experts into a model of transformers 5: its config beside other weights.
+        experts = {"0": str(adapter), "1": str(adapter)}
+        its = XLoraConfig(task_type="CAUSAL_LM", hidden_size=64, adapters=experts, base_model_name_or_path=str(base))
+        its.save_pretrained(adapter)
+        folder = str(adapter)
+    for refused in (
+        lambda: load_target_and_reference(folder, str(base), precision=precision),
+        lambda: load_language_model(folder, precision=precision),
+    ):
+        with pytest.raises(InputError, match=r"peft_type (XLORA|POLY) mixes adapters .*: audit one adapter"):
+            refused()
+
+
+def test_an_adapter_that_cannot_be_merged_is_one_line(base, tmp_path):
+    folder = str(saved(LilyConfig(task_type="CAUSAL_LM", target_modules=["q_proj"]), base, tmp_path / "lily"))
+    with pytest.raises(InputError, match=r"cannot merge the adapter '.*lily' with its base"):
+        load_language_model(folder)
+    # Beside its base it need not be merged.
+    target, reference = load_target_and_reference(folder, str(base))
+    assert not np.array_equal(scores(target), scores(reference))
 
 
 def test_an_adapter_that_names_no_base_is_one_line(base, adapter):

@@ -11,10 +11,12 @@ from heldin.base.coins import seed_key
 from heldin.base.errors import InputError
 from heldin.defenses.choices import FlatClip, NormalisedClip, PoissonSampler
 from heldin.finetune.private import private_gradient
+from heldin.white_box.engine import audit_trainer
 from heldin.white_box.opacus_step import OpacusStep, _shuffled
 from heldin.white_box.power import trainer_mechanism
 from heldin.white_box.stage import set_stage
-from heldin.white_box.trainers import imported_step
+from heldin.white_box.stage_model import StageModel
+from heldin.white_box.trainers import imported_step, stepwise
 from tests.planted_bugs.trainers import changed
 
 pytest.importorskip("opacus", reason="Opacus (the extra 'trainers') is missing")
@@ -169,3 +171,44 @@ def test_shuffled_batches_are_all_of_one_size_and_take_everybody_once_an_epoch()
     first = [name for its in batches[:epoch] for name in its]
     assert len(set(first)) == len(first) > count - size
     assert batches[0] != batches[epoch]
+
+
+NOT_FINITE = "unlike: beside a unit that is not finite"
+OF_SHUFFLING = {
+    "sampling: spread of whole cohorts",
+    "sampling: spread of totals of texts",
+    "sampling: spread of totals of canaries",
+    "sampling: rate of a unit that is alone",
+}
+OF_USERS = {"sensitivity: what a writer adds, at most", "texts: clip norm as stated", "sampling: everybody of a crowd"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("theirs", "kind", "model", "wanted"),
+    [
+        (OpacusStep(), "example", StageModel(), set()),
+        (OpacusStep("fast"), "example", StageModel("gpt2"), set()),
+        (OpacusStep(passes=3), "example", StageModel("gpt2"), set()),
+        (OpacusStep("ghost"), "example", StageModel("gpt2", tied=False), set()),
+        (OpacusStep(poisson=False), "example", StageModel(), OF_SHUFFLING),
+        (OpacusStep(), "uls", StageModel("gpt2"), OF_USERS),
+        (OpacusStep("ghost"), "uls", StageModel(tied=False), OF_USERS),
+    ],
+    ids=lambda its: str(its) if isinstance(its, StageModel | str) else "",
+)
+def test_what_the_whole_battery_says_of_it(theirs, kind, model, wanted):
+    mechanism = _mechanism(kind, group_size=1 if kind == "example" else 4, rate=1 / 64, steps=40)
+    found = audit_trainer(mechanism, [seed_key(11)], canaries=300, trainer=stepwise(theirs), effort=1, model=model)
+    alarms = {its.name for its in found.alarms}
+    assert NOT_FINITE in alarms
+    assert wanted <= alarms
+    # At the example level, with Poisson sampling, there is no other.
+    assert wanted or alarms == {NOT_FINITE}
+
+
+def test_ghost_clipping_of_tied_weights_is_one_line():
+    with pytest.raises(
+        InputError, match=r"raised NotImplementedError in step \d+ .*: Parameter tying is not supported"
+    ):
+        audit_trainer(_mechanism(), [seed_key(11)], canaries=40, trainer=stepwise(OpacusStep("ghost")), effort=1)
