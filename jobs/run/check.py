@@ -34,6 +34,7 @@ from heldin.defenses.guarantee import NO_PROTECTION, Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.config import RunConfig
+from heldin.jobs.run.costs import cost_lines
 from heldin.jobs.run.folder import require_folder
 from heldin.jobs.run.memory import does_not_fit, memory_lines, run_memory
 from heldin.jobs.run.models import require_arithmetic
@@ -92,6 +93,8 @@ def check_run(
     # Before the line below: the looks fill ``mechanisms``.
     problems = [problem for look in looks if (problem := _problem(look))]
     would = _would(config, out, mechanisms[0]) if mechanisms else {}
+    if mechanisms and not problems:
+        would["cost"] = "\n".join(cost_lines(config, mechanisms[0]))
     if gpu is not None and not problems:
         try:
             peaks = run_memory(config, gpu, say)

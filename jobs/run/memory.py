@@ -45,7 +45,7 @@ def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = 
         Peaks by the part's name. Empty for an adapter as base model, for one that is spread over processes, and for the
         filter, which holds all users' gradients.
     """
-    shape = _shape(config)
+    shape = shape_of(config)
     if shape is None or config.finetune.shard or isinstance(config.defense, FilterDefense):
         return {}
 
@@ -98,7 +98,8 @@ def _in_words(peak: Peak) -> str:
     return f"{in_bytes(peak.total)} in {peak.moment} ({said}), {counted(peak.records, 'record')} a pass{split}"
 
 
-def _shape(config: RunConfig) -> PretrainedConfig | None:
+def shape_of(config: RunConfig) -> PretrainedConfig | None:
+    """The config of the run's model; None where it cannot be read."""
     if config.model.pretrain is not None:
         return tiny_config(config.model.pretrain.shape, config.model.pretrain.shape.vocabulary, 0)
     # The config alone, of some kilobytes; a name that has none was told of as a problem.

@@ -1,0 +1,127 @@
+"""The cost model: docs/scale.md says what its constants give, and a check of a run prints the same."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from heldin.base.wording import in_bytes
+from heldin.finetune.recipe import Optimizer
+from heldin.jobs.config import load_config
+from heldin.jobs.run import costs
+from heldin.jobs.run.costs import COSTS, STATES, Cohort, Corpus, Weights
+
+PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+ADAM = STATES[Optimizer.ADAM]
+# By name: corpus, cohort, weights.
+SIZES = {
+    "the built-in corpus": (Corpus(6_400, 96), Cohort(190, 32, 8), Weights(110_000, ADAM)),
+    "Enron": (Corpus(129_005, 128), Cohort(200, 16, 4), Weights(1_330_000, ADAM)),
+    "Stack Overflow, 350M": (Corpus(135_818_730, 20), Cohort(342_477, 1024, 16), Weights(353_000_000, ADAM)),
+    "the same, 1.3B": (Corpus(135_818_730, 20), Cohort(342_477, 1024, 16), Weights(1_316_000_000, ADAM)),
+    "a billion records, 8B": (Corpus(10**9, 20), Cohort(10**7, 4096, 16), Weights(8 * 10**9, ADAM)),
+}
+
+
+def _long(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _constants() -> list[str]:
+    told = {"s": lambda size: f"{size * 1e6:g} µs" if size >= 1e-6 else f"{size * 1e9:g} ns"}
+    return [f"| {its.what} | {told.get(its.unit, lambda size: f'{size:g} bytes')(its.size)} |" for its in COSTS]
+
+
+def _sizes() -> list[str]:
+    rows = {
+        "records, tokens each": [f"{c.records:,}, {c.tokens}" for c, _, _ in SIZES.values()],
+        "units, drawn in a step, records of each": [
+            f"{u.units:,}, {u.drawn:,}, {u.records}" for _, u, _ in SIZES.values()
+        ],
+        "parameters": [f"{w.parameters / 1e6:,g} million" for _, _, w in SIZES.values()],
+        "store": [_long(c.store_seconds) for c, _, _ in SIZES.values()],
+        "set-asides": [_long(c.set_aside_seconds) for c, _, _ in SIZES.values()],
+        "tokens, one core": [_long(c.token_seconds) for c, _, _ in SIZES.values()],
+        "store and tokens on disk": [in_bytes(c.disk) for c, _, _ in SIZES.values()],
+        "draws at a start; of a step": [
+            f"{_long(u.start_seconds)}; {1000 * u.step_seconds:.2g} ms" for _, u, _ in SIZES.values()
+        ],
+        "units in memory": [in_bytes(u.memory) for _, u, _ in SIZES.values()],
+        "noise of a step, one core: Philox; SHAKE-256": [
+            f"{_long(w.noise_seconds(False))}; {_long(w.noise_seconds(True))}" for _, _, w in SIZES.values()
+        ],
+        "weights, gradients, sum, Adam": [in_bytes(w.training) for _, _, w in SIZES.values()],
+        "a checkpoint": [in_bytes(w.checkpoint) for _, _, w in SIZES.values()],
+        "sent in a step by a replica": [in_bytes(w.replica_step) for _, _, w in SIZES.values()],
+        "moved for a unit by a shard group": [in_bytes(w.sharded_pass) for _, _, w in SIZES.values()],
+    }
+    head = [f"| | {' | '.join(SIZES)} |", "|---" * (1 + len(SIZES)) + "|"]
+    return head + [f"| {name} | {' | '.join(values)} |" for name, values in rows.items()]
+
+
+@pytest.mark.parametrize("line", _constants() + _sizes())
+def test_the_page_of_sizes_says_what_the_constants_give(line):
+    assert line in PAGE.splitlines()
+
+
+def test_the_page_has_no_further_row_of_either_table():
+    between = PAGE.partition("Orders of magnitude")[2].partition("- **Users.**")[0]
+    rows = [line for line in between.splitlines() if line.startswith("|")]
+    assert rows == ["| what | each |", "|---|---|", *_constants(), *_sizes()]
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    def write(**changed):
+        source = {"kind": "synthetic"}
+        shape = {"vocabulary": 2048, "context": 64, "hidden": 64, "layers": 2, "heads": 2, "window": 32}
+        content = {
+            "name": "sizes",
+            "corpus": {"source": source},
+            "model": {"pretrain": {"shape": shape, "recipe": {"sequence_length": 64}}},
+            "finetune": {"sequence_length": 64, "select": "last"},
+            "defense": {
+                "kind": "uls",
+                "population": 400_000,
+                "cohort": 1000,
+                "steps": 500,
+                "delta": 1e-6,
+                "noise_multiplier": 1.0,
+                "group_size": 4,
+            },
+        }
+        for section, its in changed.items():
+            content[section] = {**content[section], **its}
+        path = tmp_path / "run.yaml"
+        path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_a_check_prints_the_costs_of_the_run(config_file, call, tmp_path):
+    code, out, err = call("run", config_file(), "--check", "--out", tmp_path / "out")
+    assert code == 0, err
+    its = Cohort(400_000, 1000, 4)
+    assert f"{1000 * its.step_seconds:,.1f} ms to draw 1,000 units, after {its.start_seconds:.1f} s" in out
+    assert f"{in_bytes(its.memory)} in memory" in out
+    parameters = costs._parameters(load_config(config_file()))
+    assert parameters == 2048 * 64 + 64 * 64 + 2 * (4 * 64 * 64 + 8 * 64 * 64 + 13 * 64 - 3 * 64) + 2 * 64
+    assert f"{in_bytes(Weights(parameters, ADAM).checkpoint)} to write" in out
+
+
+def test_secure_noise_and_shards_are_in_the_costs(config_file, call, tmp_path):
+    plain = call("run", config_file(), "--check", "--out", tmp_path / "out")[1]
+    assert "made a step ahead" not in plain
+    assert "shard group" not in plain
+    secure = call("run", config_file(defense={"secure_noise": True}), "--check", "--out", tmp_path / "out")[1]
+    assert "of a core a step, made a step ahead" in secure
+
+
+def test_adapters_have_no_line_of_all_weights(config_file, call, tmp_path):
+    code, out, err = call("run", config_file(finetune={"lora": {"rank": 2}}), "--check", "--out", tmp_path / "out")
+    assert code == 0, err
+    assert "units" in out
+    assert "a checkpoint" not in out
