@@ -75,3 +75,56 @@ def test_two_processes_end_with_the_model_of_one(make_lm, tmp_path, kind):
 
 def test_alone_a_process_does_everything():
     assert own_share([1, 2, 3]) == [1, 2, 3]
+
+
+DISAGREEING = """
+import os
+import sys
+from pathlib import Path
+from unittest.mock import patch
+from heldin.base.errors import InputError, ResumableError
+from heldin.finetune import ranks
+
+shared, own = Path(sys.argv[1]), Path(sys.argv[2]) / os.environ["RANK"]
+own.mkdir(parents=True)
+
+def told(call, *values):
+    try:
+        call(*values)
+    except (InputError, ResumableError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "agreed"
+
+def gpu_of(_):
+    return "NVIDIA " + ("H100" if ranks.rank() == 0 else "A100")
+
+with ranks.joined():
+    same, other = ("weights", "give the command again", 3, "sum"), ("step", "give it again", ranks.rank())
+    lines = [told(ranks.require_agreement, *its) for its in (same, other)]
+    lines += [told(ranks.require_like_devices)]
+    with patch.object(ranks, "device_name", gpu_of):
+        lines += [told(ranks.require_like_devices)]
+    lines += [told(ranks.require_shared_folder, its) for its in (shared, own)]
+(own / "lines").write_text("\\n".join(lines))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_disagree_say_so_in_one_line_each(tmp_path):
+    (tmp_path / "job.py").write_text(DISAGREEING, encoding="utf-8")
+    (tmp_path / "shared").mkdir()
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1"}
+    both = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*both, str(tmp_path / "job.py"), str(tmp_path / "shared"), str(tmp_path / "own")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = ((tmp_path / "own" / rank / "lines").read_text(encoding="utf-8").splitlines() for rank in "01")
+    differ = "ResumableError: processes 0 and 1 do not have the same step: give it again"
+    devices = "InputError: process 0 has NVIDIA H100 and process 1 has NVIDIA A100: train on devices of one model"
+    assert [its[:4] for its in (first, second)] == [["agreed", differ, "agreed", devices]] * 2
+    assert (first[4], second[4]) == ("agreed", "agreed")
+    for rank, lines in enumerate((first, second)):
+        assert lines[5].startswith("InputError: process 1 does not see '")
+        assert f"own/{rank}'" in lines[5]
+    assert list((tmp_path / "shared").iterdir()) == []
