@@ -11,6 +11,9 @@ versions, commit) and says pass or fail for each figure; the exit code is 1 if o
 3. Example DP, 32 records of 512 tokens at 125M: over plain training and over Opacus (hooks, ghost clipping).
 4. Scoring 20,000 texts through the score cache, over bare forward passes, in float32 and in bfloat16.
 5. Noise and optimizer of a 125M step, and the draws of 342,477 users with cohorts of 1,024 on the host.
+6. Whole runs: a 125M shape pre-trained on Enron's public users (without HELDIN_DATA_DIR on the built-in corpus's),
+   fine-tuned without a defense and under ULS at epsilon 8, in both precisions, and attacked.
+7. With several GPUs: ULS steps at 125M by replicas and in shards over those of one GPU.
 """
 
 import argparse
@@ -30,6 +33,7 @@ import torch
 import transformers
 from gpu_base import Clock, Figure, Shape, arithmetic, recovering, some_units
 from gpu_further import beside_gradients, example_dp, scoring
+from gpu_whole import RUN_SHAPE, corpus_of, several, whole_runs
 from transformers import GPTNeoForCausalLM, PreTrainedModel
 
 from heldin.defenses.gradients.layer_rules import lay_out
@@ -256,7 +260,10 @@ PARTS: dict[int, Callable[[torch.device], tuple[list[Figure], dict[str, Any]]]] 
     3: lambda device: example_dp(SHAPES["125M"], 32, 512, device),
     4: lambda device: scoring(SHAPES["125M"], 20_000, 120, device),
     5: lambda device: beside_gradients(SHAPES["125M"], 342_477, 1024, device),
+    6: lambda _: whole_runs(corpus_of(), RUN_SHAPE, 256),
+    7: lambda device: several(SHAPES["125M"], device, torch.cuda.device_count()),
 }
+OF_SEVERAL = 7
 
 
 def provenance(device: torch.device) -> dict[str, Any]:
@@ -294,7 +301,8 @@ def main() -> int:
         print(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}")
         return 0
     failed = 0
-    for number in chosen.only or sorted(PARTS):
+    parts = chosen.only or [its for its in sorted(PARTS) if its != OF_SEVERAL or torch.cuda.device_count() > 1]
+    for number in parts:
         began = time.monotonic()
         figures, details = PARTS[number](device)
         seconds = round(time.monotonic() - began, 1)

@@ -26,7 +26,7 @@ from heldin.record.document import Record, read_record
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ["HELDIN_DATA_DIR"])
 USERS, LEAST, MOST, TOKENS = 400, 20, 60, 64
-RECIPE = {"epochs": 3, "batch_size": 16, "learning_rate": 0.002, "warmup_steps": 100, "sequence_length": TOKENS}
+RECIPE = {"epochs": 6, "batch_size": 16, "learning_rate": 0.002, "warmup_steps": 100, "sequence_length": TOKENS - 1}
 # By name what is done as heldin does it; all else as examples/trainer.py does.
 VARIANTS: dict[str, frozenset[str]] = {
     "printed": frozenset(),
@@ -85,7 +85,7 @@ def _by_trainer(folder: Path, name: str, seed: int) -> Record:
         "columns": {"user": "user", "text": "text", "id": "id"},
         "reference": str(folder / "base"),
         "users": {"min_records": LEAST},
-        "sequence_length": TOKENS,
+        "sequence_length": TOKENS - 1,
         "attack": _attack(),
         "seed": seed,
     }
@@ -102,7 +102,12 @@ def _by_trainer(folder: Path, name: str, seed: int) -> Record:
 
 
 def _attack() -> dict[str, object]:
-    return {"names": ["likelihood-ratio"], "max_characters": 1000, "documents": ["fresh", "training"]}
+    return {
+        "names": ["likelihood-ratio-per-token"],
+        "primary": "likelihood-ratio-per-token",
+        "max_characters": 1000,
+        "documents": ["fresh", "training"],
+    }
 
 
 class _MeanOfRecords(Trainer):  # type: ignore[misc]
@@ -122,7 +127,7 @@ def _train(training: Path, base: Path, to: Path, how: frozenset[str], seed: int)
     tokenizer = AutoTokenizer.from_pretrained(base)
     texts = [json.loads(line)["text"] for line in training.read_text(encoding="utf-8").splitlines()]
     start, end = ([tokenizer.bos_token_id], [tokenizer.eos_token_id]) if "framed" in how else ([], [])
-    rows = [(start + tokenizer(text)["input_ids"] + end)[: TOKENS + len(start)] for text in texts]
+    rows = [(start + tokenizer(text)["input_ids"] + end)[:TOKENS] for text in texts]
 
     def collate(batch: list[list[int]]) -> dict[str, torch.Tensor]:
         tokens = torch.full((len(batch), max(map(len, batch))), tokenizer.eos_token_id)

@@ -1,4 +1,4 @@
-"""From a file of many short records to the first private step: seconds and peak memory of each stage.
+"""From a file of many short records to the first private step: seconds, and memory of its own, of each stage.
 
     PYTHONPATH=. python benchmarks/scale.py --records 10000000 --users 342477 [--folder FOLDER] [--again]
 
@@ -9,11 +9,11 @@ users), in Parquet. ``--again`` starts once more on what an earlier call left in
 import argparse
 import contextlib
 import json
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -75,12 +75,27 @@ def config_of(folder: Path, users: int) -> dict[str, Any]:
     }
 
 
+class OwnMemory:
+    """The most memory that is the process's own: mapped files may be dropped at any time, and do not count."""
+
+    def __init__(self) -> None:
+        self.most = 0.0  # GiB
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            status = Path("/proc/self/status").read_text(encoding="ascii")
+            own = next(line for line in status.splitlines() if line.startswith("RssAnon"))
+            self.most = max(self.most, int(own.split()[1]) / 2**20)
+            time.sleep(0.1)
+
+
 class Stopped(BaseException):
     """The first private step was taken."""
 
 
 def measure(folder: Path) -> dict[str, tuple[float, float]]:
-    """Seconds of each stage, and the peak memory after it in GiB."""
+    """Seconds of each stage, and the most memory of the process's own by its end, in GiB."""
     from heldin.base.progress import LineReporter
     from heldin.jobs.config import load_config
     from heldin.jobs.run import training
@@ -91,15 +106,15 @@ def measure(folder: Path) -> dict[str, tuple[float, float]]:
     from heldin.jobs.run.split_facts import split_facts
     from heldin.models.loading import load_language_model
 
+    memory = OwnMemory()
     reporter, out = LineReporter(lambda line: print(line, file=sys.stderr, flush=True)), folder / "run"
     taken: dict[str, tuple[float, float]] = {}
 
     def stage(name: str, work: Callable[[], Any]) -> Any:
         began = time.monotonic()
         found = work()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        taken[name] = (time.monotonic() - began, peak)
-        print(f"{name}: {taken[name][0]:,.1f} s, peak {peak:.2f} GiB", file=sys.stderr, flush=True)
+        taken[name] = (time.monotonic() - began, memory.most)
+        print(f"{name}: {taken[name][0]:,.1f} s, {memory.most:.2f} GiB", file=sys.stderr, flush=True)
         return found
 
     config = load_config(folder / "run.yaml")
@@ -170,8 +185,8 @@ def main() -> None:
         # A process of its own: what wrote the corpus is no part of the peak.
         command = [sys.executable, __file__, "--one", str(folder)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        for name, (seconds, peak) in json.loads(done.stdout.splitlines()[-1]).items():
-            print(f"{name:<42}{seconds:>10,.1f} s   peak {peak:6.2f} GiB", flush=True)
+        for name, (seconds, own) in json.loads(done.stdout.splitlines()[-1]).items():
+            print(f"{name:<42}{seconds:>10,.1f} s   {own:6.2f} GiB", flush=True)
     finally:
         if chosen.folder is None:
             shutil.rmtree(folder)

@@ -25,7 +25,7 @@ def _loaded(name):
 
 
 # In the order in which one imports another.
-gpu_base, further, gpu = map(_loaded, ("gpu_base", "gpu_further", "gpu"))
+gpu_base, further, whole, gpu = map(_loaded, ("gpu_base", "gpu_further", "gpu_whole", "gpu"))
 CPU = torch.device("cpu")
 TINY = gpu.Shape(2, 16, 2, vocabulary=61, context=32)
 TINY_OF_MANY_WORDS = gpu.Shape(2, 16, 2, vocabulary=2048, context=32)
@@ -110,6 +110,34 @@ def test_part_5_draws_cohorts_of_the_stated_size():
     assert {"noise, philox", "noise, secure", "optimizer", "first draw"} < set(told)
     assert figures[0].limit == 0.2
     json.dumps(told)
+
+
+@pytest.mark.slow
+def test_part_6_runs_and_attacks_in_both_precisions():
+    parameters = {"users": 60, "mean_records": 12, "min_records": 8}
+    corpus = {"source": {"kind": "synthetic", "parameters": parameters}, "users": {"min_records": 8, "fraction": 0.5}}
+    shape = {"vocabulary": 512, "context": 32, "hidden": 16, "layers": 2, "heads": 2, "window": 16}
+    uls = {**whole.DEFENSES["uls"], "population": 20, "cohort": 4, "steps": 6}
+    figures, told = whole.whole_runs(corpus, shape, 32, {"none": {"kind": "none"}, "uls": uls})
+    assert [its.limit for its in figures] == [1.01, None, None, None] * 2
+    assert set(told["runs"]) == {f"{kind}, {precision}" for kind in ("none", "uls") for precision in ("fp32", "bf16")}
+    for its in told["runs"].values():
+        assert 0 < its["auroc"] < 1
+        assert its["loss"] < 512
+    assert figures[0].value >= 1
+    json.dumps(told)
+
+
+@pytest.mark.slow
+def test_part_7_holds_replicas_and_shards_against_one_process(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    figures, told = whole.several(TINY, CPU, 2)
+    assert [its.limit for its in figures] == [0.56, 1e-4, None, 1e-4]
+    assert [its.line() for its in figures[1::2] if its.fails] == []
+    taken = told["several"]
+    assert all(its["seconds"] > 0 for its in taken.values())
+    # The sums of clipped gradients, of which no step has none.
+    assert all(0.001 < norm < 0.11 for its in taken.values() for norm in its["norms"])
 
 
 def test_without_a_gpu_it_says_so_and_fails(tmp_path):
