@@ -76,11 +76,11 @@ class PlantedStore:
         id_: str = self._columns["id"][row - self._first].as_py()
         return id_
 
-    def ids_at(self, rows: NDArray[np.int64]) -> list[str]:
+    def ids_at(self, rows: NDArray[np.integer]) -> list[str]:
         """The record ids at these rows, in the order given."""
         return self._at("id", rows, self._base.ids_at)
 
-    def texts_at(self, rows: NDArray[np.int64]) -> list[str]:
+    def texts_at(self, rows: NDArray[np.integer]) -> list[str]:
         """The texts at these rows, in the order given."""
         return self._at("text", rows, self._base.texts_at)
 
@@ -89,7 +89,9 @@ class PlantedStore:
         yield from self._base.chunks()
         yield self._first, self._columns["text"]
 
-    def _at(self, column: str, rows: NDArray[np.int64], of_base: Callable[[NDArray[np.int64]], list[str]]) -> list[str]:
+    def _at(
+        self, column: str, rows: NDArray[np.integer], of_base: Callable[[NDArray[np.integer]], list[str]]
+    ) -> list[str]:
         planted = rows >= self._first
         real = iter(of_base(rows[~planted]))
         added = iter(self._columns[column].take(pa.array(rows[planted] - self._first)).to_pylist())

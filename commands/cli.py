@@ -154,9 +154,7 @@ def power(
 
 def main() -> None:
     """Run the command line; errors that a user can cause become one line and an exit code."""
-    # Before the commands import them; a value that the user has set stays. Tokenizers warn on stderr where a process
-    # forks after their threads ran.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Before the commands import it; a value that the user has set stays.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
         # Otherwise click would print errors in its own form and exit by itself, past the handlers below.

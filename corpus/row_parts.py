@@ -100,13 +100,16 @@ class RowParts(Mapping[str, Parts]):
         """The number of each of these users; raises KeyError for a name that is none."""
         return np.array([self._number[name] for name in names], dtype=np.int64)
 
-    def rows_of(self, part: Part, names: Sequence[str] | None = None) -> NDArray[np.int64]:
-        """Rows of a part of these users (None: of all), user by user in the order of ``self.names``."""
-        wanted = np.zeros(self.ends.shape, dtype=np.bool_)
-        column = PARTS.index(part)
-        wanted[slice(None) if names is None else self.numbers(names), column] = True
-        lengths = np.diff(self.ends.ravel(), prepend=0)
-        return self.rows[np.repeat(wanted.ravel(), lengths)].astype(np.int64)
+    def rows_of(self, part: Part, names: Sequence[str] | None = None) -> NDArray[np.integer]:
+        """Rows of a part of these users (None: of all), user by user in the order of ``self.names``; a copy."""
+        numbers = np.arange(len(self)) if names is None else np.unique(self.numbers(names))
+        last = self.ends.ravel()[numbers * len(PARTS) + PARTS.index(part)]
+        sizes = self.sizes(part)[numbers]
+        rows = np.empty(int(sizes.sum()), dtype=self.rows.dtype)
+        # One user's after the other: a mask of all rows would take as much memory again.
+        for begin, size, end in zip((np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), last.tolist(), strict=True):
+            rows[begin : begin + size] = self.rows[end - size : end]
+        return rows
 
     def uses(self, size: int) -> NDArray[np.int8]:
         """1 + the place in ``PARTS`` of each row below ``size``, shape (size,); 0 for rows of nobody."""

@@ -100,4 +100,4 @@ def _batches(counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def _narrowest(rows: int) -> np.dtype[np.integer]:
-    return np.dtype(np.uint32 if rows < 2**32 else np.int64)
+    return np.dtype(np.int32 if rows < 2**31 else np.int64)

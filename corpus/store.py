@@ -81,11 +81,11 @@ class Corpus(Protocol):
         """The record id at ``row``."""
         ...
 
-    def ids_at(self, rows: NDArray[np.int64]) -> list[str]:
+    def ids_at(self, rows: NDArray[np.integer]) -> list[str]:
         """The record ids at these rows, in the order given."""
         ...
 
-    def texts_at(self, rows: NDArray[np.int64]) -> list[str]:
+    def texts_at(self, rows: NDArray[np.integer]) -> list[str]:
         """The texts at these rows, in the order given."""
         ...
 
@@ -143,15 +143,15 @@ class CorpusStore:
         id_: str = self._value("id", row)
         return id_
 
-    def ids_at(self, rows: NDArray[np.int64]) -> list[str]:
+    def ids_at(self, rows: NDArray[np.integer]) -> list[str]:
         """The record ids at these rows, in the order given."""
         return self._at("id", rows)
 
-    def texts_at(self, rows: NDArray[np.int64]) -> list[str]:
+    def texts_at(self, rows: NDArray[np.integer]) -> list[str]:
         """The texts at these rows, in the order given."""
         return self._at("text", rows)
 
-    def _at(self, column: str, rows: NDArray[np.int64]) -> list[str]:
+    def _at(self, column: str, rows: NDArray[np.integer]) -> list[str]:
         # Runs of one chunk at once: a search for each row in a chunked column would cost more than the values.
         numbers = np.searchsorted(self._ends, rows, side="right")
         found: list[str] = []

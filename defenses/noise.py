@@ -6,10 +6,11 @@ SHAKE-256 and turns them into normal numbers by the inverse distribution functio
 floating point.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
@@ -88,7 +89,8 @@ class NoiseSource:
             return None
         said = None
         if self._pool is None:
-            processes = max(1, (os.cpu_count() or 1) - 1)
+            # Those that train together on a machine share its cores.
+            processes = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1)
             # Started anew: a fork of a process that uses a GPU could not go on.
             self._pool = ProcessPoolExecutor(processes, get_context("spawn"), start_worker)
             said = _cost(total, processes)
@@ -104,7 +106,7 @@ class NoiseSource:
     def close(self) -> None:
         """End the processes that draw ahead."""
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(wait=False, cancel_futures=True)
         self._pool = None
         self._drawn.clear()
 
@@ -115,7 +117,9 @@ class NoiseSource:
             # Taken out: each block is asked for once, and the next step's need the memory.
             ready = self._drawn.pop((step, name, number), None)
             if ready is not None:
-                return torch.from_numpy(ready.result())
+                # A process that was killed from outside, as for memory, took its numbers along: they are drawn here.
+                with contextlib.suppress(BrokenExecutor):
+                    return torch.from_numpy(ready.result())
             digest = block_digest(self.key, step, name, number)
             return torch.from_numpy(standard_normal(self.generator, digest, sizes[number]))
 

@@ -21,10 +21,13 @@ GROUPS_OF_BATCHES = 32
 IGNORED = -100
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_length: int | None) -> list[list[int]]:
+def encode(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_length: int | None, done: int = 0
+) -> list[list[int]]:
     """Token sequences: start token, text, end-of-text token, cut to ``sequence_length`` predictions (None: not cut).
 
-    Returns one list of 2 to ``sequence_length`` + 1 ids per text. Raises InputError for a text without tokens.
+    Returns one list of 2 to ``sequence_length`` + 1 ids per text. Raises InputError for a text without tokens, by its
+    number, ``done`` texts being before these.
     """
     start = start_token(tokenizer, "the model")
     end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
@@ -32,7 +35,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_le
     empty = next((i for i, tokens in enumerate(ids) if not tokens), None)
     if empty is not None:
         raise InputError(
-            f"training text number {empty + 1} has no tokens: remove texts of blanks or unknown characters"
+            f"training text number {done + empty + 1} has no tokens: remove texts of blanks or unknown characters"
         )
     longest = None if sequence_length is None else sequence_length + 1
     return [[start, *tokens, *end][:longest] for tokens in ids]

@@ -80,7 +80,12 @@ def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optim
         save_file(tensors, temporary / "optimizer.safetensors")
         content = json.dumps({"state": asdict(state), "optimizer": scalars})
         (temporary / "state.json").write_text(content, encoding="utf-8")
-    # Only now that the new state is whole; names have leading zeros, so that they sort by step.
+    drop_old_states(folder)
+
+
+def drop_old_states(folder: Path) -> None:
+    """Remove all but the newest states; to be called once a new one is whole."""
+    # Names have leading zeros, so that they sort by step.
     for old in sorted(folder.glob("step-*"))[:-KEPT_STATES]:
         shutil.rmtree(old)
 
@@ -103,20 +108,17 @@ def load_state(
     if not states:
         return None
     newest = states[-1]
+    if any(newest.glob("shard-*.safetensors")):
+        raise InputError(f"'{newest}' was written by processes that held shards: set finetune.shard")
     try:
         content = json.loads((newest / "state.json").read_text(encoding="utf-8"))
         state = TrainingState.of(content["state"])
         weights, tensors = load_file(newest / "weights.safetensors"), load_file(newest / "optimizer.safetensors")
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise InputError(
-            f"checkpoint '{newest}' is damaged: remove it, and the run goes on from the one before"
-        ) from error
+        raise damaged(newest) from error
     # Before any weight is copied: a refused state leaves the model as it was.
     if state.job != job:
-        raise InputError(
-            f"'{newest}' is a checkpoint of another job: its corpus, membership, base model or recipe differ from this"
-            " run's; use a new run folder"
-        )
+        raise of_another_job(newest)
     # Into the tensors that the optimizer already holds: new ones would be trained by nobody.
     parameters = _trainable(model)
     with torch.no_grad():
@@ -127,6 +129,19 @@ def load_state(
         {"state": _unflatten(tensors, content["optimizer"]), "param_groups": optimizer.state_dict()["param_groups"]}
     )
     return state
+
+
+def damaged(state: Path) -> InputError:
+    """The error of a state that cannot be read."""
+    return InputError(f"checkpoint '{state}' is damaged: remove it, and the run goes on from the one before")
+
+
+def of_another_job(state: Path) -> InputError:
+    """The error of a state that another job left."""
+    return InputError(
+        f"'{state}' is a checkpoint of another job: its corpus, membership, base model or recipe differ from this"
+        " run's, or another version of heldin began it; use a new run folder"
+    )
 
 
 def finished_state(folder: Path) -> TrainingState:

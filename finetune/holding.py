@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -125,4 +126,12 @@ def _sharded(spread: Spread) -> Holding:
         here = weights_checksum(local(p) for p in shards(model).values())
         return spread.checksum_over_members(here, model.device)
 
-    return Holding(of_step, of_batch, load_sharded_state, save_sharded_state, save_sharded_model, all_finite, checksum)
+    return Holding(
+        of_step,
+        of_batch,
+        partial(load_sharded_state, its=spread),
+        partial(save_sharded_state, its=spread),
+        save_sharded_model,
+        all_finite,
+        checksum,
+    )

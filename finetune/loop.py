@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from heldin.finetune.job_name import job_name
 from heldin.finetune.optimizers import optimizer_of, with_adapters
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import arithmetic_of, autocast
-from heldin.finetune.ranks import processes, rank, require_agreement, sum_over_ranks, wait_for_all
+from heldin.finetune.ranks import of_first, processes, rank, require_agreement, sum_over_ranks, wait_for_all
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.sharding import Spread
 from heldin.finetune.token_store import lengths_of
@@ -177,7 +178,9 @@ def train(
             _require_finite(held, model, state.step, folder)
             model.eval()
             # On every process: the best step and the end of patience must be the same for all.
-            metrics = dict(evaluate(state.step, model))
+            with autocast(arithmetic, device) if recipe.lora is not None else nullcontext():
+                # Beside adapters frozen weights may be halved: only autocast multiplies them.
+                metrics = of_first(dict(evaluate(state.step, model)))
             model.train()
             state.history.append(
                 {
@@ -198,8 +201,6 @@ def train(
             _require_alike(held, model, state.step)
             held.save(folder / "resume", state, model, optimizer)
 
-    if private:
-        private.source.close()
     # The folder of the best model is renamed, so that "final" is there only once the run has finished.
     final = folder / "final"
     there = (final / "config.json").is_file()

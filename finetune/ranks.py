@@ -49,6 +49,16 @@ def told(value: bool) -> bool:
     return bool(answer[0])
 
 
+def of_first(metrics: dict[str, float]) -> dict[str, float]:
+    """The first process's metrics: a last bit that differs would make processes stop at different steps."""
+    if not _together():
+        return metrics
+    answer: list[object] = [metrics]
+    dist.broadcast_object_list(answer)
+    found: dict[str, float] = answer[0]  # type: ignore[assignment]
+    return found
+
+
 def shared_out(items: Sequence[Item], compute: Callable[[list[Item]], Sequence[Result]]) -> list[Result]:
     """A result for each item, in order, each computed by one of the processes and then known to all."""
     if not _together():

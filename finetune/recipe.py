@@ -98,7 +98,7 @@ class Recipe:
     checkpointing: bool = field(default=False, repr=False)  # names of cached models follow from the representation
     """Gradient checkpointing: activations are computed again in the backward pass, which saves memory and costs about
     a third more time."""
-    shard: PositiveInt | None = field(default=None, repr=False)
+    shard: Annotated[int, Field(ge=2)] | None = field(default=None, repr=False)
     """Processes that hold one copy of the model together (torch's FSDP2), started by torchrun; null: each process has
     a copy of its own."""
     lora: Lora | None = None

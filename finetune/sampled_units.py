@@ -6,13 +6,13 @@ Only the units that a step draws become Python objects.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
+from heldin.base.made_sequence import MadeSequence
 
 NAMES_A_BATCH = 2**16
 
@@ -32,7 +32,7 @@ class SampledUnit:
     canary: int | None = None
 
 
-class Units(Sequence[SampledUnit]):
+class Units(MadeSequence[SampledUnit]):
     """Units of records, by number.
 
     Attributes:
@@ -54,16 +54,8 @@ class Units(Sequence[SampledUnit]):
     def __len__(self) -> int:
         return len(self.ends)
 
-    @overload
-    def __getitem__(self, number: int) -> SampledUnit: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[SampledUnit]: ...
-    def __getitem__(self, number: int | slice) -> SampledUnit | list[SampledUnit]:
-        if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(len(self)))]
-        if not -len(self) <= number < len(self):
-            raise IndexError(number)
-        number %= len(self)
+    def one(self, number: int) -> SampledUnit:
+        """The unit of this number."""
         begin = int(self.ends[number - 1]) if number else 0
         return SampledUnit(self.names[number], tuple(self.rows[begin : int(self.ends[number])].tolist()))
 
@@ -75,7 +67,7 @@ class Units(Sequence[SampledUnit]):
         return hashed.hexdigest()
 
 
-class Copies(Sequence[str]):
+class Copies(MadeSequence[str]):
     """Names of units of one record each, by the record's id and the number of the copy."""
 
     def __init__(self, ids: Sequence[str], rows: npt.NDArray[np.int64], copies: npt.NDArray[np.int64]) -> None:
@@ -84,18 +76,13 @@ class Copies(Sequence[str]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, number: int) -> str: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[str]: ...
-    def __getitem__(self, number: int | slice) -> str | list[str]:
-        if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(len(self)))]
+    def one(self, number: int) -> str:
+        """The name of the unit of this number."""
         # A name, and so a coin, of its own for every copy: the theorem's Binom(G, p) counts independent coins.
         return f"{self._ids[int(self._rows[number])]} copy {int(self._copies[number])}"
 
 
-class Writers(Sequence[str]):
+class Writers(MadeSequence[str]):
     """Who wrote each record, by number of the record.
 
     Attributes:
@@ -118,14 +105,13 @@ class Writers(Sequence[str]):
     def __len__(self) -> int:
         return len(self.of)
 
-    @overload
-    def __getitem__(self, number: int) -> str: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[str]: ...
-    def __getitem__(self, number: int | slice) -> str | list[str]:
-        if isinstance(number, slice):
-            return [self.names[i] for i in self.of[number].tolist()]
+    def one(self, number: int) -> str:
+        """Who wrote the record of this number."""
         return self.names[int(self.of[number])]
+
+    def some(self, numbers: range) -> list[str]:
+        """Who wrote the records of these numbers."""
+        return [self.names[i] for i in self.of[np.array(numbers, dtype=np.int64)].tolist()]
 
     def units(self) -> Units:
         """A unit of each user with records, with all of them."""

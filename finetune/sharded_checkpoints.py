@@ -1,45 +1,45 @@
 """Checkpoints of a model that is spread over processes: every process writes its shards, and may read others'.
 
-The folders are named and kept like those of ``finetune.checkpoints``; a training may go on with another number of
-processes.
+The folders are named and kept like those of ``finetune.checkpoints``, and everything in them is safetensors or JSON; a
+training may go on with another number of processes.
 """
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.base.files import whole_directory
-from heldin.finetune.checkpoints import KEPT_STATES, TrainingState
+from heldin.finetune.checkpoints import TrainingState, damaged, drop_old_states, of_another_job
 from heldin.finetune.ranks import rank, wait_for_all
-from heldin.finetune.sharding import shards
+from heldin.finetune.sharding import Spread, local, rows_of, shards
 from heldin.models.loading import quiet_transformers
 
-_TENSORS, _STATE = "shards", "state.json"
+_STATE = "state.json"
 
 
 def save_sharded_state(
-    folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer
+    folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer, its: Spread
 ) -> None:
-    """Write a resumable state, every process its shards, and remove all but the newest two.
+    """Write a resumable state, each process of the first shard group its shards; remove all but the newest two.
 
     Args:
         folder: where the states are kept.
         state: of the run.
         model: whose shards are saved.
         optimizer: whose state is saved.
+        its: how the model lies over the processes.
     """
     final = folder / f"step-{state.step:08d}"
     # A name that all processes know; what an earlier, killed call left under it is not kept.
@@ -48,19 +48,21 @@ def save_sharded_state(
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True, mode=0o700)
     wait_for_all()
-    save({"weights": dict(shards(model)), "optimizer": _flat(optimizer)}, checkpoint_id=beside / _TENSORS)
+    if its.replica == 0:
+        tensors = {**{f"weights.{name}": p for name, p in shards(model).items()}, **_flat(optimizer)}
+        save_file({name: _own(tensor) for name, tensor in tensors.items()}, beside / _file(its.member))
     wait_for_all()
     if rank() == 0:
-        (beside / _STATE).write_text(json.dumps({"state": asdict(state)}), encoding="utf-8")
+        content = json.dumps({"state": asdict(state), "members": its.members})
+        (beside / _STATE).write_text(content, encoding="utf-8")
         shutil.rmtree(final, ignore_errors=True)
         beside.rename(final)
-        for old in sorted(folder.glob("step-*"))[:-KEPT_STATES]:
-            shutil.rmtree(old)
+        drop_old_states(folder)
     wait_for_all()
 
 
 def load_sharded_state(
-    folder: Path, job: str, model: PreTrainedModel, optimizer: torch.optim.Optimizer
+    folder: Path, job: str, model: PreTrainedModel, optimizer: torch.optim.Optimizer, its: Spread
 ) -> TrainingState | None:
     """Load the newest state into model and optimizer; returns None if there is none.
 
@@ -69,6 +71,7 @@ def load_sharded_state(
         job: name of this job.
         model: whose shards are overwritten.
         optimizer: whose state is replaced.
+        its: how the model lies over the processes.
 
     Raises:
         InputError: the state is damaged, belongs to another job, or is of a model that was not spread.
@@ -76,37 +79,66 @@ def load_sharded_state(
     newest = next(iter(sorted(folder.glob("step-*"), reverse=True)), None)
     if newest is None:
         return None
-    if not (newest / _TENSORS).is_dir():
+    if (newest / "weights.safetensors").is_file():
         raise InputError(
             f"'{newest}' was written by processes that each held the whole model: leave finetune.shard out"
         )
     try:
-        state = TrainingState.of(json.loads((newest / _STATE).read_text(encoding="utf-8"))["state"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"checkpoint '{newest}' is damaged: remove it, and the run goes on from the one before"
-        ) from error
-    if state.job != job:
-        raise InputError(
-            f"'{newest}' is a checkpoint of another job: its corpus, membership, base model or recipe differ from this"
-            " run's; use a new run folder"
-        )
-    parameters = list(shards(model).values())
-    kept: dict[str, Any] = {}
-    for key, about in FileSystemReader(newest / _TENSORS).read_metadata().state_dict_metadata.items():
-        if key.startswith("optimizer.") and isinstance(about, TensorStorageMetadata):
-            name = key.removeprefix("optimizer.")
-            whole = parameters[int(name.split(".", 1)[0])]
-            # A shard beside the parameter's own where it is as large, and else a number for all.
-            like = torch.zeros_like(whole) if about.size == whole.shape else torch.zeros(about.size)
-            kept[name] = like.to(about.properties.dtype)
-    load({"weights": dict(shards(model)), "optimizer": kept}, checkpoint_id=newest / _TENSORS)
-    states: dict[int, dict[str, Any]] = {}
-    for key, tensor in kept.items():
-        number, name = key.split(".", 1)
-        states.setdefault(int(number), {})[name] = tensor
+        content = json.loads((newest / _STATE).read_text(encoding="utf-8"))
+        state, members = TrainingState.of(content["state"]), int(content["members"])
+        if state.job != job:
+            raise of_another_job(newest)
+        with ExitStack() as opened:
+            files = [opened.enter_context(safe_open(newest / _file(m), "pt")) for m in range(members)]
+            states = _read(files, shards(model), its)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise damaged(newest) from error
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
     return state
+
+
+def _read(files: list[Any], parameters: Mapping[str, torch.nn.Parameter], its: Spread) -> dict[int, dict[str, Any]]:
+    """Overwrite the shards of the weights; the optimizer's state by number of the parameter."""
+    states: dict[int, dict[str, Any]] = {}
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            _fill(parameter, files, f"weights.{name}", its)
+        whole = list(parameters.values())
+        for key in list(files[0].keys()):
+            if key.startswith("weights."):
+                continue
+            number, _, name = key.partition(".")
+            if files[0].get_slice(key).get_shape():
+                tensor = torch.zeros_like(whole[int(number)], requires_grad=False)
+                _fill(tensor, files, key, its)
+            else:  # a number for all shards, as the count of steps
+                tensor = files[0].get_tensor(key)
+            states.setdefault(int(number), {})[name] = tensor
+    return states
+
+
+def _fill(tensor: torch.Tensor, files: list[Any], key: str, its: Spread) -> None:
+    """Overwrite this process's shard of a tensor by rows of the shards in the files, however many there are."""
+    first, last = rows_of(tensor, its)
+    each = -(-tensor.shape[0] // len(files))
+    for number, file in enumerate(files):
+        begin = number * each
+        low, high = max(first, begin), min(last, begin + each)
+        if low < high:
+            part = file.get_slice(key)[low - begin : high - begin]
+            if part.shape[0] != high - low:
+                raise ValueError(f"{key} has fewer rows than it should have")
+            local(tensor)[low - first : high - first].copy_(part)
+
+
+def _file(member: int) -> str:
+    return f"shard-{member:05d}.safetensors"
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """This process's part, in main memory; all of a tensor that is not spread."""
+    part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return part.detach().to("cpu").contiguous()
 
 
 def save_sharded_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -102,6 +102,8 @@ def spread(model: PreTrainedModel, recipe: Recipe) -> Spread | None:
     if recipe.lora is not None or recipe.optimizer is Optimizer.ADAFACTOR:
         what = "finetune.lora trains few weights" if recipe.lora else "the optimizer Adafactor looks at whole matrices"
         raise InputError(f"finetune.shard spreads a model that is trained whole, element by element: {what}")
+    if number := next((name for name, p in model.named_parameters() if p.dim() == 0), None):
+        raise InputError(f"finetune.shard cuts weights by rows, and '{number}' of this model is one number")
     shape = (processes // recipe.shard, recipe.shard)
     mesh = init_device_mesh(default_device().type, shape, mesh_dim_names=(_REPLICAS, _SHARDS))
     # Layer by layer, and then what is left, tied embeddings among it. Given back after each forward pass, the last too:
@@ -127,7 +129,7 @@ def shards(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def rows_of(parameter: torch.nn.Parameter, its: Spread) -> tuple[int, int]:
+def rows_of(parameter: torch.Tensor, its: Spread) -> tuple[int, int]:
     """First row of a parameter that this process holds, and the one after the last."""
     rows = parameter.shape[0]
     each = -(-rows // its.members)
@@ -166,6 +168,7 @@ def sharded_private_gradient(
     clip, divisor = mechanism.clip, mechanism.divisor
     assert isinstance(clip, FlatClip | NormalisedClip)
     assert isinstance(divisor, ConstantDivisor)
+    model.zero_grad(set_to_none=True)  # what is left of another step would be clipped with the first unit
     parameters = shards(model)
     total = {name: torch.zeros_like(local(p), dtype=torch.float32) for name, p in parameters.items()}
     tally = torch.zeros(2, dtype=torch.float64, device=model.device)

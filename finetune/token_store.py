@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heldin.base.errors import InputError
-from heldin.base.files import whole_directory
+from heldin.base.files import file_sha256, whole_directory
 
 _IDS, _ENDS, _ABOUT = "ids.bin", "ends.bin", "about.json"
 Ids = Sequence[int]  # an array of integers, as loaded
@@ -57,21 +57,23 @@ class TokenStore(Sequence[Ids]):
 
 def token_store(
     folder: Path,
-    encoded: Callable[[Sequence[str]], list[list[int]]],
+    encoded: Callable[[Sequence[str], int], list[list[int]]],
     texts: Iterable[Sequence[str]],
     *,
     of: str,
     vocabulary: int,
+    verify: bool = True,
     advance: Callable[[int], object] = lambda _: None,
 ) -> TokenStore:
     """The sequences of ``texts`` in ``folder``, made if they are not there.
 
     Args:
         folder: owner-only, written whole.
-        encoded: token ids of each text of a batch.
+        encoded: token ids of each text of a batch, given the number of texts before it.
         texts: batches of texts; not asked for if the folder is there.
         of: hash of what the sequences follow from.
-        vocabulary: number of token ids.
+        vocabulary: number of token ids, each below it.
+        verify: read all of what is there, and compare it with its hash.
         advance: called with the number of texts done.
 
     Raises:
@@ -79,7 +81,10 @@ def token_store(
     """
     if (folder / _ABOUT).is_file():
         try:
-            kept, found = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))["of"], TokenStore(folder)
+            about, found = json.loads((folder / _ABOUT).read_text(encoding="utf-8")), TokenStore(folder)
+            kept = about["of"]
+            if verify and about["files"] != _hashes(folder):
+                raise ValueError("its files are not those that were written")
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(f"the tokens in '{folder}' are damaged: remove it, and they are made again") from error
         if kept != of:
@@ -91,17 +96,27 @@ def token_store(
     kind = np.dtype(np.uint16 if vocabulary <= 2**16 else np.int32)
     with whole_directory(folder) as temporary:
         digest, records, end = _Digest(), 0, 0
+        largest = 0
         with (temporary / _IDS).open("wb") as ids, (temporary / _ENDS).open("wb") as ends:
             for batch in texts:
-                sequences = encoded(batch)
+                sequences = encoded(batch, records)
                 lengths, flat = digest.update(sequences)
+                largest = max(largest, int(flat.max(initial=0)))
                 ids.write(flat.astype(kind).tobytes())
                 ends.write((end + np.cumsum(lengths)).tobytes())
                 records, end = records + len(sequences), end + int(lengths.sum())
                 advance(len(sequences))
-        about = {"of": of, "digest": digest.hexdigest(), "type": kind.name, "records": records}
+        if largest >= vocabulary:
+            raise InputError(f"the tokenizer has a token {largest}, and the model embeds {vocabulary:,}: use its own")
+        # Under a mechanism's key nothing may change between two starts.
+        hashes = _hashes(temporary)
+        about = {"of": of, "digest": digest.hexdigest(), "type": kind.name, "records": records, "files": hashes}
         (temporary / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
     return TokenStore(folder)
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    return {name: file_sha256(folder / name) for name in (_IDS, _ENDS)}
 
 
 def sequences_digest(sequences: Sequence[Sequence[int]]) -> str:

@@ -3,6 +3,7 @@
 One SQLite file; each chunk of texts is one transaction, so a killed run loses at most one chunk.
 """
 
+import contextlib
 import hashlib
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory
 from heldin.models.copies import copies_on_other_gpus
 from heldin.models.endpoint import EndpointModel, score_endpoint_texts
@@ -39,6 +40,11 @@ class ScoreCache:
             # Seconds to wait for another process that is writing. Scores are written by a thread of its own.
             self._database = sqlite3.connect(path, timeout=60, check_same_thread=False)
             _prepare(self._database)
+        except sqlite3.OperationalError as error:
+            raise ResumableError(
+                f"the score cache '{path}' cannot be used now ({error}): try again, or name another folder in"
+                " HELDIN_CACHE_DIR"
+            ) from error
         except sqlite3.DatabaseError as error:
             raise InputError(f"the score cache '{path}' cannot be used ({error}): remove it") from error
 
@@ -113,7 +119,7 @@ class ScoreCache:
 
     def _writer(self, model: int) -> Callable[[Sequence[bytes], Sequence[TokenScores]], None]:
         def write(keys: Sequence[bytes], scored: Sequence[TokenScores]) -> None:
-            with self._database:
+            with _space_said(), self._database:
                 self._database.executemany(
                     # Two processes may have scored the same text: the later scores replace the earlier.
                     "INSERT OR REPLACE INTO token_scores (model, text, kind, scores) VALUES (?, ?, ?, ?)",
@@ -130,12 +136,25 @@ class ScoreCache:
         return int(number)
 
 
+@contextlib.contextmanager
+def _space_said() -> Iterator[None]:
+    """A full disk, or another process that writes for a minute, in one line."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise ResumableError(
+            f"scores cannot be kept in the cache ({error}): give the disk space, or try again"
+        ) from error
+
+
 def _prepare(database: sqlite3.Connection) -> None:
     """Make the tables, and move the scores of earlier versions into them."""
     # A crash of the machine may cost the last transactions, and nothing else: they are scored again.
     database.execute("PRAGMA synchronous = NORMAL")
     database.execute("PRAGMA cache_size = -65536")  # KiB
     with database:
+        # Before the tables are looked at: of two processes that find scores of an earlier version one moves them.
+        database.execute("BEGIN IMMEDIATE")
         database.execute("CREATE TABLE IF NOT EXISTS models (number INTEGER PRIMARY KEY, name TEXT UNIQUE)")
         # Rows stand in the order in which they come; only the short index is written here and there.
         database.execute(

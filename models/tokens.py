@@ -1,17 +1,48 @@
 """Texts as token ids: the text itself, without special tokens."""
 
+import contextlib
 import hashlib
+import itertools
 import json
+import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 KEPT = 2**26  # tokens that are kept of texts, 4 bytes each
+A_TEXT = 80  # tokens that a kept text counts as, besides its own: for its key and its array's head
+MANY = 256  # texts for which several threads are worth starting
+_THREADS = "TOKENIZERS_PARALLELISM"
+_CHOSEN = os.environ.get(_THREADS)
+# Tokenizers warn on stderr where a process forks after their threads ran: off, but for large batches of ours.
+os.environ.setdefault(_THREADS, "false")
+_may_thread = True  # a fork has none of the threads that its parent started, and would wait for them
+
+
+def _forked() -> None:
+    global _may_thread
+    _may_thread = False
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+@contextlib.contextmanager
+def _all_cores(texts: int) -> Iterator[None]:
+    """Tokenize on all cores, if there are many texts and the user has chosen nothing else."""
+    if _CHOSEN is not None or texts < MANY or not _may_thread:
+        yield
+        return
+    os.environ[_THREADS] = "true"
+    try:
+        yield
+    finally:
+        os.environ[_THREADS] = "false"
 
 
 def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
@@ -28,7 +59,8 @@ def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> lis
         # A tokenizer that was saved with them would cut or pad.
         backend.no_truncation()
         backend.no_padding()
-        return [its.ids for its in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with _all_cores(len(texts)):
+            return [its.ids for its in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
     ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)[
         "input_ids"
     ]
@@ -62,14 +94,16 @@ class TokenMemo:
             found[key] = np.array(ids, dtype=np.int32)
         with self._lock:
             for key in wanting:
-                self._tokens += found[key].size - (self._kept[key].size if key in self._kept else 0)
+                if key not in self._kept:
+                    self._tokens += found[key].size + A_TEXT
                 self._kept[key] = found[key]
             while self._tokens > self.most:
-                self._tokens -= self._kept.popitem(last=False)[1].size
+                self._tokens -= self._kept.popitem(last=False)[1].size + A_TEXT
         return [found[key] for key in keys]
 
 
 MEMO = TokenMemo()
+_NUMBERS = itertools.count()
 _NAMES: "weakref.WeakKeyDictionary[PreTrainedTokenizerBase, str]" = weakref.WeakKeyDictionary()
 
 
@@ -82,5 +116,6 @@ def _name(tokenizer: PreTrainedTokenizerBase) -> str:
             parts = [its[part] for part in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
             _NAMES[tokenizer] = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         else:
-            _NAMES[tokenizer] = f"number {id(tokenizer)}"
+            # Not its address, which the next tokenizer may have once this one is gone.
+            _NAMES[tokenizer] = f"number {next(_NUMBERS)}"
     return _NAMES[tokenizer]

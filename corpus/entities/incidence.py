@@ -38,7 +38,7 @@ class Incidence:
         its: list[int] = self.entities[self.starts[record] : self.starts[record + 1]].tolist()
         return its
 
-    def of_records(self, records: Sequence[int] | npt.NDArray[np.int64]) -> "Incidence":
+    def of_records(self, records: Sequence[int] | npt.NDArray[np.integer]) -> "Incidence":
         """The incidence of these records alone, numbered in the order given; entities keep their numbers."""
         chosen = np.asarray(records, dtype=np.int64)
         sizes = np.diff(self.starts)[chosen]

@@ -14,12 +14,14 @@ from heldin.base.wording import in_bytes
 from heldin.defenses.choices import CappedPoissonSampler, NoiseGenerator, PoissonSampler
 from heldin.defenses.config import PrivateDefense, SampledDefense
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.noise import AHEAD_FROM
 from heldin.finetune.recipe import Optimizer
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.memory import shape_of
 
 MILLION = 1_000_000
 FLOAT = 4  # bytes
+CHARACTERS = 4  # of a token of English, about
 STATES = {Optimizer.SGD: 1, Optimizer.ADAM: 2, Optimizer.ADAMW: 2, Optimizer.ADAFACTOR: 0}  # tensors like the weights
 
 
@@ -38,32 +40,34 @@ class Cost:
     unit: str
 
 
-STORE = Cost("store: a record of 12 words", 6.2e-6, "s")
-STORED = Cost("store: a record of 12 words, on disk", 120, "bytes")
-SET_ASIDE = Cost("set-asides, coins and ledger: a record", 2.3e-6, "s")
+STORE = Cost("store: a character", 0.1e-6, "s")
+STORED = Cost("store: a record, on disk, besides its characters", 40, "bytes")
+SET_ASIDE = Cost("set-asides, coins and ledger: a record", 3.3e-6, "s")
 TOKENIZED = Cost("tokens: one token, on one core", 3.3e-6, "s")
 TOKEN = Cost("tokens: one token, on disk (4 in vocabularies beyond 65,536)", 2, "bytes")
 SEQUENCE = Cost("tokens: a record, on disk", 8, "bytes")
-UNIT = Cost("units and draws: a unit, in memory", 65, "bytes")
-DRAW = Cost("draws: a unit at each start, and each time that it takes part", 2.5e-6, "s")
+UNIT = Cost("units and draws: a unit, in the memory of each process", 65, "bytes")
+OWNED = Cost("units and draws: a record that is trained on, in the memory of each process", 24, "bytes")
+DRAW = Cost("draws: a unit at each start, and each time that it takes part", 6e-6, "s")
 CHOICE = Cost("draws: a record that is chosen", 1e-6, "s")
 PHILOX = Cost("noise, Philox: a number, on one core", 12e-9, "s")
 SHAKE = Cost("noise, SHAKE-256: a number, on one core", 52e-9, "s")
 CACHED = Cost("score cache: a text of 200 tokens, on disk", 2500, "bytes")
-COSTS = (STORE, STORED, SET_ASIDE, TOKENIZED, TOKEN, SEQUENCE, UNIT, DRAW, CHOICE, PHILOX, SHAKE, CACHED)
+COSTS = (STORE, STORED, SET_ASIDE, TOKENIZED, TOKEN, SEQUENCE, UNIT, OWNED, DRAW, CHOICE, PHILOX, SHAKE, CACHED)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What of a corpus decides its costs: records, and tokens of each that is trained on."""
+    """What of a corpus decides its costs: records, and characters and tokens of each."""
 
     records: int
+    characters: int
     tokens: int
 
     @property
     def store_seconds(self) -> float:
         """To read the source once."""
-        return self.records * STORE.size
+        return self.records * self.characters * STORE.size
 
     @property
     def set_aside_seconds(self) -> float:
@@ -78,16 +82,17 @@ class Corpus:
     @property
     def disk(self) -> int:
         """Bytes of store and tokens."""
-        return int(self.records * (STORED.size + SEQUENCE.size + self.tokens * TOKEN.size))
+        return int(self.records * (STORED.size + self.characters + SEQUENCE.size + self.tokens * TOKEN.size))
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """What of a sampler decides its costs: units, expected number drawn in a step, records chosen of each."""
+    """What of a sampler decides its costs: units, expected number drawn in a step, records chosen of each; all records."""
 
     units: int
     drawn: float
     records: int
+    of: int = 0
 
     @property
     def start_seconds(self) -> float:
@@ -102,7 +107,7 @@ class Cohort:
     @property
     def memory(self) -> int:
         """Bytes in each process."""
-        return int(self.units * UNIT.size)
+        return int(self.units * UNIT.size + self.of * OWNED.size)
 
 
 @dataclass(frozen=True)
@@ -144,10 +149,12 @@ def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
         config: of the run.
         mechanism: its mechanism.
     """
-    its = Corpus(MILLION, config.finetune.sequence_length)
+    length = config.finetune.sequence_length
+    its = Corpus(MILLION, CHARACTERS * length, length)
     found = [
-        f"a million records: {its.store_seconds:.0f} s to read, {its.set_aside_seconds:.0f} s to set aside, at"
-        f" {its.tokens} tokens each {its.token_seconds:,.0f} s of a core to tokenize; {in_bytes(its.disk)} on disk"
+        f"a million records of {length} tokens: {its.store_seconds:.0f} s to read, {its.set_aside_seconds:.0f} s to set"
+        f" aside, {its.token_seconds:,.0f} s of a core to tokenize; {in_bytes(its.disk)} on disk,"
+        f" {in_bytes(int(MILLION * OWNED.size))} in each process"
     ]
     if isinstance(mechanism.sampler, PoissonSampler | CappedPoissonSampler):
         found.append(_of_draws(config, mechanism))
@@ -179,7 +186,7 @@ def _of_weights(config: RunConfig, mechanism: Mechanism, its: Weights) -> Sequen
         found[-1] += f"; each shard group: {in_bytes(its.sharded_pass)} in a pass"
     if mechanism.noise_multiplier and isinstance(config.defense, SampledDefense):
         secure = config.defense.noise() is NoiseGenerator.SECURE
-        ahead = ", made a step ahead" if secure else ""
+        ahead = ", drawn a step ahead" if secure and its.parameters >= AHEAD_FROM and not config.finetune.shard else ""
         found.append(f"noise: {its.noise_seconds(secure):.2g} s of a core a step{ahead}")
     return found
 

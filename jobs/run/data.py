@@ -54,7 +54,7 @@ class RunData:
     store: Corpus
     canaries: Mapping[str, Canary]
     ledger: Ledger
-    training_rows: npt.NDArray[np.int64]
+    training_rows: npt.NDArray[np.integer]
     removals: tuple[Removal, ...] = ()
     changed_texts: Mapping[int, str] = field(default_factory=dict)
     slots: Slots | None = None
@@ -183,7 +183,7 @@ def defended(
     base: LanguageModel | None,
     reporter: Reporter,
     slots: Slots | None = None,
-) -> tuple[npt.NDArray[np.int64], tuple[Removal, ...], dict[int, str]]:
+) -> tuple[npt.NDArray[np.integer], tuple[Removal, ...], dict[int, str]]:
     """What data-side defenses leave: the rows that are trained on, what each step did, and changed texts by row.
 
     Args:

@@ -14,7 +14,7 @@ from heldin.record.facts import ExposedShare
 OF_NO_USE = 1000.0  # epsilon beyond which it is not computed any more
 
 
-def exposed_shares(mechanism: Mechanism, slots: Slots, rows: npt.NDArray[np.int64]) -> list[ExposedShare]:
+def exposed_shares(mechanism: Mechanism, slots: Slots, rows: npt.NDArray[np.integer]) -> list[ExposedShare]:
     """Shares of users and entities by the number of training records, at the points of the plan's curve and beyond.
 
     Args:

@@ -68,14 +68,16 @@ class Ledger:
         """Whether each of ``scored_users`` is held in, by name, without those in ``without`` (canary users)."""
         return {user: self.roles[user] is Role.HELD_IN for user in self.scored_users() if user not in without}
 
-    def training_rows(self) -> npt.NDArray[np.int64]:
+    def training_rows(self) -> npt.NDArray[np.integer]:
         """Rows that are trained on, sorted: of users who are not held out, but those that name a held-out entity."""
         out = {name for name, role in self.roles.items() if role is Role.HELD_OUT}
         trained = [name for name in self.parts if name not in out and name not in self.entities]
         rows = self.parts.rows_of(Part.TRAIN, trained)
         # A record is in iff all its audited attributes are (docs/theory.md#audits-of-entities).
         empty = self.parts.rows_of(Part.TRAIN, [name for name in self.entities if name in out])
-        return np.sort(rows[~np.isin(rows, empty)] if empty.size else rows)
+        rows = rows[~np.isin(rows, empty)] if empty.size else rows
+        rows.sort()
+        return rows
 
     def owners(self) -> dict[int, str]:
         """The audited entity that each of these training rows names; other rows are their author's."""

@@ -31,7 +31,8 @@ def people_of(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Expo
         entity = np.array([of_entities.get(owners.get(row, ""), -1) for row in data.training_rows.tolist()])
         whose = np.where(entity >= 0, entity, whose)
     listed = [name for name, its in zip(table.users, table.member, strict=True) if its]
-    there = {name: i for name, i in {**number, **of_entities}.items() if name not in set(listed)}
+    of_listed = set(listed)
+    there = {name: i for name, i in {**number, **of_entities}.items() if name not in of_listed}
     present = np.zeros(len(number) + len(of_entities), dtype=np.bool_)
     present[whose] = True
     others = [name for name, i in there.items() if present[i]]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from heldin.audit.exposure import write_people
 from heldin.audit.headline import AUDITED
-from heldin.base.files import one_process_at_a_time
+from heldin.base.files import cache_directory, one_process_at_a_time, private_directory
 from heldin.base.log_file import logged
 from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.power import forecast
@@ -75,6 +75,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
                 taken.keep_in(out)
                 reporter = until_the_end.enter_context(logged(reporter, out, command=without_names(command)))
         require_shared_folder(out)
+        require_shared_folder(private_directory(cache_directory()))
         require_like_devices()
         with first_process_first(), taken.timed("corpus"):
             corpus = read_corpus(config, reporter)

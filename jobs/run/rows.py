@@ -1,38 +1,48 @@
 """Ids and writers of rows of a corpus, as a trainer asks for them: without a Python object for each row."""
 
-from collections.abc import Sequence
-from typing import overload
+import hashlib
 
 import numpy as np
 import numpy.typing as npt
 
+from heldin.base.made_sequence import MadeSequence
 from heldin.corpus.store import Corpus
 from heldin.finetune.sampled_units import Writers
 
+ROWS_A_BATCH = 2**20
 
-class RecordIds(Sequence[str]):
+
+class RecordIds(MadeSequence[str]):
     """The ids of these rows, read when they are asked for."""
 
-    def __init__(self, store: Corpus, rows: npt.NDArray[np.int64]) -> None:
+    def __init__(self, store: Corpus, rows: npt.NDArray[np.integer]) -> None:
         self._store, self._rows = store, rows
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, number: int) -> str: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[str]: ...
-    def __getitem__(self, number: int | slice) -> str | list[str]:
-        if isinstance(number, slice):
-            return self._store.ids_at(self._rows[number])
+    def one(self, number: int) -> str:
+        """The id of the row of this number."""
         return self._store.id(int(self._rows[number]))
 
+    def some(self, numbers: range) -> list[str]:
+        """The ids of the rows of these numbers."""
+        return self._store.ids_at(self._rows[np.array(numbers, dtype=np.int64)])
 
-def writers(store: Corpus, rows: npt.NDArray[np.int64]) -> Writers:
+
+def writers(store: Corpus, rows: npt.NDArray[np.integer]) -> Writers:
     """Who wrote each of these rows."""
     ranges = [store.rows(user) for user in store.users]
     starts = np.array([its.start for its in ranges], dtype=np.int64)
     # A user's rows are adjacent; users are sorted by name, and not always by row.
-    by_row = np.argsort(starts, kind="stable")
+    there = np.flatnonzero([len(its) > 0 for its in ranges])
+    by_row = there[np.argsort(starts[there], kind="stable")]
     return Writers(store.users, by_row[np.searchsorted(starts[by_row], rows, side="right") - 1].astype(np.int32))
+
+
+def rows_digest(rows: npt.NDArray[np.integer]) -> str:
+    """Hash of row numbers, whatever their type."""
+    hashed = hashlib.sha256()
+    for first in range(0, rows.size, ROWS_A_BATCH):
+        hashed.update(rows[first : first + ROWS_A_BATCH].astype(np.int64).tobytes())
+    return hashed.hexdigest()

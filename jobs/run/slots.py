@@ -47,14 +47,14 @@ class Slots:
     kept: npt.NDArray[np.bool_]
     caps: str | None
 
-    def removal(self, rows: npt.NDArray[np.int64]) -> Removal | None:
+    def removal(self, rows: npt.NDArray[np.integer]) -> Removal | None:
         """What caps leave out of these rows; None without caps."""
         if self.caps is None:
             return None
         out = rows[~self.kept[rows]]
         return Removal(self.caps, rows.size, out.size, np.unique(self.authors[out]).size)
 
-    def exposed(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+    def exposed(self, rows: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
         """How many of these rows each user wrote or is named in, and how many name each entity.
 
         Args:
@@ -147,7 +147,7 @@ def _require_some(
 
 
 def whom_records_name(
-    config: RunConfig, base: CorpusStore, store: Corpus, rows: npt.NDArray[np.int64], reporter: Reporter
+    config: RunConfig, base: CorpusStore, store: Corpus, rows: npt.NDArray[np.integer], reporter: Reporter
 ) -> Incidence | None:
     """The entities that each row names, by the config's source of entities; None without one.
 

@@ -1,8 +1,8 @@
 """The training stage of a run: train under the plan, measure the curves, and state what was done."""
 
-import hashlib
 import hmac
 import math
+from contextlib import closing, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.job_name import job_name
 from heldin.finetune.loop import TrainingResult, train
+from heldin.finetune.ranks import first_process_first, leads
 from heldin.finetune.recipe import Select
 from heldin.finetune.sharding import spread
 from heldin.finetune.token_store import TokenStore, token_store
@@ -34,7 +35,7 @@ from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData, curve_texts
 from heldin.jobs.run.exposed import exposed_shares
 from heldin.jobs.run.ledger import load_ledger
-from heldin.jobs.run.rows import RecordIds, writers
+from heldin.jobs.run.rows import RecordIds, rows_digest, writers
 from heldin.jobs.run.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation, gap_auroc_correlation
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
@@ -84,7 +85,8 @@ def finetune(
             " last and patience to null, or raise split.evaluation_fraction"
         )
     evaluate = CurveEvaluation(curves, base, private=private is not None, spread=its is not None)
-    with reporter.track("fine-tuning", mechanism.steps, "steps") as advance:
+    at_end = closing(private.source) if private else nullcontext()
+    with at_end, reporter.track("fine-tuning", mechanism.steps, "steps") as advance:
         return train(
             base,
             sequences,
@@ -163,16 +165,22 @@ def training_tokens(
     Raises:
         InputError: see ``encode`` and ``token_store``.
     """
+    if not data.training_rows.size:
+        raise InputError(
+            "there is no record to train on: the held-in users have none left after set-asides, caps and data defenses"
+        )
     changed = sorted(data.changed_texts.items())
-    rows = hashlib.sha256(data.training_rows.tobytes()).hexdigest()
+    rows = rows_digest(data.training_rows)
     of = text_sha256(base.fingerprint, data.store.fingerprint, rows, repr(changed), repr(length))
-    with reporter.track("tokenizing", data.training_rows.size, "records") as advance:
+    # Made by the first process, and mapped by the others.
+    with first_process_first(), reporter.track("tokenizing", data.training_rows.size, "records") as advance:
         return token_store(
             folder,
-            lambda texts: encode(base.tokenizer, texts, length),
+            lambda texts, done: encode(base.tokenizer, texts, length, done),
             data.training_texts(),
             of=of,
-            vocabulary=len(base.tokenizer),
+            vocabulary=base.model.get_input_embeddings().num_embeddings,
+            verify=leads(),
             advance=advance,
         )
 

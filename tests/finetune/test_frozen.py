@@ -42,6 +42,22 @@ def test_training_and_what_is_saved_are_those_of_float32_weights(make_lm, sequen
         assert torch.equal(tensor, saved[1][name]), name
 
 
+def test_an_evaluation_between_steps_reads_halved_weights(make_lm, sequences, tmp_path):
+    seen = []
+
+    def evaluate(step, model):
+        with torch.no_grad():
+            seen.append(model(input_ids=torch.tensor([[1, 2, 3]])).logits.float())
+        return {"held_in_loss": 1.0}
+
+    lm = make_lm()
+    with torch.no_grad():
+        before = lm.model(input_ids=torch.tensor([[1, 2, 3]])).logits
+    train(lm, sequences, replace(RECIPE, learning_rate=1e-9), tmp_path, evaluate=evaluate)
+    assert seen
+    torch.testing.assert_close(seen[-1], before, atol=3e-2, rtol=3e-2)
+
+
 def test_only_frozen_weights_of_linear_layers_are_halved(make_lm):
     model = with_adapters(make_lm().model, RECIPE)
     before = sum(p.numel() * p.element_size() for p in model.parameters())

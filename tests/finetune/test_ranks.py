@@ -112,11 +112,11 @@ with ranks.joined():
 @pytest.mark.slow
 def test_processes_that_disagree_say_so_in_one_line_each(tmp_path):
     (tmp_path / "job.py").write_text(DISAGREEING, encoding="utf-8")
-    (tmp_path / "shared").mkdir()
+    (tmp_path / "common").mkdir()
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1"}
     both = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*both, str(tmp_path / "job.py"), str(tmp_path / "shared"), str(tmp_path / "own")]
+    command = [*both, str(tmp_path / "job.py"), str(tmp_path / "common"), str(tmp_path / "own")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = ((tmp_path / "own" / rank / "lines").read_text(encoding="utf-8").splitlines() for rank in "01")
@@ -127,4 +127,4 @@ def test_processes_that_disagree_say_so_in_one_line_each(tmp_path):
     for rank, lines in enumerate((first, second)):
         assert lines[5].startswith("InputError: process 1 does not see '")
         assert f"own/{rank}'" in lines[5]
-    assert list((tmp_path / "shared").iterdir()) == []
+    assert list((tmp_path / "common").iterdir()) == []

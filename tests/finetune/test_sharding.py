@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,13 @@ def test_shards_and_replicas_of_shards_end_with_the_model_of_one_process(job):
     # Stopped among four processes, and gone on with among two.
     assert "KeyboardInterrupt" in run("resumed", "stopped", 4, 4)
     assert not (folder / "resumed" / "final").exists()
+    assert "was written by processes that held shards: set finetune.shard" in run("resumed", "private", 1, 0)
+    shutil.copytree(folder / "resumed", folder / "damaged")
+    newest = max((folder / "damaged" / "resume").glob("step-*"))
+    assert {its.suffix for its in newest.iterdir()} == {".json", ".safetensors"}
+    cut = newest / "shard-00003.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-40])
+    assert "is damaged: remove it, and the run goes on from the one before" in run("damaged", "private", 2, 2)
     run("resumed", "private", 2, 2)
     _same(folder, "one", "resumed")
     assert "was written by processes that each held the whole model" in run("one", "private", 2, 2)

@@ -12,7 +12,7 @@ from heldin.finetune.token_store import TokenStore, lengths_of, sequences_digest
 SEQUENCES = [[1, 2, 3], [70000, 5], [9] * 40, [4, 4]]
 
 
-def _encoded(batch):
+def _encoded(batch, done=0):
     return [SEQUENCES[int(text)] for text in batch]
 
 
@@ -49,7 +49,11 @@ def test_small_vocabularies_take_two_bytes_a_token(tmp_path, make_lm):
     lm = make_lm()
     texts = ["The river.", "The market counts the story on day 7."]
     store = token_store(
-        tmp_path / "t", lambda its: encode(lm.tokenizer, its, 9), [texts], of="x", vocabulary=len(lm.tokenizer)
+        tmp_path / "t",
+        lambda its, done: encode(lm.tokenizer, its, 9, done),
+        [texts],
+        of="x",
+        vocabulary=len(lm.tokenizer),
     )
     assert [list(its) for its in store] == encode(lm.tokenizer, texts, 9)
     assert (tmp_path / "t" / "ids.bin").stat().st_size == 2 * store.lengths.sum()
@@ -71,8 +75,34 @@ def test_it_is_made_once_and_refused_for_anything_else(tmp_path):
         _made(tmp_path / "tokens")
 
 
+def test_a_byte_that_changed_is_seen_before_it_is_trained_on(tmp_path):
+    _made(tmp_path / "tokens")
+    ids = tmp_path / "tokens" / "ids.bin"
+    content = bytearray(ids.read_bytes())
+    content[4] ^= 1
+    ids.write_bytes(content)
+    with pytest.raises(InputError, match="are damaged: remove it"):
+        _made(tmp_path / "tokens")
+
+
+def test_a_token_beyond_the_models_embeddings_is_refused(tmp_path):
+    with pytest.raises(InputError, match="the tokenizer has a token 70000, and the model embeds 60,000"):
+        _made(tmp_path / "tokens", vocabulary=60_000)
+    assert not (tmp_path / "tokens").exists()
+
+
+def test_a_text_without_tokens_is_named_by_its_number_of_all(tmp_path, make_lm):
+    lm = make_lm()
+
+    def encoded(texts, done):
+        return encode(lm.tokenizer, texts, 9, done)
+
+    with pytest.raises(InputError, match="training text number 3 has no tokens"):
+        token_store(tmp_path / "t", encoded, [["a", "b"], [""]], of="x", vocabulary=len(lm.tokenizer))
+
+
 def test_what_was_not_finished_is_made_again(tmp_path):
-    def broken(batch):
+    def broken(batch, done):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -15,11 +15,19 @@ PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf
 ADAM = STATES[Optimizer.ADAM]
 # By name: corpus, cohort, weights.
 SIZES = {
-    "the built-in corpus": (Corpus(6_400, 96), Cohort(190, 32, 8), Weights(110_000, ADAM)),
-    "Enron": (Corpus(129_005, 128), Cohort(200, 16, 4), Weights(1_330_000, ADAM)),
-    "Stack Overflow, 350M": (Corpus(135_818_730, 20), Cohort(342_477, 1024, 16), Weights(353_000_000, ADAM)),
-    "the same, 1.3B": (Corpus(135_818_730, 20), Cohort(342_477, 1024, 16), Weights(1_316_000_000, ADAM)),
-    "a billion records, 8B": (Corpus(10**9, 20), Cohort(10**7, 4096, 16), Weights(8 * 10**9, ADAM)),
+    "the built-in corpus": (Corpus(6_400, 300, 96), Cohort(190, 32, 8, 6_400), Weights(110_000, ADAM)),
+    "Enron": (Corpus(129_005, 560, 128), Cohort(200, 16, 4, 129_005), Weights(1_330_000, ADAM)),
+    "Stack Overflow, 350M": (
+        Corpus(135_818_730, 90, 20),
+        Cohort(342_477, 1024, 16, 135_818_730),
+        Weights(353_000_000, ADAM),
+    ),
+    "the same, 1.3B": (
+        Corpus(135_818_730, 90, 20),
+        Cohort(342_477, 1024, 16, 135_818_730),
+        Weights(1_316_000_000, ADAM),
+    ),
+    "a billion records, 8B": (Corpus(10**9, 90, 20), Cohort(10**7, 4096, 16, 10**9), Weights(8 * 10**9, ADAM)),
 }
 
 
@@ -36,7 +44,9 @@ def _constants() -> list[str]:
 
 def _sizes() -> list[str]:
     rows = {
-        "records, tokens each": [f"{c.records:,}, {c.tokens}" for c, _, _ in SIZES.values()],
+        "records, characters and tokens each": [
+            f"{c.records:,}, {c.characters}, {c.tokens}" for c, _, _ in SIZES.values()
+        ],
         "units, drawn in a step, records of each": [
             f"{u.units:,}, {u.drawn:,}, {u.records}" for _, u, _ in SIZES.values()
         ],
@@ -48,7 +58,7 @@ def _sizes() -> list[str]:
         "draws at a start; of a step": [
             f"{_long(u.start_seconds)}; {1000 * u.step_seconds:.2g} ms" for _, u, _ in SIZES.values()
         ],
-        "units in memory": [in_bytes(u.memory) for _, u, _ in SIZES.values()],
+        "units and records in the memory of each process": [in_bytes(u.memory) for _, u, _ in SIZES.values()],
         "noise of a step, one core: Philox; SHAKE-256": [
             f"{_long(w.noise_seconds(False))}; {_long(w.noise_seconds(True))}" for _, _, w in SIZES.values()
         ],
@@ -112,12 +122,17 @@ def test_a_check_prints_the_costs_of_the_run(config_file, call, tmp_path):
     assert f"{in_bytes(Weights(parameters, ADAM).checkpoint)} to write" in out
 
 
-def test_secure_noise_and_shards_are_in_the_costs(config_file, call, tmp_path):
+def test_secure_noise_is_in_the_costs(config_file, call, tmp_path, monkeypatch):
     plain = call("run", config_file(), "--check", "--out", tmp_path / "out")[1]
-    assert "made a step ahead" not in plain
+    assert "drawn a step ahead" not in plain
     assert "shard group" not in plain
     secure = call("run", config_file(defense={"secure_noise": True}), "--check", "--out", tmp_path / "out")[1]
-    assert "of a core a step, made a step ahead" in secure
+    # Too few numbers to start processes for.
+    assert "of a core a step" in secure
+    assert "drawn a step ahead" not in secure
+    monkeypatch.setattr(costs, "AHEAD_FROM", 1000)
+    secure = call("run", config_file(defense={"secure_noise": True}), "--check", "--out", tmp_path / "out")[1]
+    assert "of a core a step, drawn a step ahead" in secure
 
 
 def test_adapters_have_no_line_of_all_weights(config_file, call, tmp_path):

@@ -1,6 +1,7 @@
 """Tokens of many texts at once are those of each; a text is tokenized once for tokenizers that cut alike."""
 
 import copy
+import os
 
 import pytest
 
@@ -40,12 +41,66 @@ def test_equal_tokenizers_tokenize_a_text_once_and_others_for_themselves(tokeniz
 def test_it_keeps_no_more_than_it_may_and_forgets_what_was_asked_for_longest_ago(tokenizer, monkeypatch):
     texts = [f"The river opens on day {i}." for i in range(20)]
     size = max(map(len, token_lists(tokenizer, texts)))
-    memo = TokenMemo(most=5 * size)
+    memo = TokenMemo(most=5 * (size + tokens.A_TEXT))
     memo.ids(tokenizer, texts[:3])
     memo.ids(tokenizer, texts[:1])
     memo.ids(tokenizer, texts[3:6])
-    assert sum(ids.size for ids in memo._kept.values()) == memo._tokens <= 5 * size
+    kept = sum(ids.size + tokens.A_TEXT for ids in memo._kept.values())
+    assert kept == memo._tokens <= memo.most
     asked = []
     monkeypatch.setattr(tokens, "token_lists", lambda its, some: asked.append(some) or token_lists(its, some))
     memo.ids(tokenizer, [texts[0], texts[1]])
     assert asked == [[texts[1]]]
+
+
+class _OfWords:
+    """A tokenizer that is not of the tokenizers library."""
+
+    is_fast = False
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def __call__(self, texts, **_):
+        return {"input_ids": [[self.first + i for i in range(len(text.split()))] for text in texts]}
+
+
+def test_a_tokenizer_at_the_address_of_one_that_is_gone_has_tokens_of_its_own():
+    memo = TokenMemo()
+    for first in range(0, 5000, 100):
+        # The last one is gone by now, and its address free.
+        (ids,) = memo.ids(_OfWords(first), ["three little words"])
+        assert ids.tolist() == [first, first + 1, first + 2]
+
+
+def test_many_texts_are_tokenized_on_all_cores_unless_the_user_chose_or_this_is_a_fork(tokenizer, monkeypatch):
+    seen = []
+
+    class Watching:
+        is_fast = True
+
+        def __getattr__(self, name):
+            return getattr(tokenizer, name)
+
+        @property
+        def backend_tokenizer(self):
+            seen.append(None)
+            return self
+
+        def encode_batch_fast(self, texts, **how):
+            seen[-1] = os.environ["TOKENIZERS_PARALLELISM"]
+            return tokenizer.backend_tokenizer.encode_batch_fast(texts, **how)
+
+        def no_truncation(self):
+            pass
+
+        def no_padding(self):
+            pass
+
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    for chosen, may, count in ((None, True, 300), (None, True, 3), ("false", True, 300), (None, False, 300)):
+        monkeypatch.setattr(tokens, "_CHOSEN", chosen)
+        monkeypatch.setattr(tokens, "_may_thread", may)
+        assert len(token_lists(Watching(), ["The river runs."] * count)) == count
+    assert seen == ["true", "false", "false", "false"]
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
