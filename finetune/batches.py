@@ -62,22 +62,24 @@ class ShuffledBatches:
     def rows(self, step: int) -> list[int]:
         """Rows of the batch of ``step`` (from 0)."""
         epoch, position = divmod(step, self.per_epoch)
-        return self._epoch(epoch)[position]
+        rows, order = self._epoch(epoch)
+        first = int(order[position]) * self._batch_size
+        batch: list[int] = rows[first : first + self._batch_size].tolist()
+        return batch
 
-    def _draw_epoch(self, epoch: int) -> list[list[int]]:
+    def _draw_epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """All rows, batch after batch, and the order in which batches come."""
         # From (seed, epoch) alone, so that a resumed run draws its epoch again without those before it.
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([self._seed, epoch])))
         order = generator.permutation(len(self._lengths))
         size = self._batch_size
         if not self._group:
-            return [order[i : i + size].tolist() for i in range(0, len(order), size)]
-        batches: list[list[int]] = []
+            return order, np.arange(self.per_epoch)
         for start in range(0, len(order), size * GROUPS_OF_BATCHES):
             group = order[start : start + size * GROUPS_OF_BATCHES]
-            group = group[np.argsort(self._lengths[group], kind="stable")]
-            batches += [group[i : i + size].tolist() for i in range(0, len(group), size)]
+            group[:] = group[np.argsort(self._lengths[group], kind="stable")]
         # Shuffled again: sorted groups would train short texts before long ones.
-        return [batches[i] for i in generator.permutation(len(batches))]
+        return order, generator.permutation(self.per_epoch)
 
 
 class Asked(list[int]):

@@ -87,7 +87,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Cohort:
-    """What of a sampler decides its costs: units, expected number drawn in a step, records chosen of each and of all."""
+    """What of a sampler decides its costs: units, expected number drawn in a step, records of each and of all."""
 
     units: int
     drawn: float

@@ -73,7 +73,7 @@ def _marks(data: RunData) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8],
     # No two of the pool share a record for training or for the attacker: a record has one owner.
     for entity in ledger.entities:
         for part in (Part.TRAIN, Part.ATTACKER):
-            owners[parts.rows_of(part, [entity])] = number[entity]
+            owners[list(parts[entity][part])] = number[entity]
     held_in, held_out = (data.real(ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
     uses[data.training_rows] |= _TRAINED
     uses[parts.rows_of(Part.ATTACKER, held_in)] |= _SCORED

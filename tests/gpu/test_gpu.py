@@ -15,6 +15,7 @@ from heldin.finetune.loop import train
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.models.arithmetic import true_float32
 from heldin.models.attention import use_exact_attention
+from heldin.models.copies import copies_on_other_gpus
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from tests.finetune.test_private import _training
@@ -167,3 +168,27 @@ def test_scores_are_those_of_the_cpu(gpu, make_lm, english):
     here = [its.total for its in score_texts(make_lm(), english[:20])]
     there = [its.total for its in score_texts(on_gpu(make_lm(), gpu), english[:20])]
     assert there == pytest.approx(here, rel=1e-4)
+
+
+def test_all_gpus_score_what_one_scores(gpu, make_lm, english):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one GPU")
+    lm, texts = on_gpu(make_lm(), gpu), english[:60]
+    copies = copies_on_other_gpus(lm.model)
+    assert len(copies) == torch.cuda.device_count() - 1
+    one, all_of_them = score_texts(lm, texts), score_texts(lm, texts, copies=copies)
+    for first, second in zip(one, all_of_them, strict=True):
+        assert second.total == pytest.approx(first.total, abs=1e-3)
+
+
+def test_adapters_are_evaluated_beside_halved_weights(gpu, make_lm, english, tmp_path):
+    lm = make_lm()
+    sequences = encode(lm.tokenizer, english[:24], 31)
+    recipe = replace(RECIPE, lora=Lora(rank=2), precision=Precision.BF16)
+
+    def evaluate(step, model):
+        with torch.no_grad():
+            return {"loss": float(model(input_ids=torch.tensor([[1, 2, 3]], device=gpu)).logits.float().mean())}
+
+    result = train(on_gpu(lm, gpu), sequences, recipe, tmp_path, evaluate=evaluate)
+    assert result.history
