@@ -24,10 +24,19 @@ IGNORED = -100
 def encode(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_length: int | None, done: int = 0
 ) -> list[list[int]]:
-    """Token sequences: start token, text, end-of-text token, cut to ``sequence_length`` predictions (None: not cut).
+    """Token sequences: start token, text, end-of-text token.
 
-    Returns one list of 2 to ``sequence_length`` + 1 ids per text. Raises InputError for a text without tokens, by its
-    number, ``done`` texts being before these.
+    Args:
+        tokenizer: of the model.
+        texts: any number.
+        sequence_length: most predictions of a sequence, which is cut there; None: not cut.
+        done: number of texts before these, for the error.
+
+    Returns:
+        2 to ``sequence_length`` + 1 ids for each text.
+
+    Raises:
+        InputError: a text without tokens.
     """
     start = start_token(tokenizer, "the model")
     end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]

@@ -63,9 +63,9 @@ def _run(folder, config, patch, seed=7):
     handed = []
     original = heldin.jobs.run.training.encode
 
-    def spy(tokenizer, texts, length):
+    def spy(tokenizer, texts, length, done):
         handed[:] = texts
-        return original(tokenizer, texts, length)
+        return original(tokenizer, texts, length, done)
 
     patch.setattr(heldin.jobs.run.training, "encode", spy)
     run(config, folder, SILENT, command="heldin run small.yaml")

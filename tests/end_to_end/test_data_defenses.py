@@ -91,7 +91,7 @@ def test_a_de_identified_run_trains_on_no_listed_name(call, config, tmp_path, mo
     given = []
     monkeypatch.setattr(
         "heldin.jobs.run.training.encode",
-        lambda tokenizer, texts, length: given.extend(texts) or encode(tokenizer, texts, length),
+        lambda tokenizer, texts, length, done: given.extend(texts) or encode(tokenizer, texts, length, done),
     )
     step = {"kind": "deidentify", "entities": {"kind": "words", "path": str(names)}}
     path = config(data_defenses=[step])

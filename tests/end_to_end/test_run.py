@@ -146,9 +146,9 @@ def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_confi
     handed = {}
     original = heldin.jobs.run.training.encode
 
-    def spy(tokenizer, texts, length):
+    def spy(tokenizer, texts, length, done):
         handed["texts"] = list(texts)
-        return original(tokenizer, texts, length)
+        return original(tokenizer, texts, length, done)
 
     class Stop(Exception):
         pass
