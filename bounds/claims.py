@@ -69,6 +69,8 @@ def parse_claim_of(text: str) -> UnitClaim:
     pairs = [(name.strip(), value.strip()) for name, _, value in (part.partition("=") for part in text.split(","))]
     fields = dict(pairs)
     unit = fields.pop("unit", None)
+    if unit is None and fields:
+        raise InputError(f"claim '{text}' names no unit: add ,unit=user (people) or ,unit=example (training examples)")
     if unit not in UNITS or len(pairs) != len(fields) + 1:
         raise InputError(f"claim '{text}' is not of the form epsilon=8,delta=1e-6,unit=user or unit=example")
     if "noise_multiplier" not in fields:

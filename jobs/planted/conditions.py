@@ -8,7 +8,7 @@ from heldin.base.wording import counted
 from heldin.bounds.claims import parse_claim_of
 from heldin.jobs.planted.folder import TRAINING, Manifest
 from heldin.jobs.planted.looks import Look, looks_that_saw_a_change
-from heldin.jobs.planted.training_log import TrainingLog
+from heldin.jobs.planted.training_log import SeenRows, TrainingLog
 from heldin.jobs.planted.training_set import content_sha256
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts
 from heldin.record.planted import Condition
@@ -129,7 +129,7 @@ def _trained(manifest: Manifest, declared_by: str | None, log: TrainingLog | Non
     if log.training_set != manifest.sha256:
         note = "by the log of its training, it was trained on another training set"
         return [Condition(condition=_GIVEN, known_by="not met", note=note), _declared(_ELSE, declared_by)]
-    if seen is None or not seen.recognised or seen.unclear or (seen.missing and seen.foreign):
+    if seen is None or not seen.recognised or seen.unclear or (seen.missing and seen.foreign and not _most(seen)):
         # Cut, packed or written otherwise, or trained on other texts: the log does not tell which.
         return [_declared(_TRAINED, declared_by, f"; {_unknown(log)}")]
     wrong = []
@@ -152,6 +152,11 @@ def _trained(manifest: Manifest, declared_by: str | None, log: TrainingLog | Non
     note = f"by the log of its training, it was trained {'; '.join(wrong)}" if wrong else found
     given = Condition(condition=_GIVEN, known_by="not met" if wrong else "checked", note=note)
     return [given, _declared(_ELSE, declared_by)]
+
+
+def _most(seen: SeenRows) -> bool:
+    """Whether most rows are examples as they are, so that the others are not merely written otherwise."""
+    return 2 * seen.missing <= seen.rows
 
 
 def _unknown(log: TrainingLog) -> str:

@@ -32,6 +32,7 @@ from heldin.jobs.planted.folder import (
 from heldin.jobs.planted.parts import write_parts
 from heldin.jobs.planted.records import copied, copy_records
 from heldin.jobs.planted.row_text import Row
+from heldin.jobs.planted.telling import require_no_telling_column
 from heldin.jobs.planted.training_set import content_sha256, training_set
 from heldin.jobs.planted.written import planted_rows
 from heldin.jobs.run.extraction import require_windows
@@ -59,6 +60,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
     with one_process_at_a_time(out):
         _take_folder(config, out)
         if (out / MANIFEST).is_file():
+            reporter.say(f"planted before in '{out}': nothing is drawn or written anew")
             return read_planted(out)[1]
         # What the audit will ask of models is asked now: it cannot be mended once somebody has trained. One at a time.
         for name in _further(config):
@@ -70,6 +72,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         source = training_set(config, base.tokenizer)
         kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines)
         source = replace(source, unparted=kept.unparted)
+        require_no_telling_column(config, source)
         seal_models(out, fingerprints(config))
         data = planted_data(config, out, reporter, base, source.text)
         require_windows(run_of(config, out), data, base)

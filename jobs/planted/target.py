@@ -116,7 +116,7 @@ def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
 def _refuse(model: str, other: str) -> NoReturn:
     if other:
         raise InputError(f"'{model}' is the same model as '{other}': name each once")
-    raise InputError(f"'{model}' is the reference model itself: nothing was trained")
+    raise InputError(f"'{model}' is the reference model itself: name the fine-tuned model")
 
 
 def models_here(

@@ -204,7 +204,7 @@ def test_a_mechanism_of_examples_is_tested_on_users_of_several_at_the_curve_of_s
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("epsilon=1,delta=1e-5", "unit=user or unit=example"),
+        ("epsilon=1,delta=1e-5", "names no unit: add ,unit=user"),
         ("noise_multiplier=1,steps=3,delta=1e-5,unit=user", "noise_multiplier=1.2,sampling_rate=0.01,steps=800"),
         ("noise_multiplier=1,sampling_rate=x,steps=3,delta=1e-5,unit=user", "must be numbers"),
         ("noise_multiplier=1,sampling_rate=2,steps=3,delta=1e-5,unit=user", "rate"),

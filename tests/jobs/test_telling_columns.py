@@ -1,0 +1,74 @@
+"""Columns that name people, from which canary rows would take a held-out one's, are refused before any coin."""
+
+import pytest
+import yaml
+
+from heldin.base.progress import LineReporter
+from heldin.jobs.example import write_example
+from heldin.jobs.planted.telling import telling_column
+from tests.planted_sets import read_lines
+
+USERS = [f"u{i % 12}" for i in range(240)]
+
+
+def _rows(column):
+    return [(user, {"text": "x", "user": user, "extra": value}) for user, value in zip(USERS, column, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [f"made-{i % 12:04d}-{i // 12:05d}" for i in range(240)],
+        [f"{user}@example.org" for user in USERS],
+        [{"who": user, "folder": "inbox"} for user in USERS],
+        [["x", i % 12 + 700] for i in range(240)],
+    ],
+)
+def test_what_names_people_is_told(column):
+    assert telling_column(_rows(column), {"user", "text"}) == "extra"
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [f"topic {i % 7}" for i in range(240)],
+        [i // 30 for i in range(240)],
+        [None] * 240,
+        ["the same"] * 240,
+        [float(i % 40) for i in range(240)],
+        # A value for each row says nothing of whose it is.
+        [f"r{i:05d}" for i in range(240)],
+        [f"about {i}" if i % 50 else "hello" for i in range(240)],
+        [["a", str(i)] for i in range(240)],
+    ],
+)
+def test_what_names_nobody_is_no_matter(column):
+    assert telling_column(_rows(column), {"user", "text"}) is None
+
+
+def test_an_id_that_is_not_named_is_refused_before_any_coin_and_named_it_is_replaced(call, tmp_path):
+    write_example(tmp_path / "example", users=40, models=True, reporter=LineReporter(lambda line: None))
+    columns = {"user": "author", "text": "body"}
+    content = {
+        "training": str(tmp_path / "example" / "corpus.jsonl"),
+        "columns": columns,
+        "reference": str(tmp_path / "example" / "base"),
+        "sequence_length": 64,
+        "canaries": [{"kind": "rare_phrase", "users": 10, "documents": [2]}],
+    }
+    (tmp_path / "plant.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted")
+    assert code == 2
+    assert "column 'id' names people, or numbers them" in err
+    assert "name it under 'columns' if it is an id, else leave it out" in err
+    assert not (tmp_path / "planted" / "ledger" / "ledger.json").exists()
+    content["columns"] = {**columns, "id": "id", "date": "date"}
+    (tmp_path / "plant.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted")
+    assert code == 0, err
+    before = {row["id"] for row in read_lines(tmp_path / "example" / "corpus.jsonl")}
+    after = [row["id"] for row in read_lines(tmp_path / "planted" / "training" / "corpus.jsonl")]
+    assert not before & set(after)
+    assert len(set(after)) == len(after)
+    code, _, err = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted")
+    assert (code, "nothing is drawn or written anew" in err) == (0, True)
