@@ -355,10 +355,10 @@ def test_noise_forgotten_in_the_real_trainer_is_a_certified_violation_and_the_ri
     assert right.judgement.verdicts[0].outcome == "consistent"
     import torch
 
-    def silent(generator, key, step, name, shape, deviation, device):
+    def silent(self, step, name, shape, deviation, device, rows=None):
         return torch.zeros(shape, device=device)
 
-    monkeypatch.setattr("heldin.finetune.private.gaussian", silent)
+    monkeypatch.setattr("heldin.defenses.noise.NoiseSource.gaussian", silent)
     wrong = audit_trainings(_audit(runs=80, claims=((1.0, 1e-5),)), tmp_path / "wrong", QUIET, command="x", processes=1)
     assert [(v.outcome, v.standing) for v in wrong.judgement.verdicts] == [("violated", "certified")] * 2
     assert wrong.judgement.exit_code == 3
