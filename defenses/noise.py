@@ -39,6 +39,7 @@ class NoiseSource:
     generator: NoiseGenerator
     key: bytes = field(repr=False)
     _pool: ProcessPoolExecutor | None = field(default=None, repr=False)
+    _broken: bool = field(default=False, repr=False)
     _drawn: dict[_Block, "Future[NDArray[np.float32]]"] = field(default_factory=dict, repr=False)
 
     def gaussian(
@@ -88,6 +89,8 @@ class NoiseSource:
         if self.generator is not NoiseGenerator.SECURE or total < AHEAD_FROM:
             return None
         said = None
+        if self._broken:
+            return None
         if self._pool is None:
             # Those that train together on a machine share its cores.
             processes = max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1)
@@ -100,7 +103,15 @@ class NoiseSource:
             for number, count in enumerate(block_sizes(numbers)):
                 if (step, name, number) not in self._drawn:
                     digest = block_digest(self.key, step, name, number)
-                    self._drawn[step, name, number] = self._pool.submit(standard_normal, self.generator, digest, count)
+                    try:
+                        its = self._pool.submit(standard_normal, self.generator, digest, count)
+                    except BrokenExecutor:
+                        self.close()
+                        self._broken = True
+                        return (
+                            "secure noise: a process that drew ahead was killed; it is drawn in each step from here on"
+                        )
+                    self._drawn[step, name, number] = its
         return said
 
     def close(self) -> None:

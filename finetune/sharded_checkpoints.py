@@ -86,12 +86,16 @@ def load_sharded_state(
     try:
         content = json.loads((newest / _STATE).read_text(encoding="utf-8"))
         state, members = TrainingState.of(content["state"]), int(content["members"])
-        if state.job != job:
-            raise of_another_job(newest)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise damaged(newest) from error
+    # Before any weight is copied: a refused state leaves the model as it was.
+    if state.job != job:
+        raise of_another_job(newest)
+    try:
         with ExitStack() as opened:
             files = [opened.enter_context(safe_open(newest / _file(m), "pt")) for m in range(members)]
             states = _read(files, shards(model), its)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise damaged(newest) from error
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
     return state

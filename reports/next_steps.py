@@ -145,6 +145,12 @@ def _after_a_leak(record: Record, facts: DecisionFacts) -> str:
                 f" {audited_by(record).unit} would certify it (heldin power); heldin audit-trainer tests the trainer"
                 " itself."
             )
+        case Promise.WITHIN if record.training is None and record.trainings is None:
+            return (
+                "A leak of this size is within the promise that was stated for this audit. That the training keeps it"
+                " is not shown: how this model was trained is not known here. If it is more than you accept, do not"
+                f" give the model to anyone who must not learn {_learnt(record)}."
+            )
         case Promise.WITHIN:
             return (
                 "A leak of this size is within what was promised. If it is more than you accept, train at a smaller"

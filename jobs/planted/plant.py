@@ -32,7 +32,7 @@ from heldin.jobs.planted.folder import (
 from heldin.jobs.planted.parts import write_parts
 from heldin.jobs.planted.records import copied, copy_records
 from heldin.jobs.planted.row_text import Row
-from heldin.jobs.planted.telling import require_no_telling_column
+from heldin.jobs.planted.telling import telling_of
 from heldin.jobs.planted.training_set import content_sha256, training_set
 from heldin.jobs.planted.written import planted_rows
 from heldin.jobs.run.extraction import require_windows
@@ -70,9 +70,10 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         if config.extraction is not None:
             require_context(base, config.extraction.length)
         source = training_set(config, base.tokenizer)
-        kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines)
+        its = config.columns
+        telling = telling_of(config, frozenset({its.user, its.id, its.date, *source.text.columns}))
+        kept = copy_records(source, out / "ledger", reporter, skip_bad=config.skip_bad_lines, telling=telling)
         source = replace(source, unparted=kept.unparted)
-        require_no_telling_column(config, source)
         seal_models(out, fingerprints(config))
         data = planted_data(config, out, reporter, base, source.text)
         require_windows(run_of(config, out), data, base)

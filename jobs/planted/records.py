@@ -14,6 +14,7 @@ from heldin.base.files import whole_file
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.corpus.sources.rows import BATCH_ROWS, SCHEMA, BadRows
+from heldin.jobs.planted.telling import Telling
 from heldin.jobs.planted.training_set import TrainingSet, content_sha256
 
 CORPUS = "corpus.parquet"
@@ -39,7 +40,9 @@ class Copied:
     unparted: frozenset[int] | None
 
 
-def copy_records(source: TrainingSet, ledger: Path, reporter: Reporter, *, skip_bad: bool) -> Copied:
+def copy_records(
+    source: TrainingSet, ledger: Path, reporter: Reporter, *, skip_bad: bool, telling: Telling | None
+) -> Copied:
     """Copy the records, or find the copy of an earlier call.
 
     Args:
@@ -47,9 +50,11 @@ def copy_records(source: TrainingSet, ledger: Path, reporter: Reporter, *, skip_
         ledger: folder of secrets; with ``ledger.json`` in it coins were drawn.
         reporter: receives the progress.
         skip_bad: count and leave out rows that cannot be used.
+        telling: is shown the rows; None: no column may tell anything.
 
     Raises:
-        InputError: a row cannot be used, none can, or the training set was changed after coins were drawn.
+        InputError: a row cannot be used, none can, a column names people, or the training set was changed after coins
+            were drawn.
     """
     sha256 = content_sha256(source.path)
     if (ledger / CORPUS).is_file():
@@ -67,10 +72,19 @@ def copy_records(source: TrainingSet, ledger: Path, reporter: Reporter, *, skip_
         while some := list(itertools.islice(rows, BATCH_ROWS)):
             total += len(some)
             named = {column for column in named if all(isinstance(row[column], int) for _, row in some)}
+            if telling is not None:
+                for record, row in some:
+                    telling.look(record["user"] or "", row)
             writer.write_batch(pa.RecordBatch.from_pylist([record for record, _ in some], schema=SCHEMA))
         if not total:
             why = f"; the first: {bad.first}" if bad.first else ""
             raise InputError(f"'{source.path}' has no row that can be used{why}")
+        if telling is not None and (column := telling.column()):
+            # The name of a person who stands in a canary row, and nowhere else, would say who is held out.
+            raise InputError(
+                f"'{source.path}': column '{column}' names people, or numbers them, and canary rows take it from"
+                " others' rows, whom that would show: name it under 'columns' if it is an id, else leave it out"
+            )
         about = {"sha256": sha256, "skipped": bad.skipped, "first": bad.first, "numbered": sorted(named)}
         about["unparted"] = unparted
         writer.add_key_value_metadata({_ABOUT: json.dumps(about)})

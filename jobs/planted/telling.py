@@ -1,69 +1,68 @@
 """Columns of a training set that name people, from which whoever trains could tell whose rows canary rows copy."""
 
-import itertools
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from heldin.base.errors import InputError
 from heldin.canaries.config import SubstringCanaries
-from heldin.corpus.sources.rows import BadRows
 from heldin.jobs.planted.config import PlantConfig
-from heldin.jobs.planted.training_set import TrainingSet
 
-SAMPLE = 100_000  # rows that are looked at
+USERS = 200  # the first so many are looked at
+ROWS = 50  # of each, at most
+_PARTS = 8  # of a value, such as an id of several numbers
 _LEAST = 20  # values below which nothing is said of a column
 _MOST = 0.95  # share of rows whose value stands with one user alone
-_PARTS = re.compile(r"[^0-9A-Za-z]+")
-_Values = dict[str, tuple[set[str], list[int]]]  # by value the users beside whom it stands, and the number of its rows
+_SHARED = -1
+_APART = re.compile(r"[^0-9A-Za-z]+")
 
 
-def require_no_telling_column(config: PlantConfig, source: TrainingSet) -> None:
-    """Refuse columns that name people: an address, or an id that begins with a user's number.
+@dataclass
+class Telling:
+    """What some users' rows show of the columns that canary rows copy.
 
-    Canary rows take all columns but users, ids, dates and texts from rows that nobody is trained on, those of held-out
-    users among them. The name of a person who stands there, and nowhere else, then says who is held out.
-
-    Raises InputError if there is one, and canary users are made up.
-    """
-    its = source.columns
-    if its.user is None or all(isinstance(spec, SubstringCanaries) for spec in config.canaries):
-        return
-    rows = itertools.islice(source.rows(BadRows(skip=True, to_skip="")), SAMPLE)
-    own = {its.user, its.id, its.date, *source.text.columns}
-    column = telling_column(((record["user"] or "", row) for record, row in rows), own)
-    if column is not None:
-        raise InputError(
-            f"'{source.path}': column '{column}' names people, or numbers them, and canary rows take it from others'"
-            " rows, which would show who is held out: name it under 'columns' if it is an id, else leave it out"
-        )
-
-
-def telling_column(rows: Iterable[tuple[str, Mapping[str, Any]]], own: set[str | None]) -> str | None:
-    """The first column of which the values, or a part of them, stand in several rows of one user each.
-
-    Args:
-        rows: each row's user and its columns.
+    Attributes:
         own: columns that are not copied.
     """
-    # By column and number of the part; the whole value is part -1.
-    found: dict[tuple[str, int], _Values] = defaultdict(dict)
-    everybody: set[str] = set()
-    for user, row in rows:
-        everybody.add(user)
+
+    own: frozenset[str | None]
+    _rows: dict[str, list[int]] = field(default_factory=dict)  # by user: number of the user, and of rows
+    # By column and part (-1: the whole value), by value: whose it is, and the number of its rows.
+    _values: dict[tuple[str, int], dict[str, list[int]]] = field(default_factory=dict)
+
+    def look(self, user: str, row: Mapping[str, Any]) -> None:
+        """Take in a row, if it is one of the first rows of the first users."""
+        if user not in self._rows:
+            if len(self._rows) == USERS:
+                return
+            self._rows[user] = [len(self._rows), 0]
+        seen = self._rows[user]
+        if seen[1] == ROWS:
+            return
+        seen[1] += 1
         for name, value in row.items():
-            if name in own or value is None:
+            if name in self.own or value is None:
                 continue
             text = value if isinstance(value, str) else json.dumps(value, default=str, sort_keys=True)
-            for part, its in enumerate((text, *_PARTS.split(text)[:8]), start=-1):
-                users, count = found[name, part].setdefault(its, (set(), [0]))
-                users.add(user)
-                count[0] += 1
-    for (name, _), values in found.items():
-        total = sum(count[0] for _, count in values.values())
-        alone = sum(count[0] for users, count in values.values() if len(users) == 1)
-        if len(everybody) > 1 and total >= max(_LEAST, 2 * len(values)) and alone >= _MOST * total:
-            return name
-    return None
+            for part, its in enumerate((text, *_APART.split(text)[:_PARTS]), start=-1):
+                whose = self._values.setdefault((name, part), {}).setdefault(its, [seen[0], 0])
+                whose[1] += 1
+                if whose[0] != seen[0]:
+                    whose[0] = _SHARED
+
+    def column(self) -> str | None:
+        """The first column of which the values, or a part of them, stand in several rows of one user each."""
+        for (name, _), values in self._values.items():
+            total = sum(count for _, count in values.values())
+            alone = sum(count for whose, count in values.values() if whose != _SHARED)
+            if len(self._rows) > 1 and total >= max(_LEAST, 2 * len(values)) and alone >= _MOST * total:
+                return name
+        return None
+
+
+def telling_of(config: PlantConfig, own: frozenset[str | None]) -> Telling | None:
+    """What to look at the rows with; None where no canary row copies a column, or nobody knows whose a row is."""
+    if config.columns.user is None or all(isinstance(spec, SubstringCanaries) for spec in config.canaries):
+        return None
+    return Telling(own)

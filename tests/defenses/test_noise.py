@@ -92,3 +92,19 @@ def test_secure_noise_is_drawn_a_step_ahead_in_other_processes(monkeypatch):
     source.close()
     assert NoiseSource(NoiseGenerator.PHILOX, KEY).ahead(1, {"w": 10**9}) is None
     assert NoiseSource(NoiseGenerator.SECURE, KEY).ahead(1, {"w": 100}) is None
+
+
+def test_a_killed_process_costs_time_and_changes_no_number(monkeypatch):
+    monkeypatch.setattr(noise, "AHEAD_FROM", 2 * BLOCK)
+    source, sizes = NoiseSource(NoiseGenerator.SECURE, KEY), {"w": 2 * BLOCK + 5}
+    assert "drawn a step ahead" in source.ahead(3, sizes)
+    for process in list(source._pool._processes.values()):
+        process.kill()
+        process.join()
+    for step in (3, 4):
+        shape = torch.Size([sizes["w"]])
+        expected = gaussian(NoiseGenerator.SECURE, KEY, step, "w", shape, 1.0, CPU)
+        assert torch.equal(source.gaussian(step, "w", shape, 1.0, CPU), expected)
+        said = source.ahead(step + 1, sizes)
+        assert (said or "").startswith("secure noise: a process that drew ahead was killed") == (step == 3)
+    source.close()

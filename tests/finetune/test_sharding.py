@@ -113,6 +113,7 @@ def test_shards_and_replicas_of_shards_end_with_the_model_of_one_process(job):
     assert "KeyboardInterrupt" in run("resumed", "stopped", 4, 4)
     assert not (folder / "resumed" / "final").exists()
     assert "was written by processes that held shards: set finetune.shard" in run("resumed", "private", 1, 0)
+    assert "is a checkpoint of another job" in run("resumed", "plain", 2, 2)
     shutil.copytree(folder / "resumed", folder / "damaged")
     newest = max((folder / "damaged" / "resume").glob("step-*"))
     assert {its.suffix for its in newest.iterdir()} == {".json", ".safetensors"}

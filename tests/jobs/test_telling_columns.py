@@ -5,14 +5,18 @@ import yaml
 
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
-from heldin.jobs.planted.telling import telling_column
+from heldin.jobs.planted.telling import ROWS, Telling
+from heldin.jobs.planted.telling import USERS as MOST_USERS
 from tests.planted_sets import read_lines
 
 USERS = [f"u{i % 12}" for i in range(240)]
 
 
-def _rows(column):
-    return [(user, {"text": "x", "user": user, "extra": value}) for user, value in zip(USERS, column, strict=True)]
+def _told(column, users=USERS):
+    telling = Telling(frozenset({"user", "text", None}))
+    for user, value in zip(users, column, strict=True):
+        telling.look(user, {"text": "x", "user": user, "extra": value})
+    return telling.column()
 
 
 @pytest.mark.parametrize(
@@ -25,7 +29,7 @@ def _rows(column):
     ],
 )
 def test_what_names_people_is_told(column):
-    assert telling_column(_rows(column), {"user", "text"}) == "extra"
+    assert _told(column) == "extra"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +47,17 @@ def test_what_names_people_is_told(column):
     ],
 )
 def test_what_names_nobody_is_no_matter(column):
-    assert telling_column(_rows(column), {"user", "text"}) is None
+    assert _told(column) is None
+
+
+def test_a_file_whose_users_are_mixed_is_judged_by_all_rows_of_some(monkeypatch):
+    """A row of everybody, then the next: the first rows alone would show each value once."""
+    users = [f"u{i % 5000}" for i in range(20_000)]
+    assert _told([f"{user}@example.org" for user in users], users) == "extra"
+    telling = Telling(frozenset({"user"}))
+    for i in range(3 * ROWS * MOST_USERS):
+        telling.look(f"u{i % 3}", {"extra": i})
+    assert len(telling._values["extra", -1]) == 3 * ROWS
 
 
 def test_an_id_that_is_not_named_is_refused_before_any_coin_and_named_it_is_replaced(call, tmp_path):

@@ -52,6 +52,14 @@ def test_the_headline_is_the_records_and_what_to_do_follows_from_it(record):
     assert answer_line(within) == "leaks, within what was promised"
 
 
+def test_a_claim_about_a_training_that_nobody_saw_is_not_taken_for_its_promise(record):
+    stated = decided_record(changed_record(record, training=None), evidence(score(0.81, adjusted_p=0.001), ceiling=0.9))
+    step = dict(findings(stated).paragraphs)["What to do next"]
+    assert step.startswith("A leak of this size is within the promise that was stated for this audit.")
+    assert "how this model was trained is not known here" in step
+    assert "epsilon" not in step
+
+
 def test_attacks_that_disagree_are_the_first_thing_said(record):
     facts = decision_of(evidence(score(0.5), score(0.7, name="loss", adjusted_p=0.001)), lengths=[0.9, 0.1])
     said = findings(changed_record(record, decision=facts.model_dump()))
