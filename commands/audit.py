@@ -155,7 +155,7 @@ def audit(
     planted: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of heldin plant, on whose training set --model was trained.", rich_help_panel=PLANTED
+            help="Folder that heldin plant wrote: --model was trained on its training set.", rich_help_panel=PLANTED
         ),
     ] = None,
     declared_by: Annotated[
@@ -173,8 +173,9 @@ def audit(
     Needs --model, --reference, --held-in and --held-out, here or in --config. If killed, the same command resumes.
     Exit code 4 if a claim is violated; never 3, since only the model's maker knows who was held in.
 
-    With --planted, heldin drew who is held in (heldin plant): give --model, and perhaps --claim with a unit,
-    epsilon=8,delta=1e-6,unit=user. Exit code 3 for a certified violation (docs/other-trainings.md).
+    With --planted, the model was trained on a set that heldin plant wrote, so that heldin knows who was held in. Needs
+    --model; a --claim states its unit, as in epsilon=8,delta=1e-6,unit=user. Exit code 3 if a claim is violated and
+    every condition is checked or declared (docs/other-trainings.md).
 
     To audit a model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt, give --endpoint
     URL and --model NAME; a reference behind the same endpoint is endpoint:NAME (docs/endpoints.md).

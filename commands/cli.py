@@ -1,6 +1,7 @@
 """heldin: was this user held in? The command line; nothing but wiring."""
 
 import errno
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -150,6 +151,17 @@ def power(
     # A row of CSV for each claim, and one without claims.
     rows = [{**fields, "claims": asked} for asked in fields["claims"]] or [{**fields, "claims": {}}]
     answer("\n".join([planning.table(found), "", *lines(excluded, users)]), fields, rows, json=json, csv=csv)
+
+
+def _flowing(doc: str) -> str:
+    """A docstring whose paragraphs break where the terminal does: typer keeps the line ends of all but the first."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(doc).split("\n\n"))
+
+
+for commands in (app, corpus.app, account.app, study.app):
+    for its in commands.registered_commands:
+        if its.callback is not None and its.callback.__doc__:
+            its.help = _flowing(its.callback.__doc__)
 
 
 def main() -> None:

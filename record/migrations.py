@@ -8,6 +8,7 @@ from typing import Any
 
 from heldin.audit.headline import in_todays_words
 from heldin.defenses.plan_file import reworded
+from heldin.record.planted import Condition, unmet
 
 
 def migrated(content: dict[str, Any]) -> dict[str, Any]:
@@ -18,7 +19,7 @@ def migrated(content: dict[str, Any]) -> dict[str, Any]:
     training = content.get("training")
     if isinstance(training, dict) and isinstance(training.get("guarantee"), str):
         content = {**content, "training": {**training, "guarantee": reworded(training["guarantee"])}}
-    content = {**content, "decision": _headed(content.get("decision"))}
+    content = {**_undeclared(content), "decision": _headed(content.get("decision"))}
     canaries = content.get("canaries")
     if isinstance(canaries, dict):
         content["canaries"] = {**canaries, "decision": _headed(canaries.get("decision"))}
@@ -30,6 +31,23 @@ def _headed(decision: Any) -> Any:
     if not isinstance(decision, dict) or not isinstance(decision.get("headline"), str):
         return decision
     return {**decision, "headline": in_todays_words(decision["headline"])}
+
+
+def _undeclared(content: dict[str, Any]) -> dict[str, Any]:
+    """A record whose reasons name each condition that nobody declared, with reasons that count them."""
+    if content.get("planted") is None:
+        return content
+    conditions = [Condition(**its) for its in content["planted"]["conditions"]]
+    before = "; ".join(f"{its.note} ({its.condition})" for its in conditions if its.known_by == "not met")
+    if not before:
+        return content
+    now, split, judgement = "; ".join(unmet(conditions)), content["split"], content["judgement"]
+    verdicts = [{**its, "reason": its["reason"].replace(before, now)} for its in judgement["verdicts"]]
+    return {
+        **content,
+        "split": {**split, "standing_reason": split["standing_reason"].replace(before, now)},
+        "judgement": {**judgement, "verdicts": verdicts},
+    }
 
 
 def _from_3(old: dict[str, Any]) -> dict[str, Any]:

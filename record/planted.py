@@ -1,8 +1,12 @@
 """The parts of a record about a training set that heldin planted, and what a certified statement about it rests on."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from heldin.base.facts import Facts
+from heldin.base.wording import counted
+
+UNDECLARED = "nobody has declared it"  # the whole note of a condition that heldin cannot check
 
 
 class Condition(Facts):
@@ -43,3 +47,14 @@ class PlantedFacts(Facts):
     looks: int
     declared_by: str | None
     conditions: list[Condition]
+
+
+def unmet(conditions: Iterable[Condition]) -> tuple[str, ...]:
+    """Why nothing is certified, in words; empty if every condition is checked or declared."""
+    left = [its for its in conditions if its.known_by == "not met"]
+    said = [f"{its.note} ({its.condition})" for its in left if its.note != UNDECLARED]
+    # Counted here, since every verdict and note says this; each stands in full among the conditions.
+    if undeclared := len(left) - len(said):
+        which = counted(undeclared, "condition")
+        said.append(f"nobody has declared {which} that heldin cannot check (--declared-by NAME declares them)")
+    return tuple(said)

@@ -283,10 +283,11 @@ def _bounds(record: Record) -> str:
 
 def _in_plain_words(verdicts: Sequence[Verdict]) -> list[str]:
     """What became of the claims, for whoever reads one sentence; nothing where none was tested."""
-    tested = [v for v in verdicts if v.claim != NO_CLAIM]
+    # By claim, each of which may have a verdict on real users and one on canary users.
+    tested = {v.claim for v in verdicts if v.claim != NO_CLAIM}
     if not tested:
         return []
-    violated = sum(v.outcome is Outcome.VIOLATED for v in tested)
+    violated = len({v.claim for v in verdicts if v.outcome is Outcome.VIOLATED})
     if len(tested) == 1:
         one = "is violated" if violated else "is not contradicted, which does not show it to be true"
         return [f"The claim that was tested {one}."]

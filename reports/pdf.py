@@ -10,6 +10,7 @@ import yaml
 
 from heldin.record.document import Record, read_record
 from heldin.reports.annex import annex
+from heldin.reports.certified import certified
 from heldin.reports.extraction import NEITHER, extraction_table, written_out
 from heldin.reports.facts import facts
 from heldin.reports.figures import alternatives, canary_caption, figures, shown_curves
@@ -64,6 +65,7 @@ def report_content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "notice": record.notice,
         "findings": asdict(findings(record)),
         "front": len(FRONT),
+        "certified": certified(record),
         "people": people_rows(record),
         "people_note": people_note(record),
         "worst_off": worst_off(record),

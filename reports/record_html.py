@@ -96,6 +96,7 @@ def _front(content: Mapping[str, Any], drawn: Mapping[str, str]) -> list[str]:
         html.heading("In people"),
         html.table(people, content["people"]) if content["people"] else "",
         html.paragraph(content["people_note"]),
+        html.paragraph(f"Claims and bounds. {content['certified']}"),
         html.paragraph(f"Whoever is hit hardest. {content['worst_off']}"),
         html.paragraph(f"What the model would write out. {content['written_out']}"),
         *_paragraphs(found["paragraphs"][:front]),

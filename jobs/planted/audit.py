@@ -22,7 +22,7 @@ from heldin.jobs.checkpoint.endpoint import remote_of, rule_at_endpoint
 from heldin.jobs.config import first_difference
 from heldin.jobs.environment import environment
 from heldin.jobs.planted.body import Described, planted_body, planted_facts
-from heldin.jobs.planted.conditions import as_seen, conditions_of, found_changed, rests_on_log, unmet
+from heldin.jobs.planted.conditions import as_seen, conditions_of, found_changed, rests_on_log
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.data import drawn_data
 from heldin.jobs.planted.folder import AUDITS, home_of, read_planted, require_models
@@ -50,7 +50,7 @@ from heldin.jobs.run.utility import kept_losses, measure_losses
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
 from heldin.record.document import Body, Record, read_record, write_new_record
 from heldin.record.masking import without_names
-from heldin.record.planted import Condition, PlantedFacts
+from heldin.record.planted import Condition, PlantedFacts, unmet
 
 _LOOKED_AT = ("model", "claims", "endpoint", "precision")
 _MOST = 0.9  # of the tokens: a few bear no loss where rows are packed or end

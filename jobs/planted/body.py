@@ -7,7 +7,6 @@ from typing import Any
 
 from heldin.audit.utility import utility_of
 from heldin.corpus.split import Part, Role
-from heldin.jobs.planted.conditions import unmet
 from heldin.jobs.planted.config import PlantConfig
 from heldin.jobs.planted.folder import Manifest
 from heldin.jobs.planted.looks import Look
@@ -19,7 +18,7 @@ from heldin.jobs.run.statistics import RunResults, canaries_alone
 from heldin.record.document import Body
 from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts
 from heldin.record.masking import masked
-from heldin.record.planted import Condition, PlantedFacts
+from heldin.record.planted import Condition, PlantedFacts, unmet
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from heldin.jobs.planted.looks import Look, looks_that_saw_a_change
 from heldin.jobs.planted.training_log import SeenRows, TrainingLog
 from heldin.jobs.planted.training_set import content_sha256
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts
-from heldin.record.planted import Condition
+from heldin.record.planted import UNDECLARED, Condition
 
 _TRAINED = (
     "the model was trained on every row of the planted training set, and on no other text of its users or of those held"
@@ -94,11 +94,6 @@ def as_seen(before: Sequence[Condition], now: Sequence[Condition]) -> list[Condi
 def rests_on_log(conditions: Sequence[Condition]) -> bool:
     """Whether the log of a training was at hand."""
     return any(its.condition == _GIVEN for its in conditions)
-
-
-def unmet(conditions: Sequence[Condition]) -> tuple[str, ...]:
-    """Why nothing is certified, in words; empty if every condition is checked or declared."""
-    return tuple(f"{its.note} ({its.condition})" for its in conditions if its.known_by == "not met")
 
 
 def _unchanged(planted: Path, manifest: Manifest, look: Look, declared_by: str | None) -> Condition:
@@ -205,5 +200,5 @@ def _answered(served: EndpointFacts, declared_by: str | None) -> Condition:
 
 def _declared(what: str, by: str | None, added: str = "") -> Condition:
     if by is None:
-        return Condition(condition=what, known_by="not met", note=f"nobody has declared it{added}")
+        return Condition(condition=what, known_by="not met", note=f"{UNDECLARED}{added}")
     return Condition(condition=what, known_by="declared", note=f"by {by}{added}")

@@ -1,6 +1,7 @@
 """A training set as somebody else's trainer reads it: its rows with all columns, and another one in the same form."""
 
 import csv
+import difflib
 import io
 import itertools
 import json
@@ -170,7 +171,9 @@ class TrainingSet:
 
     def _to_name(self, present: Sequence[str]) -> str:
         """What to do where a column is not among those present."""
-        if self.columns.user is None or self.columns.user in present:
+        user = self.columns.user
+        # A column that is named almost so is the one that is meant.
+        if user is None or user in present or difflib.get_close_matches(user, present, n=1):
             return _TO_NAME
         return (
             f"{_TO_NAME}; or, where there are no users, columns.user: null with split.canaries_only, under which a row"

@@ -72,7 +72,7 @@ def test_scores_in_arrays_give_what_a_csv_file_gives(call, tmp_path):
         ({"member": MEMBER + 1}, "member must be True or 1 for held in and False or 0 for held out"),
         ({"scores": np.where(MEMBER, np.nan, 1.0)}, "the score of row 1 is not|the score of row 0 is nan"),
         ({"assignment": "coins"}, "assignment 'coins': choose coin, fixed, unknown"),
-        ({"claims": ["epsilon=4"]}, "claim 'epsilon=4' is not of the form"),
+        ({"claims": ["epsilon=4"]}, "claim 'epsilon=4' names no delta"),
         ({"claims": ()}, "delta is missing"),
     ],
 )

@@ -274,7 +274,8 @@ def test_bad_arguments(scores, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("epsilon=4", "is not of the form epsilon=4,delta=1e-6"),
+        ("epsilon=4", "names no delta: add one, such as delta=1e-6"),
+        ("delta=1e-6", "is not of the form epsilon=4,delta=1e-6"),
         ("epsilon=4,delta=1e-6,epsilon=5", "is not of the form"),
         ("4,1e-6", "is not of the form"),
         ("epsilon=four,delta=1e-6", "epsilon and delta must be numbers"),

@@ -127,7 +127,7 @@ def test_bound_refuses_damaged_scores_in_one_line(call, scores, tmp_path):
     assert "gone.csv" in err
     code, _, err = call("bound", path, "--claim", "epsilon=4")
     assert code == 2
-    assert "claim 'epsilon=4' is not of the form epsilon=4,delta=1e-6" in err
+    assert "claim 'epsilon=4' names no delta: add one, such as delta=1e-6" in err
 
 
 def test_power_says_what_could_be_shown(call):

@@ -153,5 +153,8 @@ def test_what_is_wrong_with_a_training_set_is_said_in_the_words_of_its_config(ro
     assert "has no row that can be used; the first: mine.jsonl line 1: empty text in column 'body'" in said
     said = refused(row, columns={**COLUMNS, "user": "writer"})
     assert "no column 'writer'" in said
-    assert "name yours under 'columns'" in said
+    assert "name yours under 'columns'; or, where there are no users," in said
+    slip = refused(row, columns={**COLUMNS, "user": f"{COLUMNS['user']}x"})
+    assert "name yours under 'columns'" in slip
+    assert "where there are no users" not in slip
     assert "there is no training set" in refused(row, training=str(tmp_path / "nothing.jsonl"))

@@ -9,6 +9,7 @@ from heldin.audit.canary_groups import CanaryGroup
 from heldin.audit.results import TrainingsFacts
 from heldin.record.document import read_record
 from heldin.record.facts import Ceiling, GradientNorms
+from heldin.reports.certified import certified
 from heldin.reports.figures import figures
 from heldin.reports.findings import findings
 from heldin.reports.pdf import write_report
@@ -99,6 +100,7 @@ def test_page_one_holds_headline_interval_figure_and_what_to_do_next(made, print
     assert first.says("What to do next")
     assert first.says(said["What to do next"])
     assert first.says("What the model would write out.")
+    assert first.says(f"Claims and bounds. {certified(made)}")
     area = made.primary().auroc
     assert first.says(f"{area.value:.3f} (95 % interval {area.lower:.3f} to {area.upper:.3f})")
     assert first.says("The less the two overlap")

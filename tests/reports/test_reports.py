@@ -127,6 +127,10 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     assert "On epsilon 1 at delta 1e-05: violated (certified). It is rejected at 95 %." in certified
     assert "No differential-privacy guarantee was claimed" not in dict(said.paragraphs)["What this does not say"]
     assert "the highest is 2.50 (one-run, 95 %, certified); it was picked after looking" in certified
+    assert certified.startswith("The claim that was tested is violated.")
+    both = [{**verdict, "outcome": "consistent"}, {**verdict, "subjects": "canary users"}]
+    of_one = findings(changed_record(record, judgement={**judgement, "verdicts": both}))
+    assert dict(of_one.paragraphs)[BOUNDS].startswith("The claim that was tested is violated.")
     calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent"}]}
     assert "violated" not in dict(findings(changed_record(record, judgement=calm)).paragraphs)[BOUNDS]
     assert changed_record(record, judgement=judgement).judgement.exit_code == 3

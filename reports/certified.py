@@ -1,0 +1,60 @@
+"""What is certified, for page one: every claim with its outcome, and the highest lower bound on epsilon."""
+
+from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
+from heldin.record.document import Record
+from heldin.reports.wording import audited_by, percent, sentence
+
+_OUTCOMES = {
+    Outcome.VIOLATED: "violated",
+    # Neither is called certified: a test that rejects nothing shows nothing to be true.
+    Outcome.CONSISTENT: "not contradicted, which does not show it to be true",
+    Outcome.INCONCLUSIVE: "inconclusive, since not even perfect guessing would have contradicted it",
+}
+
+
+def certified(record: Record) -> str:
+    """A sentence for each claim that was tested and one for the lower bounds; "No claim was tested." without one."""
+    tested = [its for its in record.judgement.verdicts if its.claim != NO_CLAIM]
+    claims = dict.fromkeys(its.claim for its in tested)  # in their order, each once
+    said = [_of_claim(record, claim, [its for its in tested if its.claim == claim]) for claim in claims]
+    return " ".join([*(said or ["No claim was tested."]), _of_bounds(record)])
+
+
+def _of_claim(record: Record, claim: str, verdicts: list[Verdict]) -> str:
+    whom: dict[str, list[str]] = {}
+    for its in verdicts:
+        whom.setdefault(_found(its), []).append(its.subjects)
+    # Whom a verdict is about is only in question where canary users are judged beside real ones.
+    said = [f"{found} ({', '.join(of)})" if record.canaries else found for found, of in whom.items()]
+    return sentence(f"{claim}: {'; '.join(said)}")
+
+
+def _found(verdict: Verdict) -> str:
+    if verdict.standing is Standing.CERTIFIED:
+        outcome = _OUTCOMES[verdict.outcome]
+        return f"{outcome}, {verdict.standing}" if verdict.outcome is Outcome.VIOLATED else outcome
+    return f"{_OUTCOMES[verdict.outcome]}, {verdict.standing} only"
+
+
+def _of_bounds(record: Record) -> str:
+    judgement, one = record.judgement, audited_by(record).one
+    for standing in (Standing.CERTIFIED, Standing.INDICATIVE):
+        bounds = [its for its in judgement.bounds if its.standing is standing]
+        if not bounds:
+            continue
+        best = max(bounds, key=lambda its: its.epsilon_lower)
+        # As it is printed: a bound of 0.004 is none that a reader could see.
+        if f"{best.epsilon_lower:.2f}" == "0.00":
+            return f"No {standing} lower bound on epsilon per {one} is above 0."
+        of = f", on {best.subjects}" if record.canaries else ""
+        only, level = "" if standing is Standing.CERTIFIED else " only", f"{percent(best.level, 0)} confidence"
+        # Picked after looking: each holds on its own, not the highest of several at the same level.
+        how = (
+            f"with {level}"
+            if len(bounds) == 1
+            else f"the highest of {len(bounds)} bounds, each with {level} of its own"
+        )
+        return f"Epsilon per {one} is at least {best.epsilon_lower:.2f}{of} ({how}), {standing}{only}."
+    if judgement.refused:
+        return f"No lower bound on epsilon can be given: {judgement.refused[0].reason}."
+    return "No lower bound on epsilon is certified."

@@ -1,0 +1,84 @@
+"""Page one says of every claim what became of it, and calls certified only what is."""
+
+import pytest
+
+from heldin.record.document import read_record
+from heldin.reports.certified import certified
+from tests.made_facts import changed_record
+
+ONE = "epsilon 1 at delta 1e-05"
+EIGHT = "epsilon 8 at delta 1e-05"
+
+
+@pytest.fixture(scope="module")
+def record(finished):
+    return read_record(finished / "record.json")
+
+
+def _judged(record, verdicts=(), bounds=(), refused=()):
+    """The record with (claim, outcome, standing) verdicts, (epsilon, standing) bounds and reasons of refused bounds."""
+    whole = [
+        {"claim": claim, "outcome": outcome, "standing": standing, "reason": "why", "max_certifiable_epsilon": 5.0}
+        for claim, outcome, standing in verdicts
+    ]
+    of = [
+        {"name": "one-run", "epsilon_lower": epsilon, "level": 0.95, "standing": standing, "coverage": 0.97}
+        for epsilon, standing in bounds
+    ]
+    why = [{"name": "all bounds", "reason": reason} for reason in refused]
+    judgement = {"users": 60, "delta": 1e-5, "bounds": of, "refused": why, "verdicts": whole}
+    return changed_record(record, judgement=judgement)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "standing", "said"),
+    [
+        ("violated", "certified", "violated, certified."),
+        ("violated", "indicative", "violated, indicative only."),
+        ("consistent", "certified", "not contradicted, which does not show it to be true."),
+        ("consistent", "indicative", "not contradicted, which does not show it to be true, indicative only."),
+        ("inconclusive", "certified", "inconclusive, since not even perfect guessing would have contradicted it."),
+    ],
+)
+def test_a_claim_is_told_with_its_outcome_and_only_a_violation_is_called_certified(record, outcome, standing, said):
+    assert certified(_judged(record, [(ONE, outcome, standing)])).startswith(f"Epsilon 1 at delta 1e-05: {said} ")
+
+
+def test_claims_are_told_one_by_one_and_whom_a_verdict_is_about_where_canary_users_are_judged_too(record):
+    both = [(ONE, "violated", "certified"), (EIGHT, "consistent", "certified")]
+    assert certified(_judged(record, both)).startswith(
+        "Epsilon 1 at delta 1e-05: violated, certified. Epsilon 8 at delta 1e-05: not contradicted,"
+    )
+
+
+def test_without_a_claim_that_is_said_whatever_the_verdict_without_one_stands_at(record):
+    assert certified(_judged(record, [("none", "inconclusive", "certified")])).startswith("No claim was tested. ")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [
+        ([(2.5, "certified")], "Epsilon per user is at least 2.50 (with 95 % confidence), certified."),
+        (
+            [(2.5, "certified"), (1.5, "certified")],
+            "Epsilon per user is at least 2.50 (the highest of 2 bounds, each with 95 % confidence of its own),"
+            " certified.",
+        ),
+        # What rests on conditions that nobody checks never stands above what is certified.
+        (
+            [(9.5, "conditional"), (9.0, "indicative"), (2.5, "certified")],
+            "Epsilon per user is at least 2.50 (with 95 % confidence), certified.",
+        ),
+        ([(2.5, "indicative")], "Epsilon per user is at least 2.50 (with 95 % confidence), indicative only."),
+        ([(0.004, "certified")], "No certified lower bound on epsilon per user is above 0."),
+        ([(9.5, "estimate")], "No lower bound on epsilon is certified."),
+        ([], "No lower bound on epsilon is certified."),
+    ],
+)
+def test_the_highest_bound_of_the_best_standing_is_told_with_what_it_is_worth(record, bounds, said):
+    assert certified(_judged(record, bounds=bounds)) == f"No claim was tested. {said}"
+
+
+def test_a_design_that_supports_no_bound_says_why(record):
+    said = certified(_judged(record, refused=["3 users are too few"]))
+    assert said == "No claim was tested. No lower bound on epsilon can be given: 3 users are too few."
