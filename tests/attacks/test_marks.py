@@ -61,6 +61,7 @@ def test_a_tie_and_a_planted_candidate_count_against_the_mark():
     )
 
 
+@pytest.mark.slow
 def test_marks_never_planted_are_exposed_by_x_bits_with_a_probability_of_two_to_minus_x():
     """Each mark with candidates of its own, so that ranks are independent: uniform on 1 to 21."""
     rng = np.random.default_rng(7)

@@ -73,6 +73,7 @@ def world(seed, gap, users=240):
     return TokenTable(ratios, reference, text_of, user_of, ids, ranks), member
 
 
+@pytest.mark.slow
 def test_what_is_learned_on_a_rehearsal_is_applied_to_other_people_and_learns_nothing_from_nothing(bets):
     aggregator = bets.rehearsed.learned(*world(0, 0.3))
     tokens, member = world(1, 0.3)

@@ -76,6 +76,7 @@ def test_steps_that_do_not_fit_fail_their_figure(monkeypatch):
     assert math.isinf(figures[0].value)
 
 
+@pytest.mark.slow
 def test_a_rehearsal_stands_beside_the_measured_peak(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=2**33))
     case = gpu.Case("tiny", 3, 2, 12, 2)
@@ -140,6 +141,7 @@ def test_part_7_holds_replicas_and_shards_against_one_process(monkeypatch):
     assert all(0.001 < norm < 0.11 for its in taken.values() for norm in its["norms"])
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so_and_fails(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")

@@ -95,6 +95,7 @@ def scores(lm, texts):
     return [its.total for its in score_texts(lm, texts)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["unseen_token", "high_temperature", "rare_phrase", "named_person", 3, 8])
 def test_a_model_that_saw_neither_ranks_marks_and_candidates_alike(kind, lm, pool, corpus):
     marks, candidates = marks_of(kind, lm, pool, corpus), candidates_of(kind, lm, pool, corpus)

@@ -4,6 +4,8 @@ import gzip
 import json
 from collections import Counter, defaultdict
 
+import pytest
+
 from heldin.corpus.build import build_store
 from heldin.corpus.names import missing_names_line
 from heldin.corpus.sources.rows import Columns
@@ -45,6 +47,7 @@ def test_the_table_says_what_a_person_asks_for(tmp_path):
     assert "hello you" in table
 
 
+@pytest.mark.slow
 def test_the_real_corpora_have_the_numbers_of_their_readme(data_dir, tmp_path):
     columns = Columns(id="id", date="date")
     found = corpus_statistics(build_store(JsonLines(data_dir / "enron_by_sender.jsonl.gz", columns), tmp_path))

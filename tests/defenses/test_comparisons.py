@@ -107,6 +107,7 @@ def test_budgets():
         heuristics.compute_budget(0, 5)
 
 
+@pytest.mark.slow
 def test_estimate_and_double():
     def orthogonal(group):
         return group**-0.5

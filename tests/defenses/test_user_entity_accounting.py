@@ -191,6 +191,7 @@ def said(*words):
     return CliRunner().invoke(app, ["account", *words])
 
 
+@pytest.mark.slow
 def test_commands_answer():
     words = shlex.split("user-entity --exposed 4,1 --sampling-rate 0.01 --steps 1000 --delta 1e-6 --noise-multiplier 8")
     curve = json.loads(said(*words, "--json").output)["curve"]

@@ -78,6 +78,7 @@ def test_an_audit_from_config_to_report_and_the_same_command_goes_on(call, confi
     )
 
 
+@pytest.mark.slow
 def test_its_scores_go_into_heldin_bound(call, config, tmp_path):
     out = tmp_path / "audit"
     call("audit-training", config, "--runs", 30, "--out", out, "--processes", 1)

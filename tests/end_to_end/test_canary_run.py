@@ -200,6 +200,7 @@ def test_the_record_keeps_real_and_canary_users_apart(planted):
     assert scored == names | {u for u in ledger.roles if u not in names}
 
 
+@pytest.mark.slow
 def test_unseen_token_canaries_are_told_apart_and_certify_a_leak(tmp_path, monkeypatch):
     config = _config([{"kind": "unseen_token", "users": 60, "documents": [20]}], epochs=5, select="last")
     _run(tmp_path / "run", config, monkeypatch)

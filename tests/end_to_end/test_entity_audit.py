@@ -49,6 +49,7 @@ def write(tmp_path):
     return config
 
 
+@pytest.mark.slow
 def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, write, tmp_path):
     sizes = {"finetune": {"epochs": 4, "evaluations": 2}, "attack": {"shadow_models": 4, "max_characters": 200}}
     sizes["extraction"] = {"prefix": 4, "suffix": 6}
@@ -148,6 +149,7 @@ def test_users_and_entities_are_one_pool_under_one_claim_and_canaries_keep_their
     assert code == 0, out
 
 
+@pytest.mark.slow
 def test_a_guarantee_is_exported_of_which_entities_were_audited(call, write, tmp_path):
     """The ceiling of the record is the entities'; that of the plan, which has no caps, is nobody's."""
     defense = {"kind": "user_entity", "population": 400, "cohort": 40, "steps": 6, "delta": 1e-3, "noise_multiplier": 1}

@@ -216,6 +216,7 @@ def test_nothing_that_was_measured_on_users_leaves(call, run, tmp_path):
         assert before == after, name
 
 
+@pytest.mark.slow
 def test_a_model_that_was_scored_in_half_precision_is_exported(call, small_config, tmp_path):
     assert call("run", small_config, "--out", tmp_path / "run", "--set", "attack.precision=bf16")[0] in (0, 3, 4)
     code, _, err = call("export", tmp_path / "run", "--to", tmp_path / "public")

@@ -150,6 +150,7 @@ def test_what_is_no_guarantee_says_so_on_the_terminal_in_record_and_card(call, c
     assert label in (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "step"),
     [("split.audit_pool=20", "audit pool of fixed size"), ("split.assignment=exact_half", "an exact half held in")],
@@ -160,6 +161,7 @@ def test_sides_that_depend_on_other_users_void_the_guarantee(call, config, tmp_p
     assert f"no DP guarantee: preprocessing looks across users ({step})" in printed
 
 
+@pytest.mark.slow
 def test_users_audited_by_public_coins_leave_the_guarantee_as_it_is(call, config, tmp_path):
     code, _, err = call("run", config(), "--out", tmp_path / "run", "--set", "split.audit_fraction=0.7")
     assert code == 0, err
@@ -176,6 +178,7 @@ def test_users_audited_by_public_coins_leave_the_guarantee_as_it_is(call, config
         assert (code, "audit_fraction is for an audit of users and in the place of audit_pool" in err) == (2, True), err
 
 
+@pytest.mark.slow
 def test_the_label_says_who_is_not_covered(call, config, tmp_path):
     out = tmp_path / "run"
     assert call("run", config(), "--out", out)[0] == 0
@@ -198,6 +201,7 @@ def test_a_key_serves_one_job_even_where_the_checkpoints_are_gone(call, config, 
     assert "holds the key of another private job" in err
 
 
+@pytest.mark.slow
 def test_a_run_of_earlier_coins_is_verified_and_reported_and_not_gone_on_with(call, config, tmp_path):
     """As an earlier version left it: a plan that does not say how coins are drawn, and the hash of that plan."""
     out, path = tmp_path / "run", config()
@@ -240,6 +244,7 @@ def test_a_run_of_earlier_coins_is_verified_and_reported_and_not_gone_on_with(ca
         plan_private_training(plan, seed_key(0), PrivateRecords([], [], []), NoiseGenerator.PHILOX)
 
 
+@pytest.mark.slow
 def test_choosing_by_validation_on_protected_users_is_no_guarantee(call, config, tmp_path):
     code, printed, err = call("run", config(), "--out", tmp_path / "run", "--set", "finetune.select=best")
     assert code == 0, err
@@ -308,6 +313,7 @@ def test_clipping_without_noise_takes_its_norm_from_a_plain_run(call, config, tm
     assert not (tmp_path / "public").exists()
 
 
+@pytest.mark.slow
 def test_user_level_training_on_random_chunks_of_a_users_text(call, config, tmp_path):
     code, _, err = call("run", config(record_selection="random_chunk"), "--out", tmp_path / "run")
     assert code == 0, err
@@ -364,6 +370,7 @@ def test_a_whole_run_in_two_processes(config, tmp_path):
     assert done.stdout.count("report: ") == 1
 
 
+@pytest.mark.slow
 def test_choosing_by_public_users_keeps_the_guarantee_at_the_last_step(call, config, tmp_path):
     path = config()
     content = yaml.safe_load(path.read_text(encoding="utf-8"))

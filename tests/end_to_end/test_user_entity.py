@@ -23,6 +23,7 @@ TEXT_SAMPLING = {
 }
 
 
+@pytest.mark.slow
 def test_a_text_sampled_run_states_the_curve_and_who_is_exposed(call, config, tmp_path):
     names = tmp_path / "names.txt"
     names.write_text("report\nmeeting\nmarket\nthe\n", encoding="utf-8")
@@ -67,6 +68,7 @@ def test_a_text_sampled_run_states_the_curve_and_who_is_exposed(call, config, tm
     assert "training.re" in out + err
 
 
+@pytest.mark.slow
 def test_an_entity_in_every_record_is_told_its_epsilon(call, config, tmp_path):
     """Without caps; the curve of the record goes on until everybody is below it."""
     names = tmp_path / "names.txt"
@@ -189,6 +191,7 @@ def test_the_strict_account_of_two_levels_is_a_guarantee(call, config, tmp_path)
     assert "this plan has two-level sampling: audit it by independent trainings" in err
 
 
+@pytest.mark.slow
 def test_dp_fedavg_keeps_the_guarantee_of_user_sampling(call, config, tmp_path):
     uls = {
         "kind": "uls",

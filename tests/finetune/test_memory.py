@@ -164,6 +164,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", OTHERS, ids=lambda its: its.model_type)
 def test_other_models_are_rehearsed_in_the_ways_in_which_they_train(config):
     step, recipe = private(4, 3, 12), Recipe()

@@ -112,6 +112,7 @@ def test_it_needs_no_ledger_and_never_reads_one(planted, base, tmp_path):
     assert rests_on_log(_conditions(planted, tmp_path / "model")[0])
 
 
+@pytest.mark.slow
 def test_checkpoints_audited_afterwards_show_the_auroc_over_steps(lines, base, tmp_path, call):
     planted = tmp_path / "planted"
     plant(plan(lines, base, looks=3), planted, QUIET)

@@ -142,6 +142,7 @@ def test_users_with_a_row_each_can_be_spared_too(base, tmp_path):
     assert {row["body"] for row in made_rows(users=60, records=1)} <= set(written)
 
 
+@pytest.mark.slow
 def test_a_training_set_without_users_is_planted_audited_and_read_by_the_callback(rows, base, tmp_path):
     texts = [{"body": row["body"], "tags": row["tags"]} for row in rows]
     canaries = [{"kind": "unseen_token", "users": 20, "documents": [4]}]

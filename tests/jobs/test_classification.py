@@ -180,6 +180,7 @@ def test_a_records_targets_are_its_own():
         Asked.of([1, 2], [1])
 
 
+@pytest.mark.slow
 def test_the_command_tells_errors_and_promises_side_by_side(call, config, tmp_path):
     (tmp_path / "names.txt").write_text("Ann Bell\n", encoding="utf-8")
     names = {"kind": "words", "path": str(tmp_path / "names.txt")}

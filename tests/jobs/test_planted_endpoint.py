@@ -53,6 +53,7 @@ def _audit(out, model, url=None, said=QUIET, *, precision=None, **limits):
     return audit_planted(job, None, said, command="test")
 
 
+@pytest.mark.slow
 def test_the_endpoint_says_what_the_folder_says_and_gets_no_text_of_one_side_alone(planted):
     out, model = planted
     here, _ = _audit(out, model)
@@ -109,6 +110,7 @@ def test_another_model_under_the_same_name_is_another_look_with_scores_of_its_ow
     assert one.primary().auroc == again.primary().auroc != two.primary().auroc
 
 
+@pytest.mark.slow
 def test_another_precision_of_the_reference_is_another_look_at_what_was_paid_for(planted):
     out, model = planted
     served = load_language_model(str(model))

@@ -246,6 +246,7 @@ def test_a_trainer_of_known_epsilon_and_one_without_noise(tmp_path, fixed_key):
     assert broken.judgement.bounds[0].epsilon_lower == broken.trainings.epsilon_lower > 1
 
 
+@pytest.mark.slow
 def test_a_real_audit_is_the_same_after_a_kill_and_can_be_recomputed(tmp_path, fixed_key, monkeypatch):
     from heldin.jobs.retraining import runs as trial_runs
 

@@ -181,6 +181,7 @@ def planted(rows, base, tmp_path):
     return config, manifest, tmp_path / "out"
 
 
+@pytest.mark.slow
 def test_the_audit_scores_completions_alone(planted, base, tmp_path):
     config, manifest, out = planted
     texts = [row["prompt"] + row["answer"] for row in read_lines(out / "training" / "mine.jsonl")]

@@ -366,6 +366,7 @@ def test_a_changed_loss_is_found_by_verify(swept, tmp_path, call):
     assert (code, "losses.parquet' is damaged, or of other models" in err) == (2, True), err
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_is_shown_and_the_others_go_on(tmp_path, monkeypatch, call):
     def failing(task, slot):
         if task.module == "heldin" and "/wild/" in task.words[1]:

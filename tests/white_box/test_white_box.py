@@ -294,6 +294,7 @@ def test_the_mechanism_of_the_options(tmp_path):
             chosen_mechanism(options.pop("plan", None), **options)
 
 
+@pytest.mark.slow
 def test_the_command(call, monkeypatch):
     short, found = functools.partial(white_box.audit_trainer, effort=1), []
 
