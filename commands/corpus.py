@@ -125,18 +125,23 @@ def stats(
     csv: AsCsv = False,
 ) -> None:
     """Show users, records, sizes, a histogram and repeated texts. Prints people's text."""
+    from heldin.base.progress import reporter_for_this_terminal
     from heldin.corpus.statistics import corpus_statistics
     from heldin.corpus.statistics_table import statistics_table
 
+    reporter = reporter_for_this_terminal()
     store = _store(_source(paths, preset, tokenizer, _columns(user, text, id, date)), aliases, skip_bad_lines)
     if tokenizer is None:
-        found = corpus_statistics(store)
+        found = corpus_statistics(store, reporter=reporter)
     else:
         from heldin.models.loading import load_tokenizer
 
         encode = load_tokenizer(tokenizer)
         found = corpus_statistics(
-            store, count_tokens=lambda t: len(encode(t, add_special_tokens=False)["input_ids"]), token_unit="tokens"
+            store,
+            count_tokens=lambda t: len(encode(t, add_special_tokens=False)["input_ids"]),
+            token_unit="tokens",
+            reporter=reporter,
         )
     _say_missing_names(store)
     outcome = _outcome(preset, store)

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from heldin.base.errors import InputError
+from heldin.base.memory import main_memory
 from heldin.corpus.sources.rows import SCHEMA
 from heldin.corpus.store import CorpusStore
 
 ROWS_PER_BATCH = 65_536
 LEAST_MEMORY = 768 * 2**20  # bytes for DuckDB; Python, Arrow and the batches come on top
-SHARE = 16  # or this part of the machine's memory, if it is more
+SHARE = 16  # or this part of main memory, if it is more
 MEMORY_A_THREAD = 384 * 2**20  # each holds batches of its own
 STAGED = SCHEMA.append(pa.field("made", pa.bool_())).append(pa.field("place", pa.int64()))
 
@@ -28,7 +28,7 @@ STAGED = SCHEMA.append(pa.field("made", pa.bool_())).append(pa.field("place", pa
 def sorting_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """An empty database in bounded memory, in a new folder that is removed at the end."""
     scratch.mkdir(mode=0o700)
-    memory = max(LEAST_MEMORY, psutil.virtual_memory().total // SHARE)
+    memory = max(LEAST_MEMORY, main_memory() // SHARE)
     settings: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": f"{memory}B",
         "temp_directory": str(scratch),

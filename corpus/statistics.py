@@ -1,13 +1,21 @@
 """What is in a corpus: users, records, sizes, repeated texts (Kandpal et al. 2024, Table 1 and Appendix D.5)."""
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 
+from heldin.base.files import cache_directory
+from heldin.base.progress import Advance, LineReporter, Reporter
+from heldin.corpus.sorting import sorting_database
 from heldin.corpus.store import CorpusStore
+
+_TEXTS = pa.schema({"text": pa.large_string(), "owner": pa.int64(), "place": pa.int64()})
 
 
 @dataclass(frozen=True)
@@ -58,50 +66,76 @@ def corpus_statistics(
     count_tokens: Callable[[str], int] | None = None,
     token_unit: str = "words",
     most_repeated: int = 10,
+    reporter: Reporter | None = None,
 ) -> CorpusStatistics:
-    """Statistics of a store, in one pass over its texts.
+    """Statistics of a store, in one pass over its texts and in bounded memory.
 
     Args:
         store: the corpus.
         count_tokens: tokens of one text; whitespace-separated words if None.
         token_unit: name of what ``count_tokens`` counts.
         most_repeated: how many of the most repeated texts to return.
+        reporter: told how far it is; None: nobody is.
     """
-    count = count_tokens or (lambda text: len(text.split()))
-    copies: Counter[bytes] = Counter()
-    users_of: Counter[bytes] = Counter()
-    within = tokens = row = 0
-    digests: list[bytes] = []  # digests only: the texts need not fit into memory
-    first_row: dict[bytes, int] = {}
-    texts = store.texts()
-    for records in store.counts:
-        seen: set[bytes] = set()
-        for _ in range(int(records)):
-            text = next(texts)
-            tokens += count(text)
-            digest = text_digest(text)
-            digests.append(digest)
-            copies[digest] += 1
-            first_row.setdefault(digest, row)
-            within += digest in seen
-            if digest not in seen:
-                users_of[digest] += 1
-            seen.add(digest)
-            row += 1
-    # Only now, when every user has been seen: the first user of a text counts as well as the later ones.
-    across = sum(users_of[digest] > 1 for digest in digests)
-    repeated = [(digest, n) for digest, n in copies.most_common(most_repeated) if n > 1]
+    counted = _Counted(count_tokens or (lambda text: len(text.split())))
+    with (
+        tempfile.TemporaryDirectory(dir=cache_directory(), prefix="statistics-") as folder,
+        sorting_database(Path(folder) / "scratch") as database,
+    ):
+        with (reporter or LineReporter(lambda line: None)).track("statistics", len(store), "records") as advance:
+            batches = counted.batches(store, advance)
+            database.register("incoming", pa.RecordBatchReader.from_batches(_TEXTS, batches))
+            # MD5 of 128 bits: texts that meet by chance are out of reach.
+            database.execute(
+                "CREATE TABLE of_users AS SELECT md5_number(text) AS hash, owner, count(*) AS copies,"
+                " min(place) AS place FROM incoming GROUP BY hash, owner"
+            )
+        database.execute(
+            "CREATE TABLE texts AS SELECT sum(copies)::BIGINT AS copies, count(*) AS users, min(place) AS place"
+            " FROM of_users GROUP BY hash"
+        )
+        within = _number(database, "SELECT sum(copies - 1) FROM of_users")
+        across = _number(database, "SELECT sum(copies) FROM texts WHERE users > 1")
+        repeated = database.execute(
+            "SELECT place, copies, users FROM texts WHERE copies > 1 ORDER BY copies DESC, place LIMIT ?",
+            [most_repeated],
+        ).fetchall()
     return CorpusStatistics(
         users=len(store.users),
         records=len(store),
         percentiles=records_percentiles([int(n) for n in store.counts]),
-        tokens=tokens,
+        tokens=counted.tokens,
         token_unit=token_unit,
         duplicates_within_users=within,
         duplicates_across_users=across,
-        most_repeated=tuple(RepeatedText(store.text(first_row[d]), n, users_of[d]) for d, n in repeated),
+        most_repeated=tuple(RepeatedText(store.text(place), copies, users) for place, copies, users in repeated),
         histogram=records_histogram(int(n) for n in store.counts),
     )
+
+
+class _Counted:
+    """Hands texts on with owner and place, and counts their tokens on the way."""
+
+    def __init__(self, count: Callable[[str], int]) -> None:
+        self._count = count
+        self.tokens = 0
+
+    def batches(self, store: CorpusStore, advance: Advance) -> Iterator[pa.RecordBatch]:
+        ends = np.cumsum(store.counts)
+        for first, texts in store.chunks():
+            self.tokens += sum(map(self._count, texts.to_pylist()))
+            places = np.arange(first, first + len(texts), dtype=np.int64)
+            # A user's rows are adjacent: the user of a row is the first whose rows end behind it.
+            owners = np.searchsorted(ends, places, side="right")
+            columns = [texts.cast(pa.large_string()), pa.array(owners), pa.array(places)]
+            yield pa.RecordBatch.from_arrays(columns, schema=_TEXTS)
+            advance(len(texts))
+
+
+def _number(database: duckdb.DuckDBPyConnection, query: str) -> int:
+    found = database.execute(query).fetchone()
+    assert found is not None
+    return int(found[0] or 0)
 
 
 def records_percentiles(counts: Sequence[int]) -> tuple[int, int, int, int, int]:

@@ -10,13 +10,13 @@ Ghost norms: Li et al. 2022, "Large Language Models Can Be Strong Differentially
 from kept inputs and deltas: Bu et al. 2023 (book-keeping). Axes as in ``layer_rules``.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
+from heldin.base.memory import main_memory
 from heldin.defenses.gradients.layer_rules import Block, Layout, Product, Rows, Total, Use
 from heldin.defenses.gradients.products import add_scaled, multiply_into, piece_floats, product
 from heldin.models.devices import kind_of
@@ -319,13 +319,12 @@ def in_words(engine: str, ways: Mapping[str, Way]) -> str:
 
 
 def default_budget(device: torch.device) -> int:
-    """Bytes that the kept gradients may take: half of a GPU's free memory, else a quarter of the machine's."""
+    """Bytes that the kept gradients may take: half of a GPU's free memory, else a quarter of main memory."""
     if device.type == "cuda":
         # What torch has cached is free for it too: after the first step that is nearly all.
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return (int(torch.cuda.mem_get_info(device)[0]) + cached) // 2
-    # The machine's, also where a container is allowed less.
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    return main_memory() // 4
 
 
 def _squares(dense: Tensor) -> Tensor:
