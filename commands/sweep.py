@@ -11,8 +11,8 @@ from heldin.commands.finish import command_line, interruptible
 from heldin.commands.options import AsCsv, AsHtml, AsJson, DeviceOption, Out, Quiet, answer
 
 if TYPE_CHECKING:
-    from heldin.jobs.sweep.config import Sweep
     from heldin.record.sweep import SweepResult
+    from heldin.sweeps.config import Sweep
 
 _LISTS = {"differs", "ceiling", "canaries", "bands"}
 
@@ -50,13 +50,13 @@ def sweep(
     On a Ray cluster OUT must be on a file system that all machines share.
     Exit codes: 3 a claim is violated, certified for all cells together; 5 cells failed, and the others are compared.
     """
-    from heldin.jobs.sweep.load import load_sweep
+    from heldin.sweeps.load import load_sweep
 
     found = load_sweep(file, set_ or [], scale)
     folder = out or Path("runs") / found.config.name
     if check:
         # Here, since it loads torch, which a sweep's own process does without.
-        from heldin.jobs.sweep.check import check_sweep, lines
+        from heldin.sweeps.check import check_sweep, lines
 
         checked = check_sweep(found, folder)
         if checked.problems:
@@ -71,7 +71,7 @@ def demo(
     out: Out = None, html: AsHtml = False, quiet: Quiet = False, device: DeviceOption = None, json: AsJson = False
 ) -> None:
     """Compare five defenses on the built-in corpus, a few minutes on two cores, and print where the PDF is."""
-    from heldin.jobs.demo import demo_sweep
+    from heldin.sweeps.demo import demo_sweep
 
     found = demo_sweep()
     _run(found, out or Path("runs") / found.config.name, mirror=None, ray_address=None, html=html, json=json, csv=False)
@@ -81,10 +81,10 @@ def _run(
     sweep: "Sweep", folder: Path, *, mirror: str | None, ray_address: str | None, html: bool, json: bool, csv: bool
 ) -> None:
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.sweep import mirror as engine
-    from heldin.jobs.sweep.driver import run_sweep
-    from heldin.jobs.sweep.processes import Machine
-    from heldin.jobs.sweep.ray_cluster import Cluster
+    from heldin.sweeps import mirror as engine
+    from heldin.sweeps.driver import run_sweep
+    from heldin.sweeps.processes import Machine
+    from heldin.sweeps.ray_cluster import Cluster
 
     # Now, and not after hours: whether a page can be made, and whether the mirror can be written.
     if html:

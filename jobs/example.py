@@ -144,10 +144,10 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
     from heldin.finetune.batches import encode
     from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
     from heldin.finetune.recipe import Select
+    from heldin.jobs.built_in import BUILT_IN
     from heldin.jobs.config import parse_config
-    from heldin.jobs.demo import DEMO
 
-    demo = parse_config(DEMO, "the built-in demo")
+    demo = parse_config(BUILT_IN, "the built-in demo")
     assert demo.model.pretrain is not None
     shape, recipe = demo.model.pretrain.shape, demo.model.pretrain.recipe
     public = [record.text for record in texts.public]

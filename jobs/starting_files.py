@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from heldin.base.errors import InputError
+from heldin.jobs.built_in import BUILT_IN
 from heldin.jobs.config_keys import as_yaml, blocks
-from heldin.jobs.demo import DEMO
 
 _WIDTH = 100
 _PRIVATE = {"steps": 60, "delta": 1e-3, "target_epsilon": 8}
@@ -111,8 +111,8 @@ def starting_file(kind: str, corpus: Path = Path("corpus.jsonl")) -> str:
         near = difflib.get_close_matches(kind, _KINDS, n=1)
         raise InputError(f"no starting file '{kind}': " + (f"did you mean {near[0]}? " if near else "") + _choices())
     title, changes = _KINDS[kind]
-    # Deep: sections are changed below, and DEMO is every other starting file's too.
-    content: dict[str, Any] = {**copy.deepcopy(DEMO), "name": f"my-{kind}"}
+    # Deep: sections are changed below, and BUILT_IN is every other starting file's too.
+    content: dict[str, Any] = {**copy.deepcopy(BUILT_IN), "name": f"my-{kind}"}
     # A mechanism with noise fixes its own steps, draws and divisor: keys of plain batches would only mislead.
     if "defense" in changes and changes["defense"]["kind"] != "clip":
         users = content["corpus"]["users"]

@@ -8,8 +8,8 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.jobs.config import load_config
 from heldin.jobs.run.pipeline import run
-from heldin.jobs.sweep.processes import Ended
-from heldin.jobs.sweep.shared import make_shared
+from heldin.sweeps.processes import Ended
+from heldin.sweeps.shared import make_shared
 from tests.conftest import SMALL
 
 QUIET = LineReporter(lambda line: None)

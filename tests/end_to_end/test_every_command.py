@@ -12,10 +12,10 @@ import typer.main
 
 from heldin.base.strict_json import strict_json
 from heldin.commands import cli
-from heldin.jobs.sweep.driver import run_sweep
-from heldin.jobs.sweep.load import load_sweep
 from heldin.studies import effective_noise, mean_estimation_sweeps
 from heldin.studies.mean_estimation import Task
+from heldin.sweeps.driver import run_sweep
+from heldin.sweeps.load import load_sweep
 from tests.tiny_sweeps import QUIET, in_process, written
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +52,7 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     tiny = load_sweep(_sweep(tmp_path, small_config))
-    monkeypatch.setattr("heldin.jobs.demo.demo_sweep", lambda: tiny)
+    monkeypatch.setattr("heldin.sweeps.demo.demo_sweep", lambda: tiny)
     return {
         "demo": ["--out", tmp_path / "demo"],
         "run": [small_config, "--out", run],
@@ -96,7 +96,7 @@ def _sweep(folder, base):
 @pytest.fixture
 def swept(tmp_path, monkeypatch):
     """A finished sweep of one cell."""
-    monkeypatch.setattr("heldin.jobs.sweep.processes.run_process", in_process)
+    monkeypatch.setattr("heldin.sweeps.processes.run_process", in_process)
     users = {"corpus": {"users": {"min_records": 8, "fraction": 0.9, "max_users": None}}}
     run_sweep(
         load_sweep(written(tmp_path, variants={"none": users})), tmp_path / "swept", QUIET, command="heldin sweep"

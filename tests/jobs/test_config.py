@@ -16,8 +16,8 @@ from heldin.finetune.recipe import Optimizer
 from heldin.jobs.checkpoint.config import parse_checkpoint
 from heldin.jobs.classification.config import load_classification
 from heldin.jobs.config import load_config, parse_config
-from heldin.jobs.demo import demo_sweep
 from heldin.jobs.run.folder import require_folder
+from heldin.sweeps.demo import demo_sweep
 from tests.conftest import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]

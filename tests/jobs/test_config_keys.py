@@ -14,12 +14,12 @@ import yaml
 
 from heldin.base.errors import InputError
 from heldin.defenses.guarantee import Guarantee
+from heldin.jobs.built_in import BUILT_IN
 from heldin.jobs.checkpoint.config import CheckpointConfig
 from heldin.jobs.config import RunConfig, load_config, parse_config
 from heldin.jobs.config_keys import blocks, blocks_at
 from heldin.jobs.config_reference import AUDIT_PAGE, lines, markdown
 from heldin.jobs.config_schema import file_schema
-from heldin.jobs.demo import DEMO
 from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.starting_files import kinds, starting_file
 
@@ -43,7 +43,7 @@ def test_every_key_that_the_config_accepts_is_listed_and_no_other():
     assert {key for section in (schema, *schema["$defs"].values()) for key in section.get("properties", {})} == {
         name.rsplit(".", 1)[-1] for name in named if name
     } - {"extends"}
-    dumped = parse_config({**DEMO, "finetune": {"lora": {}, "sequence_length": 9}}, "test").model_dump(mode="json")
+    dumped = parse_config({**BUILT_IN, "finetune": {"lora": {}, "sequence_length": 9}}, "test").model_dump(mode="json")
     assert set(_dotted(dumped)) <= named
 
 
@@ -89,7 +89,7 @@ def test_the_defaults_that_are_listed_are_those_of_a_config_that_states_nothing(
     ],
 )
 def test_what_is_outside_the_range_that_is_listed_is_refused(key, value):
-    content = json.loads(json.dumps({**DEMO, "finetune": {"lora": {}, "sequence_length": 9}}))
+    content = json.loads(json.dumps({**BUILT_IN, "finetune": {"lora": {}, "sequence_length": 9}}))
     section = content
     *parents, last = key.split(".")
     for parent in parents:
@@ -141,7 +141,7 @@ def test_the_schema_accepts_what_the_loader_accepts_and_refuses_what_it_refuses(
     accepts = jsonschema.Draft202012Validator(schema).is_valid
     for content in (
         MINIMAL,
-        DEMO,
+        BUILT_IN,
         {"extends": "other.yaml", "name": "y", "defense": {"target_epsilon": 4}},
         {**MINIMAL, "attack": {"references": ["gpt2", {"kind": "public"}]}},
         {**MINIMAL, "corpus": {"source": {"kind": "csv", "path": ["a", "${B}/c"]}}},

@@ -4,12 +4,12 @@ import pytest
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-import heldin.jobs.sweep.estimate as estimate
+import heldin.sweeps.estimate as estimate
 from heldin.jobs.config import parse_config
-from heldin.jobs.sweep.check import check_sweep, lines
-from heldin.jobs.sweep.config import Resources
-from heldin.jobs.sweep.estimate import Timing
-from heldin.jobs.sweep.load import load_sweep
+from heldin.sweeps.check import check_sweep, lines
+from heldin.sweeps.config import Resources
+from heldin.sweeps.estimate import Timing
+from heldin.sweeps.load import load_sweep
 from tests.conftest import SMALL
 from tests.tiny_sweeps import ULS, USERS, written
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-import heldin.jobs.sweep.processes as processes
+import heldin.sweeps.processes as processes
 from heldin.base.errors import InputError
 from heldin.jobs.personalization.job import (
     CellChanges,
@@ -24,9 +24,9 @@ from heldin.jobs.purge import purge
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
 from heldin.jobs.run.plan import read_run_config
-from heldin.jobs.sweep.driver import run_sweep
-from heldin.jobs.sweep.load import load_sweep
 from heldin.models.loading import load_language_model
+from heldin.sweeps.driver import run_sweep
+from heldin.sweeps.load import load_sweep
 from tests.tiny_sweeps import QUIET, ULS, in_process, written
 
 pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes

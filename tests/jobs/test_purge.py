@@ -12,11 +12,11 @@ from heldin.base.purged import MARK
 from heldin.jobs.config import load_config
 from heldin.jobs.purge import lines, plan_purge, purge
 from heldin.jobs.run.pipeline import run
-from heldin.jobs.sweep.node import SHARED
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.record.document import read_record
 from heldin.reports.pdf import write_report
+from heldin.sweeps.node import SHARED
 
 QUIET = LineReporter(lambda line: None)
 DEFAULT = ("record", "report")

@@ -15,10 +15,10 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.check import check_run
 from heldin.jobs.run.plan import mechanism_of
-from heldin.jobs.sweep.config import Sweep
-from heldin.jobs.sweep.estimate import Timing
-from heldin.jobs.sweep.plan import placed_cells, plan_of, require_sweep
-from heldin.jobs.sweep.tuning import tries, tuning_cells, with_choices
+from heldin.sweeps.config import Sweep
+from heldin.sweeps.estimate import Timing
+from heldin.sweeps.plan import placed_cells, plan_of, require_sweep
+from heldin.sweeps.tuning import tries, tuning_cells, with_choices
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import heldin.jobs.sweep.processes as processes
+import heldin.sweeps.processes as processes
 from heldin.audit.paired import auroc_difference, independent_difference
 from heldin.audit.utility import UserLoss
 from heldin.base.errors import InputError
@@ -22,24 +22,24 @@ from heldin.bounds.verdict import Outcome, Standing
 from heldin.jobs.purge import purge
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.losses_file import read_losses
-from heldin.jobs.sweep.check import check_sweep
-from heldin.jobs.sweep.comparison import _joint_bound, _joint_verdicts
-from heldin.jobs.sweep.config import Finding
-from heldin.jobs.sweep.driver import run_sweep
-from heldin.jobs.sweep.exposed import bands
-from heldin.jobs.sweep.findings import finding_results
-from heldin.jobs.sweep.finished import Finished, _read, finished_cells
-from heldin.jobs.sweep.load import load_sweep
-from heldin.jobs.sweep.plan import kept_hash, placed_cells, take_sweep
-from heldin.jobs.sweep.processes import Ended
-from heldin.jobs.sweep.shipping import shipping
-from heldin.jobs.sweep.variants import auroc_change, loss_change
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import ByExposure
 from heldin.record.sweep import read_sweep
 from heldin.record.sweep_table import table
 from heldin.reports.facts import facts
+from heldin.sweeps.check import check_sweep
+from heldin.sweeps.comparison import _joint_bound, _joint_verdicts
+from heldin.sweeps.config import Finding
+from heldin.sweeps.driver import run_sweep
+from heldin.sweeps.exposed import bands
+from heldin.sweeps.findings import finding_results
+from heldin.sweeps.finished import Finished, _read, finished_cells
+from heldin.sweeps.load import load_sweep
+from heldin.sweeps.plan import kept_hash, placed_cells, take_sweep
+from heldin.sweeps.processes import Ended
+from heldin.sweeps.shipping import shipping
+from heldin.sweeps.variants import auroc_change, loss_change
 from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
 
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Protocol
 
 from heldin.base.errors import InputError
-from heldin.jobs.sweep.config import Resources
+from heldin.sweeps.config import Resources
 
 FINE = {0, 3, 4}  # exit codes of a finished run; a violation is a result
 _SAID = ("error: ", "stopped: ")  # how the command line begins the line that says why it ended

@@ -9,14 +9,14 @@ from heldin.base.errors import ResumableError
 from heldin.base.files import one_process_at_a_time
 from heldin.base.log_file import logged
 from heldin.base.progress import Reporter
-from heldin.jobs.sweep.comparison import compare_cells
-from heldin.jobs.sweep.config import Resources, Sweep
-from heldin.jobs.sweep.plan import placed_cells, take_sweep
-from heldin.jobs.sweep.processes import Machine, Place
-from heldin.jobs.sweep.running import cells_to_do, read_states, run_cells
-from heldin.jobs.sweep.tuning import tries, with_choices
 from heldin.record.masking import without_names
 from heldin.record.sweep import FILE, TUNING, SweepResult, write_sweep
+from heldin.sweeps.comparison import compare_cells
+from heldin.sweeps.config import Resources, Sweep
+from heldin.sweeps.plan import placed_cells, take_sweep
+from heldin.sweeps.processes import Machine, Place
+from heldin.sweeps.running import cells_to_do, read_states, run_cells
+from heldin.sweeps.tuning import tries, with_choices
 
 VIOLATED = 3  # exit code of a jointly certified violation
 Connect = Callable[[Resources, int], AbstractContextManager[Place]]

@@ -13,12 +13,12 @@ from heldin.audit.paired import Difference, auroc_difference
 from heldin.audit.utility import DIGITS, mean_difference
 from heldin.base.errors import InputError
 from heldin.jobs.config import RunConfig, differences
-from heldin.jobs.sweep.config import Sweep, Variant
-from heldin.jobs.sweep.exposed import bands, canary_points
-from heldin.jobs.sweep.finished import Finished
 from heldin.record.masking import masked
 from heldin.record.requirements import epsilon_per_user
 from heldin.record.sweep import CellResult, VariantResult
+from heldin.sweeps.config import Sweep, Variant
+from heldin.sweeps.exposed import bands, canary_points
+from heldin.sweeps.finished import Finished
 
 
 def variant_results(

@@ -10,11 +10,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from heldin.finetune.batches import record_losses
 from heldin.jobs.config import RunConfig
-from heldin.jobs.sweep.config import Resources
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
 from heldin.models.loading import quiet_transformers
 from heldin.models.tiny import tiny_config
+from heldin.sweeps.config import Resources
 
 _RECORDS = 16  # of a batch
 _SECONDS = 1.0  # of measuring

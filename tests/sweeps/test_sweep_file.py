@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from heldin.base.errors import InputError
-from heldin.jobs.sweep.load import load_sweep
-from heldin.jobs.sweep.plan import plan_of
 from heldin.record.sweep import read_sweep
+from heldin.sweeps.load import load_sweep
+from heldin.sweeps.plan import plan_of
 from tests.tiny_sweeps import CANARIES, ROOT, ULS, written
 
 
@@ -185,7 +185,7 @@ def test_a_document_of_another_version_or_a_damaged_one_is_one_line(tmp_path):
 
 def test_every_key_of_a_sweep_is_named_in_its_page():
     from heldin.audit.requirement import RequirementConfig
-    from heldin.jobs.sweep.config import DecisionRule, Finding, Resources, SweepConfig
+    from heldin.sweeps.config import DecisionRule, Finding, Resources, SweepConfig
 
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
     for section in (SweepConfig, Resources, DecisionRule, RequirementConfig, Finding):

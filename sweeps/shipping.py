@@ -7,9 +7,9 @@ import numpy as np
 from heldin.audit.requirement import MEASURES, Requirement
 from heldin.audit.shipping import Candidate, CandidateResult, Shipping, judge_candidates
 from heldin.base.wording import counted
-from heldin.jobs.sweep.config import DecisionRule, Sweep
 from heldin.record.document import Record
 from heldin.record.requirements import aurocs, epsilon_per_user, held_against
+from heldin.sweeps.config import DecisionRule, Sweep
 
 
 def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipping | None:

@@ -22,7 +22,7 @@ from heldin.base.files import (
     write_text,
 )
 from heldin.jobs.environment import version
-from heldin.jobs.sweep.processes import Ended, Slot, Task, run_process
+from heldin.sweeps.processes import Ended, Slot, Task, run_process
 
 SHARED = "shared"
 _PARTS = "parts.json"

@@ -10,10 +10,10 @@ from heldin.audit.coarse import brief
 from heldin.audit.findings import Change, seen
 from heldin.audit.paired import Difference, independent_difference
 from heldin.audit.utility import mean_difference
-from heldin.jobs.sweep.config import Finding, Sweep
-from heldin.jobs.sweep.finished import Finished
-from heldin.jobs.sweep.variants import auroc_change, loss_change, measured_on
 from heldin.record.sweep import FindingResult
+from heldin.sweeps.config import Finding, Sweep
+from heldin.sweeps.finished import Finished
+from heldin.sweeps.variants import auroc_change, loss_change, measured_on
 
 DIGITS = 4
 

@@ -15,7 +15,7 @@ from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.split import Audited
 from heldin.defenses.config import EntityDefense
 from heldin.jobs.config import RunConfig, merged, parse_config, read_config, with_overrides
-from heldin.jobs.sweep.config import NAME, Sweep, SweepConfig, Variant
+from heldin.sweeps.config import NAME, Sweep, SweepConfig, Variant
 
 _NAMING = ("include", "exclude", "users", "public_validation", "corpus", "canaries")
 _TUNABLE = ("finetune", "defense", "data_defenses")

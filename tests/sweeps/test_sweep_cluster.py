@@ -13,9 +13,18 @@ import yaml
 from heldin.base.errors import InputError
 from heldin.base.files import cache_root
 from heldin.jobs.environment import version
-from heldin.jobs.sweep.node import SHARED, Batch, _require_same, token
 from heldin.record.sweep import read_sweep
-from tests.jobs.test_sweep_processes import PATIENCE, cell_process, file, half_done, numbers, same_keys, started, until
+from heldin.sweeps.node import SHARED, Batch, _require_same, token
+from tests.sweeps.test_sweep_processes import (
+    PATIENCE,
+    cell_process,
+    file,
+    half_done,
+    numbers,
+    same_keys,
+    started,
+    until,
+)
 
 __all__ = ["file"]  # a fixture
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray (the extra 'cluster') is missing")

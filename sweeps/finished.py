@@ -13,10 +13,10 @@ from heldin.base.progress import Reporter
 from heldin.bounds.roc import Scores, auroc
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.losses_file import read_losses
-from heldin.jobs.sweep.plan import PlacedCell
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import Record, read_record
 from heldin.record.masking import masked, with_keys_of
+from heldin.sweeps.plan import PlacedCell
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,14 +10,14 @@ import time
 
 import pytest
 
-import heldin.jobs.sweep.processes as processes
+import heldin.sweeps.processes as processes
 from heldin.base.errors import InputError, ResumableError
-from heldin.jobs.sweep.config import Resources
-from heldin.jobs.sweep.driver import run_sweep
-from heldin.jobs.sweep.load import load_sweep
-from heldin.jobs.sweep.plan import take_sweep
-from heldin.jobs.sweep.processes import Ended, Machine, Slot, Task, command, last_line, run_process, visible_gpus, why
 from heldin.record.document import read_record
+from heldin.sweeps.config import Resources
+from heldin.sweeps.driver import run_sweep
+from heldin.sweeps.load import load_sweep
+from heldin.sweeps.plan import take_sweep
+from heldin.sweeps.processes import Ended, Machine, Slot, Task, command, last_line, run_process, visible_gpus, why
 from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
 
 
@@ -95,8 +95,8 @@ def test_several_processes_are_started_by_torchrun_and_only_for_a_cell(tmp_path)
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
         *("-m", "heldin", *words),
     ]
-    shared = Task(("out",), tmp_path / "said.txt", module="heldin.jobs.sweep.shared")
-    assert command(shared, Slot(1, 2)) == [sys.executable, "-m", "heldin.jobs.sweep.shared", "out"]
+    shared = Task(("out",), tmp_path / "said.txt", module="heldin.sweeps.shared")
+    assert command(shared, Slot(1, 2)) == [sys.executable, "-m", "heldin.sweeps.shared", "out"]
 
 
 def test_what_a_process_says_is_seen_while_it_works_and_only_by_its_owner(monkeypatch, tmp_path):
@@ -236,5 +236,5 @@ def test_a_scratch_of_shared_scores_leaves_nothing_and_touches_no_cell(monkeypat
 def test_the_driver_begins_without_torch():
     """Its seconds are a batch's overhead: cells load torch themselves."""
     code = "import sys; import {}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    for module in ("heldin.commands.cli", "heldin.jobs.sweep.driver", "heldin.jobs.sweep.mirror"):
+    for module in ("heldin.commands.cli", "heldin.sweeps.driver", "heldin.sweeps.mirror"):
         assert subprocess.run([sys.executable, "-c", code.format(module)], check=False).returncode == 0, module

@@ -18,10 +18,10 @@ from typing import Any
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import cache_directory, private_directory, whole_directory
 from heldin.jobs.environment import version
-from heldin.jobs.sweep import node
-from heldin.jobs.sweep.config import Resources
-from heldin.jobs.sweep.node import SHARED, Batch
-from heldin.jobs.sweep.processes import Ended, Slot, Task
+from heldin.sweeps import node
+from heldin.sweeps.config import Resources
+from heldin.sweeps.node import SHARED, Batch
+from heldin.sweeps.processes import Ended, Slot, Task
 
 _RETRIES = 3  # of a cell whose machine is lost
 _MOST = 1000  # cells that wait with Ray

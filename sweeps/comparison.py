@@ -14,19 +14,19 @@ from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import NO_CLAIM, Standing
 from heldin.jobs.config import RunConfig
 from heldin.jobs.environment import version
-from heldin.jobs.sweep.composed import choice_is_covered, composed
-from heldin.jobs.sweep.config import Sweep
-from heldin.jobs.sweep.findings import finding_results
-from heldin.jobs.sweep.finished import Finished, finished_cells
-from heldin.jobs.sweep.plan import PlacedCell, kept_hash, placed_cells
-from heldin.jobs.sweep.running import CellState
-from heldin.jobs.sweep.shipping import shipping
-from heldin.jobs.sweep.tuning import tries, tuning_cells
-from heldin.jobs.sweep.variants import variant_results
 from heldin.record.document import INTERNAL_NOTICE, Record
 from heldin.record.masking import masked
 from heldin.record.sweep import JOINT_ALPHA, Attacker, CellResult, Composed, JointVerdict, RocPoints, Rule, SweepResult
 from heldin.record.sweep_tests import tests_of
+from heldin.sweeps.composed import choice_is_covered, composed
+from heldin.sweeps.config import Sweep
+from heldin.sweeps.findings import finding_results
+from heldin.sweeps.finished import Finished, finished_cells
+from heldin.sweeps.plan import PlacedCell, kept_hash, placed_cells
+from heldin.sweeps.running import CellState
+from heldin.sweeps.shipping import shipping
+from heldin.sweeps.tuning import tries, tuning_cells
+from heldin.sweeps.variants import variant_results
 
 JOINT_RULE = "one-run f-DP"
 

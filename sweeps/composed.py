@@ -7,9 +7,9 @@ from heldin.defenses.accounting.joint import composed_epsilon
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.jobs.run.plan import mechanism_of
-from heldin.jobs.sweep.config import Sweep
-from heldin.jobs.sweep.plan import PlacedCell
 from heldin.record.sweep import Composed
+from heldin.sweeps.config import Sweep
+from heldin.sweeps.plan import PlacedCell
 
 
 def composed(cells: Sequence[PlacedCell]) -> Composed | None:

@@ -15,9 +15,9 @@ from heldin.base.errors import InputError, ResumableError, Terminated
 from heldin.base.files import is_held, write_text
 from heldin.base.progress import Reporter, Standing
 from heldin.base.wording import counted
-from heldin.jobs.sweep.plan import PlacedCell
-from heldin.jobs.sweep.processes import FINE, Ended, Place, Task, last_line, without_names
-from heldin.jobs.sweep.sharing import shared_scores, shared_work
+from heldin.sweeps.plan import PlacedCell
+from heldin.sweeps.processes import FINE, Ended, Place, Task, last_line, without_names
+from heldin.sweeps.sharing import shared_scores, shared_work
 
 STATE = "state.json"
 PROGRESS = "progress"  # what cells say while they work; removed when none does
@@ -206,7 +206,7 @@ def _with_shared(
             return Standing(("shared work",), [(said,)], "", [said] if said else [])
 
         with reporter.follow(look):
-            ended = place.share(Task(tuple(folders), progress, module="heldin.jobs.sweep.shared"))
+            ended = place.share(Task(tuple(folders), progress, module="heldin.sweeps.shared"))
         if ended.code in (_INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
         if ended.code:

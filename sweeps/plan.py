@@ -19,9 +19,9 @@ from heldin.jobs.config import RunConfig, as_read_today, first_difference
 from heldin.jobs.run.cell import FILE, Cell, write_cell
 from heldin.jobs.run.folder import require_folder, take_new_folder
 from heldin.jobs.run.plan import refuse_copies
-from heldin.jobs.sweep.config import Sweep, Variant
 from heldin.record.facts import CellFacts
 from heldin.record.sweep import TUNING
+from heldin.sweeps.config import Sweep, Variant
 
 PLAN, COINS = "sweep.json", Path("ledger") / "coins.json"
 _FIRST = (TUNING, "shared")  # what may be there before the plan: what tuned it, and what a cluster's machines share

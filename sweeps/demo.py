@@ -1,42 +1,10 @@
-"""The built-in job: a small synthetic corpus, a tiny model, a leak that a report can show, in minutes on two cores."""
+"""The built-in sweep, ``heldin demo``: five defenses on the corpus of the built-in run, in minutes on two cores."""
 
 from heldin.base.config_errors import checked
+from heldin.jobs.built_in import BUILT_IN
 from heldin.jobs.config import merged
-from heldin.jobs.sweep.config import Sweep, SweepConfig
-from heldin.jobs.sweep.load import sweep_of
-
-DEMO = {
-    "name": "demo",
-    "corpus": {
-        "source": {
-            "kind": "synthetic",
-            "parameters": {"users": 400, "mean_records": 24, "min_records": 10, "distinctiveness": 0.9},
-        },
-        "users": {"min_records": 12, "max_users": 200},  # the other users, and nobody audited, pre-train the base model
-    },
-    "model": {
-        "pretrain": {
-            "shape": {"vocabulary": 2048, "context": 128, "hidden": 64, "layers": 2, "heads": 4, "window": 64},
-            "recipe": {
-                "epochs": 3,
-                "batch_size": 8,
-                "learning_rate": 0.003,
-                "warmup_steps": 50,
-                "sequence_length": 128,
-                "select": "last",
-            },
-        }
-    },
-    "finetune": {
-        "epochs": 3,
-        "batch_size": 8,
-        "learning_rate": 0.002,
-        "warmup_steps": 50,
-        "sequence_length": 128,
-        "evaluations": 6,
-    },
-}
-
+from heldin.sweeps.config import Sweep, SweepConfig
+from heldin.sweeps.load import sweep_of
 
 # Five defenses, alike in users and in gradients where they are private; a promise to every user needs choices of users
 # that are each user's own matter.
@@ -88,4 +56,4 @@ DEMO_SWEEP = {
 def demo_sweep() -> Sweep:
     """What ``heldin demo`` runs."""
     where = "the built-in demo"
-    return sweep_of(checked(SweepConfig, DEMO_SWEEP, where), merged(DEMO, _USER_LOCAL), where)
+    return sweep_of(checked(SweepConfig, DEMO_SWEEP, where), merged(BUILT_IN, _USER_LOCAL), where)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from heldin.jobs.sweep.comparison import _about_epsilon
-from heldin.jobs.sweep.composed import choice_is_covered, composed
-from heldin.jobs.sweep.load import load_sweep
-from heldin.jobs.sweep.plan import placed_cells
-from heldin.jobs.sweep.tuning import tuning_cells
+from heldin.sweeps.comparison import _about_epsilon
+from heldin.sweeps.composed import choice_is_covered, composed
+from heldin.sweeps.load import load_sweep
+from heldin.sweeps.plan import placed_cells
+from heldin.sweeps.tuning import tuning_cells
 from tests.tiny_sweeps import ULS, USERS, written
 
 APART = {**USERS, "split": {"audit_fraction": 0.5}}

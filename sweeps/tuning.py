@@ -11,11 +11,11 @@ from heldin.audit.coarse import brief
 from heldin.audit.utility import DIGITS
 from heldin.base.errors import ResumableError
 from heldin.jobs.config import parse_config
-from heldin.jobs.sweep.config import Sweep, Variant
-from heldin.jobs.sweep.load import with_values
-from heldin.jobs.sweep.plan import PlacedCell, placed_cells
 from heldin.record.document import Record, read_record
 from heldin.record.sweep import TUNING, Tried, read_sweep
+from heldin.sweeps.config import Sweep, Variant
+from heldin.sweeps.load import with_values
+from heldin.sweeps.plan import PlacedCell, placed_cells
 
 
 def tuning_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
