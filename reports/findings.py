@@ -7,7 +7,7 @@ from heldin.attacks.statistics import FOR_TRAINING_DOCUMENTS, how_aggregated
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.headline import PROMISES
 from heldin.base.wording import counted
-from heldin.bounds.verdict import NO_CLAIM, Outcome, Verdict
+from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.record.document import Record
 from heldin.record.facts import Count
 from heldin.reports import training_findings
@@ -259,7 +259,10 @@ def _bounds(record: Record) -> str:
         whom = _of_whom(record, v)
         # The reason becomes the end of a sentence that begins with whom it is about.
         stated = f"{whom.capitalize()}{reason[0].lower()}{reason[1:]}" if whom else reason
-        said.append(stated if v.claim == NO_CLAIM else f"On {v.claim}: {whom}{v.outcome} ({v.standing}). {reason}")
+        # "Inconclusive (certified)" reads as if something were: only of a violation is that worth saying.
+        plain = v.standing is Standing.CERTIFIED and v.outcome is not Outcome.VIOLATED
+        found = v.outcome.value if plain else f"{v.outcome} ({v.standing})"
+        said.append(stated if v.claim == NO_CLAIM else f"On {v.claim}: {whom}{found}. {reason}")
     said += [sentence(w) for v in judgement.verdicts for w in v.warnings]
     # Estimates, and bounds under a condition that nobody checks (docs/theory.md#noise-family), are in the table only:
     # the best of all would often be one of them.

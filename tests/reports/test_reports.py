@@ -132,7 +132,9 @@ def test_a_violated_claim_is_the_headline_and_a_consistent_one_is_explained(reco
     of_one = findings(changed_record(record, judgement={**judgement, "verdicts": both}))
     assert dict(of_one.paragraphs)[BOUNDS].startswith("The claim that was tested is violated.")
     calm = {**judgement, "verdicts": [{**verdict, "outcome": "consistent"}]}
-    assert "violated" not in dict(findings(changed_record(record, judgement=calm)).paragraphs)[BOUNDS]
+    told = dict(findings(changed_record(record, judgement=calm)).paragraphs)[BOUNDS]
+    assert "violated" not in told
+    assert "On epsilon 1 at delta 1e-05: consistent. It is rejected at 95 %." in told
     assert changed_record(record, judgement=judgement).judgement.exit_code == 3
     assert changed_record(record, judgement=calm).judgement.exit_code == 0
 
