@@ -31,7 +31,9 @@ def annex(record: Record) -> dict[str, Any]:
         "limits": limit_rows(record),
         "limits_note": (
             "Set before the audit (decision.require). Value: of the attack whose interval reaches farthest. Not shown:"
-            " the limit lies within the interval."
+            " the limit lies within the interval. Each attack is held against the limit by its own interval, which is"
+            " enough to say that all keep it; intervals of all scores at once are wider, since they let a reader pick"
+            " one."
         ),
         "release": parts.release_pairs(release),
         "promise": promise_pairs(record),

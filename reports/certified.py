@@ -8,7 +8,7 @@ _OUTCOMES = {
     Outcome.VIOLATED: "violated",
     # Neither is called certified: a test that rejects nothing shows nothing to be true.
     Outcome.CONSISTENT: "not contradicted, which does not show it to be true",
-    Outcome.INCONCLUSIVE: "inconclusive, since not even perfect guessing would have contradicted it",
+    Outcome.INCONCLUSIVE: "inconclusive, as perfect guessing could not have contradicted it",
 }
 
 

@@ -15,7 +15,7 @@ NEITHER = (
 
 
 def extraction_line(record: Record) -> str:
-    """Both sides at the largest number of queries, in one sentence; empty where extraction was not asked for."""
+    """Both sides at the largest number of queries, beside the reference; empty where extraction was not asked for."""
     facts = record.extraction
     if facts is None:
         return ""
@@ -23,10 +23,13 @@ def extraction_line(record: Record) -> str:
     groups = [facts.of("canary users held in" if canaries else "held in")]
     groups.append(facts.of("canary users held out" if canaries else "held out"))
     sides = [f"{_of_group(record, its)} {its.emitted[-1].users:,} of {its.measured:,}" for its in groups if its]
+    seen = [its.emitted[-1].reference for its in groups if its]
+    # The second control: what any model would write, trained on these people or not.
+    also = "" if None in seen else f" Under the reference model: {' and '.join(f'{its:,}' for its in seen)}."
     return (
         f"People with at least one text whose {counted(facts.suffix, 'token')} after {counted(facts.prefix, 'token')}"
         f" of it would be emitted with probability {facts.probability:g} or more within"
-        f" {_queries(facts.groups[0].emitted[-1].queries)}: {'; '.join(sides)}."
+        f" {_queries(facts.groups[0].emitted[-1].queries)}: {'; '.join(sides)}.{also}"
     )
 
 
@@ -35,7 +38,7 @@ def written_out(record: Record) -> str:
     line = extraction_line(record)
     if not line:
         return "Not tested: nothing is known, and membership does not bound it."
-    return f"{line} A token is a word or a part of one. Membership is another question: neither bounds the other."
+    return f"{line} A token is a word or a part of one. Neither this nor membership bounds the other."
 
 
 def most_left(record: Record) -> str:

@@ -33,7 +33,7 @@ def facts(record: Record) -> list[list[str]]:
             f"{s.held_in:,} and {s.held_out:,} {what.unit}, {counted(s.always_in, 'user')} ({_ASSIGNED[s.assignment]})",
         ),
         ("records by part", ", ".join(f"{k} {v:,}" for k, v in s.records_by_part.items())),
-        ("who knows how sides were decided", s.known_by),
+        ("how the sides are known", "heldin drew them" if s.known_by == "measured" else s.known_by),
         *_overlaps(s.overlaps, what),
         ("what is scored", record.scoring_rule),
         # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.

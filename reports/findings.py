@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from heldin.attacks.statistics import FOR_TRAINING_DOCUMENTS, how_aggregated
 from heldin.audit.answer import DecisionFacts
+from heldin.audit.decision import Answer
 from heldin.audit.headline import PROMISES
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
@@ -134,8 +135,17 @@ def _audited(record: Record) -> str:
     return (
         f"A {target.architecture} of {size} ({target.name}).{origin} {_texts(record)} of {split.held_in:,} held-in and"
         f" {split.held_out:,} {what.other} were scored under it and under the reference model"
-        f" ({record.reference.name}).{per_text} Sides: {split.standing_reason}.{always}"
+        f" ({record.reference.name}).{per_text} Sides: {split.standing_reason}.{always}{_made_up(record)}"
     )
+
+
+def _made_up(record: Record) -> str:
+    corpus = record.config.get("corpus")
+    source = corpus.get("source") if isinstance(corpus, dict) else None
+    if not isinstance(source, dict) or source.get("kind") != "synthetic":
+        return ""
+    real = ', and "real users" are those who are no canary users' if record.canaries else ""
+    return f" The corpus is synthetic: no person wrote it{real}."
 
 
 def _origin(record: Record) -> str:
@@ -317,10 +327,17 @@ def _limits(record: Record) -> str:
         if record.split.audited == "canaries"
         else ""
     )
+    gain = record.utility.gain if record.utility else None
+    learned = ""
+    if gain is not None and gain.value <= 0.0 and record.decision.decision.answer is not Answer.LEAKS:
+        learned = (
+            f" Training made the model no better than the base model on other people's texts (gain {gain.value:.4f}"
+            " nats a token): what learned little leaks little, and a model that learns more may leak more."
+        )
     return (
         "An audit bounds what an attacker can do from below: these attacks did this well; another may do better."
         f" Intervals are estimates: they treat {what.unit} as independent, while all scores share one model.{guarantee}"
-        f"{alone}"
+        f"{alone}{learned}"
     )
 
 

@@ -19,6 +19,7 @@ from heldin.reports.marks import marks_table
 from heldin.reports.next_steps import glossary
 from heldin.reports.people import in_short, people_note, people_rows, worst_off
 from heldin.reports.tables import (
+    BOUNDS_NOTE,
     attack_rows,
     blind_rows,
     bound_rows,
@@ -84,6 +85,7 @@ def report_content(record: Record, drawn: Collection[str]) -> dict[str, Any]:
         "blind": blind_rows(record),
         "ceiling": record.ceiling() is not None,
         "bounds": bound_rows(record),
+        "bounds_note": BOUNDS_NOTE,
         "refused": refused_rows(record),
         "promised": promise_table(record),
         "conditions": condition_rows(record),

@@ -21,10 +21,7 @@ _FURTHER = {
         " on these were not run."
     ),
     "log-probabilities": " The release names log-probabilities: that is what this attack asks for.",
-    "text": (
-        " The release names text alone, which is less than this attack asks for: it is stronger here than most who get"
-        " the model can be."
-    ),
+    "text": (" The release names text alone, less than this attack asks for: whoever gets no more is weaker."),
 }
 
 
@@ -167,14 +164,21 @@ def _by_promise(record: Record) -> str:
     factor = math.exp(min(epsilon, 700.0))
     if factor > LARGEST_ODDS:
         return (
-            f"The promise is for every user, and at epsilon {epsilon:.3g} its bound is a number that is too large to"
-            " help."
+            f"The promise is for {_promised_to(record)}, and at epsilon {epsilon:.3g} its bound is a number that is"
+            " too large to help."
         )
     return (
-        "The promise is for every user, the worst-off too: anything that can happen to somebody through the model, such"
-        f" as being named by an attack, is at most {_factor(factor)} times as likely after they were in training as"
-        f" after they were not, plus a probability of {t.delta:g}."
+        f"The promise is for {_promised_to(record)}, the worst-off too: anything that can happen to somebody through"
+        f" the model, such as being named by an attack, is at most {_factor(factor)} times as likely after they were in"
+        f" training as after they were not, plus a probability of {t.delta:g}."
     )
+
+
+def _promised_to(record: Record) -> str:
+    public = record.corpus.public_users
+    if not public:
+        return "every user"
+    return f"every user but the {public:,} public ones"
 
 
 def _factor(value: float) -> str:
@@ -204,7 +208,8 @@ def _by_group(record: Record) -> list[str]:
 def _not_told(record: Record) -> str:
     if record.trainings is not None:
         return "Another user may be hit harder; other users' odds were not computed."
-    return "The odds of one person were not computed."
+    return "One person's odds were not computed."
+    return "One person's odds were not computed."
 
 
 def attacker(record: Record) -> str:

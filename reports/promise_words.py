@@ -13,7 +13,7 @@ from heldin.reports.wording import audited_by, sentence
 _NEIGHBOURS = {
     "add_remove": (
         "Two training sets count as neighbours if one has everything of one more {unit} than the other (add/remove).",
-        "The promise is that a model trained on the one looks nearly like one trained on the other.",
+        "Epsilon and delta limit how far a model trained on the one may differ from one trained on the other.",
         "Exchanging one for another is two such steps: do not compare with an epsilon for exchange.",
     ),
     "zero_out": (

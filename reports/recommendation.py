@@ -37,11 +37,12 @@ def recommendation(record: Record) -> str:
         others = len(held) - len(left)
         rest = "" if not others else " The other limit is kept." if others == 1 else f" The other {others} are kept."
         return f"Do not release yet: {_listed(left, 'is not shown to be kept')}. {_more(left)}{rest}"
-    leak = (
-        " A leak was found, of a size that these limits allow; below stands whom the model must not reach."
-        if record.decision.decision.answer is Answer.LEAKS
-        else ""
-    )
+    leak = {
+        Answer.LEAKS: (
+            " A leak was found, of a size that these limits allow; below stands whom the model must not reach."
+        ),
+        Answer.INCONCLUSIVE: " The answer stays inconclusive: its own thresholds are not shown to be kept.",
+    }.get(record.decision.decision.answer, "")
     return (
         f"Release, by the organisation's own limits: {_listed(held, 'is kept')}.{leak}{_standing(record, held)} What no"
         " test looked at is in the annex."
@@ -61,7 +62,8 @@ def limit_rows(record: Record) -> list[list[str]]:
         [
             with_names(its.requirement.words()),
             "-" if its.value is None else f"{its.value:.4g}",
-            "-" if its.reach is None else f"{its.reach:.4g}",
+            # A promise is stated, not measured: it has no interval.
+            "-" if its.reach is None or its.exact else f"{its.reach:.4g}",
             its.outcome,
         ]
         for its in held_against(record, [limit.requirement() for limit in record.decision.by.require])

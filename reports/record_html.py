@@ -114,6 +114,8 @@ def _tables(content: Mapping[str, Any], which: tuple[tuple[str, str, tuple[str, 
     for title, key, head in which:
         if content[key]:
             found += [html.heading(title), html.table(head, content[key])]
+        if key == "bounds" and content[key]:
+            found.append(html.note(content["bounds_note"]))
         if key == "attacks":
             rates = ("attack", *(f"FPR {its}" for its in content["fprs"]))
             found += [html.heading("True-positive rate at fixed false-positive rates", 3)]

@@ -172,6 +172,13 @@ def bound_rows(record: Record) -> list[list[str]]:
     ]
 
 
+BOUNDS_NOTE = (
+    "Coverage: how often such a bound was right on simulated mechanisms of known epsilon, where it was right least"
+    " often; a bound of exactly its level is seen a little above or below it. Conditional: right only if what the"
+    " bound's name assumes holds, which nobody checks."
+)
+
+
 def refused_rows(record: Record) -> list[list[str]]:
     """(names, reason) rows: refused bounds with the same reason share a row."""
     names: dict[str, list[str]] = {}

@@ -37,7 +37,7 @@ def _judged(record, verdicts=(), bounds=(), refused=()):
         ("violated", "indicative", "violated, indicative only."),
         ("consistent", "certified", "not contradicted, which does not show it to be true."),
         ("consistent", "indicative", "not contradicted, which does not show it to be true, indicative only."),
-        ("inconclusive", "certified", "inconclusive, since not even perfect guessing would have contradicted it."),
+        ("inconclusive", "certified", "inconclusive, as perfect guessing could not have contradicted it."),
     ],
 )
 def test_a_claim_is_told_with_its_outcome_and_only_a_violation_is_called_certified(record, outcome, standing, said):

@@ -96,13 +96,18 @@ def test_where_the_stated_rate_cannot_be_seen_the_lowest_that_can_is_counted(rec
 def test_the_worst_off_by_the_promise_and_by_the_group_with_the_highest_scores(record):
     assert worst_off(record) == (
         "No promise bounds the odds on a single person: no protection was applied. Measured: of the 40 users with the"
-        " highest scores 30 were held in and 10 held out. The odds of one person were not computed."
+        " highest scores 30 were held in and 10 held out. One person's odds were not computed."
     )
     assert "of the 12 users with the highest scores 11 were held in and 1 held out" in worst_off(
         _curve(record, (0.05, 0.3), held_in=(29, 11), held_out=(39, 1))
     )
     e2 = math.exp(2.0)
     said = worst_off(_promised(record, 2.0))
+    public = record.corpus.public_users
+    assert public > 0
+    assert said.startswith(f"The promise is for every user but the {public} public ones, the worst-off too:")
+    alone = changed_record(record, corpus=record.corpus.model_copy(update={"public_users": 0}).model_dump())
+    assert worst_off(_promised(alone, 2.0)).startswith("The promise is for every user, the worst-off too:")
     assert f"is at most {e2:.3g} times as likely after they were in training as after they were not" in said
     assert "plus a probability of 1e-05." in said
     assert "too large to help" in worst_off(_promised(record, 20.0))
@@ -196,6 +201,19 @@ def test_every_limit_must_be_kept_and_a_violated_claim_outweighs_them(record):
     assert recommendation(_limited(record, auroc, its=FLAW)).startswith("None: the comparison is not valid")
 
 
+def test_limits_that_are_kept_leave_an_inconclusive_answer_inconclusive(record):
+    limit = {"of": "auroc", "at_most": 0.99}
+    stays = "The answer stays inconclusive"
+    open_ = evidence(score(0.5, at_most=0.7), users=60)
+    assert stays in recommendation(_limited(record, limit, its=open_))
+    assert stays not in recommendation(_limited(record, limit, its=evidence(score(0.5, at_most=0.56))))
+
+
+def test_a_promise_has_no_interval_beside_its_limit(record):
+    limited = _limited(_promised(record, 2.0), {"of": "epsilon_per_user", "at_most": 8.0})
+    assert limit_rows(limited)[0][1:] == ["2", "-", "kept"]
+
+
 def test_without_limits_the_report_says_what_one_would_have_to_say(record):
     its = recommendation(changed_record(record, dials=[], utility=None))
     assert its.startswith("None: no limit was set before the audit (decision.require).")
@@ -244,5 +262,8 @@ def test_page_one_has_extraction_in_people_or_that_nobody_looked(record):
     facts = ExtractionFacts(prefix=50, suffix=50, temperature=1.0, top_k=40, probability=0.5, groups=groups)
     its = changed_record(record, extraction=facts.model_dump())
     assert "within 9 queries: held-in users 3 of 38; held-out users 1 of 38." in written_out(its)
-    assert "neither bounds the other" in written_out(its)
+    assert written_out(its).endswith("Neither this nor membership bounds the other.")
+    known = [g.model_copy(update={"emitted": [g.emitted[0].model_copy(update={"reference": 2})]}) for g in groups]
+    both = changed_record(record, extraction=facts.model_copy(update={"groups": known}).model_dump())
+    assert "held-out users 1 of 38. Under the reference model: 2 and 2." in written_out(both)
     assert most_left(its).startswith("By these queries, up to 9.25 % of held-in users may have a text")

@@ -239,3 +239,26 @@ def test_canary_users_that_defenses_thinned_or_coins_left_on_one_side_are_said(r
     assert "rare-phrase" not in said
     whole = facts.model_copy(update={"trained_on": 54})
     assert "data side" not in dict(findings(changed_record(record, canaries=whole)).paragraphs)["Canary users"]
+
+
+def test_what_was_audited_says_so_where_nobody_wrote_the_corpus(record):
+    synthetic = {**record.config, "corpus": {"source": {"kind": "synthetic"}}}
+    said = dict(findings(changed_record(record, config=synthetic)).paragraphs)["What was audited"]
+    assert said.endswith("The corpus is synthetic: no person wrote it.")
+    mail = {**record.config, "corpus": {"source": {"kind": "jsonl", "path": "mail.jsonl"}}}
+    assert "synthetic" not in dict(findings(changed_record(record, config=mail)).paragraphs)["What was audited"]
+
+
+def test_a_model_that_learned_nothing_is_not_called_one_that_leaks_little(record):
+    worse = {"users": 40, "texts": 90, "loss": 2.01, "base_loss": 2.0}
+    calm = decision_of(evidence(score(0.5, at_most=0.56))).model_dump()
+
+    def limits(gain, decision=calm):
+        utility = {**worse, "gain": {"value": gain, "lower": gain - 0.01, "upper": gain + 0.01}}
+        its = changed_record(record, utility=utility, decision=decision)
+        return dict(findings(its).paragraphs)["What this does not say"]
+
+    assert "no better than the base model on other people's texts (gain -0.0060 nats a token)" in limits(-0.006)
+    assert "no better than the base model" not in limits(0.2)
+    leak = decision_of(evidence(score(0.71, adjusted_p=0.001, tpr=0.25))).model_dump()
+    assert "no better than the base model" not in limits(-0.006, leak)
