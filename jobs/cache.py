@@ -15,7 +15,7 @@ from heldin.base.wording import counted
 
 KINDS = {
     "corpora": "corpora as stores: people's texts",
-    "scores": "token scores of texts, by model",
+    "scores": "token scores by model, from which whoever has the model can work out texts",
     "pretrained": "base models that were pre-trained here",
     "references": "reference models that were trained here",
     "sweeps": "copies for the cells of a sweep on a cluster: people's texts",

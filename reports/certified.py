@@ -47,13 +47,11 @@ def _of_bounds(record: Record) -> str:
         if f"{best.epsilon_lower:.2f}" == "0.00":
             return f"No {standing} lower bound on epsilon per {one} is above 0."
         of = f", on {best.subjects}" if record.canaries else ""
-        only, level = "" if standing is Standing.CERTIFIED else " only", f"{percent(best.level, 0)} confidence"
+        only = "" if standing is Standing.CERTIFIED else " only"
+        how = f"with {percent(best.level, 0)} confidence"
         # Picked after looking: each holds on its own, not the highest of several at the same level.
-        how = (
-            f"with {level}"
-            if len(bounds) == 1
-            else f"the highest of {len(bounds)} bounds, each with {level} of its own"
-        )
+        if len(bounds) > 1:
+            how += f" on its own, the highest of {len(bounds)} bounds"
         return f"Epsilon per {one} is at least {best.epsilon_lower:.2f}{of} ({how}), {standing}{only}."
     if judgement.refused:
         return f"No lower bound on epsilon can be given: {judgement.refused[0].reason}."

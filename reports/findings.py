@@ -332,7 +332,7 @@ def _limits(record: Record) -> str:
     if gain is not None and gain.value <= 0.0 and record.decision.decision.answer is not Answer.LEAKS:
         learned = (
             f" Training made the model no better than the base model on other people's texts (gain {gain.value:.4f}"
-            " nats a token): what learned little leaks little, and a model that learns more may leak more."
+            " nats a token): what was found is not what a model that learns more would give away."
         )
     return (
         "An audit bounds what an attacker can do from below: these attacks did this well; another may do better."

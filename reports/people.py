@@ -21,7 +21,7 @@ _FURTHER = {
         " on these were not run."
     ),
     "log-probabilities": " The release names log-probabilities: that is what this attack asks for.",
-    "text": (" The release names text alone, less than this attack asks for: whoever gets no more is weaker."),
+    "text": " The release names text alone, less than this attack asks for.",
 }
 
 
@@ -208,7 +208,6 @@ def _by_group(record: Record) -> list[str]:
 def _not_told(record: Record) -> str:
     if record.trainings is not None:
         return "Another user may be hit harder; other users' odds were not computed."
-    return "One person's odds were not computed."
     return "One person's odds were not computed."
 
 

@@ -266,6 +266,15 @@ def test_a_wrong_option_or_command_is_one_line_too(call):
         assert err.startswith(said)
 
 
+def test_paragraphs_of_the_help_break_where_the_terminal_does():
+    environment = {**os.environ, "COLUMNS": "200", "TERMINAL_WIDTH": "200"}
+    arguments = [sys.executable, "-m", "heldin", "audit", "--help"]
+    shown = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=True, env=environment).stdout
+    # Across ends of lines in the docstring, in paragraphs after the first.
+    assert "the same command resumes. Exit code 4 if a claim is violated;" in shown
+    assert "Needs --model; a --claim states its unit," in shown
+
+
 def test_no_help_text_is_cut_or_eaten_on_80_columns():
     commands = ["", "run", "audit", "bound", "power", "audit-trainer", "compare", "verify", "report", "export", "demo"]
     commands += [

@@ -61,8 +61,7 @@ def test_without_a_claim_that_is_said_whatever_the_verdict_without_one_stands_at
         ([(2.5, "certified")], "Epsilon per user is at least 2.50 (with 95 % confidence), certified."),
         (
             [(2.5, "certified"), (1.5, "certified")],
-            "Epsilon per user is at least 2.50 (the highest of 2 bounds, each with 95 % confidence of its own),"
-            " certified.",
+            "Epsilon per user is at least 2.50 (with 95 % confidence on its own, the highest of 2 bounds), certified.",
         ),
         # What rests on conditions that nobody checks never stands above what is certified.
         (
