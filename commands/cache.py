@@ -18,8 +18,8 @@ def cache(
     csv: AsCsv = False,
 ) -> None:
     """Show what the cache ($HELDIN_CACHE_DIR, else ~/.cache/heldin) holds and its size, or clear it."""
+    from heldin.base import cache as engine
     from heldin.base.files import cache_root
-    from heldin.jobs import cache as engine
 
     found = engine.parts(kind)
     if not clear:

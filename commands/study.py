@@ -115,7 +115,7 @@ def personalization(
     from heldin.base.errors import InputError
     from heldin.base.files import private_directory, write_text
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.personalization.job import LEARNING_RATES, Options, personalize, table
+    from heldin.sweeps.personalization.job import LEARNING_RATES, Options, personalize, table
 
     rates = tuple(learning_rate or LEARNING_RATES)
     if min(rates) <= 0:

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
+from heldin.base import cache
 from heldin.base.files import cache_root, one_process_at_a_time
-from heldin.jobs import cache
 
 
 @pytest.fixture(autouse=True)

@@ -11,15 +11,6 @@ from scipy import stats
 
 import heldin.sweeps.processes as processes
 from heldin.base.errors import InputError
-from heldin.jobs.personalization.job import (
-    CellChanges,
-    Options,
-    _held_out_halves,
-    _public_halves,
-    _summary,
-    personalize,
-)
-from heldin.jobs.personalization.training import Change, personalized
 from heldin.jobs.purge import purge
 from heldin.jobs.run.corpus import read_corpus
 from heldin.jobs.run.data import prepare_data
@@ -27,6 +18,15 @@ from heldin.jobs.run.plan import read_run_config
 from heldin.models.loading import load_language_model
 from heldin.sweeps.driver import run_sweep
 from heldin.sweeps.load import load_sweep
+from heldin.sweeps.personalization.job import (
+    CellChanges,
+    Options,
+    _held_out_halves,
+    _public_halves,
+    _summary,
+    personalize,
+)
+from heldin.sweeps.personalization.training import Change, personalized
 from tests.tiny_sweeps import QUIET, ULS, in_process, written
 
 pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes

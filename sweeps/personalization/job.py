@@ -24,7 +24,6 @@ from heldin.corpus.split import Part, Role
 from heldin.corpus.store import Corpus, texts_of
 from heldin.finetune.batches import encode
 from heldin.jobs.config import RunConfig
-from heldin.jobs.personalization.training import Change, Halves, personalized
 from heldin.jobs.run.corpus import VALIDATION_RECORDS, CorpusData, read_corpus
 from heldin.jobs.run.data import RunData, prepare_data
 from heldin.jobs.run.models import base_model
@@ -32,6 +31,7 @@ from heldin.jobs.run.plan import read_run_config
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
+from heldin.sweeps.personalization.training import Change, Halves, personalized
 
 LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 _PUBLIC_USERS = 50  # that tune the learning rate
