@@ -64,28 +64,30 @@ class NoiseSource:
         Returns:
             The wanted rows; they are the same numbers whichever rows are asked for.
         """
-        each = shape[1:].numel() if len(shape) else 1
-        first, last = (0, shape.numel()) if rows is None else (rows[0] * each, rows[1] * each)
+        first, last = _span(shape, rows)
         wanted = shape if rows is None else torch.Size([rows[1] - rows[0], *shape[1:]])
         found = torch.empty(last - first, device=device)
         sizes = block_sizes(shape.numel())
-        numbers = range(first // BLOCK, -(-last // BLOCK)) if last > first else range(0)
-        for number, values in self._blocks(step, name, numbers, sizes, device):
+        for number, values in self._blocks(step, name, _numbers(first, last), sizes, device):
             begin = number * BLOCK
             low, high = max(first, begin), min(last, begin + sizes[number])
             found[low - first : high - first] = values[low - begin : high - begin].to(device)
         return found.mul_(deviation).view(wanted)
 
-    def ahead(self, step: int, sizes: Mapping[str, int]) -> str | None:
+    def ahead(
+        self, step: int, shapes: Mapping[str, torch.Size], rows: Mapping[str, tuple[int, int]] | None = None
+    ) -> str | None:
         """Begin to draw the noise of ``step``; returns a line on what it costs when that begins for the first time.
 
         Only secure noise of large models is drawn ahead: Philox takes less time than the step's other work.
 
         Args:
             step: the next step.
-            sizes: numbers of each tensor.
+            shapes: of each tensor, whole.
+            rows: of each tensor, those that this process will ask for (see ``gaussian``); None: all.
         """
-        total = sum(sizes.values())
+        spans = {name: _span(shape, rows[name] if rows else None) for name, shape in shapes.items()}
+        total = sum(last - first for first, last in spans.values())
         if self.generator is not NoiseGenerator.SECURE or total < AHEAD_FROM:
             return None
         said = None
@@ -99,12 +101,13 @@ class NoiseSource:
             said = _cost(total, processes)
         # What was drawn for a step that is over is not asked for again.
         self._drawn = {block: its for block, its in self._drawn.items() if block[0] >= step - 1}
-        for name, numbers in sizes.items():
-            for number, count in enumerate(block_sizes(numbers)):
+        for name, shape in shapes.items():
+            sizes = block_sizes(shape.numel())
+            for number in _numbers(*spans[name]):
                 if (step, name, number) not in self._drawn:
                     digest = block_digest(self.key, step, name, number)
                     try:
-                        its = self._pool.submit(standard_normal, self.generator, digest, count)
+                        its = self._pool.submit(standard_normal, self.generator, digest, sizes[number])
                     except BrokenExecutor:
                         self.close()
                         self._broken = True
@@ -144,6 +147,17 @@ class NoiseSource:
             # numpy's and scipy's loops let other threads work.
             with ThreadPoolExecutor(torch.get_num_threads()) as threads:
                 yield from zip(numbers, threads.map(drawn, numbers), strict=True)
+
+
+def _span(shape: torch.Size, rows: tuple[int, int] | None) -> tuple[int, int]:
+    """First number of the rows of a tensor, and the one after the last."""
+    each = shape[1:].numel() if len(shape) else 1
+    return (0, shape.numel()) if rows is None else (rows[0] * each, rows[1] * each)
+
+
+def _numbers(first: int, last: int) -> range:
+    """The blocks in which these numbers lie."""
+    return range(first // BLOCK, -(-last // BLOCK)) if last > first else range(0)
 
 
 def gaussian(

@@ -176,21 +176,9 @@ def train(
             advance(1)
         if evaluate and state.step in evaluation_steps:
             _require_finite(held, model, state.step, folder)
-            model.eval()
-            # On every process: the best step and the end of patience must be the same for all.
+            # Beside adapters frozen weights may be halved: only autocast multiplies them.
             with autocast(arithmetic, device) if recipe.lora is not None else nullcontext():
-                # Beside adapters frozen weights may be halved: only autocast multiplies them.
-                metrics = of_first(dict(evaluate(state.step, model)))
-            model.train()
-            state.history.append(
-                {
-                    "step": float(state.step),
-                    "epoch": state.step / batches.per_epoch,
-                    "train_loss": state.loss_sum / max(1, state.loss_steps),
-                    **metrics,
-                }
-            )
-            state.loss_sum, state.loss_steps = 0.0, 0
+                metrics = _evaluated(evaluate, model, state, batches.per_epoch)
             if recipe.keeps_best and select_by is not None:
                 _keep_best(held, state, metrics[select_by], folder, model, base)
         if state.step % recipe.checkpoint_every == 0 or state.step == steps or stopped():
@@ -201,15 +189,9 @@ def train(
             _require_alike(held, model, state.step)
             held.save(folder / "resume", state, model, optimizer)
 
-    # The folder of the best model is renamed, so that "final" is there only once the run has finished.
-    final = folder / "final"
-    there = (final / "config.json").is_file()
-    wait_for_all()  # before the first process makes it, which the others would else find there
-    if not there and not recipe.keeps_best:
-        held.save_model(final, model, base.tokenizer)
-    elif not there and rank() == 0:
-        (folder / "best").rename(final)
-    wait_for_all()
+    if private:
+        private.source.close()
+    final = _final_model(held, folder, model, base, keeps_best=recipe.keeps_best)
     chosen = state.best_step if recipe.keeps_best else state.step
     return TrainingResult(
         final,
@@ -235,6 +217,39 @@ def _settle_memory(passes: Passes, device: torch.device) -> None:
         kept = passes.effort.memory = Memory(device_name(device), default_budget(device))
     passes.budget, passes.splits = kept.budget, kept.splits
     passes.most = passes.most if kept.most is None else min(passes.most, kept.most)
+
+
+def _evaluated(
+    evaluate: Evaluate, model: PreTrainedModel, state: TrainingState, steps_per_epoch: float
+) -> Mapping[str, float]:
+    """The metrics of the model as it is, which go into the history with the mean loss since the last evaluation."""
+    model.eval()
+    # On every process: the best step and the end of patience must be the same for all.
+    metrics = of_first(dict(evaluate(state.step, model)))
+    model.train()
+    state.history.append(
+        {
+            "step": float(state.step),
+            "epoch": state.step / steps_per_epoch,
+            "train_loss": state.loss_sum / max(1, state.loss_steps),
+            **metrics,
+        }
+    )
+    state.loss_sum, state.loss_steps = 0.0, 0
+    return metrics
+
+
+def _final_model(held: Holding, folder: Path, model: PreTrainedModel, base: LanguageModel, *, keeps_best: bool) -> Path:
+    """The folder of the chosen model. The best one's is renamed: "final" is there only once the run has finished."""
+    final = folder / "final"
+    there = (final / "config.json").is_file()
+    wait_for_all()  # before the first process makes it, which the others would else find there
+    if not there and not keeps_best:
+        held.save_model(final, model, base.tokenizer)
+    elif not there and rank() == 0:
+        (folder / "best").rename(final)
+    wait_for_all()
+    return final
 
 
 def _count(state: TrainingState, passes: Passes, device: torch.device) -> None:

@@ -50,7 +50,7 @@ def private_gradient(
     share = own_share(training.drawn(step))
     if mechanism.noise_multiplier > 0 and step + 1 < mechanism.steps:
         # Drawn in other processes while this one computes gradients.
-        passes.hear(training.source.ahead(step + 1, {name: p.numel() for name, p in trainable(model).items()}))
+        passes.hear(training.source.ahead(step + 1, {name: p.shape for name, p in trainable(model).items()}))
     # Nobody drawn, or nobody for this process, gives a sum of zeros, and the step goes on: to skip it would tell that
     # nobody was there (docs/theory.md#rules-of-a-private-step).
     people = [unit for unit in share if unit.canary is None]

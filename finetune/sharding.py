@@ -172,6 +172,9 @@ def sharded_private_gradient(
     parameters = shards(model)
     total = {name: torch.zeros_like(local(p), dtype=torch.float32) for name, p in parameters.items()}
     tally = torch.zeros(2, dtype=torch.float64, device=model.device)
+    rows = {name: rows_of(p, its) for name, p in parameters.items()}
+    if mechanism.noise_multiplier > 0 and step + 1 < mechanism.steps:
+        passes.hear(training.source.ahead(step + 1, {name: p.shape for name, p in parameters.items()}, rows))
     parts = take_apart(model)
     with evaluating(parts), true_float32():
         for unit in training.drawn(step)[its.replica :: its.replicas]:
@@ -187,8 +190,7 @@ def sharded_private_gradient(
     for name, parameter in parameters.items():
         summed = total[name] * scale
         if deviation > 0:
-            rows = rows_of(parameter, its)
-            summed += training.source.gaussian(step, name, parameter.shape, deviation, summed.device, rows)
+            summed += training.source.gaussian(step, name, parameter.shape, deviation, summed.device, rows[name])
         _put(parameter, summed / divisor.value)
     loss, units = tally.tolist()
     return loss / units if units else None

@@ -80,7 +80,7 @@ def test_blocks_of_a_tensor_are_independent(generator):
 def test_secure_noise_is_drawn_a_step_ahead_in_other_processes(monkeypatch):
     monkeypatch.setattr(noise, "AHEAD_FROM", 2 * BLOCK)
     source, shape = NoiseSource(NoiseGenerator.SECURE, KEY), torch.Size([BLOCK + 5])
-    said = [source.ahead(step, {"v": BLOCK + 5, "w": BLOCK + 5}) for step in (3, 4)]
+    said = [source.ahead(step, {"v": shape, "w": shape}) for step in (3, 4)]
     assert "secure noise: 2,097,162 numbers a step take some" in said[0]
     assert said[1] is None
     drawn = dict(source._drawn)
@@ -90,21 +90,33 @@ def test_secure_noise_is_drawn_a_step_ahead_in_other_processes(monkeypatch):
         assert torch.equal(source.gaussian(step, name, shape, 2.0, CPU), expected)
     assert len(source._drawn) == 2
     source.close()
-    assert NoiseSource(NoiseGenerator.PHILOX, KEY).ahead(1, {"w": 10**9}) is None
-    assert NoiseSource(NoiseGenerator.SECURE, KEY).ahead(1, {"w": 100}) is None
+    assert NoiseSource(NoiseGenerator.PHILOX, KEY).ahead(1, {"w": torch.Size([10**9])}) is None
+    assert NoiseSource(NoiseGenerator.SECURE, KEY).ahead(1, {"w": torch.Size([100])}) is None
+
+
+def test_of_a_shard_only_its_blocks_are_drawn_ahead(monkeypatch):
+    monkeypatch.setattr(noise, "AHEAD_FROM", BLOCK)
+    # Two rows to a block: rows 3 to 4 lie in the second and the third of four.
+    source, shape = NoiseSource(NoiseGenerator.SECURE, KEY), torch.Size([7, BLOCK // 2])
+    shapes, rows = {"w": shape, "none of it": shape}, {"w": (3, 5), "none of it": (7, 7)}
+    assert "secure noise: 1,048,576 numbers a step take some" in source.ahead(3, shapes, rows)
+    assert set(source._drawn) == {(3, "w", 1), (3, "w", 2)}
+    whole = gaussian(NoiseGenerator.SECURE, KEY, 3, "w", shape, 2.0, CPU)
+    assert torch.equal(source.gaussian(3, "w", shape, 2.0, CPU, rows=(3, 5)), whole[3:5])
+    assert not source._drawn
+    source.close()
 
 
 def test_a_killed_process_costs_time_and_changes_no_number(monkeypatch):
     monkeypatch.setattr(noise, "AHEAD_FROM", 2 * BLOCK)
-    source, sizes = NoiseSource(NoiseGenerator.SECURE, KEY), {"w": 2 * BLOCK + 5}
-    assert "drawn a step ahead" in source.ahead(3, sizes)
+    source, shapes = NoiseSource(NoiseGenerator.SECURE, KEY), {"w": torch.Size([2 * BLOCK + 5])}
+    assert "drawn a step ahead" in source.ahead(3, shapes)
     for process in list(source._pool._processes.values()):
         process.kill()
         process.join()
     for step in (3, 4):
-        shape = torch.Size([sizes["w"]])
-        expected = gaussian(NoiseGenerator.SECURE, KEY, step, "w", shape, 1.0, CPU)
-        assert torch.equal(source.gaussian(step, "w", shape, 1.0, CPU), expected)
-        said = source.ahead(step + 1, sizes)
+        expected = gaussian(NoiseGenerator.SECURE, KEY, step, "w", shapes["w"], 1.0, CPU)
+        assert torch.equal(source.gaussian(step, "w", shapes["w"], 1.0, CPU), expected)
+        said = source.ahead(step + 1, shapes)
         assert (said or "").startswith("secure noise: a process that drew ahead was killed") == (step == 3)
     source.close()

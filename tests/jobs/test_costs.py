@@ -133,6 +133,13 @@ def test_secure_noise_is_in_the_costs(config_file, call, tmp_path, monkeypatch):
     monkeypatch.setattr(costs, "AHEAD_FROM", 1000)
     secure = call("run", config_file(defense={"secure_noise": True}), "--check", "--out", tmp_path / "out")[1]
     assert "of a core a step, drawn a step ahead" in secure
+    # Over two processes each draws half.
+    monkeypatch.setattr(costs, "AHEAD_FROM", costs._parameters(load_config(config_file())))
+    for shard, said in ((None, True), (2, False)):
+        path = config_file(defense={"secure_noise": True}, finetune={"shard": shard})
+        found = call("run", path, "--check", "--out", tmp_path / "out")
+        assert found[0] == 0, found[2]
+        assert ("drawn a step ahead" in found[1]) == said
 
 
 def test_adapters_have_no_line_of_all_weights(config_file, call, tmp_path):
