@@ -75,10 +75,7 @@ class Parquet:
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield the file's rows, reading part of a row group at a time."""
         existing(self.path)
-        try:
-            file = pq.ParquetFile(self.path)
-        except pa.ArrowException as error:
-            raise InputError(f"{self.path.name}: not a readable Parquet file ({first_line(error)})") from error
+        file = _parquet_file(self.path)
         require_columns(self.columns, file.schema_arrow.names, self.path.name)
         names = list(self.columns.named().values())
         return batched(_parquet_rows(file, names, self.path.name), self.path.name, "row", self.columns, bad)
@@ -97,10 +94,7 @@ def rows_of_file(path: Path, columns: Sequence[str], bad: BadRows) -> Iterator[t
     """
     existing(path)
     if path.suffix == ".parquet":
-        try:
-            file = pq.ParquetFile(path)
-        except pa.ArrowException as error:
-            raise InputError(f"{path.name}: not a readable Parquet file ({first_line(error)})") from error
+        file = _parquet_file(path)
         present = file.schema_arrow.names
         # Without any of the columns one other is read, so that there is a row at which to say what is missing.
         return _parquet_rows(file, [name for name in columns if name in present] or present[:1], path.name)
@@ -144,6 +138,14 @@ def _json_rows(path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
                     bad.report(f"{path.name} line {number}", f"JSON that cannot be read ({first_line(error)[:80]})")
     except BROKEN as error:
         raise corrupt(path, f"line {number}", error) from error
+
+
+def _parquet_file(path: Path) -> pq.ParquetFile:
+    try:
+        # Read through a buffer: by default Arrow keeps every row group that it has read until the file is closed.
+        return pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
+    except pa.ArrowException as error:
+        raise InputError(f"{path.name}: not a readable Parquet file ({first_line(error)})") from error
 
 
 def _parquet_rows(file: pq.ParquetFile, names: list[str], where: str) -> Iterator[tuple[int, Any]]:

@@ -2,6 +2,7 @@
 
 import gzip
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -102,3 +103,17 @@ def test_the_synthetic_source_yields_the_generators_records():
     spec = SyntheticCorpus(users=3, mean_records=12, min_records=12, seed=5)
     assert len(set(_users(Synthetic(spec)))) == 3
     assert Synthetic(spec).fingerprint() != Synthetic(SyntheticCorpus(users=3, seed=6)).fingerprint()
+
+
+def test_parquet_is_read_in_memory_that_does_not_grow_with_the_file(tmp_path):
+    path, users = tmp_path / "m.parquet", [f"u{i % 7}" for i in range(4096)]
+    # Incompressible, so that what is kept of the file weighs as much as the file.
+    noise = np.random.default_rng(0).integers(0, 256, (40, 4096, 100), dtype=np.uint8)
+    schema = pa.schema({"user": pa.string(), "text": pa.string()})
+    with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
+        for group in noise:
+            writer.write_table(pa.table([users, [row.tobytes().hex() for row in group]], schema=schema))
+    before, most = pa.total_allocated_bytes(), 0
+    for _ in Parquet(path).batches(BadRows()):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < path.stat().st_size / 3
