@@ -14,7 +14,7 @@ from heldin.audit.knowledge import attacker_knowledge
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
 from heldin.audit.scored_users import ScoredUsers
-from heldin.bounds.judgement import Judgement
+from heldin.bounds.judgement import Judgement, joined
 
 
 def results_of(
@@ -52,6 +52,8 @@ def results_of(
         flawed=bool(flawed),
     )
     step(1)
+    # The scored users first: ``decision_facts`` attributes violations by this order.
+    judgements = [judgement, *beside]
     attack = fixed.attack
     # One value of each user cannot be taken apart again into texts.
     knowledge = (
@@ -64,8 +66,7 @@ def results_of(
         family,
         fixed,
         flaws=flawed,
-        # The scored users first: ``decision_facts`` attributes violations by this order.
-        judgements=[judgement, *beside],
+        judgements=judgements,
         # Where heldin drew the sides a blind alarm is a note; where somebody asserts them it is a flaw, above.
         said=[line for b in blind if fixed.sides.witnessed and b.separates for line in [blind_by_chance(b)]],
     )
@@ -73,7 +74,7 @@ def results_of(
         decision=decided,
         attacks=attack_results(family, fixed.audit.fprs, shown_of(decided)),
         blind=blind,
-        judgement=judgement,
+        judgement=joined(judgements),
         knowledge=knowledge,
         dials=dial_settings(family, attack),
     )

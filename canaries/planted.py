@@ -4,18 +4,18 @@ Canary users are saved once, below the run's ledger (owner-only), before any coi
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256, whole_directory
 from heldin.canaries.kinds import Canary, CanaryUser, Kind
-from heldin.corpus.store import Corpus, Record
+from heldin.corpus.sources.rows import SCHEMA
+from heldin.corpus.store import CorpusStore
 
 _RECORDS = pa.schema(
     {"user": pa.string(), "id": pa.string(), "text": pa.large_string(), "date": pa.string(), "position": pa.int64()}
@@ -25,77 +25,30 @@ _ABOUT |= {"documents": pa.int64(), "source": pa.string(), "mark": pa.large_stri
 _USERS = pa.schema(_ABOUT)
 
 
-class PlantedStore:
-    """A ``Corpus``: rows of ``base`` keep their numbers, canary records follow them, replaced users are left out."""
+class PlantedStore(CorpusStore):
+    """Rows of ``base`` keep their numbers, canary records follow them, replaced users are left out.
 
-    def __init__(self, base: Corpus, canaries: Sequence[Canary], records: pa.Table, fingerprint: str) -> None:
-        self.fingerprint = fingerprint
+    What goes through rows whosever they are (``chunks``, ``texts``, ``ids_and_texts``) meets those of replaced users.
+    """
+
+    def __init__(self, base: CorpusStore, canaries: Sequence[Canary], records: pa.Table, fingerprint: str) -> None:
+        self.folder, self.ids, self.report, self.fingerprint = base.folder, base.ids, base.report, fingerprint
         self.canaries = {canary.user: canary for canary in canaries}
-        self._base, self._first = base, len(base)
-        # One chunk a column, because rows are read one by one and a chunked array searches its chunks for each.
-        self._columns = {name: records.column(name).combine_chunks() for name in _RECORDS.names}
-        self._rows = _rows_by_user(self._columns["user"].to_pylist(), self._first)
+        first = base.table.num_rows  # rows of replaced users keep their numbers too
+        self._hold(pa.concat_tables([base.table, records.select(SCHEMA.names).combine_chunks()]))
         # The real user and its copy in one run would be one person under two names, which epsilon counts as a group of
-        # two (docs/theory.md#keys-and-coins).
-        self._replaced = {canary.source for canary in canaries if canary.source is not None}
-        self.users = sorted([user for user in base.users if user not in self._replaced] + list(self.canaries))
-
-    def __len__(self) -> int:
-        # Not the highest row number: rows of replaced users keep their numbers and are not counted.
-        return sum(self.count(user) for user in self.users)
-
-    def count(self, user: str) -> int:
-        """Number of records of ``user``."""
-        return len(self.rows(user))
-
-    def rows(self, user: str) -> range:
-        """Row numbers of ``user``. Raises KeyError for a user who was replaced."""
-        # An error and not an empty range, so that no later step can train on a replaced user unnoticed.
-        if user in self._replaced:
-            raise KeyError(user)
-        return self._rows[user] if user in self._rows else self._base.rows(user)
-
-    def record(self, row: int) -> Record:
-        """The record at ``row``."""
-        if row < self._first:
-            return self._base.record(row)
-        user, text, id_, date = (self._columns[n][row - self._first].as_py() for n in ("user", "text", "id", "date"))
-        return Record(row, user, id_, text, date)
-
-    def text(self, row: int) -> str:
-        """The text at ``row``."""
-        if row < self._first:
-            return self._base.text(row)
-        text: str = self._columns["text"][row - self._first].as_py()
-        return text
-
-    def id(self, row: int) -> str:
-        """The record id at ``row``."""
-        if row < self._first:
-            return self._base.id(row)
-        id_: str = self._columns["id"][row - self._first].as_py()
-        return id_
-
-    def ids_at(self, rows: NDArray[np.integer]) -> list[str]:
-        """The record ids at these rows, in the order given."""
-        return self._at("id", rows, self._base.ids_at)
-
-    def texts_at(self, rows: NDArray[np.integer]) -> list[str]:
-        """The texts at these rows, in the order given."""
-        return self._at("text", rows, self._base.texts_at)
-
-    def chunks(self) -> Iterator[tuple[int, pa.Array]]:
-        """First row, and texts from it on, of all rows in order; those of replaced users are among them."""
-        yield from self._base.chunks()
-        yield self._first, self._columns["text"]
-
-    def _at(
-        self, column: str, rows: NDArray[np.integer], of_base: Callable[[NDArray[np.integer]], list[str]]
-    ) -> list[str]:
-        planted = rows >= self._first
-        real = iter(of_base(rows[~planted]))
-        added = iter(self._columns[column].take(pa.array(rows[planted] - self._first)).to_pylist())
-        return [next(added if its else real) for its in planted.tolist()]
+        # two (docs/theory.md#keys-and-coins). Of a user who was replaced every question is a KeyError.
+        replaced = {canary.source for canary in canaries if canary.source is not None}
+        kept = [i for i, user in enumerate(base.users) if user not in replaced]
+        planted = _rows_by_user(records.column("user").to_pylist(), first)
+        users = [*(base.users[i] for i in kept), *planted]
+        starts, counts = [its.start for its in planted.values()], [len(its) for its in planted.values()]
+        order = sorted(range(len(users)), key=users.__getitem__)
+        self._index(
+            [users[i] for i in order],
+            np.concatenate([base.starts[kept], np.array(starts, dtype=np.int64)])[order],
+            np.concatenate([base.counts[kept], np.array(counts, dtype=np.int64)])[order],
+        )
 
 
 def save_canaries(users: Sequence[CanaryUser], folder: Path, *, of: str) -> None:
@@ -118,7 +71,7 @@ def save_canaries(users: Sequence[CanaryUser], folder: Path, *, of: str) -> None
         meta.write_text(json.dumps({"of": of}), encoding="utf-8")
 
 
-def load_canaries(base: Corpus, folder: Path, *, of: str) -> PlantedStore | None:
+def load_canaries(base: CorpusStore, folder: Path, *, of: str) -> PlantedStore | None:
     """``base`` with the canary users saved in ``folder``, or None if there are none.
 
     Raises InputError if the folder is damaged, or ``of`` is not what they were saved with.

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -53,47 +53,6 @@ class BuildReport:
     reused: bool
 
 
-class Corpus(Protocol):
-    """What a run reads from a corpus, wherever it is kept; ``fingerprint`` identifies the exact content."""
-
-    fingerprint: str
-    users: list[str]
-
-    def __len__(self) -> int: ...
-
-    def count(self, user: str) -> int:
-        """Number of records of ``user``."""
-        ...
-
-    def rows(self, user: str) -> range:
-        """Row numbers of ``user``, in the source's order."""
-        ...
-
-    def record(self, row: int) -> Record:
-        """The record at ``row``."""
-        ...
-
-    def text(self, row: int) -> str:
-        """The text at ``row``."""
-        ...
-
-    def id(self, row: int) -> str:
-        """The record id at ``row``."""
-        ...
-
-    def ids_at(self, rows: NDArray[np.integer]) -> list[str]:
-        """The record ids at these rows, in the order given."""
-        ...
-
-    def texts_at(self, rows: NDArray[np.integer]) -> list[str]:
-        """The texts at these rows, in the order given."""
-        ...
-
-    def chunks(self) -> Iterator[tuple[int, pa.Array]]:
-        """First row, and texts from it on, of all rows in order."""
-        ...
-
-
 class CorpusStore:
     """Read access to a built store. Rows are numbered from 0; the rows of a user are adjacent."""
 
@@ -106,15 +65,21 @@ class CorpusStore:
         # Sorted, because file names number the ranges of users of a store that was built on a cluster.
         files = sorted(folder.glob("records*.arrow"))
         # Mapped and not read: the operating system loads the pages that are asked for, and may drop them again.
-        self.table = pa.concat_tables(pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files)
-        self._chunks = {name: self.table.column(name).chunks for name in SCHEMA.names}
+        self._hold(pa.concat_tables(pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files))
+        index = pa.ipc.open_file(pa.memory_map(str(folder / "users.arrow"))).read_all()
+        self._index(
+            index.column("user").to_pylist(), index.column("start").to_numpy(), index.column("count").to_numpy()
+        )
+
+    def _hold(self, table: pa.Table) -> None:
+        self.table = table
+        self._chunks = {name: table.column(name).chunks for name in SCHEMA.names}
         # Row number at which each chunk ends, for the search in ``_value``.
         self._ends = list(itertools.accumulate(map(len, self._chunks["id"])))
-        index = pa.ipc.open_file(pa.memory_map(str(folder / "users.arrow"))).read_all()
-        self.users: list[str] = index.column("user").to_pylist()
-        self.starts = index.column("start").to_numpy()
-        self.counts = index.column("count").to_numpy()
-        self._position = {user: i for i, user in enumerate(self.users)}
+
+    def _index(self, users: list[str], starts: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        self.users, self.starts, self.counts = users, starts, counts
+        self._position = {user: i for i, user in enumerate(users)}
 
     def __len__(self) -> int:
         return int(self.counts.sum())
@@ -199,6 +164,6 @@ class CorpusStore:
         return sampled
 
 
-def texts_of(store: Corpus, rows: Sequence[int]) -> list[str]:
+def texts_of(store: CorpusStore, rows: Sequence[int]) -> list[str]:
     """The texts at ``rows``."""
     return [store.text(row) for row in rows]

@@ -5,7 +5,7 @@ that a resumed run draws the same batches as an uninterrupted one.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -48,6 +48,16 @@ def encode(
         )
     longest = None if sequence_length is None else sequence_length + 1
     return [[start, *tokens, *end][:longest] for tokens in ids]
+
+
+def encoded(
+    tokenizer: PreTrainedTokenizerBase, batches: Iterable[Sequence[str]], sequence_length: int | None
+) -> Iterator[list[list[int]]]:
+    """``encode`` of each batch; a text without tokens is named by its number among all."""
+    done = 0
+    for texts in batches:
+        yield encode(tokenizer, texts, sequence_length, done)
+        done += len(texts)
 
 
 class ShuffledBatches:

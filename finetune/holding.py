@@ -29,6 +29,7 @@ from heldin.finetune.sharding import Spread, local, sharded_batch_gradient, shar
 from heldin.finetune.units import PrivateTraining
 
 Records = Sequence[Sequence[int]]
+StepGradient = Callable[[PreTrainedModel, PrivateTraining, int, Records, Passes], float | None]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Holding:
         checksum: a number of the weights that every process must have.
     """
 
-    private_gradient: Callable[[PreTrainedModel, PrivateTraining, int, Records, Passes], float | None]
+    private_gradient: StepGradient
     batch_gradient: Callable[
         [PreTrainedModel, Records, PlainClipping | None, Passes, Arithmetic], tuple[float, list[float]]
     ]
@@ -58,20 +59,21 @@ class Holding:
     checksum: Callable[[PreTrainedModel], int]
 
 
-def holding_of(spread: Spread | None) -> Holding:
-    """The holding of a model that lies as ``spread`` says; None: every process holds all of it."""
-    return _whole() if spread is None else _sharded(spread)
+def holding_of(spread: Spread | None, private: PrivateTraining | None = None) -> Holding:
+    """The holding of a model that lies as ``spread`` says; None: every process holds all of it.
+
+    Raises InputError for a mechanism that needs whole models where they are spread.
+    """
+    filters = private is not None and isinstance(private.mechanism.clip, ConcentrationFilter)
+    if spread is None:
+        return _whole(filtered_gradient if filters else private_gradient)
+    if filters or (private is not None and private.mechanism.local is not None):
+        raise InputError("finetune.shard: local updates and the filter of concentration need whole models")
+    return _sharded(spread)
 
 
-def _whole() -> Holding:
+def _whole(of_step: StepGradient) -> Holding:
     """Each process processes its share of a step's units; all go on from one file, which the first one writes."""
-
-    def of_step(
-        model: PreTrainedModel, private: PrivateTraining, step: int, sequences: Records, passes: Passes
-    ) -> float | None:
-        if isinstance(private.mechanism.clip, ConcentrationFilter):
-            return filtered_gradient(model, private, step, sequences, passes)
-        return private_gradient(model, private, step, sequences, passes)
 
     def of_batch(
         model: PreTrainedModel, batch: Records, clipping: PlainClipping | None, passes: Passes, arithmetic: Arithmetic
@@ -106,13 +108,6 @@ def _whole() -> Holding:
 def _sharded(spread: Spread) -> Holding:
     """Each shard group processes its share of a step's units; every process reads and writes its shards."""
 
-    def of_step(
-        model: PreTrainedModel, private: PrivateTraining, step: int, sequences: Records, passes: Passes
-    ) -> float | None:
-        if private.mechanism.local is not None or isinstance(private.mechanism.clip, ConcentrationFilter):
-            raise InputError("finetune.shard: local updates and the filter of concentration need whole models")
-        return sharded_private_gradient(model, private, step, sequences, passes, spread)
-
     def of_batch(
         model: PreTrainedModel, batch: Records, clipping: PlainClipping | None, passes: Passes, arithmetic: Arithmetic
     ) -> tuple[float, list[float]]:
@@ -127,7 +122,7 @@ def _sharded(spread: Spread) -> Holding:
         return spread.checksum_over_members(here, model.device)
 
     return Holding(
-        of_step,
+        partial(sharded_private_gradient, its=spread),
         of_batch,
         partial(load_sharded_state, its=spread),
         partial(save_sharded_state, its=spread),

@@ -114,7 +114,7 @@ def train(
     # Before the adapters are made, whose initial weights it decides.
     torch.manual_seed(recipe.seed)
     model = (base.model if spread else with_adapters(base.model, recipe).to(device)).train()
-    held = holding_of(spread)
+    held = holding_of(spread, private)
     if recipe.lora is not None and arithmetic == "bf16":
         halve_frozen(model)
     if recipe.checkpointing:

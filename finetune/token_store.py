@@ -57,27 +57,25 @@ class TokenStore(Sequence[Ids]):
 
 def token_store(
     folder: Path,
-    encoded: Callable[[Sequence[str], int], list[list[int]]],
-    texts: Iterable[Sequence[str]],
+    batches: Iterable[list[list[int]]],
     *,
     of: str,
     vocabulary: int,
     verify: bool = True,
     advance: Callable[[int], object] = lambda _: None,
 ) -> TokenStore:
-    """The sequences of ``texts`` in ``folder``, made if they are not there.
+    """The sequences of ``batches`` in ``folder``, written if they are not there.
 
     Args:
         folder: owner-only, written whole.
-        encoded: token ids of each text of a batch, given the number of texts before it.
-        texts: batches of texts; not asked for if the folder is there.
+        batches: token ids of each text, batch by batch; not asked for if the folder is there.
         of: hash of what the sequences follow from.
         vocabulary: number of token ids, each below it.
         verify: read all of what is there, and compare it with its hash.
         advance: called with the number of texts done.
 
     Raises:
-        InputError: the folder is damaged, or of other texts, another tokenizer or another length; or see ``encoded``.
+        InputError: the folder is damaged, or of other texts, another tokenizer or another length; or see ``batches``.
     """
     if (folder / _ABOUT).is_file():
         try:
@@ -98,8 +96,7 @@ def token_store(
         digest, records, end = _Digest(), 0, 0
         largest = 0
         with (temporary / _IDS).open("wb") as ids, (temporary / _ENDS).open("wb") as ends:
-            for batch in texts:
-                sequences = encoded(batch, records)
+            for sequences in batches:
                 lengths, flat = digest.update(sequences)
                 largest = max(largest, int(flat.max(initial=0)))
                 ids.write(flat.astype(kind).tobytes())

@@ -17,7 +17,8 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import EXPORTED, covers, plan_document, read_plan
 from heldin.jobs.run.models import model_facts
 from heldin.jobs.run.plan import configured_mechanism, read_run_config
-from heldin.jobs.run.training import finished_training, promise_facts, require_trained_under
+from heldin.jobs.run.training import finished_training, require_trained_under
+from heldin.jobs.run.training_facts import promise_facts
 from heldin.models.loading import fingerprinted_files, load_language_model
 from heldin.record.differences import compared
 from heldin.record.document import Record, read_record

@@ -161,7 +161,7 @@ def _run_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     # By the record's fingerprints: scores of any other models or texts have another name, and are not read.
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     require_trained_under(folder, plan)
-    found = run_results(config, data, texts.texts, _scores(folder, of), preregistered(config, data, plan), reporter)
+    found = run_results(data, texts.texts, _scores(folder, of), preregistered(config, data, plan), reporter)
     # Loaded for its fingerprint and size, and never run.
     name = (named or base_model(config, corpus, reporter))[0]
     target, reference = target_and_reference(config, folder / "checkpoints" / "final", name)

@@ -175,7 +175,7 @@ def planted_results(
     """
     run, fixed = audited_run(job, config), judged_as(job, config, data, conditions)
     texts = texts_under_attack(run, data)
-    return run_results(run, data, texts.texts, statistics, fixed, reporter)
+    return run_results(data, texts.texts, statistics, fixed, reporter)
 
 
 def judged_as(

@@ -14,7 +14,7 @@ from heldin.jobs.config import RunConfig
 from heldin.jobs.retraining.job import TrainingsAudit
 from heldin.jobs.retraining.runs import Training, TrainingJob
 from heldin.jobs.run.corpus import CorpusData
-from heldin.jobs.run.training import promise_facts
+from heldin.jobs.run.training_facts import promise_facts
 from heldin.record.facts import Overlaps, SplitFacts, TrainingFacts
 from heldin.record.overlaps import NOT_KNOWN, measured
 

@@ -10,7 +10,7 @@ from heldin.jobs.run.models import Models, model_facts
 from heldin.jobs.run.scoring import scoring_rule
 from heldin.jobs.run.split_facts import split_facts
 from heldin.jobs.run.statistics import RunResults, claims_on
-from heldin.jobs.run.training import effort_facts, training_facts
+from heldin.jobs.run.training_facts import effort_facts, training_facts
 from heldin.models.loading import LanguageModel, same_tokens
 from heldin.record.document import Body
 from heldin.record.facts import Ceiling, ScoredTexts, TrainingFacts

@@ -15,14 +15,14 @@ from heldin.base.wording import counted
 from heldin.canaries.form import Forms
 from heldin.canaries.kinds import Canary
 from heldin.corpus.split import Part, Role
-from heldin.corpus.store import Corpus, texts_of
+from heldin.corpus.store import CorpusStore, texts_of
 from heldin.defenses.texts.data_side import Cap, Removal, TrainingRecord, apply_defenses
 from heldin.finetune.batches import encode
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.cell import read_cell
 from heldin.jobs.run.corpus import CorpusData, read_corpus
 from heldin.jobs.run.layout import laid_out
-from heldin.jobs.run.ledger import Ledger, draw_ledger, ledger_of_run, load_ledger
+from heldin.jobs.run.ledger import Ledger, ledger_of_run, load_ledger
 from heldin.jobs.run.planting import plant
 from heldin.jobs.run.slots import Slots
 from heldin.jobs.run.validation import CurveTexts
@@ -51,7 +51,7 @@ class RunData:
     """
 
     corpus: CorpusData
-    store: Corpus
+    store: CorpusStore
     canaries: Mapping[str, Canary]
     ledger: Ledger
     training_rows: npt.NDArray[np.integer]
@@ -134,7 +134,7 @@ def prepare_data(
     corpus = corpus or read_corpus(config, reporter)
     # Canary users before the coins: the pool has to be fixed when they are drawn
     # (docs/theory.md#conditions-of-one-run, 1).
-    store: Corpus = corpus.store
+    store: CorpusStore = corpus.store
     canaries: Mapping[str, Canary] = {}
     if config.canaries:
         if base is None:
@@ -148,11 +148,8 @@ def prepare_data(
     cell = read_cell(out / "ledger")
     if cell is not None:
         cell.require(config, out)
-    ledger = ledger_of_run(
-        out / "ledger",
-        lambda keys: draw_ledger(layout, config.split, seed=config.seed, keys=keys),
-        coins=cell.coins_key if cell else None,
-    )
+    coins = cell.coins_key if cell else None
+    ledger = ledger_of_run(out / "ledger", layout, config.split, seed=config.seed, kept=kept, coins=coins)
     # After the coins, on the records of those held in: a defense works on what would be trained on.
     left = defended(config, store, ledger, base, reporter, slots)
     data = RunData(corpus, store, canaries, ledger, *left, slots, cell.facts if cell else None)
@@ -178,7 +175,7 @@ def needs_base(config: RunConfig) -> bool:
 
 def defended(
     config: RunConfig,
-    store: Corpus,
+    store: CorpusStore,
     ledger: Ledger,
     base: LanguageModel | None,
     reporter: Reporter,

@@ -8,7 +8,7 @@ import hmac
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -210,22 +210,26 @@ def _earlier_parts(folder: Path, users: Sequence[str]) -> RowParts:
     return RowParts.of({user: {part: tuple(rows) for part, rows in of.items()} for user, of in parts.items()})
 
 
-def ledger_of_run(folder: Path, draw: Callable[[Keys], Ledger], *, coins: bytes | None = None) -> Ledger:
-    """The run's ledger: drawn under the keys in ``folder`` if there are any, else under fresh ones and saved.
+def ledger_of_run(
+    folder: Path, layout: Layout, split: SplitConfig, *, seed: int, kept: Ledger | None, coins: bytes | None = None
+) -> Ledger:
+    """The run's ledger: drawn under the keys of the one that is kept, else under fresh ones and saved.
 
     Args:
         folder: the run's folder of secrets.
-        draw: draws the ledger under the keys that it is given.
+        layout: what was fixed before.
+        split: see ``draw_ledger``.
+        seed: see ``draw_ledger``.
+        kept: the ledger in ``folder``; None: there is none.
         coins: key of the coins of a sweep's block; None: a fresh one, of this run alone.
 
     Raises:
         InputError: the kept ledger belongs to another corpus, another split, or another membership.
     """
-    kept = load_ledger(folder)
     # The key of cohorts and noise is never shared, whatever the coins: two models under one would differ by un-noised
     # data (docs/theory.md#keys-and-coins).
     keys = Keys(coins or (kept.coins_key if kept else new_key()), kept.key if kept else new_key())
-    drawn = draw(keys)
+    drawn = draw_ledger(layout, split, seed=seed, keys=keys)
     if kept is None:
         save_ledger(drawn, folder)
         return drawn

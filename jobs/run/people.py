@@ -5,23 +5,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from heldin.audit.exposure import Exposed, exposed_users
+from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import ScoredUsers
 from heldin.base.coins import first_in_keyed_order, seed_key
 from heldin.defenses.texts.data_side import TrainingRecord
-from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData
 from heldin.jobs.run.rows import writers
 
 
-def people_of(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Exposed]:
+def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list[Exposed]:
     """Held-in users, most exposed first: at most ``audit.exposure_users`` of them, beside as many others' words.
 
     Args:
-        config: config of the run.
+        fixed: what was fixed before any score was seen.
         data: corpus and ledger of the run.
         table: the scored users.
     """
-    most, owners = config.audit.exposure_users, data.ledger.owners()
+    most, owners = fixed.audit.exposure_users, data.ledger.owners()
     wrote = writers(data.store, data.training_rows)
     number = {name: i for i, name in enumerate(wrote.names)}
     # An audited entity's records are its own here, whoever wrote them.
@@ -36,8 +36,8 @@ def people_of(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Expo
     present = np.zeros(len(number) + len(of_entities), dtype=np.bool_)
     present[whose] = True
     others = [name for name, i in there.items() if present[i]]
-    shown = _sample(config.seed, "exposed", listed, most)
-    beside = _sample(config.seed, "words of others", others, most)
+    shown = _sample(fixed.seed, "exposed", listed, most)
+    beside = _sample(fixed.seed, "words of others", others, most)
     every = {**number, **of_entities}
     wanted = np.zeros_like(present)
     wanted[[every[name] for name in (*shown, *beside) if name in every]] = True
@@ -49,8 +49,8 @@ def people_of(config: RunConfig, data: RunData, table: ScoredUsers) -> list[Expo
     return exposed_users(
         table,
         records,
-        attack=config.attack.primary,
-        aggregation=config.attack.aggregations[0],
+        attack=fixed.attack.primary,
+        aggregation=fixed.attack.aggregations[0],
         listed=frozenset(shown),
         trained_on=data.training_rows.size,
     )

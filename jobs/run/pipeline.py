@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from heldin.audit.exposure import write_people
-from heldin.audit.headline import AUDITED
 from heldin.base.files import cache_directory, one_process_at_a_time, private_directory
 from heldin.base.log_file import logged
 from heldin.base.progress import LineReporter, Reporter
@@ -28,7 +27,7 @@ from heldin.jobs.run.references import check_references, train_reference, traine
 from heldin.jobs.run.scoring import score
 from heldin.jobs.run.scoring_precision import measured_shift
 from heldin.jobs.run.stage_seconds import StageSeconds
-from heldin.jobs.run.statistics import claims_on, preregistered, run_results
+from heldin.jobs.run.statistics import preregistered, run_results
 from heldin.jobs.run.texts import Scoring, texts_under_attack
 from heldin.jobs.run.training import finetune, measured_clip_norm
 from heldin.jobs.run.utility import measure_losses
@@ -97,10 +96,10 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
             with first_process_first():
                 # The plan is on disk before the first step: nothing that training shows can change what is claimed.
                 mechanism = settle_plan(config, data, out, clip_norm=clip_norm)
+                fixed = preregistered(config, data, mechanism)
                 # What the audit could find at best, before training is paid for.
-                real, what = len(data.real(data.ledger.scored_users())), AUDITED[config.split.audited.value]
-                claims = claims_on(mechanism, data)
-                for line in forecast(real, config.audit.delta, claims, units=what.unit, one=what.one):
+                real, what = len(data.real(data.ledger.scored_users())), fixed.what
+                for line in forecast(real, fixed.audit.delta, fixed.claims, units=what.unit, one=what.one):
                     reporter.say(line)
             result = finetune(config, data, base, mechanism, out, reporter)
         if not result.halted and trained_references(config):
@@ -150,7 +149,7 @@ def _stages(config: RunConfig, out: Path, reporter: Reporter, command: str, unti
         )
     with taken.timed("statistics"):
         found = replace(
-            run_results(config, data, texts.texts, statistics, preregistered(config, data, mechanism), reporter),
+            run_results(data, texts.texts, statistics, fixed, reporter),
             losses=losses,
             precision=precision,
             extraction=extraction,

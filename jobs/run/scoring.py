@@ -4,6 +4,7 @@ The attack is given users and texts, but no roles. All statistics go to one file
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,13 +123,12 @@ def score_references(
     asked += [(model, plain) for model in references]
     for which in config.attack.documents[1:]:
         asked.append((leading, [text for _, _, text in texts_under_attack(config, data, which).flat()]))
-    cache = ScoreCache(cache_directory() / "scores")
-    try:
-        with reporter.track("scoring by reference models", sum(len(its) for _, its in asked), "texts") as advance:
-            for model, texts in asked:
-                cache.scores(model, texts, advance=advance)
-    finally:
-        cache.close()
+    with (
+        closing(ScoreCache(cache_directory() / "scores")) as cache,
+        reporter.track("scoring by reference models", sum(len(its) for _, its in asked), "texts") as advance,
+    ):
+        for model, texts in asked:
+            cache.scores(model, texts, advance=advance)
 
 
 def score_with_dial(
@@ -161,11 +161,8 @@ def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference
     """How far real users' texts are from the reference model (``attacks.reference_divergence``)."""
     # training texts of held-out users too: the choice must not depend on the coin
     own = known_texts(config, data, data.real(texts.texts), "training")
-    cache = ScoreCache(cache_directory() / "scores")
-    try:
+    with closing(ScoreCache(cache_directory() / "scores")) as cache:
         return reference_divergences(texts, own, reference, cache)
-    finally:
-        cache.close()
 
 
 def _scored(
@@ -175,12 +172,9 @@ def _scored(
     reference: ScoredModel | None,
     reporter: Reporter | None,
 ) -> list[TextStatistic]:
-    cache = ScoreCache(cache_directory() / "scores")
-    try:
+    with closing(ScoreCache(cache_directory() / "scores")) as cache:
         if reporter is None:
             return score_attacks(attacks, texts, target, reference, cache)
         # Target and reference.
         with reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance:
             return score_attacks(attacks, texts, target, reference, cache, advance=advance)
-    finally:
-        cache.close()

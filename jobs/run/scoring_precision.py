@@ -1,6 +1,7 @@
 """How far a lower precision of the models moves the leading statistic, on a sample of the scored texts."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -74,9 +75,6 @@ def _values(attack: AttackConfig, sample: AttackTexts, models: Pair) -> np.ndarr
     primary = get_attack(attack.primary)
     if not same_tokens(target.tokenizer, reference.tokenizer):
         primary = per_text(primary)
-    cache = ScoreCache(cache_directory() / "scores")
-    try:
+    with closing(ScoreCache(cache_directory() / "scores")) as cache:
         scored: list[TextStatistic] = score_attacks([primary], sample, target, reference, cache)
-    finally:
-        cache.close()
     return np.array([its.value for its in scored])

@@ -6,6 +6,7 @@ coins. It shows what an attacker who cannot train could at most hope for; no ver
 
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,12 +101,9 @@ def _trained_and_scored(its: Scoring, shadow: RunData, path: Path) -> list[TextS
     # Loaded for each: training changes weights in place.
     base = load_language_model(its.models.base_name, revision=config.model.revision)
     result = finetune(config, shadow, base, its.mechanism, work, LineReporter(lambda _: None))
-    cache = ScoreCache(cache_directory() / "scores")
-    try:
+    with closing(ScoreCache(cache_directory() / "scores")) as cache:
         target = load_language_model(str(result.folder), precision=config.attack.precision)
         return score_attacks([get_attack(config.attack.primary)], its.texts, target, its.models.reference, cache)
-    finally:
-        cache.close()
 
 
 def _work(path: Path) -> Path:

@@ -20,7 +20,7 @@ from heldin.audit.sides import sides_of_run
 from heldin.audit.utility import UserLoss
 from heldin.base.progress import Reporter
 from heldin.bounds.claims import claims_of, exposed_claims
-from heldin.bounds.judgement import Judgement, joined
+from heldin.bounds.judgement import Judgement
 from heldin.bounds.verdict import REAL_USERS, Claim
 from heldin.canaries.kinds import Canary
 from heldin.corpus.split import Part
@@ -53,7 +53,6 @@ class RunResults:
 
 
 def run_results(
-    config: RunConfig,
     data: RunData,
     texts: Mapping[str, Sequence[str]],
     statistics: Sequence[TextStatistic],
@@ -63,7 +62,6 @@ def run_results(
     """Join scores with membership and judge.
 
     Args:
-        config: config of the run.
         data: corpus and ledger of the run.
         texts: the scored texts, by user.
         statistics: statistics of every scored user's texts.
@@ -75,7 +73,7 @@ def run_results(
     # But for the curves of training this is the one place where scores meet roles.
     table = scored_users(statistics, data.ledger.membership(without=data.canaries))
     of_people = {user: texts[user] for user in table.users}
-    parts = parts_of(len(variants_of(table.attacks, config.attack))) + 1 + bool(data.canaries)
+    parts = parts_of(len(variants_of(table.attacks, fixed.attack))) + 1 + bool(data.canaries)
     with reporter.track("statistics", parts, "parts") as advance:
         # Canary users first: a claim that they violate is violated for the training, and the answer must say so.
         canaries, judgements = _canaries(data, texts, statistics, fixed)
@@ -84,7 +82,7 @@ def run_results(
         if data.canaries:
             advance(1)
         real = results_of(table, of_people, fixed, beside=judgements, advance=advance)
-        people = people_of(config, data, table)
+        people = people_of(fixed, data, table)
         advance(1)
     exposure = ExposureFacts(
         users=len(people),
@@ -92,8 +90,7 @@ def run_results(
         groups=exposure_groups(people),
         correlations=correlations(people),
     )
-    judgement = joined([real.judgement, *judgements]) if judgements else real.judgement
-    whole = real.model_copy(update={"judgement": judgement, "canaries": canaries, "exposure": exposure})
+    whole = real.model_copy(update={"canaries": canaries, "exposure": exposure})
     return RunResults(whole, sum(map(len, of_people.values())), people)
 
 
@@ -208,9 +205,8 @@ def _canaries_alone(
         advance(1)
         found = results_of(table, of_people, fixed, beside=judgements, advance=advance)
     assert canaries is not None
-    judgement = joined([found.judgement, *judgements]) if judgements else found.judgement
     facts = canaries.model_copy(update={"decision": None, "blind": []})
-    whole = found.model_copy(update={"judgement": judgement, "canaries": facts})
+    whole = found.model_copy(update={"canaries": facts})
     return RunResults(whole, sum(map(len, of_people.values())), [])
 
 

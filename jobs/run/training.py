@@ -1,27 +1,20 @@
-"""The training stage of a run: train under the plan, measure the curves, and state what was done."""
+"""The training stage of a run: train under the plan, and measure the curves."""
 
 import hmac
 import math
 from contextlib import closing, nullcontext
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from heldin.audit.coarse import brief
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256, write_text
 from heldin.base.progress import Reporter
-from heldin.base.strict_json import finite
 from heldin.corpus.entities.incidence import Incidence
-from heldin.defenses.accounting.ceiling import ceiling_of
 from heldin.defenses.choices import BatchClip, FlatClip
 from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, SampledDefense
-from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
-from heldin.finetune.batches import encode
+from heldin.finetune.batches import encoded
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.clipping import PlainClipping
 from heldin.finetune.job_name import job_name
@@ -33,14 +26,11 @@ from heldin.finetune.token_store import TokenStore, token_store
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.data import RunData, curve_texts
-from heldin.jobs.run.exposed import exposed_shares
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.rows import RecordIds, rows_digest, writers
-from heldin.jobs.run.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation, gap_auroc_correlation
+from heldin.jobs.run.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
-from heldin.record.effort import EffortFacts
-from heldin.record.facts import ByExposure, Ceiling, CurvePoint, ExposedShare, RemovalFacts, TrainingFacts
 
 TOKENS = Path("checkpoints") / "tokens"  # of a run: what its checkpoints go on from
 
@@ -176,8 +166,7 @@ def training_tokens(
     with first_process_first(), reporter.track("tokenizing", data.training_rows.size, "records") as advance:
         return token_store(
             folder,
-            lambda texts, done: encode(base.tokenizer, texts, length, done),
-            data.training_texts(),
+            encoded(base.tokenizer, data.training_texts(), length),
             of=of,
             vocabulary=base.model.get_input_embeddings().num_embeddings,
             verify=leads(),
@@ -234,101 +223,11 @@ def require_trained_under(run: Path, plan: Mechanism) -> None:
         raise InputError(f"'{run / 'plan.json'}' is not the plan that the model was trained under")
 
 
-def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, result: TrainingResult) -> TrainingFacts:
-    """The record's facts about training and its guarantee.
-
-    Args:
-        config: config of the run.
-        data: corpus and ledger of the run.
-        mechanism: the mechanism of the plan.
-        result: how training ended.
-    """
-    return TrainingFacts(
-        defense=config.defense.kind,
-        **promise_facts(mechanism),
-        removals=[RemovalFacts(**asdict(removal)) for removal in data.removals],
-        records=data.training_rows.size,
-        users=np.unique(writers(data.store, data.training_rows).of).size,
-        steps=result.steps,
-        chosen_step=result.chosen_step,
-        selection=config.finetune.select.value,
-        # Four decimals: further ones would be about single users' texts (``audit.coarse``).
-        curve=[
-            CurvePoint(step=int(p["step"]), **{k: brief(v, 4) for k, v in p.items() if k != "step"})
-            for p in result.history
-        ],
-        gap_auroc_spearman=gap_auroc_correlation(result.history),
-        seconds=round(result.seconds, 2),
-        exposed=_exposed(mechanism, data),
-        gradients=result.gradients,
-    )
-
-
-def effort_facts(result: TrainingResult) -> EffortFacts | None:
-    """What training took, for the record."""
-    its = result.effort
-    if its is None:
-        return None
-    seconds = its.step_seconds
-
-    def pace(count: int | None) -> float | None:
-        return round(count / seconds, 1) if count is not None and seconds > 0 else None
-
-    return EffortFacts(
-        precisions=its.precisions,
-        devices=its.devices,
-        processes=its.processes,
-        tokens=its.tokens,
-        step_seconds=round(seconds, 2),
-        tokens_per_second=pace(its.tokens),
-        gradients_per_second=pace(result.gradients),
-        peak_memory=its.peak_memory or None,
-        ways=its.ways,
-        notices=its.notices,
-    )
-
-
-def _exposed(mechanism: Mechanism, data: RunData) -> list[ExposedShare]:
-    # Counts of records say something about text sampling alone, and only where it promises anything.
-    if data.slots is None or mechanism.two_level is not None or mechanism.reasons():
-        return []
-    return exposed_shares(mechanism, data.slots, data.training_rows)
-
-
 def _named(data: RunData) -> Incidence:
     """Whom each training record names, in the order of ``data.training_rows``."""
     assert data.slots is not None
     assert data.slots.named is not None
     return data.slots.named.of_records(data.training_rows)
-
-
-def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
-    """The record's facts about the guarantee, by field: a function of the plan alone."""
-    promise = mechanism.guarantee()
-    holds = promise if isinstance(promise, Guarantee) else None
-    ceiling = None
-    # A ceiling is about attacks on users; that of an example bounds attacks on single records.
-    if holds and mechanism.user_event is not None:
-        ceiling = Ceiling.of(ceiling_of(mechanism.user_event, mechanism.steps, holds.delta))
-    return {
-        "guarantee": promise.label,
-        "unit": mechanism.unit,
-        "epsilon": holds.epsilon if holds else None,
-        "delta": mechanism.delta,
-        "noise_multiplier": mechanism.noise_multiplier,
-        "warnings": list(holds.warnings) if holds else [],
-        "ceiling": ceiling,
-        "by_exposure": _by_exposure(promise),
-    }
-
-
-def _by_exposure(promise: Guarantee | NoGuarantee) -> ByExposure | None:
-    """What holds, by exposure: of the guarantee, or of what is left of it without the paper's claim."""
-    held = promise if isinstance(promise, Guarantee) else promise.fallback
-    if held is None or held.exposure is None:
-        return None
-    claimed = None if isinstance(promise, Guarantee) else promise.assumed_epsilon
-    return ByExposure(**finite(asdict(held.exposure)), claimed=claimed)
 
 
 def finished_training(folder: Path, config: RunConfig) -> TrainingResult:

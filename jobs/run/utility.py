@@ -1,6 +1,7 @@
 """The utility stage: losses of target and base model on test texts of held-out users, whom neither was trained on."""
 
 import math
+from contextlib import closing
 from pathlib import Path
 
 from heldin.attacks.scoring import AttackTexts, scores_of
@@ -40,12 +41,11 @@ def measure_losses(
     if kept is not None:
         return kept
     flat = texts.flat()
-    cache = ScoreCache(cache_directory() / "scores")
-    try:
-        with reporter.track("utility", 2 * len(flat), "texts") as advance:
-            scored = [scores_of(texts, model, cache, advance=advance) for model in (target, base)]
-    finally:
-        cache.close()
+    with (
+        closing(ScoreCache(cache_directory() / "scores")) as cache,
+        reporter.track("utility", 2 * len(flat), "texts") as advance,
+    ):
+        scored = [scores_of(texts, model, cache, advance=advance) for model in (target, base)]
     tokens = dict.fromkeys(texts.texts, 0)
     sums = {user: [0.0, 0.0] for user in texts.texts}
     for (user, _, _), *its in zip(flat, *scored, strict=True):

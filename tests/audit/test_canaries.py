@@ -33,7 +33,7 @@ from heldin.jobs.config import SplitConfig, parse_config
 from heldin.jobs.run.audit_pool import pool_of_users
 from heldin.jobs.run.corpus import CorpusData
 from heldin.jobs.run.layout import Layout, parts_of
-from heldin.jobs.run.ledger import Keys, draw_ledger, ledger_of_run
+from heldin.jobs.run.ledger import Keys, draw_ledger, ledger_of_run, load_ledger
 from heldin.jobs.run.plan import mechanism_of
 from heldin.jobs.run.planting import plant
 
@@ -137,13 +137,16 @@ def _store(tmp_path, canaries=40, text="canary text"):
     return load_canaries(store, folder, of="x")
 
 
-def _draw(store, key=b"k" * 32, keys=None, **changes):
+def _layout(store, split):
     users = tuple(user for user in store.users if user not in store.canaries)
     caps = {user: canary.documents for user, canary in store.canaries.items()}
-    split = SplitConfig(**changes)
     parts = parts_of(store, users, caps, split, seed=0)
-    layout = Layout(store.fingerprint, users, caps, parts, pool_of_users(users, split, seed=0))
-    return draw_ledger(layout, split, seed=0, keys=keys or Keys(key, key))
+    return Layout(store.fingerprint, users, caps, parts, pool_of_users(users, split, seed=0))
+
+
+def _draw(store, key=b"k" * 32, **changes):
+    split = SplitConfig(**changes)
+    return draw_ledger(_layout(store, split), split, seed=0, keys=Keys(key, key))
 
 
 def test_every_canary_has_a_coin_of_its_own_whatever_its_text_and_whatever_decides_about_real_users(tmp_path):
@@ -183,10 +186,11 @@ def test_canaries_are_set_aside_like_users_and_give_no_more_documents_than_they_
 
 def test_a_ledger_is_kept_and_refused_for_other_canaries(tmp_path):
     store, other = _store(tmp_path), _store(tmp_path, text="another text")
-    kept = ledger_of_run(tmp_path / "ledger", lambda keys: _draw(store, keys=keys))
-    assert ledger_of_run(tmp_path / "ledger", lambda keys: _draw(store, keys=keys)) == kept
+    folder, split = tmp_path / "ledger", SplitConfig()
+    kept = ledger_of_run(folder, _layout(store, split), split, seed=0, kept=None)
+    assert ledger_of_run(folder, _layout(store, split), split, seed=0, kept=load_ledger(folder)) == kept
     with pytest.raises(InputError, match=r"is the ledger of another run \(corpus differ"):
-        ledger_of_run(tmp_path / "ledger", lambda keys: _draw(other, keys=keys))
+        ledger_of_run(folder, _layout(other, split), split, seed=0, kept=load_ledger(folder))
     assert kept.count(store.canaries)[Role.HELD_IN] + kept.count(store.canaries)[Role.HELD_OUT] == 30
 
 

@@ -10,6 +10,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+import heldin.finetune.batches
 import heldin.jobs.run.ledger
 import heldin.jobs.run.training
 from heldin.base.progress import LineReporter
@@ -61,13 +62,13 @@ def _run(folder, config, patch, seed=7):
     """A run under a fixed key, and the texts that the trainer was handed."""
     patch.setattr(heldin.jobs.run.ledger, "new_key", lambda: bytes([seed]) * 32)
     handed = []
-    original = heldin.jobs.run.training.encode
+    original = heldin.finetune.batches.encode
 
     def spy(tokenizer, texts, length, done):
         handed[:] = texts
         return original(tokenizer, texts, length, done)
 
-    patch.setattr(heldin.jobs.run.training, "encode", spy)
+    patch.setattr(heldin.finetune.batches, "encode", spy)
     run(config, folder, SILENT, command="heldin run small.yaml")
     return handed
 

@@ -90,7 +90,7 @@ def test_a_de_identified_run_trains_on_no_listed_name(call, config, tmp_path, mo
     names.write_text("the\nto\tmisc\nand\n", encoding="utf-8")
     given = []
     monkeypatch.setattr(
-        "heldin.jobs.run.training.encode",
+        "heldin.finetune.batches.encode",
         lambda tokenizer, texts, length, done: given.extend(texts) or encode(tokenizer, texts, length, done),
     )
     step = {"kind": "deidentify", "entities": {"kind": "words", "path": str(names)}}

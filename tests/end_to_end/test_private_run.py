@@ -19,7 +19,8 @@ from heldin.finetune.units import PrivateRecords, plan_private_training
 from heldin.jobs.config import load_config
 from heldin.jobs.run.ledger import load_ledger
 from heldin.jobs.run.plan import configured_mechanism
-from heldin.jobs.run.training import plan_commitment, promise_facts
+from heldin.jobs.run.training import plan_commitment
+from heldin.jobs.run.training_facts import promise_facts
 from heldin.record.document import read_record, write_record
 from tests.conftest import SMALL
 

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import heldin.finetune.batches
 import heldin.jobs.run.pipeline
 import heldin.jobs.run.training
 from heldin.audit.exposure import read_people
@@ -144,7 +145,7 @@ def test_the_report_says_internal_on_every_page(finished):
 def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_config, tmp_path, monkeypatch):
     """Spy on what reaches the training loop: the token sequences of held-in users' training texts, no others."""
     handed = {}
-    original = heldin.jobs.run.training.encode
+    original = heldin.finetune.batches.encode
 
     def spy(tokenizer, texts, length, done):
         handed["texts"] = list(texts)
@@ -157,7 +158,7 @@ def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_confi
         handed["arguments"] = arguments
         raise Stop
 
-    monkeypatch.setattr(heldin.jobs.run.training, "encode", spy)
+    monkeypatch.setattr(heldin.finetune.batches, "encode", spy)
     monkeypatch.setattr(heldin.jobs.run.training, "train", stop)
     with pytest.raises(Stop):
         heldin.jobs.run.pipeline.run(

@@ -45,7 +45,7 @@ def recomputed(tmp_path_factory):
     of = scores_name(config, texts, record.target.fingerprint, record.reference.fingerprint)
     statistics = read_scores(folder / "scores.parquet", of=of)
     fixed = preregistered(config, data, read_plan(folder / "plan.json"))
-    results = run_results(config, data, texts.texts, statistics, fixed, QUIET).results
+    results = run_results(data, texts.texts, statistics, fixed, QUIET).results
     return results.model_copy(update={"judgement": without_p_values(results.judgement)})
 
 

@@ -30,11 +30,20 @@ def _store(folder, sizes):
     return build_store(JsonLines(path, Columns(id="id")), folder)
 
 
-def _draw(store, *, keys=None, seed=0, **changes):
-    split, users = SplitConfig(**changes), tuple(store.users)
+def _layout(store, split, seed):
+    users = tuple(store.users)
     parts = parts_of(store, users, {}, split, seed=seed)
-    layout = Layout(store.fingerprint, users, {}, parts, pool_of_users(users, split, seed=seed))
-    return draw_ledger(layout, split, seed=seed, keys=keys or Keys(new_key(), new_key()))
+    return Layout(store.fingerprint, users, {}, parts, pool_of_users(users, split, seed=seed))
+
+
+def _draw(store, *, keys=None, seed=0, **changes):
+    split = SplitConfig(**changes)
+    return draw_ledger(_layout(store, split, seed), split, seed=seed, keys=keys or Keys(new_key(), new_key()))
+
+
+def _of_run(folder, store, *, seed=0, **changes):
+    split = SplitConfig(**changes)
+    return ledger_of_run(folder, _layout(store, split, seed), split, seed=seed, kept=load_ledger(folder))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -92,10 +101,10 @@ def test_every_draw_has_its_own_key_and_only_commitments_are_public(tmp_path):
 def test_the_ledger_survives_a_restart_in_owner_only_files(tmp_path):
     store = _store(tmp_path, [10] * 10)
     folder = tmp_path / "ledger"
-    drawn = ledger_of_run(folder, lambda keys: _draw(store, audit_pool=6, keys=keys))
+    drawn = _of_run(folder, store, audit_pool=6)
     assert load_ledger(folder) == drawn
-    assert ledger_of_run(folder, lambda keys: _draw(store, audit_pool=6, keys=keys)) == drawn
-    assert ledger_of_run(tmp_path / "other", lambda keys: _draw(store, audit_pool=6, keys=keys)).key != drawn.key
+    assert _of_run(folder, store, audit_pool=6) == drawn
+    assert _of_run(tmp_path / "other", store, audit_pool=6).key != drawn.key
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(p.stat().st_mode) for p in folder.rglob("*")} == {0o600, 0o700}
     assert {p.name for p in folder.rglob("*") if p.stat().st_mode & 0o100} == {"rows"}
@@ -121,12 +130,12 @@ def test_a_run_folder_of_another_corpus_split_or_membership_is_refused(tmp_path)
         (tmp_path / name).mkdir()
     one, two = _store(tmp_path / "one", [10] * 10), _store(tmp_path / "two", [11] * 10)
     folder = tmp_path / "ledger"
-    kept = ledger_of_run(folder, lambda keys: _draw(one, keys=keys))
+    kept = _of_run(folder, one)
     with pytest.raises(InputError, match=r"is the ledger of another run \(corpus, parts differ from this one's\)"):
-        ledger_of_run(folder, lambda keys: _draw(two, keys=keys))
+        _of_run(folder, two)
     with pytest.raises(InputError, match=r"is the ledger of another run \(split, parts differ from this one's\)"):
-        ledger_of_run(folder, lambda keys: _draw(one, seed=1, keys=keys))
+        _of_run(folder, one, seed=1)
     flipped = {u: Role.HELD_OUT if r is Role.HELD_IN else Role.HELD_IN for u, r in kept.roles.items()}
     save_ledger(replace(kept, roles=flipped), folder)
     with pytest.raises(InputError, match=r"is the ledger of another run \(roles differ from this one's\)"):
-        ledger_of_run(folder, lambda keys: _draw(one, keys=keys))
+        _of_run(folder, one)

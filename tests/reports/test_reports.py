@@ -10,7 +10,7 @@ import pytest
 import typst
 
 from heldin.audit.canary_groups import CanaryGroup
-from heldin.jobs.run.training import promise_facts
+from heldin.jobs.run.training_facts import promise_facts
 from heldin.record.document import SCHEMA_VERSION, read_record
 from heldin.reports.facts import facts
 from heldin.reports.figures import alternatives, figures
