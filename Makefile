@@ -8,7 +8,7 @@ BIN := .venv/bin
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,entities,html,cluster,trainers]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,entities,html,cluster,trainers,docs]'
 	touch $@
 
 demo: .venv/installed
@@ -38,9 +38,5 @@ lint: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-.venv/installed-docs: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	touch $@
-
-docs: .venv/installed-docs
+docs: .venv/installed
 	$(BIN)/python -m sphinx -W --keep-going docs docs/_build

@@ -20,6 +20,10 @@ _SAMPLE = 200  # rows, for a mean length
 _PROBE = "two words"
 
 
+def _as_it_is(text: str) -> str:
+    return text
+
+
 @dataclass(frozen=True)
 class Forms:
     """Rows of a corpus that are never trained on, of which each record of a canary user takes the form of one.
@@ -34,7 +38,7 @@ class Forms:
     store: CorpusStore
     spare: Callable[[frozenset[str]], Mapping[str, Sequence[int]]]
     seed: int
-    made: Callable[[str], str] = str
+    made: Callable[[str], str] = _as_it_is
 
     @property
     def around(self) -> int:

@@ -35,7 +35,7 @@ class KeptParts:
         ends: the characters after their last, shape (parts,).
     """
 
-    hashes: npt.NDArray[np.bytes_]
+    hashes: npt.NDArray[np.character]
     first: npt.NDArray[np.int64]
     begins: npt.NDArray[np.int32]
     ends: npt.NDArray[np.int32]
