@@ -87,7 +87,8 @@ class NoiseSource:
             rows: of each tensor, those that this process will ask for (see ``gaussian``); None: all.
         """
         spans = {name: _span(shape, rows[name] if rows else None) for name, shape in shapes.items()}
-        total = sum(last - first for first, last in spans.values())
+        # Blocks are drawn whole, also where a part of one is wanted.
+        total = sum(block_sizes(shapes[name].numel())[n] for name, span in spans.items() for n in _numbers(*span))
         if self.generator is not NoiseGenerator.SECURE or total < AHEAD_FROM:
             return None
         said = None

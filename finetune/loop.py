@@ -189,8 +189,6 @@ def train(
             _require_alike(held, model, state.step)
             held.save(folder / "resume", state, model, optimizer)
 
-    if private:
-        private.source.close()
     final = _final_model(held, folder, model, base, keeps_best=recipe.keeps_best)
     chosen = state.best_step if recipe.keeps_best else state.step
     return TrainingResult(

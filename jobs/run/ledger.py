@@ -224,8 +224,11 @@ def ledger_of_run(
         coins: key of the coins of a sweep's block; None: a fresh one, of this run alone.
 
     Raises:
-        InputError: the kept ledger belongs to another corpus, another split, or another membership.
+        InputError: the kept ledger belongs to another corpus, another split, or another membership, or ``folder`` has
+            one that is not ``kept``, whose keys would be lost.
     """
+    if kept is None and (folder / "ledger.json").is_file():
+        raise InputError(f"'{folder}' got a ledger while this run was being prepared: start it again")
     # The key of cohorts and noise is never shared, whatever the coins: two models under one would differ by un-noised
     # data (docs/theory.md#keys-and-coins).
     keys = Keys(coins or (kept.coins_key if kept else new_key()), kept.key if kept else new_key())

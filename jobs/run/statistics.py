@@ -112,7 +112,7 @@ def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregis
     Args:
         config: config of the run.
         data: corpus and ledger of the run.
-        plan: what was run.
+        plan: the mechanism of the plan.
     """
     return Preregistration(
         config.attack,

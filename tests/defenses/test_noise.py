@@ -99,7 +99,7 @@ def test_of_a_shard_only_its_blocks_are_drawn_ahead(monkeypatch):
     # Two rows to a block: rows 3 to 4 lie in the second and the third of four.
     source, shape = NoiseSource(NoiseGenerator.SECURE, KEY), torch.Size([7, BLOCK // 2])
     shapes, rows = {"w": shape, "none of it": shape}, {"w": (3, 5), "none of it": (7, 7)}
-    assert "secure noise: 1,048,576 numbers a step take some" in source.ahead(3, shapes, rows)
+    assert "secure noise: 2,097,152 numbers a step take some" in source.ahead(3, shapes, rows)
     assert set(source._drawn) == {(3, "w", 1), (3, "w", 2)}
     whole = gaussian(NoiseGenerator.SECURE, KEY, 3, "w", shape, 2.0, CPU)
     assert torch.equal(source.gaussian(3, "w", shape, 2.0, CPU, rows=(3, 5)), whole[3:5])

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 
 import heldin.finetune.batches
 import heldin.jobs.run.ledger
-import heldin.jobs.run.training
 from heldin.base.progress import LineReporter
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.split import Part, Role

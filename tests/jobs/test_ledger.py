@@ -105,6 +105,10 @@ def test_the_ledger_survives_a_restart_in_owner_only_files(tmp_path):
     assert load_ledger(folder) == drawn
     assert _of_run(folder, store, audit_pool=6) == drawn
     assert _of_run(tmp_path / "other", store, audit_pool=6).key != drawn.key
+    split = SplitConfig(audit_pool=6)
+    with pytest.raises(InputError, match="got a ledger while this run was being prepared"):
+        ledger_of_run(folder, _layout(store, split, 0), split, seed=0, kept=None)
+    assert load_ledger(folder) == drawn
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(p.stat().st_mode) for p in folder.rglob("*")} == {0o600, 0o700}
     assert {p.name for p in folder.rglob("*") if p.stat().st_mode & 0o100} == {"rows"}
