@@ -15,7 +15,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256, whole_directory
 from heldin.canaries.kinds import Canary, CanaryUser, Kind
 from heldin.corpus.sources.rows import SCHEMA
-from heldin.corpus.store import CorpusStore
+from heldin.corpus.store import Corpus, CorpusStore
 
 _RECORDS = pa.schema(
     {"user": pa.string(), "id": pa.string(), "text": pa.large_string(), "date": pa.string(), "position": pa.int64()}
@@ -25,26 +25,22 @@ _ABOUT |= {"documents": pa.int64(), "source": pa.string(), "mark": pa.large_stri
 _USERS = pa.schema(_ABOUT)
 
 
-class PlantedStore(CorpusStore):
-    """Rows of ``base`` keep their numbers, canary records follow them, replaced users are left out.
-
-    What goes through rows whosever they are (``chunks``, ``texts``, ``ids_and_texts``) meets those of replaced users.
-    """
+class PlantedStore(Corpus):
+    """Rows of ``base`` keep their numbers, canary records follow them, replaced users are left out."""
 
     def __init__(self, base: CorpusStore, canaries: Sequence[Canary], records: pa.Table, fingerprint: str) -> None:
-        self.folder, self.ids, self.report, self.fingerprint = base.folder, base.ids, base.report, fingerprint
         self.canaries = {canary.user: canary for canary in canaries}
-        first = base.table.num_rows  # rows of replaced users keep their numbers too
-        self._hold(pa.concat_tables([base.table, records.select(SCHEMA.names).combine_chunks()]))
         # The real user and its copy in one run would be one person under two names, which epsilon counts as a group of
         # two (docs/theory.md#keys-and-coins). Of a user who was replaced every question is a KeyError.
         replaced = {canary.source for canary in canaries if canary.source is not None}
         kept = [i for i, user in enumerate(base.users) if user not in replaced]
-        planted = _rows_by_user(records.column("user").to_pylist(), first)
+        planted = _rows_by_user(records.column("user").to_pylist(), len(base))
         users = [*(base.users[i] for i in kept), *planted]
         starts, counts = [its.start for its in planted.values()], [len(its) for its in planted.values()]
         order = sorted(range(len(users)), key=users.__getitem__)
-        self._index(
+        super().__init__(
+            fingerprint,
+            pa.concat_tables([base.table, records.select(SCHEMA.names).combine_chunks()]),
             [users[i] for i in order],
             np.concatenate([base.starts[kept], np.array(starts, dtype=np.int64)])[order],
             np.concatenate([base.counts[kept], np.array(counts, dtype=np.int64)])[order],

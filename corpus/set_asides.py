@@ -13,13 +13,13 @@ from heldin.base.coins import keyed_digests, seed_key
 from heldin.base.errors import InputError
 from heldin.corpus.row_parts import PARTS, RowParts
 from heldin.corpus.split import MIN_RECORDS_TO_SPLIT, Part, set_aside_sizes
-from heldin.corpus.store import CorpusStore
+from heldin.corpus.store import Corpus
 
 ROWS_A_BATCH = 2**18
 
 
 def set_asides(
-    store: CorpusStore,
+    store: Corpus,
     users: Sequence[str],
     *,
     attacker_fraction: float,

@@ -53,33 +53,26 @@ class BuildReport:
     reused: bool
 
 
-class CorpusStore:
-    """Read access to a built store. Rows are numbered from 0; the rows of a user are adjacent."""
+class Corpus:
+    """Read access to records, wherever they are kept. Rows are numbered from 0; the rows of a user are adjacent.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        self.fingerprint: str = meta["fingerprint"]
-        self.ids: str = meta["ids"]  # "given", "made" from user and text, or "mixed"
-        self.report = BuildReport(meta["skipped"], meta["first_skipped"], reused=True)
-        # Sorted, because file names number the ranges of users of a store that was built on a cluster.
-        files = sorted(folder.glob("records*.arrow"))
-        # Mapped and not read: the operating system loads the pages that are asked for, and may drop them again.
-        self._hold(pa.concat_tables(pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files))
-        index = pa.ipc.open_file(pa.memory_map(str(folder / "users.arrow"))).read_all()
-        self._index(
-            index.column("user").to_pylist(), index.column("start").to_numpy(), index.column("count").to_numpy()
-        )
+    Attributes:
+        fingerprint: identifies the exact content.
+        table: the records, by row; where users are left out (``canaries.planted``), theirs are among them.
+        users: the names of the users, sorted.
+        starts: first row of each user, shape (users,).
+        counts: number of records of each user, shape (users,).
+    """
 
-    def _hold(self, table: pa.Table) -> None:
-        self.table = table
+    def __init__(
+        self, fingerprint: str, table: pa.Table, users: list[str], starts: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> None:
+        self.fingerprint, self.table = fingerprint, table
+        self.users, self.starts, self.counts = users, starts, counts
+        self._position = {user: i for i, user in enumerate(users)}
         self._chunks = {name: table.column(name).chunks for name in SCHEMA.names}
         # Row number at which each chunk ends, for the search in ``_value``.
         self._ends = list(itertools.accumulate(map(len, self._chunks["id"])))
-
-    def _index(self, users: list[str], starts: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        self.users, self.starts, self.counts = users, starts, counts
-        self._position = {user: i for i, user in enumerate(users)}
 
     def __len__(self) -> int:
         return int(self.counts.sum())
@@ -137,6 +130,23 @@ class CorpusStore:
         for end, chunk in zip(self._ends, self._chunks["text"], strict=True):
             yield end - len(chunk), chunk
 
+
+class CorpusStore(Corpus):
+    """A built store: every row is a user's, and users stand in the order of their rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        self.ids: str = meta["ids"]  # "given", "made" from user and text, or "mixed"
+        self.report = BuildReport(meta["skipped"], meta["first_skipped"], reused=True)
+        # Sorted, because file names number the ranges of users of a store that was built on a cluster.
+        files = sorted(folder.glob("records*.arrow"))
+        # Mapped and not read: the operating system loads the pages that are asked for, and may drop them again.
+        table = pa.concat_tables(pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files)
+        index = pa.ipc.open_file(pa.memory_map(str(folder / "users.arrow"))).read_all()
+        users, starts, counts = (index.column(name) for name in ("user", "start", "count"))
+        super().__init__(meta["fingerprint"], table, users.to_pylist(), starts.to_numpy(), counts.to_numpy())
+
     def texts(self) -> Iterator[str]:
         """All texts in row order, with one chunk in memory at a time."""
         for chunk in self._chunks["text"]:
@@ -164,6 +174,6 @@ class CorpusStore:
         return sampled
 
 
-def texts_of(store: CorpusStore, rows: Sequence[int]) -> list[str]:
+def texts_of(store: Corpus, rows: Sequence[int]) -> list[str]:
     """The texts at ``rows``."""
     return [store.text(row) for row in rows]

@@ -59,7 +59,7 @@ class Holding:
     checksum: Callable[[PreTrainedModel], int]
 
 
-def holding_of(spread: Spread | None, private: PrivateTraining | None = None) -> Holding:
+def holding_of(spread: Spread | None, private: PrivateTraining | None) -> Holding:
     """The holding of a model that lies as ``spread`` says; None: every process holds all of it.
 
     Raises InputError for a mechanism that needs whole models where they are spread.

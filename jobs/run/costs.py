@@ -186,11 +186,12 @@ def _of_weights(config: RunConfig, mechanism: Mechanism, its: Weights) -> Sequen
         found[-1] += f"; each shard group: {in_bytes(its.sharded_pass)} in a pass"
     if mechanism.noise_multiplier and isinstance(config.defense, SampledDefense):
         secure = config.defense.noise() is NoiseGenerator.SECURE
-        # Of a shard group each process draws its part, and the rest of the blocks in which that part ends.
+        # Of a shard group each process draws its part, and the rest of the blocks in which that part lies.
         ahead = secure and its.parameters // (config.finetune.shard or 1) >= AHEAD_FROM
-        found.append(
-            f"noise: {its.noise_seconds(secure):.2g} s of a core a step{', drawn a step ahead' if ahead else ''}"
-        )
+        least = "at least " if config.finetune.shard else ""
+        whose = " over a shard group" if config.finetune.shard else ""
+        when = ", drawn a step ahead" if ahead else ""
+        found.append(f"noise: {least}{its.noise_seconds(secure):.2g} s of a core a step{whose}{when}")
     return found
 
 

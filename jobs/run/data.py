@@ -15,7 +15,7 @@ from heldin.base.wording import counted
 from heldin.canaries.form import Forms
 from heldin.canaries.kinds import Canary
 from heldin.corpus.split import Part, Role
-from heldin.corpus.store import CorpusStore, texts_of
+from heldin.corpus.store import Corpus, texts_of
 from heldin.defenses.texts.data_side import Cap, Removal, TrainingRecord, apply_defenses
 from heldin.finetune.batches import encode
 from heldin.jobs.config import RunConfig
@@ -51,7 +51,7 @@ class RunData:
     """
 
     corpus: CorpusData
-    store: CorpusStore
+    store: Corpus
     canaries: Mapping[str, Canary]
     ledger: Ledger
     training_rows: npt.NDArray[np.integer]
@@ -134,7 +134,7 @@ def prepare_data(
     corpus = corpus or read_corpus(config, reporter)
     # Canary users before the coins: the pool has to be fixed when they are drawn
     # (docs/theory.md#conditions-of-one-run, 1).
-    store: CorpusStore = corpus.store
+    store: Corpus = corpus.store
     canaries: Mapping[str, Canary] = {}
     if config.canaries:
         if base is None:
@@ -175,7 +175,7 @@ def needs_base(config: RunConfig) -> bool:
 
 def defended(
     config: RunConfig,
-    store: CorpusStore,
+    store: Corpus,
     ledger: Ledger,
     base: LanguageModel | None,
     reporter: Reporter,

@@ -12,7 +12,7 @@ from heldin.canaries.kinds import Canary
 from heldin.corpus.row_parts import RowParts
 from heldin.corpus.set_asides import set_asides
 from heldin.corpus.split import Audited, Part
-from heldin.corpus.store import CorpusStore
+from heldin.corpus.store import Corpus
 from heldin.jobs.config import RunConfig, SplitConfig
 from heldin.jobs.run.audit_pool import AuditPool, pool_of_entities, pool_of_users
 from heldin.jobs.run.corpus import CorpusData
@@ -43,7 +43,7 @@ class Layout:
 def laid_out(
     config: RunConfig,
     corpus: CorpusData,
-    store: CorpusStore,
+    store: Corpus,
     canaries: Mapping[str, Canary],
     reporter: Reporter,
     earlier: tuple[str, RowParts] | None = None,
@@ -91,7 +91,7 @@ def laid_out(
 
 
 def parts_of(
-    store: CorpusStore,
+    store: Corpus,
     users: tuple[str, ...],
     planted: Mapping[str, int | None],
     split: SplitConfig,
@@ -133,7 +133,7 @@ def parts_of(
     return real.joined(RowParts.of(cut))
 
 
-def _some(store: CorpusStore, rows: tuple[int, ...], most: int | None, seed: int) -> tuple[int, ...]:
+def _some(store: Corpus, rows: tuple[int, ...], most: int | None, seed: int) -> tuple[int, ...]:
     """At most ``most`` of the rows, chosen by their record ids."""
     row_of = {store.id(row): row for row in rows}
     return tuple(sorted(row_of[id_] for id_ in keyed_order(seed_key(seed), "canary documents", list(row_of))[:most]))

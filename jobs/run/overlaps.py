@@ -12,7 +12,7 @@ import pyarrow as pa
 from heldin.base.files import cache_directory
 from heldin.corpus.sorting import sorting_database
 from heldin.corpus.split import Part, Role
-from heldin.corpus.store import CorpusStore
+from heldin.corpus.store import Corpus
 from heldin.jobs.run.data import RunData
 from heldin.record.facts import Overlaps
 from heldin.record.overlaps import measured
@@ -85,7 +85,7 @@ def _marks(data: RunData) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8],
     return owners, uses, np.array([number[name] for name in held_out], dtype=np.int32)
 
 
-def _marked(store: CorpusStore, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
+def _marked(store: Corpus, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
     """Text, owner and use of every row that is used for anything."""
     for first, texts in store.chunks():
         part = slice(first, first + len(texts))

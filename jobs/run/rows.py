@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heldin.base.made_sequence import MadeSequence
-from heldin.corpus.store import CorpusStore
+from heldin.corpus.store import Corpus
 from heldin.finetune.sampled_units import Writers
 
 ROWS_A_BATCH = 2**20
@@ -15,7 +15,7 @@ ROWS_A_BATCH = 2**20
 class RecordIds(MadeSequence[str]):
     """The ids of these rows, read when they are asked for."""
 
-    def __init__(self, store: CorpusStore, rows: npt.NDArray[np.integer]) -> None:
+    def __init__(self, store: Corpus, rows: npt.NDArray[np.integer]) -> None:
         self._store, self._rows = store, rows
 
     def __len__(self) -> int:
@@ -30,7 +30,7 @@ class RecordIds(MadeSequence[str]):
         return self._store.ids_at(self._rows[np.array(numbers, dtype=np.int64)])
 
 
-def writers(store: CorpusStore, rows: npt.NDArray[np.integer]) -> Writers:
+def writers(store: Corpus, rows: npt.NDArray[np.integer]) -> Writers:
     """Who wrote each of these rows."""
     ranges = [store.rows(user) for user in store.users]
     starts = np.array([its.start for its in ranges], dtype=np.int64)

@@ -20,7 +20,7 @@ from heldin.corpus.entities.mentions import find_mentions, with_rows_beyond
 from heldin.corpus.entities.spans import Text
 from heldin.corpus.row_parts import RowParts
 from heldin.corpus.split import Part
-from heldin.corpus.store import CorpusStore
+from heldin.corpus.store import Corpus, CorpusStore
 from heldin.defenses.config import EntityDefense
 from heldin.defenses.texts.caps import caps_named, kept_under_caps, slot_order
 from heldin.defenses.texts.data_side import Removal
@@ -84,7 +84,7 @@ class Slots:
 
 
 def find_slots(
-    config: RunConfig, base: CorpusStore, store: CorpusStore, parts: RowParts, reporter: Reporter
+    config: RunConfig, base: CorpusStore, store: Corpus, parts: RowParts, reporter: Reporter
 ) -> Slots | None:
     """The slots of a run that protects users and entities; None for any other.
 
@@ -147,7 +147,7 @@ def _require_some(
 
 
 def whom_records_name(
-    config: RunConfig, base: CorpusStore, store: CorpusStore, rows: npt.NDArray[np.integer], reporter: Reporter
+    config: RunConfig, base: CorpusStore, store: Corpus, rows: npt.NDArray[np.integer], reporter: Reporter
 ) -> Incidence | None:
     """The entities that each row names, by the config's source of entities; None without one.
 

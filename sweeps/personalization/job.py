@@ -21,7 +21,7 @@ from heldin.base.files import one_process_at_a_time
 from heldin.base.progress import Reporter
 from heldin.base.purged import require_not_purged
 from heldin.corpus.split import Part, Role
-from heldin.corpus.store import CorpusStore, texts_of
+from heldin.corpus.store import Corpus, texts_of
 from heldin.finetune.batches import encode
 from heldin.jobs.config import RunConfig
 from heldin.jobs.run.corpus import VALIDATION_RECORDS, CorpusData, read_corpus
@@ -218,7 +218,7 @@ def _public_halves(config: RunConfig, corpus: CorpusData, target: LanguageModel,
 
 
 def _halves(
-    config: RunConfig, store: CorpusStore, rows: Mapping[str, Sequence[int]], target: LanguageModel, options: Options
+    config: RunConfig, store: Corpus, rows: Mapping[str, Sequence[int]], target: LanguageModel, options: Options
 ) -> dict[str, Halves]:
     """By user the records to train on and those to measure on, chosen by id under a public seed."""
     found: dict[str, Halves] = {}

@@ -6,10 +6,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from heldin.base.errors import InputError
+from heldin.defenses.choices import ConcentrationFilter, FlatClip
+from heldin.finetune.holding import holding_of
+from heldin.finetune.sharding import sharded_private_gradient
 
 SCRIPT = """
 import sys
@@ -150,6 +156,21 @@ def test_a_plain_training_in_shards_is_that_of_one_process(job):
     # Dropout is off in this model, and batches of 7 leave a process without a record in some passes.
     assert run("plain of four", "plain", 4, 2) == said
     _same(folder, "plain", "plain of four")
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        SimpleNamespace(clip=FlatClip(norm=1.0), local=object()),
+        SimpleNamespace(clip=ConcentrationFilter.model_construct(), local=None),
+    ],
+)
+def test_a_mechanism_that_needs_whole_models_is_refused_before_the_first_step(mechanism):
+    spread = SimpleNamespace()
+    with pytest.raises(InputError, match="local updates and the filter of concentration need whole models"):
+        holding_of(spread, SimpleNamespace(mechanism=mechanism))
+    whole = SimpleNamespace(mechanism=SimpleNamespace(clip=FlatClip(norm=1.0), local=None))
+    assert holding_of(spread, whole).private_gradient.func is sharded_private_gradient
 
 
 @pytest.mark.slow

@@ -140,6 +140,7 @@ def test_secure_noise_is_in_the_costs(config_file, call, tmp_path, monkeypatch):
         found = call("run", path, "--check", "--out", tmp_path / "out")
         assert found[0] == 0, found[2]
         assert ("drawn a step ahead" in found[1]) == said
+        assert ("noise: at least " in found[1] and " a step over a shard group" in found[1]) == (shard is not None)
 
 
 def test_adapters_have_no_line_of_all_weights(config_file, call, tmp_path):

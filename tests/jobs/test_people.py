@@ -5,7 +5,9 @@ import pytest
 
 from heldin.attacks.table import REFERENCE_ALONE, TextStatistic
 from heldin.audit.exposure import exposed_users
+from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import scored_users
+from heldin.audit.sides import sides_of_run
 from heldin.base.progress import LineReporter
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.jobs.config import load_config
@@ -24,8 +26,11 @@ def _scored(data, seed=0):
     )
 
 
-def _sampled(config, most):
-    return config.model_copy(update={"audit": config.audit.model_copy(update={"exposure_users": most})})
+def _fixed(config, data, **audit):
+    changed = config.audit.model_copy(update=audit)
+    return Preregistration(
+        config.attack, changed, config.decision, sides_of_run(data.ledger.assignment), seed=config.seed
+    )
 
 
 @pytest.fixture
@@ -39,15 +44,15 @@ def test_all_users_are_those_of_all_records(users):
     table, records = _scored(data), [data.store.record(row) for row in data.training_rows.tolist()]
     training = [TrainingRecord(its.row, its.user, its.id, its.text) for its in records]
     expected = exposed_users(table, training, attack="likelihood-ratio", aggregation="mean")
-    assert people_of(config, data, table) == expected
+    assert people_of(_fixed(config, data), data, table) == expected
 
 
 def test_a_sample_follows_from_names_and_reads_its_own_records_alone(users, monkeypatch):
     config, data = users
-    every = {its.user: its for its in people_of(config, data, _scored(data))}
+    every = {its.user: its for its in people_of(_fixed(config, data), data, _scored(data))}
     read, record = [], data.store.record
     monkeypatch.setattr(data.store, "record", lambda row: read.append(row) or record(row))
-    found = people_of(_sampled(config, 3), data, _scored(data))
+    found = people_of(_fixed(config, data, exposure_users=3), data, _scored(data))
     assert len(found) == 3
     assert len({record(row).user for row in read}) == 3, "nobody is always in here, so that there are no others"
     for its in found:
@@ -59,7 +64,7 @@ def test_a_sample_follows_from_names_and_reads_its_own_records_alone(users, monk
             whole.above,
         )
         assert its.word_divergence != whole.word_divergence
-    other = people_of(_sampled(config, 3), data, _scored(data, seed=1))
+    other = people_of(_fixed(config, data, exposure_users=3), data, _scored(data, seed=1))
     assert {its.user for its in other} == {its.user for its in found}
 
 
@@ -71,7 +76,7 @@ def test_audited_entities_are_people_too(corpus_file, tmp_path):  # noqa: F811
     training = [TrainingRecord(its.row, owners.get(its.row, its.user), its.id, its.text) for its in records]
     expected = exposed_users(table, training, attack="likelihood-ratio", aggregation="mean")
     assert {its.user for its in expected} == {name for name, its in data.ledger.membership().items() if its}
-    assert people_of(config, data, table) == expected
-    few = people_of(_sampled(config, 2), data, table)
+    assert people_of(_fixed(config, data), data, table) == expected
+    few = people_of(_fixed(config, data, exposure_users=2), data, table)
     assert len(few) == 2
     assert {(its.user, its.share) for its in few} <= {(its.user, its.share) for its in expected}
