@@ -153,8 +153,11 @@ def header(message: EmailMessage, name: str) -> str:
 
 def addresses(message: EmailMessage, *names: str) -> list[str]:
     """Distinct mail addresses in the headers ``names``, in lower case and in order, without people's names."""
-    found = email.utils.getaddresses([" ".join(header(message, name).split()) for name in names])
-    return list(dict.fromkeys(address.lower() for _, address in found if address))
+    texts = (" ".join(header(message, name).split()) for name in names)
+    # One header at a time, and none that is empty: some releases of Python 3.11 refuse all of several that are not each
+    # one address.
+    found = (address for text in texts if text for _, address in email.utils.getaddresses([text]))
+    return list(dict.fromkeys(address.lower() for address in found if address))
 
 
 def body(message: EmailMessage) -> str:
