@@ -5,7 +5,7 @@ and the allocator's gaps come on top.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -126,7 +126,9 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
 
     model = rehearsal.model(make, adapt).train()
     if recipe.checkpointing:
-        use_checkpointing(model, without_dropout=step.without_dropout)
+        # torch runs a backward pass outside of modes like this one.
+        again = AutocastOfGpu if device.kind == "cuda" else nullcontext
+        use_checkpointing(model, without_dropout=step.without_dropout, again=again)
     take_apart(model)  # what its layers are is found by numbers, and remembered
     with _rehearsing(rehearsal, device):
         if recipe.lora is not None and arithmetic == "bf16":

@@ -193,6 +193,15 @@ def test_scoring_takes_what_the_allocator_gives_out():
     assert peak.total == pytest.approx(2 * weights + real, rel=0.005)
 
 
+def test_a_gpu_holds_less_of_a_step_that_computes_activations_again():
+    """In half precision: what is computed again has the types that it had."""
+    _, step, _ = CASES["kept"]
+    kept, again = (
+        training_peak(maker(SHAPE), Recipe(checkpointing=its), step, Planned("cuda", 2**34)) for its in (False, True)
+    )
+    assert again.work < kept.work
+
+
 def test_passes_are_halved_and_units_split_until_they_fit():
     _, step, _ = CASES["kept"]
     whole = fitting_peak(maker(SHAPE), Recipe(), step, Planned("cuda", 2**34))
