@@ -68,10 +68,27 @@ class NoiseSource:
         wanted = shape if rows is None else torch.Size([rows[1] - rows[0], *shape[1:]])
         found = torch.empty(last - first, device=device)
         sizes = block_sizes(shape.numel())
-        for number, values in self._blocks(step, name, _numbers(first, last), sizes, device):
+        numbers = _numbers(first, last)
+
+        def span(number: int) -> tuple[slice, slice]:
+            """Where the numbers of a block are in the result, and which of the block they are."""
             begin = number * BLOCK
             low, high = max(first, begin), min(last, begin + sizes[number])
-            found[low - first : high - first] = values[low - begin : high - begin].to(device)
+            return slice(low - first, high - first), slice(low - begin, high - begin)
+
+        if self.generator is NoiseGenerator.PHILOX and device.type == "cuda":
+            source = torch.Generator(device=device)
+            for number in numbers:
+                place, part = span(number)
+                whole = part == slice(0, sizes[number])
+                values = found[place] if whole else torch.empty(sizes[number], device=device)
+                _fill(values, block_digest(self.key, step, name, number), source)
+                if not whole:
+                    found[place] = values[part]
+        else:
+            for number, values in self._blocks(step, name, numbers, sizes):
+                place, part = span(number)
+                found[place] = values[part].to(device)
         return found.mul_(deviation).view(wanted)
 
     def ahead(
@@ -125,9 +142,9 @@ class NoiseSource:
         self._pool = None
         self._drawn.clear()
 
-    def _blocks(
-        self, step: int, name: str, numbers: range, sizes: list[int], device: torch.device
-    ) -> Iterator[tuple[int, torch.Tensor]]:
+    def _blocks(self, step: int, name: str, numbers: range, sizes: list[int]) -> Iterator[tuple[int, torch.Tensor]]:
+        """The numbers of these blocks, made on a CPU."""
+
         def drawn(number: int) -> torch.Tensor:
             # Taken out: each block is asked for once, and the next step's need the memory.
             ready = self._drawn.pop((step, name, number), None)
@@ -138,10 +155,7 @@ class NoiseSource:
             digest = block_digest(self.key, step, name, number)
             return torch.from_numpy(standard_normal(self.generator, digest, sizes[number]))
 
-        if self.generator is NoiseGenerator.PHILOX and device.type == "cuda":
-            for number in numbers:
-                yield number, _on_gpu(block_digest(self.key, step, name, number), sizes[number], device)
-        elif len(numbers) < 2:
+        if len(numbers) < 2:
             for number in numbers:
                 yield number, drawn(number)
         else:
@@ -184,15 +198,15 @@ def gaussian(
     return NoiseSource(generator, key).gaussian(step, name, shape, deviation, device)
 
 
-def _on_gpu(digest: bytes, count: int, device: torch.device) -> torch.Tensor:
-    """The numbers of one block by torch's Philox, under 124 bits of the digest: a key of 64 and a place in its stream.
+def _fill(block: torch.Tensor, digest: bytes, source: torch.Generator) -> None:
+    """Fill a block on a GPU by torch's Philox, under 124 bits of the digest: a key of 64 and a place in its stream.
 
-    They differ from a CPU's, and may differ between GPUs of different models.
+    The numbers differ from a CPU's, and may differ between GPUs of different models.
     """
-    source = torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "big", signed=True))
+    source.manual_seed(int.from_bytes(digest[:8], "big", signed=True))
     # torch takes multiples of 4.
     source.set_offset(4 * (int.from_bytes(digest[8:16], "big") >> 4))
-    return torch.randn(count, generator=source, device=device)
+    block.normal_(generator=source)
 
 
 def _cost(numbers: int, processes: int) -> str:

@@ -114,7 +114,8 @@ def _sharded(spread: Spread) -> Holding:
         if clipping is not None:
             raise InputError("finetune.shard: clipping without noise needs whole models")
         passes.count(own_share(batch))
-        with autocast(arithmetic, model.device):
+        # A process holds a part of the weights, and no copy of all of them.
+        with autocast(arithmetic, model.device, keeps_casts=False):
             return sharded_batch_gradient(model, batch, passes.most, spread), []
 
     def checksum(model: PreTrainedModel) -> int:

@@ -29,7 +29,7 @@ from heldin.finetune.recipe import Recipe
 from heldin.finetune.sharding import Spread
 from heldin.finetune.token_store import lengths_of
 from heldin.finetune.units import PrivateTraining
-from heldin.models.devices import device_name
+from heldin.models.devices import begin_peak, device_name
 from heldin.models.loading import LanguageModel
 
 Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
@@ -110,6 +110,7 @@ def train(
     if recipe.looks_at_validation and (evaluate is None or select_by is None):
         raise InputError("finetune.select keeps the best or patience is set, but nothing is evaluated to choose by")
     device = base.device
+    begin_peak(device)
     arithmetic = arithmetic_of(recipe.precision, device)
     # Before the adapters are made, whose initial weights it decides.
     torch.manual_seed(recipe.seed)
@@ -149,7 +150,7 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(state.step, steps)
         if private:
-            with autocast(arithmetic, device):
+            with autocast(arithmetic, device, keeps_casts=spread is None):
                 try:
                     loss = held.private_gradient(model, private, state.step, sequences, passes)
                 except Halted as halted:

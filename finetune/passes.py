@@ -11,6 +11,8 @@ from heldin.finetune.batches import positions
 from heldin.finetune.effort import Effort
 
 Result = TypeVar("Result")
+# Errors that have no class of their own: of a CPU, of cuBLAS, of a kernel that asked for memory itself.
+_OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 
 
 @dataclass
@@ -115,5 +117,4 @@ def cut(sizes: Sequence[int], most: int) -> list[list[int]]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, on a GPU or on a CPU."""
-    # torch has no error class of its own for a CPU that runs out of memory.
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)

@@ -25,12 +25,20 @@ def arithmetic_of(precision: Precision, device: torch.device) -> Arithmetic:
     return "bf16" if precision is Precision.BF16 else "fp32"
 
 
-def autocast(arithmetic: Arithmetic, device: torch.device) -> AbstractContextManager[object]:
-    """A block in which passes have this arithmetic."""
+def autocast(
+    arithmetic: Arithmetic, device: torch.device, *, keeps_casts: bool = True
+) -> AbstractContextManager[object]:
+    """A block in which passes have this arithmetic.
+
+    Args:
+        arithmetic: of the passes.
+        device: where they run.
+        keeps_casts: whether half-precision copies of all weights are held until the end of the block.
+    """
     # By torch itself: accelerate keeps one precision for the life of a process, and pre-training may have had another.
     if arithmetic == "fp32":
         return contextlib.nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=keeps_casts)
 
 
 def _gpu_has_bf16(device: torch.device) -> bool:

@@ -90,16 +90,17 @@ def put_gradient(
 
     Args:
         model: whose ``.grad`` is set.
-        total: sums by parameter name.
+        total: sums by parameter name, in float32; they are overwritten.
         scale: what the sums are multiplied by before the noise.
         divisor: by which they are divided after it.
         noise: given a tensor's name, shape and device; None: no noise.
     """
     for name, parameter in trainable(model).items():
-        summed = total[name] * scale
+        # In place: three more copies of the largest tensor would stand in memory at the step's peak.
+        summed = total[name].mul_(scale)
         if noise is not None:
-            summed = summed + noise(name, summed.shape, summed.device)
-        parameter.grad = (summed / divisor).to(parameter.dtype)
+            summed.add_(noise(name, summed.shape, summed.device))
+        parameter.grad = summed.div_(divisor).to(parameter.dtype)
 
 
 def _fitted_sum(
@@ -163,7 +164,8 @@ def _add_canaries(
         # The same clip as everybody's, or a canary would test another mechanism.
         factor = clip_factors(norm, ~torch.isfinite(norm), clip_norm)[0]
         for name, tensor in gradient.items():
-            total[name] += tensor * factor
+            # Planted gradients lie in main memory, wherever the model is.
+            total[name] += (tensor * factor).to(total[name].device)
 
 
 def whole_units(units: Sequence[Contribution], device: torch.device) -> Units:

@@ -199,11 +199,13 @@ def joined() -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield
         return
-    on_gpu = default_device().type == "cuda"
-    if on_gpu:
+    if default_device().type == "cuda":
         # Before the group is made: NCCL works on each process's current device, which is else the first for all.
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
+        own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(own)
+        dist.init_process_group("nccl", timeout=PATIENCE, device_id=own)
+    else:
+        dist.init_process_group("gloo", timeout=PATIENCE)
     try:
         yield
     finally:

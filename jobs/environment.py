@@ -39,12 +39,11 @@ def environment(seconds: Mapping[str, float]) -> Environment:
 
 def _peak_memory() -> int:
     """Bytes: of the GPU where there is one, else of this process."""
-    import torch
+    from heldin.models.devices import default_device, highest_peak
 
-    from heldin.models.devices import default_device
-
-    if default_device().type == "cuda":
-        return int(torch.cuda.max_memory_allocated())
+    device = default_device()
+    if device.type == "cuda":
+        return highest_peak(device)
     status = Path("/proc/self/status")
     if status.is_file():
         # Not the resource usage, which a process on Linux inherits from whoever started it.

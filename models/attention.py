@@ -7,40 +7,45 @@ type and logits and softmax are float32 inside torch's kernels, which also never
 On a CPU in float32 transformers' own form is kept, so that results there stay what they were.
 """
 
-import functools
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
 from heldin.models.devices import kind_of
 
+# Not cuDNN's, which builds a graph for each new shape of a batch: tens of milliseconds, longer than a pass of 125M.
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
 
 def use_exact_attention(model: PreTrainedModel) -> None:
     """Let every GPT-Neo attention layer of the model, if it has any, attend as the module docstring says."""
-    found = [layer for layer in model.modules() if type(layer) is GPTNeoSelfAttention]
+    found = [layer for layer in model.modules() if type(layer) in (GPTNeoSelfAttention, ExactAttention)]
     for layer in found:
-        layer._attn = functools.partial(_attend, layer)
+        # By its class: a function of the layer as its own attribute would be a cycle, and a model that nobody holds
+        # any more would stay in a GPU's memory until Python looks for cycles.
+        layer.__class__ = ExactAttention
     if found:
         # transformers then makes a mask only where there is padding, and kernels without masks can be used.
         model.config._attn_implementation = "sdpa"
 
 
-def _attend(
-    layer: GPTNeoSelfAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """The attended values (B, heads, L, d), and no weights; the signature is that of transformers."""
-    with torch.autocast(query.device.type, enabled=False):  # it would round the logits, or operands of float32
-        if keeps_eager(query):
-            found: tuple[Tensor, Tensor] = GPTNeoSelfAttention._attn(
-                layer, query, key, value, _additive(attention_mask, query.dtype)
-            )
-            return found
-        dropout = float(layer.attn_dropout.p) if layer.training else 0.0
-        window = layer.bias if layer.attention_type == "local" else None
-        return unscaled_attention((query, key, value), window, attention_mask, dropout), None
+class ExactAttention(GPTNeoSelfAttention):  # type: ignore[misc]
+    """A layer of GPT-Neo that attends as the module docstring says."""
+
+    def _attn(
+        self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The attended values (B, heads, L, d), and no weights; the signature is that of transformers."""
+        with torch.autocast(query.device.type, enabled=False):  # it would round the logits, or operands of float32
+            if keeps_eager(query):
+                found: tuple[Tensor, Tensor] = super()._attn(query, key, value, _additive(attention_mask, query.dtype))
+                return found
+            dropout = float(self.attn_dropout.p) if self.training else 0.0
+            window = self.bias if self.attention_type == "local" else None
+            return unscaled_attention((query, key, value), window, attention_mask, dropout), None
 
 
 def keeps_eager(query: Tensor) -> bool:
@@ -64,7 +69,8 @@ def unscaled_attention(
     of_one_type = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
     query, key, value = query.to(of_one_type), key.to(of_one_type), value.to(of_one_type)
     if window is None and mask is None and length == keys:
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=1.0)
+        with sdpa_kernel(_KERNELS):
+            return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=1.0)
     if window is None:
         window = torch.ones(keys, keys, dtype=torch.bool, device=query.device).tril()[None, None]
     allowed = window[:, :, keys - length : keys, :keys]
@@ -72,7 +78,8 @@ def unscaled_attention(
         both = allowed & (mask if mask.dtype == torch.bool else mask >= 0)
         # Padding that may look nowhere would be a division by zero; what it sees does not matter.
         allowed = torch.where(both.any(-1, keepdim=True), both, allowed)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, scale=1.0)
+    with sdpa_kernel(_KERNELS):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, scale=1.0)
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -29,6 +29,7 @@ class Planned:
     memory: int
 
 
+_highest = 0  # bytes, until a peak was last begun
 _PLANNED: ContextVar[Planned | None] = ContextVar("planned", default=None)
 
 
@@ -82,6 +83,19 @@ def default_device() -> torch.device:
 def spreads() -> bool:
     """Whether the environment asks that a model be spread over all GPUs, and main memory for the rest."""
     return os.environ.get(DEVICE) == SPREAD
+
+
+def begin_peak(device: torch.device) -> None:
+    """Count a GPU's peak memory from here; ``highest_peak`` still knows what it was before."""
+    global _highest
+    if device.type == "cuda":
+        _highest = highest_peak(device)
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def highest_peak(device: torch.device) -> int:
+    """Most bytes that torch held on a GPU since this process began."""
+    return max(_highest, int(torch.cuda.max_memory_allocated(device)))
 
 
 def device_name(device: torch.device) -> str:

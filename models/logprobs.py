@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -184,7 +183,7 @@ def batch_scores(
     """
     logits = model(input_ids=inputs.to(model.device), use_cache=False).logits.flatten(0, 1)  # (B*L, V)
     chunks = in_chunks(logits, targets.to(model.device).flatten())
-    return torch.cat([_score_rows(part.float(), wanted, moments, ranks) for part, wanted in chunks], dim=1)
+    return torch.cat([_score_rows(part, wanted, moments, ranks) for part, wanted in chunks], dim=1)
 
 
 def in_chunks(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -195,17 +194,18 @@ def in_chunks(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[tor
 
 
 def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool, ranks: bool) -> torch.Tensor:
-    """Shape (1 to 4, N) from logits (N, V), which ``ranks`` overwrites.
+    """Shape (1 to 4, N), float32, from logits (N, V), which ``ranks`` overwrites.
 
     Args:
-        logits: float32, of N tokens.
+        logits: of N tokens.
         targets: the tokens, shape (N,).
         moments: after the targets' log-probability also mean and deviation over the vocabulary.
         ranks: last, the number of greater logits.
     """
-    columns = [-F.cross_entropy(logits, targets, reduction="none")]
+    # In float32 inside the kernel: a copy of half-precision logits would be as large as everything else together.
+    logprobs = logits.log_softmax(-1, dtype=torch.float32)
+    columns = [logprobs.gather(1, targets[:, None]).squeeze(1)]
     if moments:
-        logprobs = logits.log_softmax(-1)
         probabilities = logprobs.exp()
         # A logit of minus infinity gives 0 times infinity here: not a number, which ``_token_scores`` refuses.
         mean = torch.einsum("nv,nv->n", probabilities, logprobs)
@@ -216,7 +216,7 @@ def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool, rank
     if ranks:
         # In place, while the chunk is still in the cache: a comparison of its own takes as long as the cross-entropy.
         # float32 counts exactly up to 2^24, which no vocabulary reaches.
-        columns.append(logits.gt_(logits.gather(1, targets[:, None])).sum(dim=1))
+        columns.append(logits.gt_(logits.gather(1, targets[:, None])).sum(dim=1, dtype=torch.float32))
     return torch.stack(columns)
 
 

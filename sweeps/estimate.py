@@ -9,6 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from heldin.finetune.batches import record_losses
+from heldin.finetune.precision import arithmetic_of, autocast
+from heldin.finetune.recipe import Recipe
 from heldin.jobs.config import RunConfig
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
@@ -19,7 +21,7 @@ from heldin.sweeps.config import Resources
 _RECORDS = 16  # of a batch
 _SECONDS = 1.0  # of measuring
 _LARGEST = 5e7  # parameters; a larger model takes minutes on a CPU
-_LOGITS = 2**25
+_LOGITS = {"cpu": 2**25, "cuda": 2**29}  # of a batch
 
 
 class Timing:
@@ -35,7 +37,8 @@ class Timing:
         The model has random weights; a GPU is used where there is one.
         """
         pretrain = config.model.pretrain
-        shape = [config.model.base, pretrain and repr(pretrain.shape), config.finetune.sequence_length]
+        finetune = config.finetune
+        shape = [config.model.base, pretrain and repr(pretrain.shape), finetune.sequence_length, finetune.precision]
         name = json.dumps(shape)
         if name not in self._known:
             self._known[name] = self._measure(config)
@@ -47,7 +50,7 @@ class Timing:
         try:
             with quiet_transformers():
                 model = _model(config)
-            return None if model is None else _paced(model, config.finetune.sequence_length)
+            return None if model is None else _paced(model, config.finetune)
         except torch.OutOfMemoryError:
             return None
         finally:
@@ -79,16 +82,19 @@ def _shape(config: RunConfig) -> Any:
     return AutoConfig.from_pretrained(config.model.base, revision=config.model.revision)
 
 
-def _paced(model: PreTrainedModel, length: int) -> float:
+def _paced(model: PreTrainedModel, recipe: Recipe) -> float:
+    length, arithmetic = recipe.sequence_length, arithmetic_of(recipe.precision, model.device)
     generator = torch.Generator().manual_seed(0)
-    # As few as a batch needs whose logits fit anywhere.
     vocabulary = int(model.config.vocab_size)
-    records = max(1, min(_RECORDS, _LOGITS // (length * vocabulary)))
+    # As few as a batch needs whose logits fit anywhere.
+    records = max(1, min(_RECORDS, _LOGITS[model.device.type] // (length * vocabulary)))
     tokens = torch.randint(0, vocabulary, (records, length + 1), generator=generator).to(model.device)
 
     def step() -> None:
         model.zero_grad()
-        torch.autograd.backward(record_losses(model, tokens[:, :-1], tokens[:, 1:]).sum())
+        with autocast(arithmetic, model.device):
+            losses = record_losses(model, tokens[:, :-1], tokens[:, 1:])
+        torch.autograd.backward(losses.sum())
         if model.device.type == "cuda":
             torch.cuda.synchronize()
 

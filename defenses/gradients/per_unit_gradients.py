@@ -170,7 +170,8 @@ def _clip(gradients: dict[str, UnitGradients], losses: Tensor, clip_norm: float)
             squares[name] = gradient.squares()
     # A norm that is too small by cancellation would let a unit contribute more than C, so these are computed again.
     shaky = torch.stack(list(squares.values())).sum(0) < CANCELLATION * bound
-    if bool(shaky.any()):
+    # Asked only where there is a ghost norm: the answer waits until a GPU has done all that it was given.
+    if ghosts and bool(shaky.any()):
         for name, ghost in ghosts.items():
             squares[name] = torch.where(shaky, ghost.exact_squares(shaky), squares[name])
     norms = torch.stack(list(squares.values())).sum(0).sqrt()

@@ -1,14 +1,16 @@
 """GPT-Neo's attention against transformers' own: float32, bfloat16, windows, padding, gradients."""
 
 import copy
+import gc
 import json
+import weakref
 
 import pytest
 import torch
 from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
 from heldin.models import attention
-from heldin.models.attention import unscaled_attention, use_exact_attention
+from heldin.models.attention import ExactAttention, unscaled_attention, use_exact_attention
 from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
 from tests.tiny_models import batch, checkpoint, gpt_neo, new_model, people, run, worst_error
 
@@ -19,6 +21,12 @@ PADDED = torch.tensor([[1] * 12, [1] * 9 + [0] * 3, [0] * 4 + [1] * 8])
 
 def layer(kind, **changes):
     model = gpt_neo(**changes)
+    return model.transformer.h[KINDS.index(kind)].attn.attention
+
+
+def exact_layer(kind):
+    model = gpt_neo()
+    use_exact_attention(model)
     return model.transformer.h[KINDS.index(kind)].attn.attention
 
 
@@ -98,7 +106,7 @@ def test_logits_stay_in_float32_under_autocast(kind):
     exact, doubled = oracle(kind, given)
     module = layer(kind)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found, _ = attention._attend(module, *given)
+        found, _ = exact_layer(kind)._attn(*given)
         theirs, _ = GPTNeoSelfAttention._attn(module, *given)
     assert found.dtype == torch.bfloat16
     wrong, error = ((x.double() - exact).abs().max() for x in (theirs, found))
@@ -118,7 +126,7 @@ def test_operands_of_float32_stay_so_under_autocast(kind):
     given = operands(scale=4.0)
     exact, _ = oracle(kind, given)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found, _ = attention._attend(layer(kind), *given)
+        found, _ = exact_layer(kind)._attn(*given)
         theirs, _ = GPTNeoSelfAttention._attn(layer(kind), *given)
     assert (found.double() - exact).abs().max() < 1e-5
     assert (theirs.double() - exact).abs().max() > 1e-3
@@ -187,10 +195,23 @@ def test_a_copy_attends_by_itself(everywhere):
     use_exact_attention(model)
     copied = copy.deepcopy(model)
     layers = [m.transformer.h[1].attn.attention for m in (model, copied)]
-    assert [its._attn.args[0] is its for its in layers] == [True, True]
     layers[1].bias.fill_(True)
     ids = torch.arange(12)[None]
     assert not torch.equal(model(input_ids=ids).logits, copied(input_ids=ids).logits)
+
+
+def test_a_model_that_nobody_holds_is_gone_at_once():
+    """Its memory is a GPU's, and waits for no collection of cycles."""
+    model = new_model()
+    use_exact_attention(model)
+    model(input_ids=torch.arange(12)[None]).logits.sum().backward()
+    layer = weakref.ref(model.transformer.h[0].attn.attention)
+    gc.disable()
+    try:
+        del model
+        assert layer() is None
+    finally:
+        gc.enable()
 
 
 def test_other_models_are_left_alone():
@@ -207,4 +228,4 @@ def test_loaded_and_new_models_use_it(make_lm, tmp_path):
     lm.model.save_pretrained(tmp_path)
     lm.tokenizer.save_pretrained(tmp_path)
     for model in (lm.model, load_language_model(str(tmp_path), device=CPU).model):
-        assert all("_attn" in vars(block.attn.attention) for block in model.transformer.h)
+        assert all(type(block.attn.attention) is ExactAttention for block in model.transformer.h)

@@ -18,7 +18,9 @@ def test_a_shape_is_measured_once_and_leaves_the_process_as_it_was(monkeypatch):
     measured = []
     paced = estimate._paced
     monkeypatch.setattr(estimate, "_SECONDS", 0.0)
-    monkeypatch.setattr(estimate, "_paced", lambda model, length: measured.append(length) or paced(model, length))
+    monkeypatch.setattr(
+        estimate, "_paced", lambda model, recipe: measured.append(recipe.sequence_length) or paced(model, recipe)
+    )
     config = parse_config(SMALL, "small")
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     timing = Timing(Resources(threads=1))
