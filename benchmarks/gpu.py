@@ -3,13 +3,15 @@
 No network and no weights: models are random. Each part appends a line to benchmarks/gpu.jsonl (device, driver,
 versions, commit) and says pass or fail for each figure; the exit code is 1 if one fails and 2 where there is no GPU.
 
-1. Every engine against plain float64 backward passes on the CPU: V = 50,257 tied, 4 layers, with TF32 switched on
-   outside; float32 within 1e-4, bfloat16 within 2e-2, every contribution at most C (1 + 1e-4).
+1. Every engine: V = 50,257 tied, 4 layers, with TF32 switched on outside. In float32 within 1e-4 of plain float64
+   backward passes on the CPU; in bfloat16 within 2e-2 of plain backward passes of that precision, and beside it how far
+   both are from float64, which is the passes' own rounding; every contribution at most C (1 + 1e-4).
 2. Steps of random 125M and 1.3B models over users of 16 x 512 and 16 x 1,024 tokens: a plain step (same loss, same
-   attention, same passes), "auto", unit by unit. Medians of steps 2 to 12 with noise and Adam. Peak memory beside what
-   a rehearsal without numbers said it would be.
+   attention, same passes), "auto" by the functions and with the noise of training, unit by unit. Medians of steps 2 to
+   12 with Adam. Peak memory beside what a rehearsal without numbers said it would be.
 3. Example DP, 32 records of 512 tokens at 125M: over plain training and over Opacus (hooks, ghost clipping).
-4. Scoring 20,000 texts through the score cache, over bare forward passes, in float32 and in bfloat16.
+4. Scoring 20,000 texts through the score cache, tokenizing included, over bare forward passes, which are given tokens;
+   in float32 and in bfloat16.
 5. Noise and optimizer of a 125M step, and the draws of 342,477 users with cohorts of 1,024 on the host.
 6. Whole runs: a 125M shape pre-trained on Enron's public users (without HELDIN_DATA_DIR on the built-in corpus's),
    fine-tuned without a defense and under ULS at epsilon 8, in both precisions, and attacked.
@@ -18,32 +20,36 @@ versions, commit) and says pass or fail for each figure; the exit code is 1 if o
 
 import argparse
 import copy
+import functools
 import json
 import math
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from gpu_base import Clock, Figure, Shape, arithmetic, recovering, some_units
+from gpu_base import Clock, Figure, Shape, arithmetic, recovering, some_units, tf32
 from gpu_further import beside_gradients, example_dp, scoring
 from gpu_whole import RUN_SHAPE, corpus_of, several, whole_runs
 from transformers import GPTNeoForCausalLM, PreTrainedModel
 
+from heldin.defenses.choices import NoiseGenerator
+from heldin.defenses.gradients.engine_choice import default_budget
 from heldin.defenses.gradients.layer_rules import lay_out
 from heldin.defenses.gradients.model_parts import unit_losses
 from heldin.defenses.gradients.one_pass import Engine, release_workspace
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum, Units, clipped_gradient_sum
+from heldin.defenses.noise import NoiseSource
 from heldin.finetune.memory import Step, training_peak
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic, autocast
-from heldin.finetune.private import clipped_sum, put_gradient
+from heldin.finetune.private import clipped_sum, put_gradient, whole_units
 from heldin.finetune.recipe import Recipe
 from heldin.models.devices import Planned
 
@@ -82,24 +88,44 @@ CASES = (
 
 def correctness(shape: Shape, length: int, device: torch.device) -> list[Figure]:
     """Every engine in both precisions on three users of four records."""
-    torch.set_float32_matmul_precision("high")  # as containers switch TF32 on
+    with tf32():
+        return _correctness(shape, length, device)
+
+
+def _correctness(shape: Shape, length: int, device: torch.device) -> list[Figure]:
     model = shape.model(device)
     units = some_units(3, 4, length, shape.vocabulary, device)
     exact = [_double_gradient(model, units, number) for number in range(units.units)]
-    norms = [_norm(gradient) for gradient in exact]
-    bound = 0.5 * min(norms)  # every unit is clipped
-    expected = {n: sum(g[n] * (bound / norm) for g, norm in zip(exact, norms, strict=True)) for n in exact[0]}
-    found: list[Figure] = []
+    bound = 0.5 * min(_norm(gradient) for gradient in exact)  # every unit is clipped
+    of_double = _clipped_by_hand(exact, bound)
+    half = [_half_gradient(model, units, number, device) for number in range(units.units)]
+    expected = {"fp32": of_double, "bf16": _clipped_by_hand(half, bound)}
+    found = [Figure("bf16, plain passes: distance to float64", _distance(expected["bf16"], of_double))]
     for precision in TOLERANCE:
         for engine in (*ENGINES, "split"):
             with arithmetic(precision, device):
                 whole = _clipped(model, units, bound, engine)
                 alone = [_clipped(model, _only(units, number), bound, engine) for number in range(units.units)]
-            error = _norm({n: g.double().cpu() - expected[n] for n, g in whole.gradients.items()}) / _norm(expected)
+            error = _distance(whole.gradients, expected[precision])
             most = max(_norm(its.gradients) for its in alone) / bound
             found.append(Figure(f"{precision}, {engine}: error of the sum", error, TOLERANCE[precision]))
             found.append(Figure(f"{precision}, {engine}: largest contribution over C", most, 1 + 1e-4))
+            if precision == "bf16":
+                found.append(Figure(f"bf16, {engine}: distance to float64", _distance(whole.gradients, of_double)))
     return found
+
+
+def _clipped_by_hand(gradients: Sequence[Mapping[str, torch.Tensor]], bound: float) -> dict[str, torch.Tensor]:
+    """The sum of these gradients of units, each cut down to the bound; float64, on the CPU."""
+    norms = [_norm(gradient) for gradient in gradients]
+    return {
+        name: sum(its[name].double().cpu() * min(1.0, bound / norm) for its, norm in zip(gradients, norms, strict=True))
+        for name in gradients[0]
+    }
+
+
+def _distance(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> float:
+    return _norm({n: found[n].double().cpu() - expected[n] for n in expected}) / _norm(expected)
 
 
 def _clipped(model: GPTNeoForCausalLM, units: Units, bound: float, engine: str) -> ClippedSum:
@@ -111,13 +137,24 @@ def _clipped(model: GPTNeoForCausalLM, units: Units, bound: float, engine: str) 
 
 def _double_gradient(model: GPTNeoForCausalLM, units: Units, number: int) -> dict[str, torch.Tensor]:
     """A unit's gradient by plain backward passes, a record at a time, in float64 on the CPU."""
-    twin = copy.deepcopy(model).cpu().double()
-    rows = (units.unit == number).nonzero().flatten().tolist()
-    for row in rows:
-        ids, targets = units.inputs[row].cpu(), units.targets[row].cpu()
-        logits = twin(input_ids=ids[None], use_cache=False).logits[0]
-        torch.autograd.backward(torch.nn.functional.cross_entropy(logits, targets) / len(rows))
-    return {name: p.grad for name, p in twin.named_parameters() if p.grad is not None}
+    rows = _only(units, number)
+    return _plain(copy.deepcopy(model).cpu().double(), Units(rows.inputs.cpu(), rows.targets.cpu(), rows.unit.cpu(), 1))
+
+
+def _half_gradient(
+    model: GPTNeoForCausalLM, units: Units, number: int, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """The same on the device in bfloat16, float32 between the records."""
+    with arithmetic("bf16", device):
+        return _plain(copy.deepcopy(model), _only(units, number))
+
+
+def _plain(model: GPTNeoForCausalLM, unit: Units) -> dict[str, torch.Tensor]:
+    for ids, targets in zip(unit.inputs, unit.targets, strict=True):
+        logits = model(input_ids=ids[None], use_cache=False).logits[0]
+        # Under autocast in float32.
+        torch.autograd.backward(torch.nn.functional.cross_entropy(logits, targets) / len(unit.inputs))
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
 def _only(units: Units, number: int) -> Units:
@@ -125,7 +162,7 @@ def _only(units: Units, number: int) -> Units:
     return Units(units.inputs[rows], units.targets[rows], torch.zeros_like(units.unit[rows]), 1)
 
 
-def _norm(gradients: dict[str, Any]) -> float:
+def _norm(gradients: Mapping[str, Any]) -> float:
     return math.sqrt(sum(float(g.double().square().sum()) for g in gradients.values()))
 
 
@@ -136,35 +173,43 @@ def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure],
         model.train()
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
-    units = some_units(case.users, case.records, case.length, shape.vocabulary, device)
+    runs = _runs(case, shape)
     taken: dict[str, dict[str, Any]] = {}
     for name in ("plain", "auto", "loop"):
         with recovering(name, taken):
-            taken[name] = _timed(name, model, units, case.users_a_pass)
+            taken[name] = _timed(name, model, runs, device)
     about = f"{case.shape}, {case.users} x {case.records} x {case.length}"
     found: list[Figure] = []
     plain = taken["plain"]
     for name in ("auto", "loop"):
-        # A step that does not fit has no time: infinite, so that its figure fails.
+        # A step that does not fit has no time: its figure is infinite, or not a number, and fails.
         its, limits = taken[name], (RATIO, MEMORY) if name == "auto" else (None, None)
-        ratio = its.get("seconds", math.inf) / plain.get("seconds", math.inf)
-        memory = its.get("allocated", math.inf) / max(1, plain.get("allocated", 0))
+        ratio = its.get("seconds", math.inf) / plain.get("seconds", math.nan)
+        memory = its.get("allocated", math.inf) / plain.get("allocated", math.nan)
         found.append(Figure(f"{about}, {name}: step over plain", ratio, limits[0]))
         found.append(Figure(f"{about}, {name}: peak memory over plain", memory, limits[1]))
     if "allocated" in taken["auto"]:
-        said = _rehearsed(case, shape, units, device)
+        said = _rehearsed(case, shape, runs, device)
         found.append(Figure(f"{about}, auto: peak memory over a rehearsal's", taken["auto"]["allocated"] / said))
     return found, {about: taken}
 
 
-def _rehearsed(case: Case, shape: Shape, units: Units, device: torch.device) -> int:
+Runs = list[list[list[list[int]]]]  # token ids of each record of each user of each pass
+
+
+def _runs(case: Case, shape: Shape) -> Runs:
+    generator = torch.Generator().manual_seed(1)
+    size = (case.users, case.records, case.length + 1)
+    users: list[list[list[int]]] = torch.randint(0, shape.vocabulary, size, generator=generator).tolist()
+    return [users[first : first + case.users_a_pass] for first in range(0, case.users, case.users_a_pass)]
+
+
+def _rehearsed(case: Case, shape: Shape, runs: Runs, device: torch.device) -> int:
     """Bytes that steps of this case would hold, by a rehearsal without numbers."""
 
     def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic) -> None:
-        ids = [[1] * (case.length + 1)] * case.records
-        parts = _passes(units, case.users_a_pass)
         with autocast(arithmetic, torch.device("cpu")):
-            total, _ = clipped_sum(model, [[ids] * part.units for part in parts], 1.0, passes)
+            total, _ = clipped_sum(model, runs, 1.0, passes)
         put_gradient(model, total, 1.0, 1.0, lambda _, size, where: torch.empty(size, device=where))
 
     step = Step(compute, case.users_a_pass * case.records, case.records)
@@ -173,26 +218,28 @@ def _rehearsed(case: Case, shape: Shape, units: Units, device: torch.device) -> 
     return training_peak(lambda: shape.model(torch.device("cpu")), recipe, step, Planned("cuda", memory)).total
 
 
-def _timed(name: str, model: GPTNeoForCausalLM, units: Units, users_a_pass: int) -> dict[str, Any]:
-    device = units.inputs.device
-    parameters = dict(model.named_parameters())
-    optimizer = torch.optim.Adam(parameters.values(), 1e-6, fused=True if device.type == "cuda" else None)
+def _timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device) -> dict[str, Any]:
+    model.zero_grad(set_to_none=True)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-6, fused=True if device.type == "cuda" else None)
     clock = Clock(device)
-    ways: list[str] = []
+    source = NoiseSource(NoiseGenerator.PHILOX, bytes(32))
+    users = sum(map(len, runs))
+    passes = Passes(max(sum(map(len, run)) for run in runs), budget=default_budget(device))
     phases: dict[str, list[float]] = {"gradients": [], "noise": [], "optimizer": []}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    for _ in range(STEPS):
+    for step in range(STEPS):
         began = clock()
         if name == "plain":
-            _plain_gradient(model, units, users_a_pass)
+            _plain_gradient(model, runs)
             after = noised = clock()
         else:
-            total = _private_sum(model, units, users_a_pass, name, ways)
+            with arithmetic("bf16", device):
+                total = clipped_sum(model, runs, 1.0, passes)[0] if name == "auto" else _looped(model, runs)
             after = clock()
-            for key, parameter in parameters.items():
-                total[key].add_(torch.randn_like(total[key])).div_(units.units)
-                parameter.grad = total[key]
+            noise = functools.partial(source.gaussian, step)
+            put_gradient(model, total, 1.0, users, lambda n, size, where, its=noise: its(n, size, 1.0, where))
+            del total  # as training does
             noised = clock()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -207,37 +254,25 @@ def _timed(name: str, model: GPTNeoForCausalLM, units: Units, users_a_pass: int)
         else {}
     )
     of_phases = {phase: statistics.median(its[1:]) for phase, its in phases.items()}
-    return {"seconds": statistics.median(whole), "phases": of_phases, "ways": sorted(set(ways)), **memory}
+    return {"seconds": statistics.median(whole), "phases": of_phases, "ways": passes.effort.ways, **memory}
 
 
-def _plain_gradient(model: GPTNeoForCausalLM, units: Units, users_a_pass: int) -> None:
-    for part in _passes(units, users_a_pass):
-        with arithmetic("bf16", part.inputs.device):
-            losses = unit_losses(model, part.inputs, part.targets, lay_out(part.unit, part.units))
-        torch.autograd.backward(losses.sum() / units.units)
+def _plain_gradient(model: GPTNeoForCausalLM, runs: Runs) -> None:
+    for run in runs:
+        units = whole_units(run, model.device)
+        with arithmetic("bf16", model.device):
+            losses = unit_losses(model, units.inputs, units.targets, lay_out(units.unit, units.units))
+        torch.autograd.backward(losses.sum() / sum(map(len, runs)))
 
 
-def _private_sum(
-    model: GPTNeoForCausalLM, units: Units, users_a_pass: int, engine: str, ways: list[str]
-) -> dict[str, torch.Tensor]:
+def _looped(model: GPTNeoForCausalLM, runs: Runs) -> dict[str, torch.Tensor]:
     total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-    for part in _passes(units, users_a_pass):
-        with arithmetic("bf16", part.inputs.device):
-            found = _clipped(model, part, 1.0, engine)
-        ways.append(found.engine)
+    for run in runs:
+        found = clipped_gradient_sum(model, whole_units(run, model.device), clip_norm=1.0, engine="loop")
         for name, summed in total.items():
             summed += found.gradients[name]
         del found  # as training does
     return total
-
-
-def _passes(units: Units, users_a_pass: int) -> list[Units]:
-    found = []
-    for first in range(0, units.units, users_a_pass):
-        rows = (units.unit >= first) & (units.unit < first + users_a_pass)
-        number = min(users_a_pass, units.units - first)
-        found.append(Units(units.inputs[rows], units.targets[rows], units.unit[rows] - first, number))
-    return found
 
 
 def part_1(device: torch.device) -> tuple[list[Figure], dict[str, Any]]:

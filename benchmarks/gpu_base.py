@@ -1,6 +1,7 @@
 """What the parts of the GPU benchmark share: random models and users, figures with their limits, and a clock."""
 
 import contextlib
+import gc
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,11 +77,28 @@ def arithmetic(precision: str, device: torch.device) -> contextlib.AbstractConte
 
 
 @contextlib.contextmanager
+def tf32() -> Iterator[None]:
+    """TF32 as containers switch it on; what is measured afterwards has it as it was."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
 def recovering(name: str, taken: dict[str, dict[str, Any]]) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
         taken[name] = {"failed": "out of memory"}
+    give_back()
+
+
+def give_back() -> None:
+    """Give back what a GPU holds of objects that are gone."""
+    gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_base import Clock, Figure, Shape, arithmetic
+from gpu_base import Clock, Figure, Shape, arithmetic, give_back
 
 import heldin
 from heldin.defenses.choices import NoiseGenerator, PoissonSampler
@@ -136,6 +136,7 @@ def _taken(found: "heldin.AuditResult") -> dict[str, Any]:
 def several(shape: Shape, device: torch.device, processes: int) -> tuple[list[Figure], dict[str, Any]]:
     """ULS steps of the same users by one process, by replicas, and in shards; each in processes of torchrun."""
     taken: dict[str, Any] = {}
+    give_back()  # or this process would hold a part of the first GPU's memory
     for name, count, shard in (("one", 1, 0), ("replicas", processes, 0), ("shards", processes, processes)):
         taken[name] = _started(shape, device, count, shard)
     limits = {"replicas": TWO_GPUS if processes == 2 else None, "shards": None}

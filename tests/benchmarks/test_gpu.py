@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from heldin.defenses.gradients import per_unit_gradients
+from tests.gpu.pretended import pretend
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,17 +32,11 @@ TINY = gpu.Shape(2, 16, 2, vocabulary=61, context=32)
 TINY_OF_MANY_WORDS = gpu.Shape(2, 16, 2, vocabulary=2048, context=32)
 
 
-@pytest.fixture(autouse=True)
-def _float32_as_it_was():
-    """Part 1 switches TF32 on, as containers do."""
-    yield
-    torch.set_float32_matmul_precision("highest")
-
-
 def test_every_engine_passes_part_1_in_miniature():
     figures = gpu.correctness(TINY, 12, CPU)
-    assert len(figures) == 2 * 2 * (len(gpu.ENGINES) + 1)
+    assert len([its for its in figures if its.limit]) == 2 * 2 * (len(gpu.ENGINES) + 1)
     assert [its.line() for its in figures if its.fails] == []
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_part_1_fails_an_engine_that_clips_too_high(monkeypatch):
@@ -64,24 +59,23 @@ def test_part_2_times_steps(checkpointing):
     json.dumps(told)
 
 
-def test_steps_that_do_not_fit_fail_their_figure(monkeypatch):
+@pytest.mark.parametrize(("name", "fails"), [("_plain_gradient", "plain"), ("clipped_sum", "auto")])
+def test_steps_that_do_not_fit_fail_their_figure(monkeypatch, name, fails):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(gpu, "_private_sum", full)
+    monkeypatch.setattr(gpu, name, full)
     figures, told = gpu.steps(gpu.Case("tiny", 1, 2, 12), TINY, CPU)
     (taken,) = told.values()
-    assert taken["auto"] == {"failed": "out of memory"}
+    assert [way for way, its in taken.items() if its == {"failed": "out of memory"}] == [fails]
     assert figures[0].fails
-    assert math.isinf(figures[0].value)
 
 
 @pytest.mark.slow
 def test_a_rehearsal_stands_beside_the_measured_peak(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=2**33))
     case = gpu.Case("tiny", 3, 2, 12, 2)
-    units = gpu_base.some_units(3, 2, 12, TINY.vocabulary, CPU)
-    said = gpu._rehearsed(case, TINY, units, CPU)
+    said = gpu._rehearsed(case, TINY, gpu._runs(case, TINY), CPU)
     weights = 4 * sum(its.numel() for its in TINY.model(CPU).parameters())
     # Weights, Adam's state, and at least the sums.
     assert 4 * weights < said < 100 * weights
@@ -102,6 +96,20 @@ def test_part_4_scores_through_the_cache_what_the_bare_passes_see():
     assert [its.limit for its in figures] == [None, 1.25]
     assert told["fp32"]["tokens"] == told["bf16"]["tokens"] > 40
     assert all(told[precision][name] > 0 for precision in ("fp32", "bf16") for name in ("bare", "scored"))
+
+
+@pytest.mark.slow
+def test_parts_1_to_5_run_on_a_gpu_that_is_pretended(monkeypatch):
+    with pretend(monkeypatch):
+        device = torch.device("cuda")
+        assert [its.line() for its in gpu.correctness(TINY, 12, device) if its.fails] == []
+        for checkpointing in (False, True):
+            figures, _ = gpu.steps(gpu.Case("tiny", 3, 2, 12, 2, checkpointing), TINY, device)
+            assert all(math.isfinite(its.value) for its in figures)
+        assert further.example_dp(TINY, 4, 12, device)[0]
+        assert further.scoring(TINY_OF_MANY_WORDS, 40, 6, device)[0]
+        assert further.beside_gradients(TINY, 400, 10, device)[0]
+        assert gpu.provenance(device)["device"] == "pretended GPU"
 
 
 def test_part_5_draws_cohorts_of_the_stated_size():
