@@ -1,5 +1,9 @@
-"""What only a GPU can show: `make gpu` runs it. Sizes are tiny; benchmarks/gpu.py has the large ones."""
+"""What only a GPU can show: `make gpu` runs it. Sizes are tiny; benchmarks/gpu.py has the large ones.
 
+Where there is none, what does not depend on its kernels runs on a GPU that is pretended.
+"""
+
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -19,19 +23,22 @@ from heldin.models.copies import copies_on_other_gpus
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from tests.finetune.test_private import _training
+from tests.gpu.pretended import pretend
 from tests.models.test_attention import PADDED
 from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
 from tests.tiny_models import ENGINES, MODELS, batch, checkpoint, new_model, people, run, worst_error
 
-pytestmark = pytest.mark.gpu
+REAL = pytest.param("real", marks=pytest.mark.gpu)
+only_real = pytest.mark.parametrize("gpu", [REAL], indirect=True)
 RECIPE = Recipe(epochs=1, batch_size=8, learning_rate=1e-3, select=Select.LAST, sequence_length=31, checkpoint_every=3)
 
 
-@pytest.fixture
-def gpu():
-    if not torch.cuda.is_available():
+@pytest.fixture(params=[REAL, "pretended"])
+def gpu(request, monkeypatch):
+    if request.param == "real" and not torch.cuda.is_available():
         pytest.skip("there is no GPU")
-    yield torch.device("cuda")
+    with pretend(monkeypatch) if request.param == "pretended" else contextlib.nullcontext():
+        yield torch.device("cuda")
     torch.set_float32_matmul_precision("highest")
 
 
@@ -43,6 +50,7 @@ def on_gpu(lm, device):
     return LanguageModel(lm.model.to(device), lm.tokenizer, lm.name, lm.fingerprint)
 
 
+@pytest.mark.parametrize("gpu", [REAL, pytest.param("pretended", marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("engine", [*ENGINES, "split"])
 def test_oracle(gpu, name, engine):
@@ -82,6 +90,7 @@ def test_products_keep_half_operands_and_sum_in_float32(gpu):
     torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@only_real
 def test_true_float32(gpu):
     torch.set_float32_matmul_precision("medium")
     a, b = torch.randn(2, 1024, 1024, generator=torch.Generator().manual_seed(0)).to(gpu)
@@ -112,6 +121,7 @@ def test_attention_of_a_whole_model(gpu, mask, checkpointed):
         torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-3, atol=1e-3)
 
 
+@only_real
 def test_the_budget_does_not_shrink_when_torch_keeps_memory(gpu):
     before = engine_choice.default_budget(gpu)
     held = torch.empty(2**28, device=gpu)
