@@ -16,7 +16,7 @@ from heldin.audit.blocks import LEAST_BLOCKS
 from heldin.bounds.p_values import holm
 
 LEVEL = 0.05  # probability that anything is wrongly called better, at most
-SLACK = 1.1  # ratio up to which two durations count as alike: cells disturb each other
+SLACK = 1.1  # ratio up to which two numbers of gradients count as alike: cohorts are drawn
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Position:
         delta: delta of that promise, or of the one to records.
         auroc: AUROC of the leading attack, by block, unrounded.
         loss: loss on held-out users' test texts, by block, nats per token, unrounded.
-        seconds: mean duration of a cell.
+        gradients: mean number of gradients of records in a cell; not its seconds, which depend on what else ran.
         epsilon_per_record: what is promised to every record, no less than to its user; infinity without a promise.
         canaries: mean AUROC of the group of canary users that is told apart best; 0 without canary users.
     """
@@ -39,7 +39,7 @@ class Position:
     delta: float
     auroc: tuple[float, ...]
     loss: tuple[float, ...]
-    seconds: float
+    gradients: float
     epsilon_per_record: float = math.inf
     canaries: float = 0.0
 
@@ -75,7 +75,7 @@ def _no_worse(one: Position, other: Position) -> bool:
     promise = epsilons and (nothing or one.delta <= other.delta)
     measured = np.mean(one.auroc) <= np.mean(other.auroc) and np.mean(one.loss) <= np.mean(other.loss)
     # What canary users show can leak counts too, where real users show nothing.
-    return bool(promise and measured and one.canaries <= other.canaries and one.seconds <= SLACK * other.seconds)
+    return bool(promise and measured and one.canaries <= other.canaries and one.gradients <= SLACK * other.gradients)
 
 
 def _p_value(differences: np.ndarray) -> float:

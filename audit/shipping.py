@@ -49,12 +49,15 @@ class Tested(Facts):
         value: the measure, or the mean over blocks of its worst kind; null where there is none.
         limit: one-sided limit of that mean at the rule's level, or the value itself if it is exact; null likewise.
         p_value: of "the limit is broken"; 0 or 1 for an exact measure.
+        broken: whether it is shown to be broken, all limits of all candidates paid for; false in results of earlier
+            versions, which did not keep it.
     """
 
     requirement: str
     value: float | None
     limit: float | None
     p_value: float
+    broken: bool = False
 
 
 class CandidateResult(Facts):
@@ -119,6 +122,7 @@ def judge_candidates(
     results = []
     for candidate, its, p in zip(candidates, tests, adjusted, strict=True):
         passes = not candidate.disqualified and p <= level
+        tested = [test.model_copy(update={"broken": opposite <= share}) for test, _, opposite in its]
         needed = None
         if not (passes or candidate.disqualified):
             needed = _blocks_needed(candidate, requirements, level / len(candidates))
@@ -126,9 +130,9 @@ def judge_candidates(
             CandidateResult(
                 name=candidate.name,
                 passes=passes,
-                breaks=bool(candidate.disqualified) or any(opposite <= share for *_, opposite in its),
+                breaks=bool(candidate.disqualified) or any(test.broken for test in tested),
                 adjusted=_upwards(p),
-                tests=[tested for tested, *_ in its],
+                tests=tested,
                 disqualified=candidate.disqualified,
                 blocks_needed=needed,
             )

@@ -13,7 +13,7 @@ from heldin.bounds import verdict
 from heldin.bounds.p_values import p_value
 from heldin.bounds.rules import RULES, plan_rule
 from heldin.bounds.scores import LabelledScores
-from heldin.bounds.verdict import Claim, Design, Standing, Verdict
+from heldin.bounds.verdict import Claim, Design, Standing, Verdict, in_parentheses
 from heldin.defenses.accounting.guarantees import check_delta
 
 
@@ -94,7 +94,7 @@ class Judgement(Tabular):
         if not self.verdicts:
             return f"Nothing can be said: {'; '.join(its.reason for its in self.refused)}"
         its = self.verdict
-        return f"{its.outcome.capitalize()} ({its.standing}): {its.reason}"
+        return f"{its.outcome.capitalize()}{in_parentheses(its.outcome, its.standing)}: {its.reason}"
 
     def notes(self) -> Sequence[str]:
         """Warnings of all verdicts, each once."""
@@ -208,7 +208,7 @@ def table(result: Judgement) -> str:
     """The result as plain text: the verdicts with their reasons, then the bounds."""
     lines = []
     for one in result.verdicts:
-        lines += [f"{one.outcome.value.upper()} ({one.standing.value}): {one.reason}"]
+        lines += [f"{one.outcome.upper()}{in_parentheses(one.outcome, one.standing)}: {one.reason}"]
         lines += [f"  warning: {text}" for text in one.warnings]
     lines += ["", f"epsilon lower bounds at delta {result.delta:g}, {result.users} users, each at its own level"]
     lines += [f"{'bound':<26}{'epsilon >=':>11}{'level':>8}{'standing':>13}{'coverage':>10}"]
@@ -218,5 +218,7 @@ def table(result: Judgement) -> str:
         name = b.name if len(b.name) <= 25 else ""
         lines += [f"{name:<26}{b.epsilon_lower:>11.3f}{b.level:>8.3g}{b.standing.value:>13}{coverage:>10}"]
     lines += ["(none is valid for this design)"] if not result.bounds else []
+    if any(b.coverage is not None for b in result.bounds):
+        lines += ["coverage: how often the bound held in simulations of a known epsilon, the lowest measured"]
     lines += [""] + [f"refused: {r.name}: {r.reason}" for r in result.refused]
     return "\n".join(lines).rstrip() + "\n"

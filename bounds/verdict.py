@@ -211,6 +211,15 @@ def evenness(members: int, users: int) -> float | None:
     return float((1 + users % 2) * stats.binom.pmf(users // 2, users, 0.5))
 
 
+def in_parentheses(outcome: str, standing: str) -> str:
+    """What follows an outcome: its standing, but for "certified" after anything but a violation.
+
+    "Consistent (certified)" would read as if the claim were.
+    """
+    plain = standing == Standing.CERTIFIED.value and outcome != Outcome.VIOLATED.value
+    return "" if plain else f" ({standing})"
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What the audit says about one claim.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heldin.base.errors import InputError
+from heldin.base.wording import counted
 from heldin.commands.finish import command_line, interruptible
 from heldin.commands.options import AsCsv, AsHtml, AsJson, DeviceOption, Out, Quiet, answer
 
@@ -60,7 +61,7 @@ def sweep(
 
         checked = check_sweep(found, folder)
         if checked.problems:
-            raise InputError(f"{file}: {len(checked.problems)} problem(s)\n  " + "\n  ".join(checked.problems))
+            raise InputError(f"{file}: {counted(len(checked.problems), 'problem')}\n  " + "\n  ".join(checked.problems))
         fields = {"ok": True, "cells": len(checked.variants) * found.config.blocks, "variants": checked.variants}
         answer("\n".join(lines(checked, found)), fields, checked.variants, json=json, csv=csv)
         return

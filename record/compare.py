@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.paired import Difference, independent_difference
 from heldin.base.errors import InputError
-from heldin.bounds.verdict import NO_CLAIM
+from heldin.bounds.verdict import NO_CLAIM, in_parentheses
 from heldin.record.document import Record, read_record
 from heldin.record.facts import TrainingFacts
 
@@ -32,7 +32,8 @@ class Row:
         auroc: AUROC of the leading attack.
         auroc_low: lower end of its 95 % interval.
         auroc_high: upper end of its 95 % interval.
-        difference: AUROC minus that of the first run, with a 95 % interval; None in the first row.
+        difference: AUROC minus that of the first run, with a 95 % interval; None in the first row, and where the two
+            do not compare.
         paired: whether both runs have the same held-in and held-out users, whose own differences make the interval.
         tpr_at: (FPR, TPR), TPR None where too few held-out users resolve it.
         ceiling: the accountant's bound on AUROC; None without one.
@@ -102,6 +103,9 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
         raise InputError("a comparison needs the folders of at least two finished runs")
     records = [read_record(folder / "record.json") for folder in folders]
     rows = [_row(folder, record, records[0], over) for folder, record in zip(folders, records, strict=True)]
+    # A difference of numbers that do not compare, as ``_notes`` says, would be read all the same.
+    alike = [[its for _, its in _same(record)] == [its for _, its in _same(records[0])] for record in records]
+    rows = [row if its else dataclasses.replace(row, difference=None) for row, its in zip(rows, alike, strict=True)]
     if pair is not None:
         rows = [_with_pair(row, pair, folders, records, i) for i, row in enumerate(rows)]
     # The first row would differ from itself by 0 with an interval that means nothing.
@@ -146,7 +150,7 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
     # Canary users have verdicts of their own: a verdict is only ambiguous where there are both.
     several = len({v.subjects for v in record.judgement.verdicts}) > 1
     verdicts = [
-        f"{f'{v.subjects}: ' if several else ''}{v.outcome} ({v.standing})"
+        f"{f'{v.subjects}: ' if several else ''}{v.outcome}{in_parentheses(v.outcome, v.standing)}"
         for v in record.judgement.verdicts
         # A record without claims still holds one verdict, which states what could have been certified.
         if v.claim != NO_CLAIM
@@ -229,21 +233,27 @@ def _defense(training: TrainingFacts | None) -> str:
     return " + ".join(parts) or "none"
 
 
+def _same(record: Record) -> tuple[tuple[str, Hashable], ...]:
+    """What must be the same for a difference between rows to be about the defense."""
+    return (
+        ("corpora", record.corpus.fingerprint),
+        ("reference models", record.reference.fingerprint),
+        ("leading attacks", f"{record.primary_attack} {record.primary().aggregation}"),
+        # The table takes its columns from the first row: another row's rates would silently read "-".
+        ("false-positive rates", tuple(t.fpr for t in record.curve().tpr_at)),
+        ("texts under attack (fresh ones, or those of training)", record.scored_texts.kind),
+        ("scoring rules", record.scoring_rule),
+    )
+
+
 def _notes(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     """What differs between the runs and should not. Held-in users differ by chance, but for cells of one block."""
     notes = []
-    # What must be the same for a difference between rows to be about the defense.
-    same = (
-        ("corpora", {r.corpus.fingerprint for r in records}),
-        ("reference models", {r.reference.fingerprint for r in records}),
-        ("leading attacks", {f"{r.primary_attack} {r.primary().aggregation}" for r in records}),
-        # The table takes its columns from the first row: another row's rates would silently read "-".
-        ("false-positive rates", {tuple(t.fpr for t in r.curve().tpr_at) for r in records}),
-        ("texts under attack (fresh ones, or those of training)", {r.scored_texts.kind for r in records}),
-        ("scoring rules", {r.scoring_rule for r in records}),
-    )
+    of_all = [dict(_same(record)) for record in records]
     notes += [
-        f"the runs have different {what}: their numbers do not compare" for what, values in same if len(values) > 1
+        f"the runs have different {what}: their numbers do not compare"
+        for what in of_all[0]
+        if len({its[what] for its in of_all}) > 1
     ]
     # The choice of checkpoint changes the attacked model, and not the losses of this table.
     chosen = {r.training.selection for r in records if r.training}
@@ -257,7 +267,8 @@ def _notes(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     if paired:
         whose = "on the same held-in and held-out users as the first"
         notes.append(f"{whose}, difference user by user: {', '.join(paired)}")
-    if any(r.kind != "audit" and not row.paired for r, row in list(zip(records, rows, strict=True))[1:]):
+    drew = sum(record.kind != "audit" for record in records) > 1
+    if drew and any(r.kind != "audit" and not row.paired for r, row in list(zip(records, rows, strict=True))[1:]):
         notes.append("every run drew its own coins: rows differ by chance too, as their intervals say")
     return notes
 

@@ -79,7 +79,8 @@ def _held(record: Record, requirement: Requirement) -> Held:
     broken = bool((requirement.room(near) < 0.0).any())
     outcome = "broken" if broken else "kept" if (requirement.room(far) >= 0.0).all() else "not shown"
     ends = near if broken else far
-    decides = int(np.argmin(requirement.room(ends)))
+    # By the ends themselves: of an infinite limit every room is infinite.
+    decides = int(np.argmax(ends) if upper else np.argmin(ends))
     return Held(requirement, outcome, ranges[decides][0], ends[decides], exact=False)
 
 

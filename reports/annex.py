@@ -5,6 +5,8 @@ Every row follows from the record. What the annex of a sweep says alike is in ``
 
 from typing import Any
 
+from heldin.audit.bootstrap import Estimate
+from heldin.audit.coarse import brief
 from heldin.audit.decision import Answer
 from heldin.audit.headline import TRAININGS
 from heldin.base.wording import at_most_counted, counted
@@ -87,7 +89,7 @@ def _membership(record: Record) -> list[Scenario]:
             unreal,
         ]
     answer = record.decision.decision.answer
-    found = f"AUROC {result.auroc.value:.3f} ({result.auroc.lower:.3f} to {result.auroc.upper:.3f}); {answer.value}."
+    found = f"{result.attack}: AUROC {result.auroc.value:.3f}, {_together(record, result.auroc)}; {answer.value}."
     if headline_of_a_dial(record):
         found += " With another setting of a dial: page one."
     rows = [
@@ -101,8 +103,14 @@ def _membership(record: Record) -> list[Scenario]:
     if record.split.audited == "canaries":
         rows.append(unreal)
     elif record.canaries is not None:
-        best = max((g.auroc.value for g in record.canaries.groups if g.auroc), default=None)
-        most = "too few on a side" if best is None else f"at most AUROC {best:.3f} of a group"
+        areas = [g.auroc for g in record.canaries.groups if g.auroc]
+        most = "too few on a side"
+        if areas:
+            best = max(areas, key=lambda its: its.value)
+            most = (
+                f"the highest AUROC of {counted(len(areas), 'group')} is {best.value:.3f} ({best.lower:.3f} to"
+                f" {best.upper:.3f}, of this group alone)"
+            )
         rows.append(
             Scenario(
                 "Membership of canary users, made to be found",
@@ -112,6 +120,16 @@ def _membership(record: Record) -> list[Scenario]:
             )
         )
     return rows
+
+
+def _together(record: Record, area: Estimate) -> str:
+    """What holds for all scores at once: an interval of one that was picked by its AUROC would not hold."""
+    scores, decision = record.decision.scores, record.decision.decision
+    if scores == 1:
+        return f"{area.lower:.3f} to {area.upper:.3f}"
+    if decision.answer is Answer.LEAKS:
+        return f"picked among {scores} scores, its interval on page one"
+    return f"and of {scores} scores none above {brief(decision.excluded_auroc):.2f} at 95 %"
 
 
 def other_releases(record: Record) -> list[str]:

@@ -18,7 +18,7 @@ NOT_ANONYMITY = (
     " whom it could be done, and what was found; the decision is that of those who sign."
 )
 TESTS_NOTE = (
-    "Out of scope: heldin has no such test. No row bounds another: a model that keeps membership may write texts out,"
+    "Out of scope: heldin has no such test. No row bounds another: a model that hides membership may write texts out,"
     " and the reverse."
 )
 OPINION = (

@@ -98,8 +98,8 @@ def _roc(record: Record) -> str:
                 name = f"{result.attack}, {over_texts(result.attack, result.aggregation)} ({result.auroc.value:.2f})"
                 axes.plot(curve.fpr, curve.tpr, style, color=colour, label=name)
             label(axes, "false-positive rate", "true-positive rate")
-        # Half a user of the larger side: the curve's vertices at 0 have no place on logarithmic axes.
-        lowest = 0.5 / max(record.split.held_out, record.split.held_in)
+        # One user: nothing smaller was seen, and the curve's vertices at 0 have no place on logarithmic axes.
+        lowest, least_named = 1.0 / record.split.held_out, 1.0 / record.split.held_in
         ceiling = record.ceiling()
         if ceiling:
             for axes, least in ((linear, 0.0), (log, lowest)):
@@ -115,7 +115,7 @@ def _roc(record: Record) -> str:
         linear.plot([0, 1], [0, 1], color=GREY, linewidth=0.6)
         log.plot(diagonal, diagonal, color=GREY, linewidth=0.6)
         linear.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        log.set(xscale="log", yscale="log", xlim=(lowest, 1), ylim=(lowest, 1.1), aspect="equal")
+        log.set(xscale="log", yscale="log", xlim=(lowest, 1), ylim=(min(lowest, least_named), 1.1), aspect="equal")
         # beneath the axes: near an AUROC of 0.5 there is no room among the curves
         handles, names = linear.get_legend_handles_labels()
         drawn.legend(

@@ -8,7 +8,7 @@ from heldin.audit.answer import DecisionFacts
 from heldin.audit.decision import Answer
 from heldin.audit.headline import PROMISES
 from heldin.base.wording import counted
-from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
+from heldin.bounds.verdict import NO_CLAIM, Outcome, Verdict, in_parentheses
 from heldin.record.document import Record
 from heldin.record.facts import Count
 from heldin.reports import training_findings
@@ -269,9 +269,7 @@ def _bounds(record: Record) -> str:
         whom = _of_whom(record, v)
         # The reason becomes the end of a sentence that begins with whom it is about.
         stated = f"{whom.capitalize()}{reason[0].lower()}{reason[1:]}" if whom else reason
-        # "Inconclusive (certified)" reads as if something were: only of a violation is that worth saying.
-        plain = v.standing is Standing.CERTIFIED and v.outcome is not Outcome.VIOLATED
-        found = v.outcome.value if plain else f"{v.outcome} ({v.standing})"
+        found = f"{v.outcome}{in_parentheses(v.outcome, v.standing)}"
         said.append(stated if v.claim == NO_CLAIM else f"On {v.claim}: {whom}{found}. {reason}")
     said += [sentence(w) for v in judgement.verdicts for w in v.warnings]
     # Estimates, and bounds under a condition that nobody checks (docs/theory.md#noise-family), are in the table only:

@@ -10,8 +10,8 @@ TERMS = (
     (
         "held in, held out",
         (),
-        "those whose texts (of entities: texts that name them) the model was trained on, and comparable ones whose it"
-        " was not trained on.",
+        "those whose texts (of entities: texts that name them) the model was trained on, and comparable ones that"
+        " it was not trained on.",
     ),
     (
         "AUROC",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heldin.attacks.protocol import Uses
 from heldin.attacks.statistics import ATTACKS, how_aggregated
 from heldin.audit.decision import Answer
 from heldin.base.wording import counted
@@ -211,6 +212,13 @@ def _not_told(record: Record) -> str:
     return "One person's odds were not computed."
 
 
+def _uses(attack: str) -> str:
+    if attack not in ATTACKS:
+        return "it uses what its name says"
+    uses = ATTACKS[attack].uses
+    return "it uses no other user's texts" if uses is Uses.MODEL else f"it uses {uses.value}"
+
+
 def attacker(record: Record) -> str:
     """Who attacks, with what, and how that compares with what the release gives away."""
     what, result, release = audited_by(record), record.named(), release_of(record.config)
@@ -223,10 +231,9 @@ def attacker(record: Record) -> str:
         people = record.split.held_in + record.split.held_out
         texts = max(1, round(record.attacker_texts / max(1, people)))
         said = (
-            f"Somebody who can ask this model, and a reference model, for the probability of a text, and who has"
-            f" {texts_of(record.scored_texts.kind)}: about {counted(texts, 'text')} of each {what.one}. The attack is"
-            f" {_attack(record)}; it uses"
-            f" {ATTACKS[result.attack].uses.value if result.attack in ATTACKS else 'what its name says'}."
+            f"Somebody who can query this model and a reference model for the probability of a text, and who has about"
+            f" {counted(texts, 'text')} of each {what.one}, {texts_of(record.scored_texts.kind)}. The attack is"
+            f" {_attack(record)}; {_uses(result.attack)}."
         )
         if headline_of_a_dial(record):
             said += " The score of the headline has one setting more, which the headline names."

@@ -6,6 +6,7 @@ NIST SP 800-226 (figures 4 and 5) warns that equal epsilons of other units or de
 from dataclasses import dataclass
 
 from heldin.base.wording import counted
+from heldin.bounds.verdict import NO_CLAIM
 from heldin.defenses.guarantee import ADJACENCIES
 from heldin.record.document import Record
 from heldin.reports.wording import audited_by, sentence
@@ -56,10 +57,16 @@ def promise_pairs(record: Record) -> list[list[str]]:
     if t is None:
         return [
             ["unit", f"Not known: the model was trained elsewhere. The audit counts by {one}."],
-            ["delta", f"That of the bounds in this report is {record.judgement.delta:g}, chosen for the audit."],
+            ["delta", _delta_of_bounds(record)],
             ["neighbours", "Not known: a promise would have to say which training sets count as neighbours."],
         ]
     return in_words(Promised(t.guarantee, t.unit, t.protected, t.epsilon, t.delta, t.users), one)
+
+
+def _delta_of_bounds(record: Record) -> str:
+    claims = list(dict.fromkeys(its.claim for its in record.judgement.verdicts if its.claim != NO_CLAIM))
+    of = "chosen for the audit" if not claims else f"as it was claimed: {', '.join(claims)}"
+    return f"That of the bounds in this report is {record.judgement.delta:g}, {of}."
 
 
 def in_words(its: Promised, one: str) -> list[list[str]]:

@@ -130,7 +130,8 @@ def _membership(result: SweepResult) -> list[Scenario]:
     texts = "texts of theirs" if result.attacker is None else texts_of(result.attacker.texts)
     found = "No cell has a result."
     if done:
-        found = "; ".join(f"{marks[its.name]} AUROC {summary(its.auroc)}" for its in result.variants if its.auroc) + "."
+        areas = [f"{marks[its.name]} {summary(its.auroc)}" for its in result.variants if its.auroc]
+        found = f"AUROC of the leading attack: {'; '.join(areas)}."
         found += f" {LEGEND}"
     if void:
         found += f" The comparison is not valid in {len(void)} of {counted(len(done), 'cell')}."
@@ -144,12 +145,17 @@ def _membership(result: SweepResult) -> list[Scenario]:
     ]
     if any(its.canaries for its in result.variants):
         best = [
-            f"{marks[its.name]} at most {max(point.auroc.value for point in its.canaries):.3f} of a group"
+            f"{marks[its.name]} {max(point.auroc.value for point in its.canaries):.3f}"
             for its in result.variants
             if its.canaries
         ]
         rows.append(
-            Scenario("Membership of canary users, made to be found", "run", "the same", f"AUROC: {'; '.join(best)}.")
+            Scenario(
+                "Membership of canary users, made to be found",
+                "run",
+                "the same",
+                f"the highest AUROC of a group: {'; '.join(best)}.",
+            )
         )
     return rows
 
@@ -287,16 +293,23 @@ def _each_person(result: SweepResult) -> str:
 
 def _residual(result: SweepResult, tests: Sequence[Scenario]) -> list[str]:
     done, marks = _done(result), letters(result.variants)
-    leaks = list(dict.fromkeys(marks[cell.variant] for cell in done if cell.answer == Answer.LEAKS.value))
+
+    def cells(answer: Answer) -> str:
+        """How many cells of each variant have this answer, in the order of the variants."""
+        counts = [
+            (mark, sum(cell.answer == answer.value for cell in done if cell.variant == name), its.cells)
+            for name, mark, its in ((its.name, marks[its.name], its) for its in result.variants)
+        ]
+        return ", ".join(f"{found} of {counted(of, 'cell')} of {mark}" for mark, found, of in counts if found)
+
     said = []
-    if leaks:
+    if leaks := cells(Answer.LEAKS):
         said.append(
-            f"Membership leaks in a cell of {', '.join(leaks)} to the attacker described; an attacker who knows more"
-            " may do better."
+            f"Membership leaks to the attacker described in {leaks}. Each cell is tested by itself: of several,"
+            " one may say so by chance. An attacker who knows more may do better."
         )
-    open_ = list(dict.fromkeys(marks[cell.variant] for cell in done if cell.answer == Answer.INCONCLUSIVE.value))
-    if open_:
-        said.append(f"Too little was tested to exclude a leak in a cell of {', '.join(open_)}.")
+    if open_ := cells(Answer.INCONCLUSIVE):
+        said.append(f"Too little was tested to exclude a leak in {open_}.")
     calm = [cell for cell in done if cell.answer == Answer.NO_LEAK.value]
     if calm:
         said.append(f"No leak was found in {len(calm)} of {counted(len(done), 'cell')}; other attacks were not tried.")

@@ -8,15 +8,16 @@ import yaml
 from heldin.attacks.statistics import how_aggregated
 from heldin.audit.blocks import LEAST_BLOCKS, Summary
 from heldin.audit.headline import AUDITED
-from heldin.audit.shipping import CandidateResult, Shipping
+from heldin.audit.shipping import CandidateResult, Shipping, Tested
 from heldin.base.wording import counted
+from heldin.bounds.verdict import in_parentheses
 from heldin.record.sweep import CellResult, SweepResult, VariantResult
 from heldin.reports.wording import breakable, percent, sentence, texts_of
 
 SHORT = {"epsilon_per_user": "epsilon", "auroc": "AUROC", "loss": "loss", "loss_gain_over_base": "loss gained"}
 MEASURES = {
     "epsilon_per_user": "epsilon per user",
-    "auroc": "AUROC of the largest attack",
+    "auroc": "largest AUROC of any attack",
     "loss": "loss on held-out users' test texts, nats per token",
     "loss_gain_over_base": "loss gained over the base model, nats per token",
 }
@@ -63,7 +64,7 @@ def attacker(result: SweepResult) -> str:
     what = AUDITED[its.audited]
     wrongly = f"{1000 * its.fpr:,.0f}"
     return (
-        f"Somebody who can ask the model, and a reference model, for the probability of a text, and who has"
+        f"Somebody who can query the model and a reference model for the probability of a text, and who has"
         f" {texts_of(its.texts)}. The leading attack is {its.attack} ({how_aggregated(its.attack, its.aggregation)})."
         f" Named is whoever scores above the threshold that {wrongly} of 1,000 {what.other} exceed, who are named"
         " wrongly; with a lower threshold more are named, rightly and wrongly."
@@ -88,6 +89,11 @@ def next_step(result: SweepResult) -> str:
         return (
             "Ship none of these. What can change the answer is another defense, more users or records, or limits that"
             " somebody is willing to sign; each in a sweep with a folder, and coins, of its own."
+        )
+    if any(cell.state != "done" for cell in result.cells):
+        return (
+            "Do not read this as a pass. Run the sweep again: the same command runs the cells that have no result. A"
+            " cell that fails again says why."
         )
     return (
         "Do not read this as a pass. Run the same file with more blocks or users in a new folder: blocks that are added"
@@ -177,7 +183,8 @@ def outcome(result: SweepResult, its: VariantResult) -> str:
     said = ["a claim is violated"] if its.jointly_violated else []
     if result.shipping is not None:
         mine = next((candidate for candidate in result.shipping.candidates if candidate.name == its.name), None)
-        said.append("not a candidate" if mine is None else _judged(mine, result.shipping))
+        named = result.rule is not None and its.name in result.rule.candidates
+        said.append(_judged(mine, result.shipping) if mine else "not judged yet" if named else "not a candidate")
     if its.dominated_by:
         said.append("beaten by " + ", ".join(marks[name] for name in its.dominated_by))
     worse = [marks[other.name] for other in result.variants if its.name in other.dominated_by]
@@ -193,10 +200,17 @@ def _judged(candidate: CandidateResult, shipping: Shipping) -> str:
         return "ship this one"
     if candidate.passes:
         return "passes"
-    missed = [tested.requirement.split(" ")[0] for tested in candidate.tests if tested.p_value > shipping.level]
-    why = candidate.disqualified or ", ".join(SHORT.get(name, name) for name in missed)
-    how = "breaks" if candidate.breaks else "not shown to keep"
-    return f"{how}: {why}" if why else "not shown, corrected for all candidates"
+    if candidate.disqualified:
+        return candidate.disqualified
+
+    def names(tests: list[Tested]) -> str:
+        return ", ".join(SHORT.get(name, name) for name in (its.requirement.split(" ")[0] for its in tests))
+
+    broken = [its for its in candidate.tests if its.broken]
+    missed = [its for its in candidate.tests if its.p_value > shipping.level and not its.broken]
+    said = [f"breaks: {names(broken)}"] if broken else ["breaks a limit"] if candidate.breaks else []
+    said += [f"not shown to keep: {names(missed)}"] if missed else []
+    return "; ".join(said) or "not shown, corrected for all candidates"
 
 
 def candidate_rows(result: SweepResult) -> list[list[str]]:
@@ -262,8 +276,8 @@ def cell_rows(result: SweepResult) -> list[list[str]]:
 
 def _cell_row(cell: CellResult) -> list[str]:
     verdicts = [
-        f"{its.subjects}: {its.outcome} ({its.standing}"
-        + (")" if its.adjusted is None else f", joint p {its.adjusted:.3f})")
+        f"{its.subjects}: {its.outcome}{in_parentheses(its.outcome, its.standing)}"
+        + ("" if its.adjusted is None else f", joint p {its.adjusted:.3f}")
         for its in cell.verdicts
     ]
     return [
@@ -334,7 +348,7 @@ def main_note(result: SweepResult) -> str:
     return sentence(
         f"means over the blocks with 95 % intervals; {over(result)}. promise: epsilon (delta) and whom"
         " it protects. AUROC: of the leading attack, 0.5 is guessing."
-        f" named of 1,000: held-in users whom it names{rate}. epsilon ≥: certified for all cells at once. loss gained:"
-        " over the base model, on held-out users' test texts, nats per token. s: seconds of one cell, with attack and"
-        " report"
+        f" named of 1,000: held-in users whom it names{rate}. epsilon ≥: the largest of its cells, certified for all"
+        " cells at once. loss gained: over the base model, on held-out users' test texts, nats per token. s: seconds of"
+        " one cell, with attack and report"
     )

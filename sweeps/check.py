@@ -17,6 +17,7 @@ from heldin.jobs.run.check import check_run
 from heldin.jobs.run.plan import mechanism_of
 from heldin.sweeps.config import Sweep
 from heldin.sweeps.estimate import Timing
+from heldin.sweeps.load import hopeless
 from heldin.sweeps.plan import placed_cells, plan_of, require_sweep
 from heldin.sweeps.tuning import tries, tuning_cells, with_choices
 
@@ -78,6 +79,12 @@ def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
     if len(counts) > 1:
         said.append("note: the variants compute different numbers of gradients: their utility is not at equal compute")
     said += _chances(sweep)
+    if rule := config.decision:
+        said += [
+            f"rule: {name} promises no epsilon_per_user and cannot pass; as a candidate it makes the others' tests"
+            " stricter"
+            for name in hopeless(rule, sweep.variants)
+        ]
     said += _duration(checked, sweep)
     groups = {row["group"] for row in checked.variants}
     if len(groups) > 1:
@@ -112,7 +119,7 @@ def _chances(sweep: Sweep) -> list[str]:
         spread = math.sqrt((users + 1) / 3) / users
         room = min(limits) - 0.5
         chance = probability_of_passing(room, spread, blocks, rule.level / len(rule.candidates)) if room > 0 else 0.0
-        said.append(f"{chance:.2g} with {users:,} audited users")
+        said.append(f"{'above 0.99' if chance > 0.99 else f'{chance:.2g}'} with {users:,} audited users")
     return [
         f"rule: in {counted(blocks, 'block')} a candidate that does not leak passes auroc at most {min(limits):g}"
         f" against one attack, before others have passed, with probability {', '.join(said)}; less if trainings vary or"

@@ -217,7 +217,12 @@ def _about_epsilon(sweep: Sweep, covered: bool, its: Composed | None) -> list[st
     if its is not None:
         value = "cannot be stated" if its.epsilon is None else f"is {its.epsilon:.3g} at delta {its.delta:g}"
         neighbours = f" ({its.adjacency.replace('_', '/')})" if its.adjacency else ""
-        others = f"; {counted(its.others, 'training')} without one may have seen the same users" if its.others else ""
+        others = (
+            f"; {counted(its.others, 'training')} without an epsilon per user, example DP among them, may have seen the"
+            " same users"
+            if its.others
+            else ""
+        )
         notes.append(
             f"epsilon of a variant is of one cell; of the {counted(its.private, 'private training')} of this sweep"
             f" together it {value}{neighbours}{others}"

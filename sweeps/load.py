@@ -15,10 +15,11 @@ from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.split import Audited
 from heldin.defenses.config import EntityDefense
 from heldin.jobs.config import RunConfig, merged, parse_config, read_config, with_overrides
-from heldin.sweeps.config import NAME, Sweep, SweepConfig, Variant
+from heldin.sweeps.config import NAME, DecisionRule, Sweep, SweepConfig, Variant
 
 _NAMING = ("include", "exclude", "users", "public_validation", "corpus", "canaries")
 _TUNABLE = ("finetune", "defense", "data_defenses")
+_PROMISED = {"uls", "els", "group", "user_entity", "uedp", "filter"}  # to every user
 _OF_POOLS = {"entities", "categories", "group_size", "entity_cap"}
 
 
@@ -70,7 +71,9 @@ def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
     for i, its in enumerate(config.findings):
         missing = [name for name in (its.variant, its.against) if name not in names]
         if missing:
-            problems.append(f"findings[{i}]: no variant '{missing[0]}'; there are {', '.join(sorted(names))}")
+            problems.append(
+                f"findings[{i}]: no variant '{missing[0]}': choose from {', '.join(map(repr, sorted(names)))}"
+            )
     tuning, wrong = _tuning(config, contents, tried, base)
     problems += wrong
     if problems:
@@ -252,23 +255,29 @@ def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator
     by_name = {variant.name: variant for variant in variants}
     missing = [name for name in rule.candidates if name not in by_name]
     if missing:
-        yield f"decision.candidates: no variant '{missing[0]}'; there are {', '.join(by_name)}"
+        yield f"decision.candidates: no variant '{missing[0]}': choose from {', '.join(map(repr, by_name))}"
         return
     if len(set(rule.candidates)) < len(rule.candidates):
         yield "decision.candidates: a variant stands there twice"
     if len(rule.candidates) > MOST_CANDIDATES:
         yield (
             f"decision.candidates: {len(rule.candidates)} variants, of which at most {MOST_CANDIDATES} are tested for"
-            " shipping: each is paid for by all"
+            " shipping: each further one makes every test stricter"
         )
     if len({by_name[name].group for name in rule.candidates}) > 1:
         yield "decision.candidates: they have different users or set-asides, and cannot be held against each other"
     if config.blocks < LEAST_BLOCKS:
-        yield f"decision: its limits are over {counted(config.blocks, 'block')}: give {LEAST_BLOCKS} blocks or more"
-    promised = {"uls", "els", "group", "user_entity", "uedp", "filter"}
-    kinds = {by_name[name].config.defense.kind for name in rule.candidates}
-    if any(its.of == "epsilon_per_user" for its in rule.require) and not kinds & promised:
+        yield f"decision: its limits need at least {LEAST_BLOCKS} blocks, and there are {config.blocks}"
+    if len(hopeless(rule, variants)) == len(rule.candidates):
         yield "decision.require: no candidate promises an epsilon_per_user: take the requirement out, or name another"
+
+
+def hopeless(rule: DecisionRule, variants: Sequence[Variant]) -> list[str]:
+    """The candidates that cannot pass, whatever is measured: without an epsilon per user where one is required."""
+    if all(its.of != "epsilon_per_user" for its in rule.require):
+        return []
+    promised = {its.name for its in variants if its.config.defense.kind in _PROMISED}
+    return [name for name in rule.candidates if name not in promised]
 
 
 def _canaries(config: RunConfig) -> Any:

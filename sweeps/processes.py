@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Protocol
 
 from heldin.base.errors import InputError
+from heldin.base.wording import counted
 from heldin.sweeps.config import Resources
 
 FINE = {0, 3, 4}  # exit codes of a finished run; a violation is a result
@@ -125,7 +126,7 @@ class Machine:
             self._slots.put(Slot(threads, resources.processes, its))
         # One call after another, so that each may have what the workers would share, unless the file sets a limit.
         self._alone = Slot(resources.threads or cores)
-        self.describes = f"{self.width} at a time, {threads} thread(s) each"
+        self.describes = f"{self.width} at a time, {counted(threads, 'thread')} each"
 
     def run(self, task: Task) -> Ended:
         """Run it once a slot is free."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import cache_directory, private_directory, whole_directory
+from heldin.base.wording import counted
 from heldin.jobs.environment import version
 from heldin.sweeps import node
 from heldin.sweeps.config import Resources
@@ -73,7 +74,7 @@ class Cluster:
         self._machine: str | None = None  # where shared work is made
         self._waiting: set[Any] = set()
         self._lock = threading.Lock()
-        self.describes = f"Ray at {address}, {len(machines)} machine(s), {threads} thread(s) each"
+        self.describes = f"Ray at {address}, {counted(len(machines), 'machine')}, {counted(threads, 'thread')} each"
 
     def run(self, task: Task) -> Ended:
         """Run a cell where there is room; again on another machine if its own is lost."""

@@ -170,7 +170,9 @@ class _Running:
     def _left(self) -> str:
         """How many cells are done, and about how long the others take."""
         done = len(self._ended)
-        said = f"{done} of {counted(len(self._cells), 'cell')} done"
+        failed = sum(self._states[name].code not in FINE for name in self._ended)
+        said = f"{done - failed} of {counted(len(self._cells), 'cell')} done"
+        said += f", {failed} failed" if failed else ""
         if not 0 < done < len(self._cells):
             return said
         # Cells at work count as half done: by the pace so far, which the number at a time is in already.

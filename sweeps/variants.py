@@ -67,7 +67,7 @@ def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished])
                 delta=its.delta or 0.0,
                 auroc=tuple(cell.auroc for cell in own),
                 loss=tuple(losses),
-                seconds=its.seconds or 0.0,
+                gradients=its.gradients or 0.0,
                 epsilon_per_record=math.inf if its.epsilon is None else its.epsilon,
                 canaries=max((point.auroc.value for point in its.canaries), default=0.0),
             )

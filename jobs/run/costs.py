@@ -157,19 +157,21 @@ def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
         f" {in_bytes(int(MILLION * OWNED.size))} in each process"
     ]
     if isinstance(mechanism.sampler, PoissonSampler | CappedPoissonSampler):
-        found.append(_of_draws(config, mechanism))
+        found += filter(None, [_of_draws(config, mechanism)])
     parameters = _parameters(config)
     if parameters is not None:
         found += _of_weights(config, mechanism, Weights(parameters, STATES[config.finetune.optimizer]))
     return found
 
 
-def _of_draws(config: RunConfig, mechanism: Mechanism) -> str:
+def _of_draws(config: RunConfig, mechanism: Mechanism) -> str | None:
     sampler, defense = mechanism.sampler, config.defense
     assert isinstance(sampler, PoissonSampler | CappedPoissonSampler)
     units = sampler.population or 0
     chosen = mechanism.group_size if isinstance(defense, PrivateDefense) and defense.kind == "uls" else 1
     its = Cohort(units, sampler.rate * units, chosen)
+    if not units:
+        return None  # of records, whose number only the corpus tells
     start = f", after {its.start_seconds:.1f} s at each start" if its.start_seconds >= 1 else ""
     memory = f"; {in_bytes(its.memory)} in memory" if its.memory >= 2**20 else ""
     return f"a step: {1000 * its.step_seconds:,.1f} ms to draw {its.drawn:,.0f} units{start}{memory}"

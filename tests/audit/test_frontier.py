@@ -10,7 +10,7 @@ from heldin.audit.frontier import Position, dominated
 
 
 def position(name, auroc, loss, epsilon=math.inf, delta=1.0):
-    return Position(name, epsilon, delta, tuple(auroc), tuple(loss), 10.0)
+    return Position(name, epsilon, delta, tuple(auroc), tuple(loss), gradients=10.0)
 
 
 def around(mean, spread, rng, blocks=5):
@@ -35,7 +35,7 @@ def test_a_variant_that_leaks_clearly_more_and_learns_no_more_is_dominated():
     ("what", "changes"),
     [
         ("a promise of its own", {"epsilon": 8.0, "delta": 1e-5}),
-        ("less time", {"seconds": 5.0}),
+        ("fewer gradients", {"gradients": 5.0}),
         ("a lower loss", {"loss": (3.0,) * 5}),
         ("a promise to single records", {"epsilon_per_record": 8.0, "delta": 1e-5}),
         ("canary users who are found less", {"canaries": -0.1}),

@@ -67,6 +67,8 @@ def test_what_is_shown_to_break_a_limit_and_what_more_blocks_would_show():
     one, two = judge_candidates([leaks, unsure], [AUROC, GAIN], 0.05)
     assert (one.passes, one.breaks, one.blocks_needed) == (False, True, None)
     assert (two.passes, two.breaks) == (False, False)
+    # Its gain is large enough: it is one limit that is broken, and none of the other's is.
+    assert [[test.broken for test in its.tests] for its in (one, two)] == [[True, False], [False, False]]
     assert two.blocks_needed > 5
     # As many blocks of that mean and spread do pass, and one fewer do not.
     room = 0.6 - np.array([0.5, 0.66, 0.5, 0.62, 0.52])

@@ -189,7 +189,7 @@ def test_a_plan_without_a_promise_to_users_is_refused():
 
 def test_table(scores):
     text = engine.table(bound(scores, assignment="coin", claims=[parse_claim("epsilon=4,delta=1e-6")]))
-    assert text.startswith("CONSISTENT (certified): epsilon 4 at delta 1e-06 is not rejected")
+    assert text.startswith("CONSISTENT: epsilon 4 at delta 1e-06 is not rejected")
     assert "epsilon lower bounds at delta 1e-06, 1000 users" in text
     assert "refused: ROC band: needs independent trainings" in text
     none = engine.table(bound(scores, assignment="fixed", delta=1e-5))

@@ -32,6 +32,7 @@ def test_rows_hold_the_records_numbers(finished, tmp_path):
     assert rows[1].epsilon == 2.0
     assert [f for f, _ in rows[0].tpr_at] == [t.fpr for t in record.curve().tpr_at]
     assert notes[0] == "the runs have different reference models: their numbers do not compare"
+    assert [row.difference for row in rows] == [None, None]
     assert "some runs keep the best checkpoint" in notes[1]
     printed = table(compared)
     assert "2 per user" in printed
@@ -141,7 +142,7 @@ def test_defenses_of_the_data_side_and_whom_verdicts_speak_of_are_named(finished
     write_record(record.model_copy(update={"training": training, "judgement": judgement}), tmp_path / "record.json")
     row = compare([finished, tmp_path]).rows[1]
     assert row.defense == "deduplication within users (equal texts) + cap of 5 records a user (random)"
-    assert row.verdict == "real users: consistent (certified), rare-phrase canary users: inconclusive (certified)"
+    assert row.verdict == "real users: consistent, rare-phrase canary users: inconclusive"
     private = training.model_copy(update={"defense": "uls"})
     write_record(record.model_copy(update={"training": private}), tmp_path / "record.json")
     row = compare([finished, tmp_path]).rows[1]

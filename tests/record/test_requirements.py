@@ -53,6 +53,11 @@ def test_every_attack_counts_by_the_whole_of_its_interval(record):
             else:
                 assert held.reach == (max(r[1] for r in ranges) if upper else min(r[0] for r in ranges))
             seen.add((upper, held.outcome))
+            # What a limit that anything keeps would have to allow: the end that reaches farthest.
+            (any_limit,) = held_against(
+                its, [Requirement("auroc", at_most=np.inf) if upper else Requirement("auroc", at_least=-np.inf)]
+            )
+            assert any_limit.reach == (max(r[1] for r in ranges) if upper else min(r[0] for r in ranges))
     assert len(seen) == 6
 
 

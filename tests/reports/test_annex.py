@@ -84,7 +84,7 @@ def test_what_was_run_and_what_was_not_follows_from_the_record(record):
     planted = _rows(changed_record(record, canaries=canary_facts([group]).model_dump()))
     assert (
         planted["Membership of canary users, made to be found"].found
-        == "20 canary users: at most AUROC 0.830 of a group."
+        == "20 canary users: the highest AUROC of 1 group is 0.830 (0.700 to 0.900, of this group alone)."
     )
     assert "Membership of canary users, made to be found" not in rows
 

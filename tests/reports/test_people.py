@@ -20,7 +20,7 @@ from tests.made_facts import attack_result, changed_record, decision_of, estimat
 
 LEAK = evidence(score(0.71, adjusted_p=0.001, tpr=0.25))
 NAMED = "named by the attack"
-BROKEN = 'the limit "AUROC of the largest attack at most 0.64" is broken (measured 0.710, and at least 0.650 with 95 %)'
+BROKEN = 'the limit "largest AUROC of any attack at most 0.64" is broken (measured 0.710, and at least 0.650 with 95 %)'
 FLAW = evidence(score(0.7), flaws=("the two files are one",))
 
 
@@ -217,7 +217,7 @@ def test_a_promise_has_no_interval_beside_its_limit(record):
 def test_without_limits_the_report_says_what_one_would_have_to_say(record):
     its = recommendation(changed_record(record, dials=[], utility=None))
     assert its.startswith("None: no limit was set before the audit (decision.require).")
-    assert "AUROC of the largest attack at most ... (here, with 95 %, up to 0.77)" in its
+    assert "argest AUROC of any attack at most ... (here, with 95 %, up to 0.77)" in its
     assert "epsilon per user" not in its
     assert "epsilon per user at most ... (this plan: 2)" in recommendation(_promised(record, 2.0))
     assert limit_rows(record) == []
@@ -235,7 +235,7 @@ def test_one_value_of_each_user_is_not_called_a_mean(record):
     led = changed_record(its, primary_attack="pooled", attacks=[both[1].model_dump()])
     said = dict(findings(led).paragraphs)
     assert "The leading attack, pooled (all texts together), reached" in said["How well the attacks did"]
-    assert "The attack is pooled (all texts together); it uses the model and fixed texts." in said[ATTACKER]
+    assert "The attack is pooled (all texts together); it uses no other user's texts." in said[ATTACKER]
 
 
 def test_page_one_says_what_its_words_mean(record):

@@ -34,7 +34,7 @@ def test_what_was_run_and_what_was_not_follows_from_the_cells():
     assert [its[name].status for name in OPEN] == ["out of scope"] * 3
     assert its["Membership of canary users, made to be found"].status == "run"
     for letter, variant in zip("abc", result.variants, strict=True):
-        assert f"{letter} AUROC {variant.auroc.value:.3f}" in its["Membership of users"].found
+        assert f"{letter} {variant.auroc.value:.3f}" in its["Membership of users"].found
     entities = result.model_copy(update={"attacker": result.attacker.model_copy(update={"audited": "entities"})})
     assert "Membership of entities" in rows(entities)
     void = rows(answered(result, "not valid", blocks=range(1, 6)))["Membership of users"]
@@ -118,7 +118,9 @@ def test_what_is_left_names_leaks_promises_and_what_nobody_looked_at():
     assert "Nothing is known about: extraction, attribute inference, reconstruction, inversion." in calm
     assert any(line.endswith("not tried on: a, b.") for line in calm)
     leaks = sweep_annex(answered(result, "leaks"))["residual"]
-    assert leaks[0].startswith("Membership leaks in a cell of a, b, c")
+    assert leaks[0].startswith(
+        "Membership leaks to the attacker described in 1 of 5 cells of a, 1 of 5 cells of b, 1 of 5 cells of c."
+    )
     unsure = sweep_annex(answered(result, "inconclusive"))["residual"]
     assert any("Too little was tested" in line for line in unsure)
     assert not any("in 5 % of sweeps" in line for line in sweep_annex(made_sweep())["residual"])

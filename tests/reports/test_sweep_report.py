@@ -3,9 +3,12 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
 from heldin.audit.blocks import Summary
+from heldin.audit.requirement import Requirement
+from heldin.audit.shipping import Candidate, Shipping, judge_candidates
 from heldin.base.errors import InputError
 from heldin.record.sweep import SweepResult
 from heldin.reports import sweep_html, sweep_words
@@ -91,6 +94,31 @@ def test_who_is_beaten_and_by_whom_stands_in_the_table():
     assert rows["none"] == "beats b"
     assert rows["uls"] == "not told apart"
     assert "cap10 is beaten by another, which is better in AUROC or loss" in sweep_words.answer(CASES["no rule"])
+
+
+def test_a_limit_that_is_not_shown_to_be_kept_is_not_called_broken():
+    rng = np.random.default_rng(4)
+    unsure, short = [0.5, 0.66, 0.5, 0.62, 0.52], (0.01 + 0.001 * rng.normal(size=5)).tolist()
+    candidate = Candidate("cap10", {}, {"auroc": [unsure], "loss_gain_over_base": [short]})
+    asked = [Requirement("auroc", at_most=0.6), Requirement("loss_gain_over_base", at_least=0.05)]
+    judged = judge_candidates([candidate], asked, 0.05)
+    shipping = Shipping(answer="none passes", variant=None, block=None, level=0.05, candidates=judged, said="none")
+    result = CASES["rule"].model_copy(update={"shipping": shipping})
+    rows = {row[0].split("  ")[1]: row[-1] for row in sweep_words.main_rows(result)}
+    assert rows["cap10"].startswith("breaks: loss gained; not shown to keep: AUROC")
+
+
+def test_a_sweep_that_is_not_done_is_run_again():
+    done = CASES["rule"]
+    shipping = done.shipping.model_copy(update={"answer": "cannot be judged", "variant": None, "candidates": []})
+    cells = [done.cells[0].model_copy(update={"state": "failed"}), *done.cells[1:]]
+    result = done.model_copy(update={"shipping": shipping, "cells": cells})
+    rows = {row[0].split("  ")[1]: row[-1] for row in sweep_words.main_rows(result)}
+    named = result.rule.candidates[0]
+    assert rows[named].startswith("not judged yet")
+    assert all(row.startswith("not a candidate") for name, row in rows.items() if name != named)
+    assert "the same command runs the cells that have no result" in sweep_words.next_step(result)
+    assert "in a new folder" in sweep_words.next_step(result.model_copy(update={"cells": done.cells}))
 
 
 def test_one_block_speaks_of_models_and_of_no_defense():

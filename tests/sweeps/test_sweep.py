@@ -522,7 +522,10 @@ def test_the_rule_names_what_to_ship_or_why_not(swept, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"candidates": ["uls", "other"]}, "decision.candidates: no variant 'other'; there are none, uls, more"),
+        (
+            {"candidates": ["uls", "other"]},
+            "decision.candidates: no variant 'other': choose from 'none', 'uls', 'more'",
+        ),
         ({"candidates": ["uls", "uls"]}, "a variant stands there twice"),
         ({"candidates": ["uls", "more", "none", "apart"]}, "at most 3 are tested for shipping"),
         ({"candidates": ["uls", "apart"]}, "they have different users or set-asides"),
@@ -530,7 +533,7 @@ def test_the_rule_names_what_to_ship_or_why_not(swept, tmp_path):
         ({"require": [{"of": "auroc"}]}, "give one of at_most and at_least"),
         ({"require": [{"of": "auroc", "at_most": 0.6, "limit": "lower"}]}, "at_most needs the upper confidence limit"),
         ({"require": [{"of": "speed", "at_most": 1}]}, "decision.require"),
-        ({"blocks": 4}, "decision: its limits are over 4 blocks: give 5 blocks or more"),
+        ({"blocks": 4}, "decision: its limits need at least 5 blocks, and there are 4"),
     ],
 )
 def test_a_rule_that_cannot_be_applied_is_one_line(tmp_path, call, changes, said):
@@ -547,6 +550,16 @@ def test_check_says_how_probably_a_candidate_passes(tmp_path, call):
     assert code == 0, err
     assert "rule: in 5 blocks a candidate that does not leak passes auroc at most 0.6" in printed
     assert "with 1,000 audited users" in printed
+
+
+def test_check_names_a_candidate_that_cannot_pass(tmp_path, call):
+    require = [{"of": "epsilon_per_user", "at_most": 8}, *RULE["require"]]
+    rule = {**RULE, "require": require, "candidates": ["none", "uls"]}
+    file = written(tmp_path, variants=TWO, decision=rule, blocks=5)
+    code, printed, err = call("sweep", file, "--check", "--out", tmp_path / "out")
+    assert code == 0, err
+    assert printed.count("promises no epsilon_per_user and cannot pass") == 1
+    assert "rule: none promises no epsilon_per_user" in printed
 
 
 def test_findings_are_tested_in_pairs_within_a_group_and_without_across_groups(swept):

@@ -96,7 +96,7 @@ FINDING = {"finding": "it falls", "source": "us", "of": "auroc", "variant": "uls
 
 
 def test_a_finding_about_a_variant_that_is_not_there_is_one_line(tmp_path):
-    with pytest.raises(InputError, match=r"findings\[0\]: no variant 'els'; there are none, uls"):
+    with pytest.raises(InputError, match=r"findings\[0\]: no variant 'els': choose from 'none', 'uls'"):
         load_sweep(written(tmp_path, findings=[{**FINDING, "variant": "els"}]))
 
 

@@ -82,7 +82,7 @@ def test_what_tuning_cost_is_composed_with_the_rest(tuned):
     # One private cell; the plain one and two tries promise nothing.
     assert (composed.private, composed.others) == (1, 3)
     assert composed.epsilon == pytest.approx(result.variants[1].epsilon, rel=0.01)
-    assert any("3 trainings without one may have seen the same users" in note for note in result.notes)
+    assert any("3 trainings without an epsilon per user" in note for note in result.notes)
 
 
 def test_a_second_call_chooses_the_same_and_a_missing_try_is_told(tuned, monkeypatch):
