@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ class AuditResult(Tabular):
         folder: of the run or audit.
     """
 
-    record: Record
+    # Without the record, which would fill the screen of whoever types the name of a result.
+    record: Record = field(repr=False)
     folder: Path
 
     @property
@@ -41,7 +42,10 @@ class AuditResult(Tabular):
 
     @property
     def auroc(self) -> Estimate:
-        """The leading attack's AUROC over users with its 95 % interval; an estimate."""
+        """The leading attack's AUROC over users with its own 95 % interval; an estimate.
+
+        The headline may name another attack, with an interval that holds for all of them; ``rows`` has both.
+        """
         return self.record.primary().auroc
 
     @property

@@ -1,13 +1,15 @@
 """Claims as people who write Python state them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from heldin.base.errors import InputError
 from heldin.bounds.claims import parse_claim
 from heldin.bounds.claims import plan_claim as _plan_claim
 from heldin.bounds.verdict import Claim, stated_claim
 
 Stated = Claim | str | tuple[float, float]
+_FORM = 'give a list of claims, such as [(8, 1e-6)] or ["epsilon=8,delta=1e-6"]'
 
 
 def claim(epsilon: float, delta: float) -> Claim:
@@ -26,7 +28,19 @@ def plan_claim(path: str | Path) -> Claim:
 
 def claims_of(stated: Sequence[Stated]) -> tuple[Claim, ...]:
     """Claims stated as ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for a malformed one."""
-    return tuple(
-        its if isinstance(its, Claim) else parse_claim(its) if isinstance(its, str) else stated_claim(*its)
-        for its in stated
-    )
+    # The letters of one text, or the two numbers of one pair, would each be taken for a claim.
+    if isinstance(stated, str | Claim) or not isinstance(stated, Iterable):
+        raise InputError(f"claims = {stated!r}: {_FORM}")
+    return tuple(_claim_of(its) for its in stated)
+
+
+def _claim_of(its: Stated) -> Claim:
+    if isinstance(its, Claim):
+        return its
+    if isinstance(its, str):
+        return parse_claim(its)
+    try:
+        epsilon, delta = map(float, its)
+    except (TypeError, ValueError):
+        raise InputError(f"claims: {its!r} is no claim: {_FORM}") from None
+    return stated_claim(epsilon, delta)

@@ -1,5 +1,7 @@
 """Bounds and verdicts from arrays of scores, and what an audit could certify before it is run."""
 
+import difflib
+import inspect
 from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
@@ -68,7 +70,17 @@ def bound(
         InputError: scores that are not finite or have no membership, a missing delta, an unknown word.
         TooFewUsers: nothing can be said of so few users.
     """
-    values, held_in = np.asarray(scores, dtype=np.float64), np.asarray(member)
+    unknown = next((name for name in design if name not in DesignOptions.__annotations__), None)
+    if unknown is not None:
+        known = [*DesignOptions.__annotations__, *inspect.signature(bound).parameters]
+        near = difflib.get_close_matches(unknown, known, n=1)
+        raise InputError(f"bound has no argument '{unknown}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+    try:
+        values, held_in = np.asarray(scores, dtype=np.float64), np.asarray(member)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"scores must be numbers, one for each user: {error}") from None
+    if not values.size:
+        raise InputError("there are no scores: give one for each user")
     # Converted to bool, a NaN, a 2 or the text "False" would all become held in, and a label lost in silence moves a
     # bound.
     if held_in.dtype != np.bool_ and not np.isin(held_in, (0, 1)).all():

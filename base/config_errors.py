@@ -51,12 +51,31 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
         key = str(error["loc"][-1])
         near = _nearest(key, list(_keys_at(error["loc"][:-1], schema, kinds)))
         return f"{location}: unknown key" + (f"; did you mean '{near}'?" if near else "")
-    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "union_tag_invalid":
+        allowed = [tag.strip(" '") for tag in error["ctx"]["expected_tags"].split(",")]
+        near = _nearest(error["ctx"]["tag"], allowed)
+        hint = f"did you mean '{near}'?" if near else f"choose from {', '.join(allowed)}"
+        return f"{location}.kind: there is no '{error['ctx']['tag']}'; {hint}"
+    message = _PLAIN.get(error["type"]) or error["msg"].removeprefix("Value error, ")
     # A validator of ours has the value in its message already; a whole section would fill the screen.
     found = (
         "" if isinstance(error.get("input"), dict) or error["type"] == "value_error" else f" (found {error['input']!r})"
     )
     return f"{location or 'config'}: {message}{found}"
+
+
+# Of pydantic's messages, those that speak of parsing.
+_PLAIN = {
+    "int_parsing": "a whole number was expected",
+    "int_type": "a whole number was expected",
+    "int_from_float": "a whole number was expected",
+    "float_parsing": "a number was expected",
+    "float_type": "a number was expected",
+    "bool_parsing": "true or false was expected",
+    "bool_type": "true or false was expected",
+    "string_type": "text was expected",
+    "missing": "this key is required",
+}
 
 
 # Names that other tools give to these settings, for the suggestion.

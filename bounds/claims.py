@@ -26,7 +26,8 @@ def parse_claim(text: str) -> Claim:
         raise InputError(f"claim '{text}' names no delta: add one, such as delta=1e-6")
     # A name given twice is one field of the dictionary, which the number of parts shows.
     if sorted(fields) != ["delta", "epsilon"] or len(parts) != 2:
-        raise InputError(f"claim '{text}' is not of the form epsilon=4,delta=1e-6")
+        why = "; a unit is stated with heldin audit --planted alone" if "unit" in fields else ""
+        raise InputError(f"claim '{text}' is not of the form epsilon=4,delta=1e-6{why}")
     try:
         epsilon, delta = float(fields["epsilon"]), float(fields["delta"])
     except ValueError:

@@ -1,6 +1,6 @@
 """``heldin audit``: a checkpoint, or a model behind an endpoint, audited with two files of texts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -261,7 +261,8 @@ def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
         # Given options over the file's keys, section by section: --user alone leaves the file's other columns.
         content = merged(read_config(config), given)
     missing = next((key for key in _NEEDED if not content.get(key)), None)
-    if missing is not None:
+    # A key that is misspelt in the file is missing too: the check of the whole names what was meant.
+    if missing is not None and not _unknown(content):
         raise InputError(
             f"audit a checkpoint with --model, --reference, --held-in and --held-out, here or in --config"
             f" (--{missing.replace('_', '-')} is missing); heldin audit-training audits how models are trained"
@@ -271,6 +272,13 @@ def _content(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     if isinstance(options, dict) and "url" not in options:
         raise InputError(f"--{next(iter(options)).replace('_', '-')} goes with --endpoint")
     return content
+
+
+def _unknown(content: Mapping[str, Any]) -> bool:
+    """Whether there is a key that no config of an audit has."""
+    from heldin.jobs.checkpoint.config import CheckpointConfig
+
+    return not content.keys() <= CheckpointConfig.model_fields.keys()
 
 
 def _look_for(models: Sequence[Any], files: Sequence[Any]) -> None:

@@ -336,7 +336,8 @@ def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise InputError(f"'{path}' extends itself, through {', '.join(map(str, extending))}")
     content = read_yaml(path)
     if not isinstance(content, dict):
-        raise InputError(f"{path}: a mapping of sections was expected, found {type(content).__name__}")
+        found = "nothing" if content is None else type(content).__name__
+        raise InputError(f"{path}: a mapping of sections was expected, found {found}")
     if "extends" not in content:
         return content
     # Under the file's own keys; a base may itself extend another.

@@ -42,7 +42,10 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), scale: str | None = No
         name = {"name": f"{content['name']}-{scale}"} if "name" in content else {}
         content = _scaled(content, {**name, **over})
     config = checked(SweepConfig, with_overrides(content, overrides), str(path))
-    return sweep_of(config, read_config(path.parent / config.base), str(path))
+    base = path.parent / config.base
+    if not base.is_file():
+        raise InputError(f"{path}: base: no such config: '{base}'")
+    return sweep_of(config, read_config(base), str(path))
 
 
 def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -140,7 +140,8 @@ def usable_record(row: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str,
             record["date"] = None if value is None else str(value)
         elif role == "text":
             if not isinstance(value, str):
-                return record, f"column '{column}' holds {type(value).__name__}, not text"
+                found = "nothing" if value is None else type(value).__name__
+                return record, f"column '{column}' holds {found}, not text"
             if not value.strip():
                 return record, f"empty text in column '{column}'"
             record["text"] = value

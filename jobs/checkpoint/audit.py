@@ -189,5 +189,7 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
             return
         if record.kind == "audit":
             changed = first_difference(record.config, asked) or "option"
+            # As its user calls it.
+            changed = {"stated_claims": "claims", "others": "reference"}.get(changed, changed)
             raise InputError(f"'{out}' holds an audit with another '{changed}': give the same, or choose another --out")
     take_new_folder(out, "audit")

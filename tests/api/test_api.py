@@ -75,6 +75,12 @@ def test_scores_in_arrays_give_what_a_csv_file_gives(call, tmp_path):
         ({"assignment": "coins"}, "assignment 'coins': choose coin, fixed, unknown"),
         ({"claims": ["epsilon=4"]}, "claim 'epsilon=4' names no delta"),
         ({"claims": ()}, "delta is missing"),
+        ({"claims": (1, 1e-5)}, r"claims: 1 is no claim: give a list of claims, such as \[\(8, 1e-6\)\]"),
+        ({"claims": "epsilon=1,delta=1e-5"}, "claims = 'epsilon=1,delta=1e-5': give a list of claims"),
+        ({"claims": ["epsilon=1,delta=1e-5,unit=user"]}, "a unit is stated with heldin audit --planted alone"),
+        ({"assigment": "coin"}, "bound has no argument 'assigment'; did you mean 'assignment'?"),
+        ({"scores": ["a"] * len(MEMBER)}, "scores must be numbers, one for each user"),
+        ({"scores": [], "member": []}, "there are no scores: give one for each user"),
     ],
 )
 def test_what_cannot_be_bounded_is_one_line(changed, message):

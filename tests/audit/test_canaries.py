@@ -60,13 +60,13 @@ def _config(*canaries, defense=None, **sections):
     ("canaries", "line"),
     [
         ([{**UNSEEN, "usrs": 3}], "canaries.0.usrs: unknown key; did you mean 'users'?"),
-        ([UNSEEN, {"kind": "rare_phrase"}], "canaries.1.users: Field required"),
+        ([UNSEEN, {"kind": "rare_phrase"}], "canaries.1.users: this key is required"),
         ([{**UNSEEN, "documents": [0, 4]}], "canaries.0.documents.0: Input should be greater than or equal to 1"),
         ([{**UNSEEN, "documents": []}], "canaries.0.documents: Tuple should have at least 1 item"),
         ([{**SUBSTRING, "users": 4}], "canaries.0: give exactly one of 'users' (of each length and documents)"),
         ([{**SUBSTRING, "fraction": None}], "canaries.0: give exactly one of 'users'"),
         ([{**SUBSTRING, "lengths": [100, 2]}], "a substring of 100 tokens is not below finetune.sequence_length = 64"),
-        ([{"kind": "loud"}], "canaries.0: Input tag 'loud' found"),
+        ([{"kind": "loud"}], "canaries.0.kind: there is no 'loud'; choose from unseen_token"),
     ],
 )
 def test_a_wrong_section_is_one_line(canaries, line):

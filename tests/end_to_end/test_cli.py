@@ -66,7 +66,7 @@ def test_a_config_with_errors_is_exit_code_2_and_no_traceback(call, tmp_path):
     assert code == 2
     assert err.splitlines() == [
         f"error: {path}: 2 errors",
-        "  model: Field required",
+        "  model: this key is required",
         "  modell: unknown key; did you mean 'model'?",
     ]
 

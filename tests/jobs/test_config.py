@@ -16,7 +16,7 @@ from heldin.finetune.recipe import Optimizer
 from heldin.jobs.checkpoint.config import parse_checkpoint
 from heldin.jobs.classification.config import load_classification
 from heldin.jobs.config import load_config, parse_config
-from heldin.jobs.run.folder import require_folder
+from heldin.jobs.run.folder import require_folder, take_folder
 from heldin.sweeps.demo import demo_sweep
 from tests.conftest import SMALL
 
@@ -245,6 +245,7 @@ def test_a_folder_of_an_earlier_version_is_of_the_same_config(tmp_path):
     config = parse_config(SMALL, "small")
     write_text(tmp_path / "config.yaml", yaml.safe_dump(config.model_dump(mode="json")))
     assert require_folder(config, tmp_path)
+    (tmp_path / "ledger").mkdir()
     content = config.model_dump(mode="json")
     del content["split"]["audited"], content["corpus"]["text_unit"]
     write_text(tmp_path / "config.yaml", yaml.safe_dump(content))
@@ -254,6 +255,17 @@ def test_a_folder_of_an_earlier_version_is_of_the_same_config(tmp_path):
         write_text(tmp_path / "config.yaml", yaml.safe_dump(change))
         with pytest.raises(InputError, match=said):
             require_folder(config, tmp_path)
+
+
+def test_a_run_that_its_config_stopped_is_corrected_in_its_folder(tmp_path):
+    """No coin was drawn there; once one is, another config is another run."""
+    config = parse_config(SMALL, "small")
+    take_folder(parse_config({**SMALL, "seed": 5}, "small"), tmp_path)
+    take_folder(config, tmp_path)
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == config.model_dump(mode="json")
+    (tmp_path / "ledger").mkdir()
+    with pytest.raises(InputError, match="'seed' differs"):
+        take_folder(parse_config({**SMALL, "seed": 5}, "small"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +278,7 @@ def test_a_folder_of_an_earlier_version_is_of_the_same_config(tmp_path):
             "release.rate_limit: rate_limit is a number of queries a day, 1 or more",
         ),
         ({"access": "text", "whom": "all"}, "release.whom: unknown key; did you mean 'who'?"),
-        ({"who": "the staff"}, "release.access: Field required"),
+        ({"who": "the staff"}, "release.access: this key is required"),
     ],
 )
 def test_a_release_that_is_not_understood_is_one_line(release, line):
