@@ -17,7 +17,7 @@ _LOG_FROM = 0.01  # smallest rate of the ROC curves' axes
 _STYLES = ("-", "--", ":", "-.")
 _COLOURS = (BLUE, ORANGE, "black", GREY)
 _OFFSET = "offset points"
-_NEAR = 0.04  # of an axis: nearer points would hide each other's marks
+_NEAR = (0.06, 0.08)  # of each axis: nearer points would hide each other's marks
 _THIRDS = (("v", ORANGE, "lowest third"), ("o", "black", "middle"), ("^", BLUE, "highest"))
 _SORTED_BY = {"records": "by records in training", "word divergence": "by unlikeness of words"}
 Of = Callable[[VariantResult], "Summary | float | None"]
@@ -120,7 +120,8 @@ def _annotate(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
     """A mark beside each point; those of points that all but coincide stand in a row beside the first of them."""
     if not points:
         return
-    near = [_NEAR * float(np.ptp(limits)) for limits in (axes.get_xlim(), axes.get_ylim())]
+    spans = (np.ptp(axes.get_xlim()), np.ptp(axes.get_ylim()))
+    near = [share * float(span) for share, span in zip(_NEAR, spans, strict=True)]
     rows: list[tuple[float, float, list[str]]] = []
     for x, y, mark in points:
         row = next((its for its in rows if abs(its[0] - x) <= near[0] and abs(its[1] - y) <= near[1]), None)
@@ -144,8 +145,8 @@ def _reach(its: Summary) -> np.ndarray | None:
 
 def _rocs(result: SweepResult, variants: Sequence[VariantResult], marks: Mapping[str, str]) -> str:
     """A panel for each variant: every block's curve, and what its promise leaves to any attack."""
-    across = min(4, len(variants))
-    down = math.ceil(len(variants) / across)
+    down = math.ceil(len(variants) / 4)
+    across = math.ceil(len(variants) / down)  # five make three and two, not four and one
     with figure(1.75 * across, 1.9 * down) as (drawn, saved):
         panels = np.atleast_1d(drawn.subplots(down, across, sharex=True, sharey=True, squeeze=False)).ravel()
         for axes, its in zip(panels, variants, strict=False):
@@ -192,20 +193,25 @@ def _canaries(variants: Sequence[VariantResult], marks: Mapping[str, str]) -> st
         panels = np.ravel(drawn.subplots(down, across, squeeze=False))
         for axes, kind in zip(panels, kinds, strict=False):
             of_kind = {
-                variant.name: {its.length or 0: its.auroc.value for its in variant.canaries if _kind(its) == kind}
+                variant.name: {its.length or 0: its.auroc for its in variant.canaries if _kind(its) == kind}
                 for variant in variants
             }
             lengths = sorted({length for its in of_kind.values() for length in its})
+            ends = []
             for i, (name, values) in enumerate(of_kind.items()):
                 if not values:
                     continue
                 # Side by side, so that those at one length do not hide each other.
                 shift = 0.06 * (i - (len(variants) - 1) / 2)
                 places = [k + shift for k, length in enumerate(lengths) if length in values]
-                heights = [values[length] for length in lengths if length in values]
+                areas = [values[length] for length in lengths if length in values]
                 style, colour = _line(i)
+                heights = [its.value for its in areas]
                 axes.plot(places, heights, "o" + style, color=colour, markersize=2.5, linewidth=0.8)
-                _at_the_end(axes, marks[name], (places[-1], heights[-1]), colour)
+                for place, its in zip(places, areas, strict=True):
+                    axes.errorbar([place], [its.value], yerr=_reach(its), color=colour, linewidth=0.5)
+                ends.append((marks[name], (places[-1], heights[-1]), colour))
+            _at_the_ends(axes, ends)
             axes.axhline(0.5, color=GREY, linewidth=0.6)
             axes.set_xticks(range(len(lengths)), [str(length) if length else "" for length in lengths])
             documents = "all documents" if kind[1] < 0 else counted(kind[1], "document")
@@ -222,8 +228,12 @@ def _line(i: int) -> tuple[str, str]:
     return _STYLES[i % 4], _COLOURS[(i // 4 + i) % 4]
 
 
-def _at_the_end(axes: Axes, mark: str, end: tuple[float, float], colour: str) -> None:
-    axes.annotate(mark, end, (3, 0), textcoords=_OFFSET, fontsize=7, color=colour)
+def _at_the_ends(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], str]]) -> None:
+    """Marks beside the ends of lines, (mark, end, colour), moved up where one would lie on another."""
+    step, at = 0.06 * float(np.ptp(axes.get_ylim())), -math.inf
+    for mark, (x, y), colour in sorted(ends, key=lambda its: its[1][1]):
+        at = max(y, at + step)
+        axes.annotate(mark, (x, at), (3, 0), textcoords=_OFFSET, fontsize=7, color=colour)
 
 
 def _kind(its: CanaryPoint) -> tuple[str, int]:
@@ -257,6 +267,7 @@ def _curves(result: SweepResult, variants: Sequence[VariantResult], marks: Mappi
     """Held-out loss and AUROC while models of the first block that has them were trained."""
     with figure(7.0, 2.7) as (drawn, saved):
         losses, areas = drawn.subplots(1, 2)
+        ends: dict[Axes, list[tuple[str, tuple[float, float], str]]] = {losses: [], areas: []}
         for i, its in enumerate(variants):
             curve = next((cell.curve for cell in result.cells if cell.variant == its.name and cell.curve), [])
             # As a share: variants take different numbers of steps.
@@ -266,7 +277,9 @@ def _curves(result: SweepResult, variants: Sequence[VariantResult], marks: Mappi
                 if known:
                     style, colour = _line(i)
                     axes.plot(*zip(*known, strict=True), style, color=colour, linewidth=0.9)
-                    _at_the_end(axes, marks[its.name], known[-1], colour)
+                    ends[axes].append((marks[its.name], known[-1], colour))
+        for axes, its_ends in ends.items():
+            _at_the_ends(axes, its_ends)
         label(losses, "share of training", "held-out validation loss, nats a token")
         areas.axhline(0.5, color=GREY, linewidth=0.6)
         label(areas, "share of training", "AUROC on samples of users")

@@ -46,7 +46,8 @@ def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipp
         )
         return Shipping(answer="ship", variant=best.name, block=block, level=rule.level, candidates=results, said=said)
     if all(its.breaks for its in results):
-        said = f"none passes: each of {counted(len(results), 'candidate')} is shown to break a requirement"
+        why = "; ".join(f"{its.name}: {_broken(its)}" for its in results)
+        said = f"none passes: each of {counted(len(results), 'candidate')} is shown to break a requirement ({why})"
         return Shipping(answer="none passes", variant=None, block=None, level=rule.level, candidates=results, said=said)
     return Shipping(
         answer="cannot be judged",
@@ -56,6 +57,12 @@ def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipp
         candidates=results,
         said=f"cannot be judged: {_what_would_do(results)}",
     )
+
+
+def _broken(its: CandidateResult) -> str:
+    if its.disqualified:
+        return "a claim is violated"
+    return ", ".join(test.requirement for test in its.tests if test.broken)
 
 
 def _what_would_do(results: Sequence[CandidateResult]) -> str:
