@@ -23,7 +23,7 @@ def require_folder(config: RunConfig, out: Path) -> bool:
     """Whether ``out`` holds an earlier run of the same config; nothing is written.
 
     Raises:
-        InputError: it holds something else, which has drawn coins.
+        InputError: it holds something else.
     """
     path = out / "config.yaml"
     require_not_purged(out)
@@ -35,11 +35,10 @@ def require_folder(config: RunConfig, out: Path) -> bool:
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise InputError(f"'{path}' is damaged: choose another --out") from error
         changed = first_difference(as_read_today(earlier, str(path)), content)
-        # Before any coin was drawn a folder holds nothing of a run: one that its config stopped is corrected here.
-        if changed and not (out / "ledger").exists():
-            return False
         if changed:
-            raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out")
+            # Not taken over all the same: the other run may be at work, before its coins.
+            lost = "" if (out / "ledger").exists() else ", or remove the folder, for which no coin was drawn yet"
+            raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out{lost}")
         return True
     _require_empty(out, "run")
     return False

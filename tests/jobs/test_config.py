@@ -257,15 +257,17 @@ def test_a_folder_of_an_earlier_version_is_of_the_same_config(tmp_path):
             require_folder(config, tmp_path)
 
 
-def test_a_run_that_its_config_stopped_is_corrected_in_its_folder(tmp_path):
-    """No coin was drawn there; once one is, another config is another run."""
+def test_of_a_run_that_its_config_stopped_nothing_would_be_lost(tmp_path):
+    """No coin was drawn there; the folder is left all the same, since the run may be at work."""
     config = parse_config(SMALL, "small")
-    take_folder(parse_config({**SMALL, "seed": 5}, "small"), tmp_path)
     take_folder(config, tmp_path)
+    other = parse_config({**SMALL, "seed": 5}, "small")
+    with pytest.raises(InputError, match="or remove the folder, for which no coin was drawn yet"):
+        take_folder(other, tmp_path)
     assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == config.model_dump(mode="json")
     (tmp_path / "ledger").mkdir()
-    with pytest.raises(InputError, match="'seed' differs"):
-        take_folder(parse_config({**SMALL, "seed": 5}, "small"), tmp_path)
+    with pytest.raises(InputError, match="choose another --out$"):
+        take_folder(other, tmp_path)
 
 
 @pytest.mark.parametrize(
