@@ -10,6 +10,9 @@ from heldin.base.files import private_directory, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import require_not_purged
 from heldin.jobs.config import RunConfig, as_read_today, first_difference
+from heldin.jobs.run.stage_seconds import FILE as STAGES
+
+_BEFORE_COINS = {"config.yaml", LOG, STAGES}  # what a run leaves that was stopped before it drew any
 
 
 def take_folder(config: RunConfig, out: Path) -> None:
@@ -37,7 +40,8 @@ def require_folder(config: RunConfig, out: Path) -> bool:
         changed = first_difference(as_read_today(earlier, str(path)), content)
         if changed:
             # Not taken over all the same: the other run may be at work, before its coins.
-            lost = "" if (out / "ledger").exists() else ", or remove the folder, for which no coin was drawn yet"
+            bare = {file.name for file in out.iterdir()} <= _BEFORE_COINS
+            lost = ", or remove the folder, for which no coin was drawn yet" if bare else ""
             raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out{lost}")
         return True
     _require_empty(out, "run")
