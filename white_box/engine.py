@@ -18,7 +18,7 @@ from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
 from heldin.bounds.estimates import EpsilonEstimate, andrew_estimate
 from heldin.bounds.judgement import Judgement, evaluate
-from heldin.bounds.verdict import Outcome, Standing, Verdict
+from heldin.bounds.verdict import Outcome, Standing, Verdict, in_parentheses
 from heldin.defenses.mechanism import Mechanism
 from heldin.white_box.canaries import Directions
 from heldin.white_box.check import Check, alarms, silent
@@ -93,7 +93,7 @@ class TrainerAudit(Tabular):
     def heading(self) -> str:
         """The verdict."""
         its = self.verdict
-        return f"{its.outcome.capitalize()} ({its.standing}) on {its.claim}: {its.reason}"
+        return f"{its.outcome.capitalize()}{in_parentheses(its.outcome, its.standing)} on {its.claim}: {its.reason}"
 
     def notes(self) -> Sequence[str]:
         """What was tested with which smallest deviation, and what was not."""
@@ -248,7 +248,8 @@ def table(found: TrainerAudit) -> str:
     ]
     lines += [f"ALARM: {a.name}: {a.measured:.4g}, stated {a.expected:.4g} (p = {a.p_value:.1g})" for a in found.alarms]
     verdict = found.verdict
-    lines += [f"{verdict.outcome.value.upper()} ({verdict.standing.value}): {verdict.reason}"]
+    standing = in_parentheses(verdict.outcome, verdict.standing)
+    lines += [f"{verdict.outcome.value.upper()}{standing}: {verdict.reason}"]
     return "\n".join(lines)
 
 
