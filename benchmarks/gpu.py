@@ -51,7 +51,7 @@ from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.private import clipped_sum, put_gradient, whole_units
 from heldin.finetune.recipe import Recipe
-from heldin.models.devices import Planned
+from heldin.models.devices import Planned, moved
 
 LINES = Path(__file__).with_name("gpu.jsonl")
 ENGINES: tuple[Engine, ...] = ("auto", "materialise", "ghost", "loop")
@@ -209,7 +209,7 @@ def _rehearsed(case: Case, shape: Shape, runs: Runs, device: torch.device) -> in
 
     def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic) -> None:
         with autocast(arithmetic, torch.device("cpu")):
-            total, _ = clipped_sum(model, runs, 1.0, passes)
+            total = clipped_sum(model, runs, 1.0, passes).gradients
         put_gradient(model, total, 1.0, 1.0, lambda _, size, where: torch.empty(size, device=where))
 
     step = Step(compute, case.users_a_pass * case.records, case.records)
@@ -235,7 +235,7 @@ def _timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device
             after = noised = clock()
         else:
             with arithmetic("bf16", device):
-                total = clipped_sum(model, runs, 1.0, passes)[0] if name == "auto" else _looped(model, runs)
+                total = clipped_sum(model, runs, 1.0, passes).gradients if name == "auto" else _looped(model, runs)
             after = clock()
             noise = functools.partial(source.gaussian, step)
             put_gradient(model, total, 1.0, users, lambda n, size, where, its=noise: its(n, size, 1.0, where))
@@ -259,16 +259,17 @@ def _timed(name: str, model: GPTNeoForCausalLM, runs: Runs, device: torch.device
 
 def _plain_gradient(model: GPTNeoForCausalLM, runs: Runs) -> None:
     for run in runs:
-        units = whole_units(run, model.device)
+        units = whole_units(run)
+        inputs, targets = moved(units.inputs, model.device), moved(units.targets, model.device)
         with arithmetic("bf16", model.device):
-            losses = unit_losses(model, units.inputs, units.targets, lay_out(units.unit, units.units))
+            losses = unit_losses(model, inputs, targets, lay_out(units.unit, units.units, model.device))
         torch.autograd.backward(losses.sum() / sum(map(len, runs)))
 
 
 def _looped(model: GPTNeoForCausalLM, runs: Runs) -> dict[str, torch.Tensor]:
     total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     for run in runs:
-        found = clipped_gradient_sum(model, whole_units(run, model.device), clip_norm=1.0, engine="loop")
+        found = clipped_gradient_sum(model, whole_units(run), clip_norm=1.0, engine="loop")
         for name, summed in total.items():
             summed += found.gradients[name]
         del found  # as training does

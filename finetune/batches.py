@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
+from heldin.models.devices import moved
 from heldin.models.loading import start_token
 from heldin.models.tokens import token_lists
 
@@ -125,11 +126,7 @@ def collate(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[t
         both[0, row] = ids[0]
         both[0, row, : len(ids)] = ids
         both[1, row, : len(asked)] = asked
-    tensor = torch.from_numpy(both)
-    if device.type == "cuda":
-        # Pinned, so that the copy goes on beside what the GPU computes.
-        tensor = tensor.pin_memory().to(device, non_blocking=True)
-    inputs, targets = tensor.to(device)
+    inputs, targets = moved(torch.from_numpy(both), device)
     return inputs, targets
 
 

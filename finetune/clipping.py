@@ -8,9 +8,9 @@ import torch
 from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError
-from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import ClippedSum
 from heldin.finetune.passes import Passes
-from heldin.finetune.private import whole_units
+from heldin.finetune.private import clipped_sum, trainable
 from heldin.finetune.ranks import own_share, sum_over_ranks
 
 
@@ -43,32 +43,19 @@ def clipped_batch_gradient(
     of_example = clipping.norm if clipping.unit == "example" else float("inf")
     share = own_share(batch)
 
-    def compute(most: int) -> tuple[dict[str, torch.Tensor], torch.Tensor, list[float]]:
-        total: dict[str, torch.Tensor] = {}
-        # A tensor, to be summed over processes beside the gradients.
-        loss = torch.zeros(1, dtype=torch.float64, device=model.device)
-        norms: list[float] = []
-        for start in range(0, len(share), most):
-            units = whole_units([[ids] for ids in share[start : start + most]], model.device)
-            found = clipped_gradient_sum(model, units, clip_norm=of_example, memory_budget=passes.budget)
-            passes.note(found.engine, found.notice)
-            if total:
-                for name, summed in total.items():
-                    summed += found.gradients[name]
-            else:
-                total = found.gradients
-            loss += found.losses.sum().double()
-            norms += found.norms.tolist()
-            del found  # its sums are as large as the model, and the next pass needs the room
-        return total, loss, norms
+    def compute(most: int) -> ClippedSum:
+        runs = [[[ids] for ids in share[start : start + most]] for start in range(0, len(share), most)]
+        return clipped_sum(model, runs, of_example, passes)
 
-    total, loss, norms = passes.fitted(compute, lambda most: min(most, len(share)))
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if not total:  # a process without a share of a small batch
-        total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
-    sum_over_ranks([*total.values(), loss])
+    # A process without a share of a small batch has sums of zero.
+    found = passes.fitted(compute, lambda most: min(most, len(share)))
+    # A tensor, to be summed over processes beside the gradients.
+    loss = found.losses.double().sum().unsqueeze(0)
+    sum_over_ranks([*found.gradients.values(), loss])
+    norms: list[float] = found.norms.tolist()
+    parameters = trainable(model)
     # The mean, where D.3 has the sum: without clipping the step is then that of plain training.
-    mean = {name: gradient / len(batch) for name, gradient in total.items()}
+    mean = {name: gradient / len(batch) for name, gradient in found.gradients.items()}
     # After the sum over processes, since the batch is clipped as one: a process's own share has another norm.
     if clipping.unit == "batch":
         norms = [float(torch.stack([g.double().square().sum() for g in mean.values()]).sum().sqrt())]

@@ -63,7 +63,7 @@ def filtered_gradient(
         if passes is not None and rank() == 0:  # every process computes all of them
             passes.count(people[0])
         budget = None if passes is None else passes.budget
-        user = whole_units(people, model.device)
+        user = whole_units(people)
         found = clipped_gradient_sum(model, user, clip_norm=float("inf"), memory_budget=budget)
         if passes is not None:
             passes.note(found.engine, found.notice)

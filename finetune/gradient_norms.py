@@ -85,6 +85,6 @@ def gradient_norms(lm: LanguageModel, units: Sequence[Sequence[Sequence[int]]]) 
     """Norms of the gradients of the units' mean losses, in order; a unit is a list of token sequences."""
     norms: list[float] = []
     for run in cut([len(records) for records in units], RECORDS_A_PASS):
-        passed = whole_units([list(units[i]) for i in run], lm.device)
+        passed = whole_units([list(units[i]) for i in run])
         norms += clipped_gradient_sum(lm.model, passed, clip_norm=float("inf")).norms.tolist()
     return norms

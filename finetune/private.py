@@ -5,19 +5,22 @@ the result.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from transformers import PreTrainedModel
 
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NormalisedClip
+from heldin.defenses.gradients.model_parts import take_apart
 from heldin.defenses.gradients.one_pass import release_workspace
-from heldin.defenses.gradients.per_unit_gradients import Units, clip_factors, clipped_gradient_sum
+from heldin.defenses.gradients.per_unit_gradients import ClippedSum, Units, clip_factors, clipped_gradient_sum
 from heldin.finetune.batches import collate
 from heldin.finetune.local_updates import clipped_difference_sum
 from heldin.finetune.passes import Passes, cut
 from heldin.finetune.ranks import own_share, sum_over_ranks
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
+from heldin.models.devices import kind_of
 
 Contribution = list[Sequence[int]]
 Noise = Callable[[str, torch.Size, torch.device], torch.Tensor]
@@ -63,7 +66,8 @@ def private_gradient(
         given = [training.contribution(unit, step, sequences) for unit in people]
         for records in given:
             passes.count(records)
-        total, tally = _fitted_sum(model, given, clip.norm, passes)
+        found = _fitted_sum(model, given, clip.norm, passes)
+        total, tally = found.gradients, _tally(found)
     _add_canaries(total, training, [unit for unit in share if unit.canary is not None], clip.norm)
     # Before the noise, which every process then adds to the same sum: the other way round it would be added once each.
     sum_over_ranks([*total.values(), tally])
@@ -95,21 +99,23 @@ def put_gradient(
         divisor: by which they are divided after it.
         noise: given a tensor's name, shape and device; None: no noise.
     """
-    for name, parameter in trainable(model).items():
-        # In place: three more copies of the largest tensor would stand in memory at the step's peak.
-        summed = total[name].mul_(scale)
+    parameters = trainable(model)
+    sums = [total[name] for name in parameters]
+    # In place: three more copies of the largest tensor would stand in memory at the step's peak.
+    torch._foreach_mul_(sums, scale)
+    for name, summed in zip(parameters, sums, strict=True):
         if noise is not None:
             summed.add_(noise(name, summed.shape, summed.device))
-        parameter.grad = summed.div_(divisor).to(parameter.dtype)
+    torch._foreach_div_(sums, divisor)
+    for parameter, summed in zip(parameters.values(), sums, strict=True):
+        parameter.grad = summed.to(parameter.dtype)
 
 
-def _fitted_sum(
-    model: PreTrainedModel, people: Sequence[Contribution], clip_norm: float, passes: Passes
-) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+def _fitted_sum(model: PreTrainedModel, people: Sequence[Contribution], clip_norm: float, passes: Passes) -> ClippedSum:
     """The sum of the clipped gradients of these units, in passes that fit into memory."""
     sizes = [len(records) for records in people]
 
-    def compute(most: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    def compute(most: int) -> ClippedSum:
         return clipped_sum(model, [[people[i] for i in run] for run in cut(sizes, most)], clip_norm, passes)
 
     def largest(most: int) -> int:
@@ -123,10 +129,16 @@ def _fitted_sum(
     return passes.fitted(compute, largest, can_split=True)
 
 
+def _tally(found: ClippedSum) -> torch.Tensor:
+    """The sum of the finite units' losses, and their number, (2,)."""
+    finite = ~found.masked
+    return torch.stack([torch.where(finite, found.losses, 0.0).sum().double(), finite.sum().double()])
+
+
 def clipped_sum(
     model: PreTrainedModel, runs: Sequence[Sequence[Contribution]], clip_norm: float, passes: Passes
-) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The sum of the clipped gradients, and a tensor (2,): the sum of the finite units' losses and their number.
+) -> ClippedSum:
+    """The sum of the clipped gradients of several passes' units, and what is known of each unit, in their order.
 
     Args:
         model: the model.
@@ -134,23 +146,54 @@ def clipped_sum(
         clip_norm: C.
         passes: limits of a pass, and where ways are noted.
     """
-    total = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in trainable(model).items()}
-    tally = torch.zeros(2, dtype=torch.float64, device=model.device)
+    # A GPU is given the next pass while it computes one, and asked once, after the last, whether a unit was not finite.
+    if kind_of(model.device) != "cpu":
+        found = _over_passes(model, runs, clip_norm, passes, waits=False)
+        if not bool(found.masked.any()):
+            return found
+        del found  # its sums are as large as the model
+    return _over_passes(model, runs, clip_norm, passes, waits=True)
+
+
+def _over_passes(
+    model: PreTrainedModel,
+    runs: Sequence[Sequence[Contribution]],
+    clip_norm: float,
+    passes: Passes,
+    *,
+    waits: bool,
+) -> ClippedSum:
+    """``clipped_sum``; ``waits`` as in ``clipped_gradient_sum``."""
+    total: dict[str, torch.Tensor] = {}
+    of_passes: list[ClippedSum] = []
+    parts = take_apart(model)
     for units in runs:
         found = clipped_gradient_sum(
             model,
-            whole_units(units, model.device),
+            whole_units(units),
             clip_norm=clip_norm,
             memory_budget=passes.budget,
             most_records=passes.most if passes.splits else None,
+            waits=waits,
+            parts=parts,
         )
         passes.note(found.engine, found.notice)
-        for name, summed in total.items():
-            summed += found.gradients[name]
-        finite = found.losses[~found.masked]
-        tally += torch.stack([finite.sum().double(), torch.ones_like(finite).sum().double()])
-        del found  # its sums are as large as the model, and the next pass needs the room
-    return total, tally
+        if total:
+            torch._foreach_add_(list(total.values()), [found.gradients[name] for name in total])
+        else:
+            total = found.gradients
+        of_passes.append(replace(found, gradients=total))  # its sums are as large as the model, and are not kept
+        del found
+    if not of_passes:
+        zeros = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in trainable(model).items()}
+        none = torch.zeros(0, device=model.device)
+        return ClippedSum(zeros, none, none, none > 0, "no records")
+    return replace(
+        of_passes[-1],
+        norms=torch.cat([its.norms for its in of_passes]),
+        losses=torch.cat([its.losses for its in of_passes]),
+        masked=torch.cat([its.masked for its in of_passes]),
+    )
 
 
 def _add_canaries(
@@ -168,10 +211,10 @@ def _add_canaries(
             total[name] += (tensor * factor).to(total[name].device)
 
 
-def whole_units(units: Sequence[Contribution], device: torch.device) -> Units:
-    """A batch of units, each a list of token sequences."""
-    inputs, targets = collate([ids for records in units for ids in records], device)
-    unit = torch.tensor([i for i, records in enumerate(units) for _ in records], device=device)
+def whole_units(units: Sequence[Contribution]) -> Units:
+    """A batch of units, each a list of token sequences; on the CPU."""
+    inputs, targets = collate([ids for records in units for ids in records], torch.device("cpu"))
+    unit = torch.tensor([i for i, records in enumerate(units) for _ in records])
     return Units(inputs, targets, unit, len(units))
 
 

@@ -262,7 +262,7 @@ def _backward(
         some = own[turn * most : (turn + 1) * most]
         # Every pass gathers weights from all processes: one without a record left goes along, and adds zero.
         inputs, targets = collate(some or [records[0][:2]], device)
-        one = lay_out(torch.zeros(len(inputs), dtype=torch.long, device=device), 1)
+        one = lay_out(torch.zeros(len(inputs), dtype=torch.long), 1, device)
         try:
             part = unit_losses(model, inputs, targets, one)[0] * weight(len(some))
             torch.autograd.backward(part)

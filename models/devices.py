@@ -80,6 +80,13 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on this device; a copy to a GPU is made from pinned memory, beside what the GPU computes."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 def spreads() -> bool:
     """Whether the environment asks that a model be spread over all GPUs, and main memory for the rest."""
     return os.environ.get(DEVICE) == SPREAD

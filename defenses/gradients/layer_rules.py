@@ -20,6 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from heldin.models.devices import moved
+
 
 class NoRule(Exception):
     """No rule covers the way in which a layer was used; the message names both."""
@@ -71,7 +73,9 @@ class Block:
 
     def tokens(self, x: Tensor) -> Tensor:
         """The block's part of x (B, ..., n) as (units, T, n)."""
-        return x[self.start : self.start + self.units * self.rows].reshape(self.units, -1, x.shape[-1])
+        records = self.units * self.rows
+        part = x if records == x.shape[0] else x[self.start : self.start + records]
+        return part.reshape(self.units, -1, x.shape[-1])
 
     def pieces(self, floats_per_unit: int, most: int) -> Iterator["Block"]:
         """The block in pieces that need at most so many floats each, but have at least one unit."""
@@ -86,15 +90,17 @@ class Layout:
     """An order of the records in which each unit is contiguous and units with equally many records are adjacent.
 
     Attributes:
-        order: (B,) the caller's row of each record.
+        order: (B,) the caller's row of each record, on the CPU.
         unit: (B,) the unit of each record, numbered 0, 1, ... in this order, not by the caller's numbers.
         present: (U,) the caller's number of each unit; units without records are left out.
+        sizes: (U,) records of each unit.
         blocks: the runs of units with equally many records.
     """
 
     order: Tensor
     unit: Tensor
     present: Tensor
+    sizes: Tensor
     blocks: tuple[Block, ...]
 
     @property
@@ -103,14 +109,16 @@ class Layout:
         return len(self.present)
 
 
-def lay_out(unit: Tensor, units: int) -> Layout:
-    """The layout for the unit numbers (B,) of the records."""
+def lay_out(unit: Tensor, units: int, device: torch.device) -> Layout:
+    """The layout for the unit numbers (B,) of the records, for passes on this device."""
+    # On the CPU: runs are found by looking at the numbers, for which a GPU would have to be waited for.
+    unit = unit.cpu()
     counts = torch.bincount(unit, minlength=units)
     by_count = torch.argsort(counts, stable=True)
     # Units without records come first in this order and get negative ranks, which no record refers to.
     present = by_count[int((counts == 0).sum()) :]
     rank = torch.empty_like(by_count)
-    rank[by_count] = torch.arange(-(units - len(present)), len(present), device=unit.device)
+    rank[by_count] = torch.arange(-(units - len(present)), len(present))
     order = torch.argsort(rank[unit], stable=True)
     blocks: list[Block] = []
     start = first = 0
@@ -118,7 +126,8 @@ def lay_out(unit: Tensor, units: int) -> Layout:
     for rows, number in zip(sizes.tolist(), numbers.tolist(), strict=True):
         blocks.append(Block(start, rows, first, first + number))
         start, first = start + rows * number, first + number
-    return Layout(order, rank[unit][order], present, tuple(blocks))
+    of_records, there, sizes = (moved(its, device) for its in (rank[unit][order], present, counts[present]))
+    return Layout(order, of_records, there, sizes, tuple(blocks))
 
 
 Use = Product | Rows | Total
@@ -166,6 +175,7 @@ def watch(
     layer: nn.Module,
     rule: LayerRule,
     name: str,
+    trainable: Mapping[str, nn.Parameter],
     records: int,
     positions: int,
     anchor: Tensor,
@@ -177,15 +187,15 @@ def watch(
         layer: the layer.
         rule: its rule.
         name: its name, for messages.
+        trainable: its own parameters whose uses are reported, by their names in it.
         records: B.
         positions: L.
         anchor: a scalar that requires a gradient, so that the graph begins at the first trainable layer.
-        found: called with (parameter, use) for parameters that are trainable now.
+        found: called with (parameter, use).
 
     Raises:
         NoRule: during the forward pass, if the output's first dimension is not the records.
     """
-    trainable = {key: p for key, p in layer.named_parameters(recurse=False) if p.requires_grad}
 
     def arrived(read: Tensor, delta: Tensor) -> None:
         if len(delta) != records:

@@ -1,7 +1,7 @@
 """A model's parts for per-unit gradients: its layers with trainable parameters, and the loss of each unit."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +15,44 @@ IGNORED = -100  # torch's own mark of a position without target
 
 
 @dataclass(frozen=True)
+class Layer:
+    """A module with trainable parameters of its own.
+
+    Attributes:
+        name: of the module.
+        module: the module.
+        own: its trainable parameters, by their names in it.
+        rule: how its gradients are found; None: there is no rule.
+    """
+
+    name: str
+    module: nn.Module
+    own: dict[str, nn.Parameter]
+    rule: LayerRule | None
+
+
+@dataclass(frozen=True)
 class Parts:
     """The parts of a model.
 
     Attributes:
         model: the model.
         modules: all its modules.
-        layers: (name, module, rule) of modules with trainable parameters of their own; rule None: there is none.
+        layers: those with trainable parameters of their own.
         trainable: trainable parameters by name, tied ones once.
+        dropping: (module, what it drops with which probability) of modules with dropout, whether they are on or not.
     """
 
     model: nn.Module
     modules: tuple[nn.Module, ...]
-    layers: tuple[tuple[str, nn.Module, LayerRule | None], ...]
+    layers: tuple[Layer, ...]
     trainable: dict[str, nn.Parameter]
+    dropping: tuple[tuple[nn.Module, str], ...]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(iter(self.trainable.values())).device
 
 
 def take_apart(model: nn.Module) -> Parts:
@@ -44,16 +68,17 @@ def take_apart(model: nn.Module) -> Parts:
                 " of their own: replace it by a layer norm or group norm"
             )
         # The root module has no name, and its own parameters no dot.
-        own = {f"{name}.{key}".lstrip("."): p for key, p in module._parameters.items() if p is not None}
-        own = {key: p for key, p in own.items() if p.requires_grad}
+        own = {key: p for key, p in module._parameters.items() if p is not None and p.requires_grad}
         if own:
-            layers.append((name, module, rule_of(module)))
+            layers.append(Layer(name, module, own, rule_of(module)))
         # A tied weight under its first name only: under both, it would enter the norm twice.
-        trainable.update((key, p) for key, p in own.items() if id(p) not in seen)
+        trainable.update((f"{name}.{key}".lstrip("."), p) for key, p in own.items() if id(p) not in seen)
         seen.update(id(p) for p in own.values())
     if not trainable:
         raise InputError("the model has no trainable parameter")
-    return Parts(model, tuple(m for _, m in named), tuple(layers), trainable)
+    modules = tuple(module for _, module in named)
+    dropping = tuple((module, how) for module in modules if (how := _dropout(module)) is not None)
+    return Parts(model, modules, tuple(layers), trainable, dropping)
 
 
 def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Layout) -> Tensor:
@@ -69,8 +94,7 @@ def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: Layou
     losses: Tensor = _TokenLosses.apply(logits, targets)  # type: ignore[no-untyped-call]  # (B, L)
     # (B,): each record by its own number of targets, not the batch's. A record without any has loss 0, not 0 / 0.
     records = losses.sum(1) / (targets != IGNORED).sum(1).clamp_min(1)
-    sizes = torch.bincount(layout.unit, minlength=layout.units)  # records of each unit, (U,)
-    return torch.zeros_like(records[: layout.units]).index_add(0, layout.unit, records / sizes[layout.unit])
+    return torch.zeros_like(records[: layout.units]).index_add(0, layout.unit, records / layout.sizes[layout.unit])
 
 
 class _TokenLosses(torch.autograd.Function):
@@ -101,22 +125,25 @@ def evaluating(parts: Parts) -> Iterator[bool]:
     before = [m for m in parts.modules if m.training]
     checkpointed = [m for m in before if getattr(m, "gradient_checkpointing", False)]
     # transformers checkpoints activations only in training mode, so its modules stay there and must have no dropout.
-    for module in checkpointed:
-        if (dropped := _dropout(module)) is not None:
+    for module, how in parts.dropping:
+        if module in checkpointed:
             raise InputError(
-                f"gradient checkpointing needs training mode, in which {type(module).__name__} has {dropped}: load the"
+                f"gradient checkpointing needs training mode, in which {type(module).__name__} has {how}: load the"
                 " model with its dropout set to 0"
             )
-    dropout = any(_dropout(m) is not None for m in before)
+    dropout = any(module.training for module, _ in parts.dropping)
     try:
-        for module in before:
-            module.training = False
-        for module in checkpointed:
-            module.training = True
+        _train(before, on=False)
+        _train(checkpointed, on=True)
         yield dropout
     finally:
-        for module in before:
-            module.training = True
+        _train(before, on=True)
+
+
+def _train(modules: Sequence[nn.Module], *, on: bool) -> None:
+    for module in modules:
+        # Past nn.Module's own assignment, which looks through parameters, buffers and modules each time.
+        vars(module)["training"] = on
 
 
 def _dropout(module: nn.Module) -> str | None:

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from heldin.defenses.gradients.engine_choice import UnitGradients, Way, Workspace, choose_ways, hold
+from heldin.defenses.gradients.engine_choice import Way, choose_ways
+from heldin.defenses.gradients.held_gradients import (
+    Deferred,
+    Materialised,
+    RowSums,
+    UnitGradients,
+    Vectors,
+    Workspace,
+)
 from heldin.defenses.gradients.layer_rules import Layout, NoRule, Use, watch
 from heldin.defenses.gradients.model_parts import Parts, unit_losses, without_gradients
 
@@ -19,8 +27,8 @@ _WORKSPACES: "weakref.WeakKeyDictionary[nn.Module, Workspace]" = weakref.WeakKey
 
 def one_pass(
     parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, ways: Mapping[str, Way]
-) -> tuple[dict[str, UnitGradients], Tensor]:
-    """Each parameter's gradients of all units, and the losses (U,).
+) -> tuple[list[UnitGradients], Tensor]:
+    """The gradients of all units, and the losses (U,).
 
     Args:
         parts: of the model.
@@ -32,27 +40,23 @@ def one_pass(
     Raises:
         NoRule: a layer, or the way it is used, has no rule.
     """
-    workspace = _WORKSPACES.setdefault(parts.model, Workspace())
-    looked_up = {id(layer.weight) for _, layer, rule in parts.layers if rule is not None and rule.weight == "rows"}
-    gradients = {
-        name: hold(name, p, ways[name], layout, workspace, looked_up=id(p) in looked_up)
-        for name, p in parts.trainable.items()
-    }
+    gradients = _held(parts, layout, ways)
     # By identity, so that both uses of a tied weight add up in one gradient: the norm of their sum is what is clipped.
-    by_parameter = {id(p): gradients[name] for name, p in parts.trainable.items()}
+    by_parameter = {id(p): (name, gradients[name]) for name, p in parts.trainable.items()}
 
     def found(parameter: nn.Parameter, use: Use) -> None:
-        by_parameter[id(parameter)].add(use)
+        name, its = by_parameter[id(parameter)]
+        its.add(name, use)
 
     # Token ids carry no gradient and the parameters' are off below: without the anchor there would be no graph.
     anchor = torch.zeros((), device=inputs.device, requires_grad=True)
     records, positions = inputs.shape
     handles: list[RemovableHandle] = []
     try:
-        for name, layer, rule in parts.layers:
-            if rule is None:
-                raise NoRule(f"layer '{name}' ({type(layer).__name__}) has no rule")
-            handles.append(watch(layer, rule, name, records, positions, anchor, found))
+        for its in parts.layers:
+            if its.rule is None:
+                raise NoRule(f"layer '{its.name}' ({type(its.module).__name__}) has no rule")
+            handles.append(watch(its.module, its.rule, its.name, its.own, records, positions, anchor, found))
         # Autograd's own parameter gradients are off: the backward pass is only for the deltas.
         with without_gradients(parts.trainable), torch.enable_grad():
             losses = unit_losses(parts.model, inputs, targets, layout)
@@ -61,7 +65,30 @@ def one_pass(
     finally:
         for handle in handles:
             handle.remove()
-    return gradients, losses.detach()
+    return list(dict.fromkeys(gradients.values())), losses.detach()
+
+
+def _held(parts: Parts, layout: Layout, ways: Mapping[str, Way]) -> dict[str, UnitGradients]:
+    """Where the gradients of each parameter are held; all vectors are held together."""
+    workspace = _WORKSPACES.setdefault(parts.model, Workspace())
+    looked_up = {id(p) for its in parts.layers if its.rule and its.rule.weight == "rows" for p in its.own.values()}
+    vectors = {name: p.shape for name, p in parts.trainable.items() if ways[name] == "total"}
+    together = Vectors(vectors, layout, workspace, parts.device)
+
+    def hold(name: str, parameter: nn.Parameter) -> UnitGradients:
+        shape, device = parameter.shape, parameter.device
+        match ways[name]:
+            case "total":
+                return together
+            case "rows":
+                return RowSums(name, shape, layout, device)
+            case "materialise":
+                kept = workspace.take(name, layout.units, parameter.numel(), device)
+                return Materialised(name, shape, layout, kept, looked_up=id(parameter) in looked_up)
+            case "ghost" | "stream" as way:
+                return Deferred(name, shape, layout, ghost=way == "ghost", device=device)
+
+    return {name: hold(name, parameter) for name, parameter in parts.trainable.items()}
 
 
 def ways_of(parts: Parts, layout: Layout, positions: int, engine: Engine, budget: int | None) -> dict[str, Way]:
@@ -75,10 +102,10 @@ def ways_of(parts: Parts, layout: Layout, positions: int, engine: Engine, budget
         budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
     """
     kinds: dict[int, set[str]] = {}
-    for _, layer, rule in parts.layers:
-        for key, parameter in layer._parameters.items():
-            if rule is not None and parameter is not None:
-                kinds.setdefault(id(parameter), set()).add(rule.weight if key == "weight" else "total")
+    for its in parts.layers:
+        for key, parameter in its.own.items():
+            if its.rule is not None:
+                kinds.setdefault(id(parameter), set()).add(its.rule.weight if key == "weight" else "total")
     ways: dict[str, Way] = {}
     for name, parameter in parts.trainable.items():
         kind = kinds.get(id(parameter), {"total"})

@@ -19,6 +19,8 @@ What always holds for ``clipped_gradient_sum``:
 Clipping: Abadi et al. 2016; units of several records: Charles et al. 2024, Algorithm 2.
 """
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -26,12 +28,14 @@ import torch
 from torch import Tensor, nn
 
 from heldin.base.errors import InputError
-from heldin.defenses.gradients.engine_choice import Deferred, UnitGradients, in_words, unit_by_unit
+from heldin.defenses.gradients.engine_choice import in_words, unit_by_unit
+from heldin.defenses.gradients.held_gradients import Deferred, UnitGradients
 from heldin.defenses.gradients.layer_rules import Layout, lay_out
 from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart
 from heldin.defenses.gradients.one_pass import Engine, one_pass, ways_of
 from heldin.defenses.gradients.rule_check import plain_gradient, why_not_rules
 from heldin.models.arithmetic import true_float32
+from heldin.models.devices import moved
 
 # A ghost norm's square is off by about 4 * 2^-24 of the square of the summed norms of its tokens; below this share of
 # it, the norm may be off by 1e-4 and is computed again from the gradient itself.
@@ -40,7 +44,7 @@ CANCELLATION = 1.2e-3
 
 @dataclass(frozen=True)
 class Units:
-    """One micro-batch of whole units.
+    """One micro-batch of whole units, on any device; a pass on a GPU need not wait for it if they are on the CPU.
 
     Attributes:
         inputs: (B, L) token ids, one record per row, padded on the right.
@@ -95,6 +99,8 @@ def clipped_gradient_sum(
     engine: Engine = "auto",
     memory_budget: int | None = None,
     most_records: int | None = None,
+    waits: bool = True,
+    parts: Parts | None = None,
 ) -> ClippedSum:
     """The sum of the units' clipped gradients, with the guarantees of the module docstring.
 
@@ -112,6 +118,9 @@ def clipped_gradient_sum(
         memory_budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
         most_records: of one forward pass; if a unit has more, all units are taken one by one, in several passes each,
             whatever the engine. None: every unit fits.
+        waits: whether to look if a unit is masked, for which a GPU is waited for. False: where ``masked`` marks a unit,
+            the gradients are not to be used.
+        parts: ``take_apart(model)``, for several calls; None: it is taken apart here.
 
     Raises:
         InputError: the clip norm is not positive, nothing is trainable, or the model mixes records.
@@ -120,11 +129,12 @@ def clipped_gradient_sum(
         raise InputError(f"clip norm is {clip_norm}: it must be positive")
     if engine not in get_args(Engine):
         raise InputError(f"unknown engine '{engine}': choose from {', '.join(get_args(Engine))}")
-    parts = take_apart(model)
+    parts = parts or take_apart(model)
     if not len(units.inputs):
         return _nothing(parts, units)
     # From here on records stand unit by unit; ``_spread`` puts the results back in the caller's order.
-    layout = lay_out(units.unit, units.units)
+    device = parts.device
+    layout = lay_out(units.unit, units.units, device)
     inputs, targets = units.inputs[layout.order], units.targets[layout.order]
     why: str | None = None
     with evaluating(parts) as dropout_off, true_float32():
@@ -135,18 +145,18 @@ def clipped_gradient_sum(
         else:
             ways = ways_of(parts, layout, inputs.shape[1], engine, memory_budget)
             used = in_words(engine, ways)
-            if engine == "auto" and unit_by_unit(ways, layout, inputs.shape[1], inputs.device):
+            if engine == "auto" and unit_by_unit(ways, layout, inputs.shape[1], device):
                 ways, used = None, "auto: unit by unit"
         if ways is None:
             found = _loop(parts, inputs, targets, layout, clip_norm, most_records)
         else:
-            gradients, losses = one_pass(parts, inputs, targets, layout, ways)
-            with torch.autocast(inputs.device.type, enabled=False):  # or the sum would be in half precision
-                found = _clip(gradients, losses, clip_norm)
+            gradients, losses = one_pass(parts, moved(inputs, device), moved(targets, device), layout, ways)
+            with torch.autocast(device.type, enabled=False):  # or the sum would be in half precision
+                found = _clip(gradients, losses, clip_norm, waits=waits)
     notices = (["dropout is off"] if dropout_off else []) + ([f"one backward pass per unit: {why}"] if why else [])
     total, norms, losses, masked = found
     return ClippedSum(
-        gradients=total,
+        gradients={name: total[name] for name in parts.trainable},
         norms=_spread(norms, layout, units.units),
         losses=_spread(losses, layout, units.units),
         masked=_spread(masked, layout, units.units),
@@ -158,30 +168,34 @@ def clipped_gradient_sum(
 Found = tuple[dict[str, Tensor], Tensor, Tensor, Tensor]  # sums, norms (U,), losses (U,), masked (U,)
 
 
-def _clip(gradients: dict[str, UnitGradients], losses: Tensor, clip_norm: float) -> Found:
-    squares: dict[str, Tensor] = {}
-    bound = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
-    ghosts = {name: g for name, g in gradients.items() if isinstance(g, Deferred) and g.ghost}
-    for name, gradient in gradients.items():
-        if name in ghosts:
-            squares[name], of_tokens = ghosts[name].squares_and_bounds()
-            bound += of_tokens
-        else:
-            squares[name] = gradient.squares()
-    # A norm that is too small by cancellation would let a unit contribute more than C, so these are computed again.
-    shaky = torch.stack(list(squares.values())).sum(0) < CANCELLATION * bound
-    # Asked only where there is a ghost norm: the answer waits until a GPU has done all that it was given.
-    if ghosts and bool(shaky.any()):
-        for name, ghost in ghosts.items():
-            squares[name] = torch.where(shaky, ghost.exact_squares(shaky), squares[name])
-    norms = torch.stack(list(squares.values())).sum(0).sqrt()
+def _clip(gradients: Sequence[UnitGradients], losses: Tensor, clip_norm: float, *, waits: bool) -> Found:
+    norms = _norms(gradients, torch.zeros(len(losses), 0, device=losses.device))
     # In float32, as reported: a finite float64 norm that overflows there counts as not finite.
     masked = ~(torch.isfinite(norms.float()) & torch.isfinite(losses))
-    if bool(masked.any()):
-        for gradient in gradients.values():
+    if waits and bool(masked.any()):
+        for gradient in gradients:
             gradient.discard(masked)  # a weight of zero would not do: zero times NaN is NaN
     weights = clip_factors(norms, masked, clip_norm)
-    return {name: g.weighted_sum(weights) for name, g in gradients.items()}, norms.float(), losses, masked
+    sums = {name: its for gradient in gradients for name, its in gradient.weighted_sums(weights).items()}
+    return sums, norms.float(), losses, masked
+
+
+def _norms(gradients: Sequence[UnitGradients], none: Tensor) -> Tensor:
+    """(U,) norms over all parameters, float64; ``none`` (U, 0) are those of no parameter."""
+    ghosts = [its for its in gradients if isinstance(its, Deferred) and its.ghost]
+    others = [its.norms() for its in gradients if its not in ghosts]
+    squares = torch.cat([*others, none], 1).double().square().sum(1)
+    if ghosts:
+        found = [ghost.squares_and_bounds() for ghost in ghosts]
+        of_ghosts, bounds = (torch.stack(its).sum(0) for its in zip(*found, strict=True))
+        # A norm that is too small by cancellation would let a unit contribute more than C: these are computed again.
+        shaky = squares + of_ghosts < CANCELLATION * bounds
+        # Only where there is a ghost norm: the answer waits until a GPU has done all that it was given.
+        if bool(shaky.any()):
+            exact = torch.stack([ghost.exact_squares(shaky) for ghost in ghosts]).sum(0)
+            of_ghosts = torch.where(shaky, exact, of_ghosts)
+        squares = squares + of_ghosts
+    return squares.sqrt()
 
 
 def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float) -> Tensor:
@@ -202,8 +216,9 @@ def _loop(
     """Plain backward passes, one unit after the other."""
     total = {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
     of_units: list[Tensor] = []
-    for number in range(layout.units):
-        rows = layout.unit == number
+    starts = [start for b in layout.blocks for start in range(b.start, b.start + b.units * b.rows, b.rows)]
+    for start, end in itertools.pairwise([*starts, len(inputs)]):
+        rows = slice(start, end)
         loss, gradients = plain_gradient(parts, inputs[rows], targets[rows], most_records)
         # Over all tensors together: a norm for each would allow sqrt(number of tensors) times C.
         norm = torch.stack([torch.linalg.vector_norm(g.double()) for g in gradients]).square().sum().sqrt()
@@ -224,6 +239,6 @@ def _spread(values: Tensor, layout: Layout, units: int) -> Tensor:
 
 
 def _nothing(parts: Parts, units: Units) -> ClippedSum:
-    zeros = torch.zeros(units.units, device=units.inputs.device)
+    zeros = torch.zeros(units.units, device=parts.device)
     gradients = {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
     return ClippedSum(gradients, zeros, zeros.clone(), zeros > 0, "no records")

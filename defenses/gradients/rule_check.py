@@ -10,6 +10,7 @@ from heldin.base.errors import InputError
 from heldin.defenses.gradients.layer_rules import NoRule, lay_out
 from heldin.defenses.gradients.model_parts import IGNORED, Parts, unit_losses
 from heldin.defenses.gradients.one_pass import one_pass, ways_of
+from heldin.models.devices import moved
 
 PROBE_POSITIONS = 32  # of one record, so that the probe is cheap
 
@@ -19,31 +20,32 @@ _CHECKED: "weakref.WeakKeyDictionary[nn.Module, dict[object, str | None]]" = wea
 def plain_gradient(
     parts: Parts, inputs: Tensor, targets: Tensor, most_records: int | None = None
 ) -> tuple[Tensor, list[Tensor]]:
-    """Loss and float32 gradients of one unit, by plain autograd.
+    """Loss and float32 gradients of one unit, by plain autograd, on the model's device.
 
     Args:
         parts: of the model.
-        inputs: token ids of the unit's records, (R, L).
-        targets: token ids, (R, L).
+        inputs: token ids of the unit's records, (R, L); on the CPU, or a GPU is waited for.
+        targets: token ids, (R, L), where the inputs are.
         most_records: of a forward pass; the gradients of several add up. None: all.
     """
     # Without the padding that other units cause.
     asked = (targets != IGNORED).any(0).nonzero()
     longest = int(asked.max()) + 1 if len(asked) else 1
-    records = len(inputs)
+    records, device = len(inputs), parts.device
+    inputs, targets = moved(inputs[:, :longest], device), moved(targets[:, :longest], device)
     parameters = list(parts.trainable.values())
     # Restored below: accumulated gradients of the caller are not this function's to change.
     before = [p.grad for p in parameters]
     try:
         for parameter in parameters:
             parameter.grad = None
-        loss = torch.zeros((), device=inputs.device)
+        loss = torch.zeros((), device=device)
         for start in range(0, records, most_records or records):
             some = slice(start, start + (most_records or records))
-            of_pass = inputs[some, :longest]
-            one = lay_out(torch.zeros(len(of_pass), dtype=torch.long, device=inputs.device), 1)
+            of_pass = inputs[some]
+            one = lay_out(torch.zeros(len(of_pass), dtype=torch.long), 1, device)
             with torch.enable_grad():
-                part = unit_losses(parts.model, of_pass, targets[some, :longest], one)[0]
+                part = unit_losses(parts.model, of_pass, targets[some], one)[0]
                 if len(of_pass) < records:
                     # The mean over this pass's records counts as their share of the unit's.
                     part = part * (len(of_pass) / records)
@@ -63,7 +65,8 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
     # The rules are tried on two records, the first with weight one and the second with zero: the result must be plain
     # autograd's gradient of the first record. That catches what no rule can see: a parameter that is used outside its
     # layer, a layer that is not used as its type suggests, and records that influence each other.
-    autocast = torch.is_autocast_enabled(inputs.device.type)
+    device = parts.device
+    autocast = torch.is_autocast_enabled(device.type)
     checkpointed = any(getattr(m, "gradient_checkpointing", False) for m in parts.modules)
     key = (tuple((name, id(p)) for name, p in parts.trainable.items()), autocast, checkpointed)
     # All that decides whether the rules hold, and not the batch, so that the price is paid once.
@@ -80,20 +83,21 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
         # Not remembered: the next batch may have one.
         return "this batch has no record with a finite gradient that is not zero, to try the rules on"
     half = autocast or any(p.dtype != torch.float32 for p in parts.trainable.values())
-    pair = lay_out(torch.arange(2, device=inputs.device), 2)
+    pair = lay_out(torch.arange(2), 2, device)
     other = torch.where(inputs == inputs.flip(0), (inputs == 0).long(), inputs.flip(0))  # differs at every position
-    both, answers = torch.stack([inputs, other]), torch.stack([targets, targets])
+    both, answers = moved(torch.stack([inputs, other]), device), moved(torch.stack([targets, targets]), device)
     with torch.enable_grad():  # without it, reentrant checkpointing warns
         beside = unit_losses(parts.model, both, answers, pair)[0].detach()
     if abs(float(beside - loss)) > (3e-2 if half else 1e-3) * max(1.0, abs(float(loss))):
         raise InputError("the model mixes the records of a batch, so that no user has a gradient of their own")
     try:
         gradients, _ = one_pass(parts, both, answers, pair, ways_of(parts, pair, len(inputs), "materialise", None))
-        first = torch.tensor([1.0, 0.0], device=inputs.device)
-        with torch.autocast(inputs.device.type, enabled=False):
-            for gradient in gradients.values():
-                gradient.squares()
-            known[key] = _difference(expected, {n: g.weighted_sum(first) for n, g in gradients.items()}, half=half)
+        first = torch.tensor([1.0, 0.0], device=device)
+        with torch.autocast(device.type, enabled=False):
+            for gradient in gradients:
+                gradient.norms()
+            sums = {name: its for gradient in gradients for name, its in gradient.weighted_sums(first).items()}
+            known[key] = _difference(expected, {name: sums[name] for name in parts.trainable}, half=half)
     # A RuntimeError too, but one that says nothing about the rules: the caller retries with fewer records.
     except torch.OutOfMemoryError:
         raise

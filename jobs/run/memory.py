@@ -164,11 +164,11 @@ def _sampled(recipe: Recipe, defense: SampledDefense) -> Step:
     units = math.ceil(defense.cohort + 6 * math.sqrt(defense.cohort))
 
     def summed(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic) -> None:
-        # One pass is like all of them: what it held is given back before the next.
-        run = cut([unit] * units, passes.most)[0]
+        # The second pass is like all that follow: what it held is given back before the next, and its sums are added.
+        runs = [[_records(unit, recipe) for _ in run] for run in cut([unit] * units, passes.most)[:2]]
         with autocast(arithmetic, _CPU):
-            total, _ = clipped_sum(model, [[_records(unit, recipe) for _ in run]], 1.0, passes)
-        _put(model, total)
+            found = clipped_sum(model, runs, 1.0, passes)
+        _put(model, found.gradients)
 
     return Step(summed, defense.micro_records, unit)
 

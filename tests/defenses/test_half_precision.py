@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from heldin.defenses.gradients import engine_choice, products
+from heldin.defenses.gradients import held_gradients, products
 from heldin.defenses.gradients.engine_choice import choose_ways, unit_by_unit
 from heldin.defenses.gradients.layer_rules import lay_out
 from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
@@ -14,7 +14,7 @@ from tests.defenses.test_per_unit_gradients import Toy
 from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
 from tests.tiny_models import ENGINES, MODELS, assert_same, batch, checkpoint, new_model, people, run, worst_error
 
-CUDA = torch.device("cuda")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def half():
@@ -82,8 +82,8 @@ def test_terms_add_up_to_the_operand():
 def test_streamed_sums_are_of_the_gradients_whose_norms_were_taken(monkeypatch):
     """In half precision, as often as gradients are dropped; in float32 one product for all units."""
     used = []
-    real = engine_choice.add_scaled
-    monkeypatch.setattr(engine_choice, "add_scaled", lambda *a: (used.append(a[1].dtype), real(*a)))
+    real = held_gradients.add_scaled
+    monkeypatch.setattr(held_gradients, "add_scaled", lambda *a: (used.append(a[1].dtype), real(*a)))
     model = new_model()
     with half():
         found = run(model, batch(people()), "stream", clip_norm=0.05)
@@ -143,7 +143,7 @@ def test_a_split_unit_in_half_precision_checkpointed_and_not_finite():
 
 def test_units_are_taken_alone_on_a_gpu_where_gradients_would_be_computed_twice():
     wide = {"w": torch.Size([2048, 8192])}
-    large, small = lay_out(torch.arange(4).repeat_interleave(16), 4), lay_out(torch.arange(32), 32)
+    large, small = lay_out(torch.arange(4).repeat_interleave(16), 4, CPU), lay_out(torch.arange(32), 32, CPU)
     streamed = choose_ways(wide, large, 512, CUDA, 10**6)
     assert streamed == {"w": "stream"}
     assert unit_by_unit(streamed, large, 512, CUDA)

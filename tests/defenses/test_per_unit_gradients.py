@@ -28,6 +28,8 @@ from tests.tiny_models import (
     worst_error,
 )
 
+CPU = torch.device("cpu")
+
 
 @pytest.mark.parametrize("name", MODELS)
 def test_oracle(name):
@@ -71,7 +73,7 @@ def test_auto_says_which_ways_it_took():
 
 def test_choice_follows_size_and_memory():
     wide, narrow = {"w": torch.Size([768, 3072])}, {"w": torch.Size([32, 32])}
-    short, long = lay_out(torch.arange(32), 32), lay_out(torch.arange(4).repeat_interleave(16), 4)
+    short, long = lay_out(torch.arange(32), 32, CPU), lay_out(torch.arange(4).repeat_interleave(16), 4, CPU)
     cpu = torch.device("cpu")
     assert choose_ways(wide, short, 16, cpu, 10**12) == {"w": "ghost"}
     assert choose_ways(wide, short, 32, cpu, 10**12) == {"w": "materialise"}

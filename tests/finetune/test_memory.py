@@ -61,8 +61,8 @@ def private(units, of, most, *, splits=False):
 
     def compute(model, passes, arithmetic):
         with autocast(arithmetic, CPU):
-            total, _ = clipped_sum(model, [[records(of)] * units], 1.0, passes)
-        put_gradient(model, total, 1.0, 2.0, lambda _, shape, device: torch.empty(shape, device=device))
+            found = clipped_sum(model, [[records(of)] * units], 1.0, passes)
+        put_gradient(model, found.gradients, 1.0, 2.0, lambda _, shape, device: torch.empty(shape, device=device))
 
     return Step(compute, most, of, splits)
 

@@ -1,8 +1,9 @@
 """A GPU that is not there: the CPU computes, tensors say where they would be, and operations that mix devices fail.
 
 Each storage is marked as being on the CPU or on the GPU. An operation that would meet tensors of both raises the error
-that torch raises on a machine with a GPU; what it makes is marked as its operands are. Not pretended: kernels, their
-rounding and speed, streams, memory, several GPUs.
+that torch raises on a machine with a GPU; what it makes is marked as its operands are. An operation that would wait for
+the GPU fails where ``torch.cuda.set_sync_debug_mode("error")`` asks for that. Not pretended: kernels, their rounding
+and speed, streams, memory, several GPUs.
 """
 
 import contextlib
@@ -27,10 +28,27 @@ _aten = torch.ops.aten
 _CROSSING = {_aten.copy_, _aten._to_copy, _aten.set_}
 _INDEXING = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index_put}
 _HALF = (torch.bfloat16, torch.float16)
+# Their results' sizes, or the numbers that Python is given, are known only when the GPU has done all that it was given.
+_WAITING = {
+    _aten._local_scalar_dense,
+    _aten.is_nonzero,
+    _aten.item,
+    _aten.equal,
+    _aten.nonzero,
+    _aten.masked_select,
+    _aten.bincount,
+    _aten._unique2,
+    _aten.unique_consecutive,
+    _aten.unique_dim,
+}
 
 
 class Mixed(RuntimeError):
     """Tensors of two devices in one operation."""
+
+
+class Waited(RuntimeError):
+    """An operation that waits until the GPU has done all that it was given."""
 
 
 class _Places:
@@ -38,6 +56,8 @@ class _Places:
 
     def __init__(self) -> None:
         self._of: weakref.WeakKeyDictionary[torch.UntypedStorage, torch.device] = weakref.WeakKeyDictionary()
+        self.pinned: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        self.may_wait = True
 
     def of(self, tensor: Tensor) -> torch.device | None:
         return self._of.get(tensor.untyped_storage())
@@ -46,6 +66,11 @@ class _Places:
         for leaf in tree_leaves(made):
             if isinstance(leaf, Tensor) and (again or self.of(leaf) is None):
                 self._of[leaf.untyped_storage()] = device
+
+    def wait(self, what: str) -> None:
+        """Note that an operation waits for the GPU."""
+        if not self.may_wait:
+            raise Waited(f"called a synchronizing CUDA operation: {what}")
 
 
 class _Operations(TorchDispatchMode):
@@ -71,6 +96,9 @@ class _Operations(TorchDispatchMode):
             asked = [t for t in tree_leaves(args[1]) if isinstance(t, Tensor) and self._places.of(t) == GPU]
             if asked:
                 raise Mixed(f"{func}: indices should be on the same device as the indexed tensor (cpu)")
+        chosen = args[1] if packet in _INDEXING else []
+        if device == GPU and (packet in _WAITING or any(t is not None and t.dtype == torch.bool for t in chosen)):
+            self._places.wait(str(func))
         with torch._C.DisableTorchFunction():
             made = func(*args, **kwargs)
         if device is not None:
@@ -120,11 +148,12 @@ class _Functions(TorchFunctionMode):
             torch.Tensor.is_cpu.__get__: lambda t: self._places.of(t) != GPU,
             torch.Tensor.get_device: lambda t: 0 if self._places.of(t) == GPU else -1,
             torch.Tensor.pin_memory: self._pinned,
-            torch.Tensor.is_pinned: lambda t, *_: False,
-            torch.Tensor.cuda: lambda t, *_, **__: self._moved(t, GPU),
+            torch.Tensor.is_pinned: lambda t, *_: t.untyped_storage() in self._places.pinned,
+            torch.Tensor.cuda: lambda t, *_, **how: self._moved(t, GPU, at_once=how.get("non_blocking", False)),
             torch.Tensor.cpu: lambda t, *_, **__: self._moved(t, CPU),
             torch.Tensor.to: self._to,
             torch.Tensor.numpy: self._numpy,
+            torch.Tensor.tolist: self._tolist,
             torch.Tensor.__array__: self._array,
             torch.bmm: self._product(torch.bmm),
             torch.mm: self._product(torch.mm),
@@ -146,6 +175,8 @@ class _Functions(TorchFunctionMode):
             # A factory with a device of its own: ``torch.zeros_like(x, device=...)`` too.
             if given and any(made.untyped_storage() is t.untyped_storage() for t in given):
                 return self._moved(made, asked)
+            if func is torch.tensor and asked == GPU:
+                self._places.wait("torch.tensor with numbers that are not pinned")
             self._places.put(made, asked, again=True)
         elif not given:
             self._places.put(made, CPU)
@@ -158,12 +189,16 @@ class _Functions(TorchFunctionMode):
     def _pinned(self, tensor, *_):
         if self._places.of(tensor) == GPU:
             raise RuntimeError("cannot pin a tensor of a GPU: only dense CPU tensors can be pinned")
-        return self._moved(tensor, CPU, copy=True)
+        pinned = self._moved(tensor, CPU, copy=True, at_once=True)
+        self._places.pinned.add(pinned.untyped_storage())
+        return pinned
 
-    def _moved(self, tensor, device, *, copy=False):
+    def _moved(self, tensor, device, *, copy=False, at_once=False):
         self._places.put(tensor, device)
         if not copy and self._places.of(tensor) == device:
             return tensor
+        if self._places.of(tensor) != device and not (at_once and tensor.untyped_storage() in self._places.pinned):
+            self._places.wait(f"a copy of {tuple(tensor.shape)} to {device} from memory that is not pinned")
         return _Move.apply(tensor, self._places, device)
 
     def _to(self, tensor, *args, **kwargs):
@@ -177,8 +212,14 @@ class _Functions(TorchFunctionMode):
             else:
                 asked = _place(value) or asked
         if asked is not None:
-            tensor = self._moved(tensor, asked, copy=kwargs.get("copy", False))
+            how = {"copy": kwargs.get("copy", False), "at_once": kwargs.get("non_blocking", False)}
+            tensor = self._moved(tensor, asked, **how)
         return tensor if dtype is None else tensor.to(dtype)
+
+    def _tolist(self, tensor):
+        if self._places.of(tensor) == GPU:
+            self._places.wait("tolist")
+        return tensor.tolist()
 
     def _numpy(self, tensor, *args, **kwargs):
         if self._places.of(tensor) == GPU:
@@ -274,6 +315,11 @@ def pretend(patch) -> contextlib.ExitStack:
     patch.setattr(torch, "is_autocast_enabled", lambda kind="cpu": enabled("cpu"))
     patch.setattr(torch, "get_autocast_dtype", lambda kind="cpu": dtype("cpu"))
     stack, places = contextlib.ExitStack(), _Places()
+
+    def set_sync_debug_mode(mode: str) -> None:
+        places.may_wait = mode != "error"
+
+    patch.setattr(cuda, "set_sync_debug_mode", set_sync_debug_mode)
     functions, run_backward = _Functions(places), torch.autograd._engine_run_backward
 
     def backward(*args, **kwargs):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import masking_utils
 
 from heldin.defenses.gradients import engine_choice, products
 from heldin.defenses.gradients.per_unit_gradients import Units, clipped_gradient_sum
@@ -16,6 +17,10 @@ from heldin.defenses.noise import gaussian
 from heldin.defenses.noise_blocks import BLOCK
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
+from heldin.finetune.passes import Passes
+from heldin.finetune.precision import autocast
+from heldin.finetune.private import _over_passes
+from heldin.finetune.private import clipped_sum as clipped_sum_of
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
 from heldin.models.arithmetic import true_float32
 from heldin.models.attention import use_exact_attention
@@ -73,6 +78,49 @@ def test_oracle(gpu, name, engine):
         alone = [norm_of(found([unit]).gradients) for unit in units if unit]
     assert norm_of(half) < 5e-2 * norm_of(expected)
     assert max(alone) <= bound * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpt-neo", "gpt-neo untied", "gpt2", "llama", "lora"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("traffic", [0.0, 1e3], ids=["kept", "streamed"])
+def test_a_pass_does_not_wait_for_the_gpu(gpu, name, precision, traffic, monkeypatch):
+    """It is given the next one meanwhile. The first pass waits: in it the rules are tried; and ghost norms do."""
+    monkeypatch.setitem(engine_choice.TRAFFIC, "cuda", traffic)
+    monkeypatch.setattr(engine_choice, "GRAM", 1e9)
+    # At the beginning of each forward pass transformers itself looks whether records are packed; none are.
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda _: None)
+    model, passes = new_model(name), Passes(100, budget=10**9)
+    if name.startswith("gpt-neo"):
+        use_exact_attention(model)
+    model.to(gpu)
+    sequences = [[inputs[:1] + targets for inputs, targets in unit if min(targets) >= 0] for unit in people()]
+    runs = [sequences[:3], sequences[3:]]
+
+    def sums():
+        with autocast(precision, gpu):
+            return _over_passes(model, runs, 0.05, passes, waits=False)
+
+    expected = sums()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = sums()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert ("materialise" if traffic == 0.0 else "stream") in found.engine
+    assert "ghost" not in found.engine
+    assert found.norms.tolist() == pytest.approx(expected.norms.tolist())
+    assert all(torch.allclose(found.gradients[n], its, atol=1e-7) for n, its in expected.gradients.items())
+
+
+def test_a_unit_that_is_not_finite_is_left_out_of_the_sum(gpu):
+    """The GPU is asked once, after all passes; where there is such a unit they are run again."""
+    model, (first, second) = new_model("gpt-neo untied"), ([[1, 2, 3], [4, 5]], [[5, 6, 7, 8]])
+    model.transformer.wte.weight.data[60] = torch.nan
+    expected = clipped_sum_of(model, [[first], [second]], 0.05, Passes(100))
+    found = clipped_sum_of(model.to(gpu), [[first], [[[1, 60, 2]], second]], 0.05, Passes(100))
+    assert found.masked.tolist() == [False, True, False]
+    assert worst_error({n: g.cpu() for n, g in found.gradients.items()}, expected.gradients, 0.05) < 1e-4
+    assert found.norms.tolist()[::2] == pytest.approx(expected.norms.tolist(), rel=1e-4)
 
 
 def test_products_keep_half_operands_and_sum_in_float32(gpu):

@@ -5,8 +5,8 @@ import torch
 
 from heldin.defenses.gradients import products
 from heldin.defenses.noise import NoiseGenerator, NoiseSource
-from heldin.models.devices import begin_peak, default_device, highest_peak
-from tests.gpu.pretended import MEMORY, Mixed, pretend
+from heldin.models.devices import begin_peak, default_device, highest_peak, moved
+from tests.gpu.pretended import MEMORY, Mixed, Waited, pretend
 
 CPU = torch.device("cpu")
 
@@ -54,6 +54,30 @@ def test_what_a_gpu_takes_from_the_cpu(gpu):
     assert there.tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(TypeError, match="can't convert cuda"):
         there.numpy()
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda here, there: bool(there.any()),
+        lambda here, there: there.tolist(),
+        lambda here, there: there.cpu(),
+        lambda here, there: here.to("cuda"),
+        lambda here, there: here.to("cuda", non_blocking=True),  # not pinned
+        lambda here, there: torch.tensor([1.0], device="cuda"),
+        lambda here, there: there[there > 0],
+        lambda here, there: torch.unique(there),
+        lambda here, there: torch.bincount(there.long()),
+    ],
+)
+def test_what_waits_for_a_gpu_is_told(gpu, wait):
+    here, there = torch.ones(3), torch.ones(3, device=gpu)
+    wait(here, there)
+    torch.cuda.set_sync_debug_mode("error")
+    with pytest.raises(Waited):
+        wait(here, there)
+    moved(here, gpu).add_(there).mul_(2.0)
+    torch.where(there > 0, there, 0.0)
 
 
 def test_gradients_go_back_to_where_a_tensor_was(gpu):

@@ -1,0 +1,319 @@
+"""The gradients of all units of a pass, as they are held between the backward pass, their norms and the weighted sum.
+
+Axes as in ``layer_rules``.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from heldin.defenses.gradients.layer_rules import Block, Layout, Product, Rows, Total, Use
+from heldin.defenses.gradients.products import add_scaled, multiply_into, piece_floats, product
+from heldin.models.devices import kind_of
+
+_ROW = 512  # of the numbers of vectors
+
+
+class Workspace:
+    """Memory for kept gradients, reused from step to step."""
+
+    # On a CPU, fresh pages cost as much time as the products.
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, name: str, units: int, size: int, device: torch.device) -> Tensor:
+        """A float32 tensor of arbitrary content, valid until the next call with this name.
+
+        Args:
+            name: of the parameter.
+            units: first dimension.
+            size: second dimension.
+            device: where it is.
+        """
+        if kind_of(device) != "cpu":  # the GPU's allocator reuses memory itself
+            return torch.empty(units, size, device=device)
+        if name not in self._buffers or self._buffers[name].numel() < units * size:
+            self._buffers.pop(name, None)
+            self._buffers[name] = torch.empty(units * size)
+        return self._buffers[name][: units * size].view(units, size)
+
+
+class UnitGradients(Protocol):
+    """The units' gradients of one or more parameters, fed by their uses during the backward pass."""
+
+    def add(self, name: str, use: Use) -> None:
+        """Take in one use of the parameter of this name."""
+
+    def norms(self) -> Tensor:
+        """(U, parts) norms whose squares add up to the squared norms; call it once, after the last use."""
+
+    def discard(self, bad: Tensor) -> None:
+        """Set the gradients of the units marked in bad (U,) to zero, whatever their values; after ``norms``."""
+
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+        """The sum of weight (U,) times gradient of each parameter, float32, shaped as it; after ``norms``."""
+
+
+class Materialised:
+    """Each unit's gradient of a matrix is kept, in ``kept`` (U, numel); norm and sum use exactly these numbers."""
+
+    def __init__(self, name: str, shape: torch.Size, layout: Layout, kept: Tensor, *, looked_up: bool) -> None:
+        self._name, self._shape, self._layout, self._kept = name, shape, layout, kept
+        # A tall matrix that is not looked up is kept transposed: products with long rows are faster.
+        self._transposed = shape[0] > shape[1] and not looked_up
+        self._length = shape[0] if self._transposed else shape[1]
+        self._empty = True
+
+    def add(self, name: str, use: Use) -> None:
+        """Take in one use."""
+        for block in self._layout.blocks:
+            out = self._kept[block.first : block.last].view(block.units, -1, self._length)
+            match use:
+                case Product(left, right):
+                    one, other = (right, left) if self._transposed else (left, right)
+                    # The first use overwrites whatever the workspace held; later ones, of a tied weight, add to it.
+                    multiply_into(out, block.tokens(one), block.tokens(other), keep=not self._empty)
+                case Rows(ids, values):
+                    _scatter(out.zero_() if self._empty else out, block, ids, values)
+                case Total():
+                    raise TypeError(f"'{name}' is a matrix, and has no sum over tokens")
+        self._empty = False
+
+    def norms(self) -> Tensor:
+        """(U, rows) norms of rows."""
+        if self._empty:
+            self._kept.zero_()  # no use in this batch: the workspace still holds another step's numbers
+        # Of short rows: those are summed in float32, and rows among each other in float64.
+        return _row_norms(self._kept.view(len(self._kept), -1, min(self._shape)))
+
+    def discard(self, bad: Tensor) -> None:
+        """Set the gradients of the bad units to zero."""
+        # Before ``weights @ kept``, in which a factor of zero would not undo a NaN.
+        self._kept.masked_fill_(bad.unsqueeze(1), 0.0)
+
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+        """The weighted sum, float32."""
+        total: Tensor = weights @ self._kept
+        whole = total.view(-1, self._length).t().contiguous() if self._transposed else total.view(self._shape)
+        return {self._name: whole}
+
+
+class Vectors:
+    """Each unit's gradients of all vectors are kept side by side, in rows of ``_ROW`` numbers."""
+
+    # Together: a model has more vectors than matrices, and a GPU waits for whoever gives it many small tasks.
+
+    def __init__(
+        self, shapes: Mapping[str, torch.Size], layout: Layout, workspace: Workspace, device: torch.device
+    ) -> None:
+        self._shapes, self._layout = shapes, layout
+        sizes = [shape.numel() for shape in shapes.values()]
+        ends = list(itertools.accumulate(sizes, initial=0))
+        self._places = {name: slice(*its) for name, its in zip(shapes, itertools.pairwise(ends), strict=True)}
+        self._end = ends[-1]
+        self._kept = workspace.take("", layout.units, -(-self._end // _ROW) * _ROW, device)
+        self._met: set[str] = set()
+
+    def add(self, name: str, use: Use) -> None:
+        """Take in one use."""
+        if not isinstance(use, Total):
+            raise TypeError(f"'{name}' is a vector, and has only sums over tokens")
+        for block in self._layout.blocks:
+            out = self._kept[block.first : block.last, self._places[name]]
+            total = block.tokens(use.values).sum(1, dtype=torch.float32)
+            # The first use overwrites whatever the workspace held.
+            _ = out.add_(total) if name in self._met else out.copy_(total)
+        self._met.add(name)
+
+    def norms(self) -> Tensor:
+        """(U, rows) norms of rows."""
+        self._kept[:, self._end :] = 0.0
+        for name in self._shapes.keys() - self._met:
+            self._kept[:, self._places[name]] = 0.0
+        return _row_norms(self._kept.view(len(self._kept), -1, _ROW))
+
+    def discard(self, bad: Tensor) -> None:
+        """Set the gradients of the bad units to zero."""
+        self._kept.masked_fill_(bad.unsqueeze(1), 0.0)
+
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+        """The weighted sums, float32."""
+        total = weights @ self._kept
+        return {name: total[place].view(self._shapes[name]) for name, place in self._places.items()}
+
+
+class Deferred:
+    """Inputs and deltas are kept; norms come from Gram matrices or unit by unit, the sum from one product."""
+
+    def __init__(self, name: str, shape: torch.Size, layout: Layout, *, ghost: bool, device: torch.device) -> None:
+        self._name, self._shape, self._layout, self.ghost, self._device = name, shape, layout, ghost, device
+        self._products: list[Product] = []
+        self._rows: list[Rows] = []
+
+    def add(self, name: str, use: Use) -> None:
+        """Take in one use."""
+        match use:
+            case Product():
+                self._products.append(use)
+            case Rows():
+                self._rows.append(use)
+            case Total():
+                raise TypeError(f"'{name}' is a matrix, and has no sum over tokens")
+
+    def norms(self) -> Tensor:
+        """(U, 1) norms."""
+        squares = self.squares_and_bounds()[0] if self.ghost else self.exact_squares()
+        return squares.sqrt().unsqueeze(1)
+
+    def exact_squares(self, only: Tensor | None = None) -> Tensor:
+        """(U,) squared norms from the gradients themselves, a few units at a time; zero for units not in only (U,)."""
+        squares = torch.zeros(self._layout.units, dtype=torch.float64, device=self._device)
+        for piece in self._pieces(self._shape.numel()):
+            if only is None or bool(only[piece.first : piece.last].any()):
+                squares[piece.first : piece.last] = _row_norms(self._dense(piece)).double().square().sum(1)
+        return squares if only is None else torch.where(only, squares, 0.0)
+
+    def squares_and_bounds(self) -> tuple[Tensor, Tensor]:
+        """(U,) squared ghost norms, and squares of the sums of the tokens' norms, to which rounding is proportional."""
+        squares = torch.zeros(self._layout.units, dtype=torch.float64, device=self._device)
+        bounds = torch.zeros_like(squares)
+        uses = len(self._products) + len(self._rows)
+        tokens = max((b.rows for b in self._layout.blocks), default=0) * self._positions()
+        for piece in self._pieces(2 * (tokens * uses) ** 2):  # two Gram matrices (T, T) a unit, T over all uses
+            here = slice(piece.first, piece.last)
+            squares[here], bounds[here] = _ghost(piece, self._products, self._rows, self._device)
+        return squares, bounds
+
+    def discard(self, bad: Tensor) -> None:
+        """Set the inputs and deltas of the bad units to zero."""
+        # Both factors: zero times infinity would still be NaN.
+
+        def cleaned(x: Tensor) -> Tensor:
+            return x.masked_fill(bad[self._layout.unit].view(-1, *[1] * (x.dim() - 1)), 0.0)
+
+        self._products = [Product(cleaned(p.left), cleaned(p.right)) for p in self._products]
+        self._rows = [Rows(r.ids, cleaned(r.values)) for r in self._rows]
+
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+        """The weighted sum, float32."""
+        total = torch.zeros(self._shape, device=self._device)
+        if not self.ghost and any(p.left.dtype != torch.float32 for p in self._products):
+            # The numbers whose norms were taken, made again: in half precision cheaper than a product in float32.
+            for piece in self._pieces(self._shape.numel()):
+                total += (weights[piece.first : piece.last] @ self._dense(piece).flatten(1)).view(self._shape)
+            return {self._name: total}
+        of_record = weights[self._layout.unit]
+        for its in self._products:
+            add_scaled(total, its.left, its.right, of_record)
+        for use in self._rows:
+            values = use.values.float() * of_record.view(-1, *[1] * (use.values.dim() - 1))
+            total.index_add_(0, use.ids.flatten(), values.flatten(0, -2))
+        return {self._name: total}
+
+    def _pieces(self, floats_per_unit: int) -> Iterator[Block]:
+        most = piece_floats(self._device)
+        for block in self._layout.blocks:
+            yield from block.pieces(floats_per_unit, most)
+
+    def _positions(self) -> int:
+        sizes = [p.left[0, ..., 0].numel() for p in self._products] + [r.ids[0].numel() for r in self._rows]
+        return max(sizes, default=0)
+
+    def _dense(self, piece: Block) -> Tensor:
+        dense = torch.zeros(piece.units, *self._shape, device=self._device)
+        for its in self._products:
+            multiply_into(dense, piece.tokens(its.left), piece.tokens(its.right), keep=True)
+        for use in self._rows:
+            _scatter(dense, piece, use.ids, use.values)
+        return dense
+
+
+class RowSums:
+    """An embedding that is only looked up: each unit's gradient is kept as the rows it touched."""
+
+    def __init__(self, name: str, shape: torch.Size, layout: Layout, device: torch.device) -> None:
+        self._name, self._shape, self._layout, self._device = name, shape, layout, device
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+
+    def add(self, name: str, use: Use) -> None:
+        """Take in one use."""
+        if not isinstance(use, Rows):
+            raise TypeError(f"'{name}' is only looked up, and has no other use")
+        unit = self._layout.unit.view(-1, *[1] * (use.ids.dim() - 1))
+        self._keys.append((unit * self._shape[0] + use.ids).flatten())  # one number for each (unit, row)
+        self._values.append(use.values.flatten(0, -2).float())
+
+    def norms(self) -> Tensor:
+        """(U, 1) norms."""
+        # The empty tensor is for a batch that never used the embedding: ``cat`` of nothing fails.
+        keys = torch.cat([*self._keys, torch.empty(0, dtype=torch.long, device=self._device)])
+        # Not ``torch.unique``, whose result has as many rows as a GPU finds: it would have to be waited for. Here rows
+        # of different numbers come first, and as many zeros follow as numbers came again.
+        ordered, order = torch.sort(keys)
+        run = torch.cumsum(ordered != ordered.roll(1), 0)
+        run = run - run[:1]  # the first differs from the last, unless all are the same
+        row = torch.empty_like(run).index_copy_(0, order, run)
+        self._sums = torch.zeros(len(keys), self._shape[1], device=self._device)
+        if self._values:
+            # Before the norm: a token that a unit uses twice has the norm of the sum, not the sum of two norms.
+            self._sums.index_add_(0, row, torch.cat(self._values))
+        key = torch.zeros_like(run).index_copy_(0, run, ordered)
+        self._unit, self._id = key // self._shape[0], key % self._shape[0]
+        squares = torch.zeros(self._layout.units, dtype=torch.float64, device=self._device)
+        squares.index_add_(0, self._unit, torch.linalg.vector_norm(self._sums, dim=1).double().square())
+        return squares.sqrt().unsqueeze(1)
+
+    def discard(self, bad: Tensor) -> None:
+        """Set the bad units' rows to zero."""
+        self._sums.masked_fill_(bad[self._unit].unsqueeze(1), 0.0)
+
+    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
+        """The weighted sum, float32."""
+        total = torch.zeros(self._shape, device=self._device)
+        return {self._name: total.index_add_(0, self._id, self._sums * weights[self._unit].unsqueeze(1))}
+
+
+def _row_norms(dense: Tensor) -> Tensor:
+    """(u, M) norms of the rows of dense (u, M, N), float32."""
+    norms: Tensor = torch.linalg.vector_norm(dense, dim=2)
+    return norms
+
+
+def _scatter(dense: Tensor, block: Block, ids: Tensor, values: Tensor) -> None:
+    """Add the block's values (B, ..., d) to the rows ids (B, ...) of dense (units, V, d)."""
+    row = block.tokens(ids.unsqueeze(-1)).squeeze(-1)  # (units, T)
+    # (units, T), as rows of all units' weights one below another.
+    row = row + torch.arange(block.units, device=row.device).unsqueeze(1) * dense.shape[1]
+    flat = dense.view(-1, dense.shape[-1])
+    flat.index_add_(0, row.flatten(), block.tokens(values).flatten(0, 1).float())
+
+
+def _ghost(
+    piece: Block, products: Sequence[Product], rows: Sequence[Rows], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """(u,) ||sum of left^T right + scattered values||^2 without forming it, and (sum of the tokens' norms)^2."""
+    squares = torch.zeros(piece.units, dtype=torch.float64, device=device)
+    sizes = torch.zeros_like(squares)
+    if products:
+        left = torch.cat([piece.tokens(p.left) for p in products], 1)  # (u, S, M)
+        right = torch.cat([piece.tokens(p.right) for p in products], 1)  # (u, S, N)
+        lefts, rights = product(left, left.mT), product(right, right.mT)  # (u, S, S)
+        # ||sum_t l_t r_t^T||^2 = sum over pairs of tokens s, t of (l_s . l_t) (r_s . r_t).
+        squares += (lefts * rights).sum((1, 2), dtype=torch.float64)
+        sizes += (lefts.diagonal(dim1=1, dim2=2) * rights.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
+    if rows:
+        ids = torch.cat([piece.tokens(r.ids.unsqueeze(-1)).squeeze(-1) for r in rows], 1)  # (u, T)
+        values = torch.cat([piece.tokens(r.values) for r in rows], 1)  # (u, T, d)
+        same = ids.unsqueeze(1) == ids.unsqueeze(2)  # (u, T, T)
+        # Values scattered to one row add up before the square; values of two rows are orthogonal.
+        squares += torch.where(same, product(values, values.mT), 0.0).sum((1, 2), dtype=torch.float64)
+        sizes += torch.linalg.vector_norm(values, dim=2, dtype=torch.float32).sum(1)
+    if products and rows:  # twice the inner product of the two parts
+        looked_up = left.gather(2, ids.unsqueeze(1).expand(-1, left.shape[1], -1))  # (u, S, T)
+        squares += 2 * (looked_up.float() * product(right, values.mT)).sum((1, 2), dtype=torch.float64)
+    return squares.clamp_min(0.0), sizes.square()  # cancellation may leave a square below 0
