@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NormalisedClip
+from heldin.defenses.gradients.held_gradients import Sums, norm_of_all
 from heldin.defenses.gradients.model_parts import take_apart
 from heldin.defenses.gradients.one_pass import release_workspace
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum, Units, clip_factors, clipped_gradient_sum
@@ -164,11 +165,11 @@ def _over_passes(
     waits: bool,
 ) -> ClippedSum:
     """``clipped_sum``; ``waits`` as in ``clipped_gradient_sum``."""
-    total: dict[str, torch.Tensor] = {}
+    total: Sums | None = None
     of_passes: list[ClippedSum] = []
     parts = take_apart(model)
     for units in runs:
-        found = clipped_gradient_sum(
+        its = clipped_gradient_sum(
             model,
             whole_units(units),
             clip_norm=clip_norm,
@@ -176,14 +177,11 @@ def _over_passes(
             most_records=passes.most if passes.splits else None,
             waits=waits,
             parts=parts,
+            onto=total,
         )
-        passes.note(found.engine, found.notice)
-        if total:
-            torch._foreach_add_(list(total.values()), [found.gradients[name] for name in total])
-        else:
-            total = found.gradients
-        of_passes.append(replace(found, gradients=total))  # its sums are as large as the model, and are not kept
-        del found
+        passes.note(its.engine, its.notice)
+        total = its.gradients
+        of_passes.append(its)
     if not of_passes:
         zeros = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in trainable(model).items()}
         none = torch.zeros(0, device=model.device)
@@ -203,9 +201,9 @@ def _add_canaries(
         assert training.canaries is not None
         assert unit.canary is not None
         gradient = training.canaries.gradient(unit.canary)
-        norm = torch.stack([g.double().square().sum() for g in gradient.values()]).sum().sqrt().unsqueeze(0)
+        norm = norm_of_all(gradient.values())
         # The same clip as everybody's, or a canary would test another mechanism.
-        factor = clip_factors(norm, ~torch.isfinite(norm), clip_norm)[0]
+        factor = clip_factors(norm, ~torch.isfinite(norm), clip_norm)
         for name, tensor in gradient.items():
             # Planted gradients lie in main memory, wherever the model is.
             total[name] += (tensor * factor).to(total[name].device)

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NormalisedClip
+from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.layer_rules import lay_out
 from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart, unit_losses
 from heldin.defenses.gradients.per_unit_gradients import clip_factors
@@ -208,10 +209,7 @@ def _add_clipped(
     # The unit's loss is the mean over its records, wherever they are.
     loss = _backward(parts.model, records, its.member, its.members, passes.most, lambda n: n / len(records))
     gradients = {name: p.grad for name, p in parts.trainable.items()}
-    square = torch.zeros(1, dtype=torch.float64, device=loss.device)
-    for gradient in gradients.values():
-        if gradient is not None:
-            square += local(gradient).double().square().sum()
+    square = norm_of_all([local(g) for g in gradients.values() if g is not None]).square().unsqueeze(0)
     # One number from each process: the norm is that of the whole gradient, over all tensors and shards.
     its.over_members([square, loss])
     norm = square.sqrt()

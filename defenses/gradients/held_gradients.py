@@ -4,7 +4,7 @@ Axes as in ``layer_rules``.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -13,6 +13,8 @@ from torch import Tensor
 from heldin.defenses.gradients.layer_rules import Block, Layout, Product, Rows, Total, Use
 from heldin.defenses.gradients.products import add_scaled, multiply_into, piece_floats, product
 from heldin.models.devices import kind_of
+
+Sums = dict[str, Tensor]
 
 _ROW = 512  # of the numbers of vectors
 
@@ -54,8 +56,13 @@ class UnitGradients(Protocol):
     def discard(self, bad: Tensor) -> None:
         """Set the gradients of the units marked in bad (U,) to zero, whatever their values; after ``norms``."""
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
-        """The sum of weight (U,) times gradient of each parameter, float32, shaped as it; after ``norms``."""
+    def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
+        """The sum of weight (U,) times gradient of each parameter, by name, float32, shaped as it; after ``norms``.
+
+        Args:
+            weights: (U,), float32.
+            onto: sums that these are added to, in place; None: there are none yet.
+        """
 
 
 class Materialised:
@@ -63,8 +70,8 @@ class Materialised:
 
     def __init__(self, name: str, shape: torch.Size, layout: Layout, kept: Tensor, *, looked_up: bool) -> None:
         self._name, self._shape, self._layout, self._kept = name, shape, layout, kept
-        # A tall matrix that is not looked up is kept transposed: products with long rows are faster.
-        self._transposed = shape[0] > shape[1] and not looked_up
+        # On a CPU a tall matrix that is not looked up is kept transposed: products with long rows are faster.
+        self._transposed = shape[0] > shape[1] and not looked_up and kind_of(kept.device) == "cpu"
         self._length = shape[0] if self._transposed else shape[1]
         self._empty = True
 
@@ -95,11 +102,16 @@ class Materialised:
         # Before ``weights @ kept``, in which a factor of zero would not undo a NaN.
         self._kept.masked_fill_(bad.unsqueeze(1), 0.0)
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
-        """The weighted sum, float32."""
+    def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
+        """The weighted sum."""
+        if onto is not None and not self._transposed:
+            # Without a sum of its own, which is as large as the matrix.
+            flat = onto[self._name].view(-1)
+            _ = flat.addcmul_(self._kept[0], weights) if len(weights) == 1 else flat.addmv_(self._kept.t(), weights)
+            return onto
         total: Tensor = weights @ self._kept
-        whole = total.view(-1, self._length).t().contiguous() if self._transposed else total.view(self._shape)
-        return {self._name: whole}
+        whole = total.view(-1, self._length).t() if self._transposed else total.view(self._shape)
+        return {self._name: whole.contiguous() if onto is None else onto[self._name].add_(whole)}
 
 
 class Vectors:
@@ -140,10 +152,14 @@ class Vectors:
         """Set the gradients of the bad units to zero."""
         self._kept.masked_fill_(bad.unsqueeze(1), 0.0)
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
-        """The weighted sums, float32."""
+    def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
+        """The weighted sums."""
         total = weights @ self._kept
-        return {name: total[place].view(self._shapes[name]) for name, place in self._places.items()}
+        sums = {name: total[place].view(self._shapes[name]) for name, place in self._places.items()}
+        if onto is None:
+            return sums
+        torch._foreach_add_([onto[name] for name in sums], list(sums.values()))
+        return onto
 
 
 class Deferred:
@@ -198,9 +214,9 @@ class Deferred:
         self._products = [Product(cleaned(p.left), cleaned(p.right)) for p in self._products]
         self._rows = [Rows(r.ids, cleaned(r.values)) for r in self._rows]
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
-        """The weighted sum, float32."""
-        total = torch.zeros(self._shape, device=self._device)
+    def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
+        """The weighted sum."""
+        total = torch.zeros(self._shape, device=self._device) if onto is None else onto[self._name]
         if not self.ghost and any(p.left.dtype != torch.float32 for p in self._products):
             # The numbers whose norms were taken, made again: in half precision cheaper than a product in float32.
             for piece in self._pieces(self._shape.numel()):
@@ -272,10 +288,18 @@ class RowSums:
         """Set the bad units' rows to zero."""
         self._sums.masked_fill_(bad[self._unit].unsqueeze(1), 0.0)
 
-    def weighted_sums(self, weights: Tensor) -> dict[str, Tensor]:
-        """The weighted sum, float32."""
-        total = torch.zeros(self._shape, device=self._device)
+    def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
+        """The weighted sum."""
+        total = torch.zeros(self._shape, device=self._device) if onto is None else onto[self._name]
         return {self._name: total.index_add_(0, self._id, self._sums * weights[self._unit].unsqueeze(1))}
+
+
+def norm_of_all(tensors: Iterable[Tensor]) -> Tensor:
+    """The norm of tensors together, float64, shape (); rows in float32, and rows among each other in float64."""
+    # Of each tensor's own copy in float64 nothing is made, which would be twice as large.
+    norms = [torch.linalg.vector_norm(its.reshape(-1, its.shape[-1] if its.dim() else 1), dim=1) for its in tensors]
+    norm: Tensor = torch.linalg.vector_norm(torch.cat(norms).double())
+    return norm
 
 
 def _row_norms(dense: Tensor) -> Tensor:

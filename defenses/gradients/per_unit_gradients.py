@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.engine_choice import in_words, unit_by_unit
-from heldin.defenses.gradients.held_gradients import Deferred, UnitGradients
+from heldin.defenses.gradients.held_gradients import Deferred, Sums, UnitGradients, norm_of_all
 from heldin.defenses.gradients.layer_rules import Layout, lay_out
 from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart
 from heldin.defenses.gradients.one_pass import Engine, one_pass, ways_of
@@ -101,6 +101,7 @@ def clipped_gradient_sum(
     most_records: int | None = None,
     waits: bool = True,
     parts: Parts | None = None,
+    onto: Sums | None = None,
 ) -> ClippedSum:
     """The sum of the units' clipped gradients, with the guarantees of the module docstring.
 
@@ -121,6 +122,7 @@ def clipped_gradient_sum(
         waits: whether to look if a unit is masked, for which a GPU is waited for. False: where ``masked`` marks a unit,
             the gradients are not to be used.
         parts: ``take_apart(model)``, for several calls; None: it is taken apart here.
+        onto: ``gradients`` of an earlier call, to which these are added, in place; None: there are none yet.
 
     Raises:
         InputError: the clip norm is not positive, nothing is trainable, or the model mixes records.
@@ -131,9 +133,9 @@ def clipped_gradient_sum(
         raise InputError(f"unknown engine '{engine}': choose from {', '.join(get_args(Engine))}")
     parts = parts or take_apart(model)
     if not len(units.inputs):
-        return _nothing(parts, units)
+        return _nothing(parts, units, onto)
     # From here on records stand unit by unit; ``_spread`` puts the results back in the caller's order.
-    device = parts.device
+    device, clip = parts.device, _Clip(clip_norm, waits, onto)
     layout = lay_out(units.unit, units.units, device)
     inputs, targets = units.inputs[layout.order], units.targets[layout.order]
     why: str | None = None
@@ -148,11 +150,11 @@ def clipped_gradient_sum(
             if engine == "auto" and unit_by_unit(ways, layout, inputs.shape[1], device):
                 ways, used = None, "auto: unit by unit"
         if ways is None:
-            found = _loop(parts, inputs, targets, layout, clip_norm, most_records)
+            found = _loop(parts, inputs, targets, layout, clip, most_records)
         else:
             gradients, losses = one_pass(parts, moved(inputs, device), moved(targets, device), layout, ways)
             with torch.autocast(device.type, enabled=False):  # or the sum would be in half precision
-                found = _clip(gradients, losses, clip_norm, waits=waits)
+                found = _clipped(gradients, losses, clip)
     notices = (["dropout is off"] if dropout_off else []) + ([f"one backward pass per unit: {why}"] if why else [])
     total, norms, losses, masked = found
     return ClippedSum(
@@ -165,18 +167,27 @@ def clipped_gradient_sum(
     )
 
 
-Found = tuple[dict[str, Tensor], Tensor, Tensor, Tensor]  # sums, norms (U,), losses (U,), masked (U,)
+Found = tuple[Sums, Tensor, Tensor, Tensor]  # sums, norms (U,), losses (U,), masked (U,)
 
 
-def _clip(gradients: Sequence[UnitGradients], losses: Tensor, clip_norm: float, *, waits: bool) -> Found:
+@dataclass(frozen=True)
+class _Clip:
+    """To which norm, and with ``waits`` and ``onto`` of ``clipped_gradient_sum``."""
+
+    norm: float
+    waits: bool
+    onto: Sums | None
+
+
+def _clipped(gradients: Sequence[UnitGradients], losses: Tensor, clip: _Clip) -> Found:
     norms = _norms(gradients, torch.zeros(len(losses), 0, device=losses.device))
     # In float32, as reported: a finite float64 norm that overflows there counts as not finite.
     masked = ~(torch.isfinite(norms.float()) & torch.isfinite(losses))
-    if waits and bool(masked.any()):
+    if clip.waits and bool(masked.any()):
         for gradient in gradients:
             gradient.discard(masked)  # a weight of zero would not do: zero times NaN is NaN
-    weights = clip_factors(norms, masked, clip_norm)
-    sums = {name: its for gradient in gradients for name, its in gradient.weighted_sums(weights).items()}
+    weights = clip_factors(norms, masked, clip.norm)
+    sums = {name: its for gradient in gradients for name, its in gradient.weighted_sums(weights, clip.onto).items()}
     return sums, norms.float(), losses, masked
 
 
@@ -211,21 +222,22 @@ def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float) -> Tensor:
 
 
 def _loop(
-    parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, clip_norm: float, most_records: int | None
+    parts: Parts, inputs: Tensor, targets: Tensor, layout: Layout, clip: _Clip, most_records: int | None
 ) -> Found:
     """Plain backward passes, one unit after the other."""
-    total = {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
+    total = _zeros(parts) if clip.onto is None else clip.onto
     of_units: list[Tensor] = []
     starts = [start for b in layout.blocks for start in range(b.start, b.start + b.units * b.rows, b.rows)]
     for start, end in itertools.pairwise([*starts, len(inputs)]):
         rows = slice(start, end)
         loss, gradients = plain_gradient(parts, inputs[rows], targets[rows], most_records)
         # Over all tensors together: a norm for each would allow sqrt(number of tensors) times C.
-        norm = torch.stack([torch.linalg.vector_norm(g.double()) for g in gradients]).square().sum().sqrt()
+        norm = norm_of_all(gradients)
         masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
-        factor = clip_factors(norm, masked, clip_norm)
-        for summed, gradient in zip(total.values(), gradients, strict=True):
-            summed += torch.where(masked, 0.0, gradient * factor)  # by selection: NaN times zero is NaN
+        factor = clip_factors(norm, masked, clip.norm)
+        if not (clip.waits and bool(masked)):  # a factor of zero would not do: NaN times zero is NaN
+            for name, gradient in zip(parts.trainable, gradients, strict=True):
+                total[name].addcmul_(gradient, factor)
         of_units.append(torch.stack([norm, loss.double(), masked.double()]))
     norms, losses, bad = torch.stack(of_units, 1).float()
     return total, norms, losses, bad > 0
@@ -238,7 +250,10 @@ def _spread(values: Tensor, layout: Layout, units: int) -> Tensor:
     return out
 
 
-def _nothing(parts: Parts, units: Units) -> ClippedSum:
+def _zeros(parts: Parts) -> Sums:
+    return {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
+
+
+def _nothing(parts: Parts, units: Units, onto: Sums | None) -> ClippedSum:
     zeros = torch.zeros(units.units, device=parts.device)
-    gradients = {name: torch.zeros(p.shape, device=p.device) for name, p in parts.trainable.items()}
-    return ClippedSum(gradients, zeros, zeros.clone(), zeros > 0, "no records")
+    return ClippedSum(_zeros(parts) if onto is None else onto, zeros, zeros.clone(), zeros > 0, "no records")

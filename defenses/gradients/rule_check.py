@@ -96,7 +96,7 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
         with torch.autocast(device.type, enabled=False):
             for gradient in gradients:
                 gradient.norms()
-            sums = {name: its for gradient in gradients for name, its in gradient.weighted_sums(first).items()}
+            sums = {name: its for gradient in gradients for name, its in gradient.weighted_sums(first, None).items()}
             known[key] = _difference(expected, {name: sums[name] for name in parts.trainable}, half=half)
     # A RuntimeError too, but one that says nothing about the rules: the caller retries with fewer records.
     except torch.OutOfMemoryError:
