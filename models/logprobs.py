@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.models.arithmetic import true_float32
-from heldin.models.devices import kind_of
+from heldin.models.devices import kind_of, moved
 from heldin.models.loading import LanguageModel
 from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import MEMO
@@ -31,6 +31,7 @@ TOKENS_PER_BATCH = 2**16  # on a GPU: with a small vocabulary the activations ta
 LOGITS_PER_CHUNK = {False: 2**18, True: 2**28}  # key: whether on a GPU
 
 Tokens = Sequence[int] | NDArray[np.int32]
+Scored = Callable[[], list[NDArray[np.float32]]]  # waits for the scores of a batch
 
 
 @dataclass(frozen=True)
@@ -73,17 +74,25 @@ def score_texts(
     batches = batches_by_length([len(w.tokens) for w in windows], max_tokens=tokens_per_batch(lm.model))
     taking, wanted = threading.Lock(), (moments, ranks)
 
+    def keep(batch: Sequence[int], scored: Scored) -> None:
+        arrays = scored()
+        with taking:
+            rows.update(zip(batch, arrays, strict=True))
+            if advance:
+                advance(sum(len(windows[i].tokens) for i in batch))
+
     def work(model: PreTrainedModel) -> None:
+        behind: tuple[list[int], Scored] | None = None
         while True:
             with taking:
                 batch = next(batches, None)
-            if batch is None:
+            # Before the last batch's scores are waited for, so that a GPU always has something to do.
+            scored = batch and _score_batch(model, lm.start_token, [windows[i].tokens for i in batch], wanted)
+            if behind:
+                keep(*behind)
+            if not batch or not scored:
                 return
-            scored = _score_batch(model, lm.start_token, [windows[i].tokens for i in batch], wanted)
-            with taking:
-                rows.update(zip(batch, scored, strict=True))
-                if advance:
-                    advance(sum(len(windows[i].tokens) for i in batch))
+            behind = batch, scored
 
     with true_float32():
         if copies:
@@ -138,9 +147,7 @@ def cut_into_windows(encoded: Sequence[Tokens], context: int) -> Iterator[Window
 
 
 @torch.no_grad()  # not inference mode, whose tensors a spread model could not train with afterwards
-def _score_batch(
-    model: PreTrainedModel, start: int, windows: Sequence[Tokens], wanted: tuple[bool, bool]
-) -> list[NDArray[np.float32]]:
+def _score_batch(model: PreTrainedModel, start: int, windows: Sequence[Tokens], wanted: tuple[bool, bool]) -> Scored:
     """Arrays of shape (rows, n) per window, the rows of ``_score_rows``.
 
     Args:
@@ -158,8 +165,29 @@ def _score_batch(
     # nothing that is scored. So it is no longer than the context.
     inputs, targets = torch.from_numpy(tokens[:, :-1]), torch.from_numpy(tokens[:, 1:])
     scored = batch_scores(model, inputs, targets, moments=wanted[0], ranks=wanted[1])
-    values = scored.view(len(scored), len(windows), longest).cpu().numpy()
-    return [values[:, i, : len(w)] for i, w in enumerate(windows)]
+    arrive = _on_its_way(scored.view(len(scored), len(windows), longest))
+
+    def arrays() -> list[NDArray[np.float32]]:
+        values: NDArray[np.float32] = arrive().numpy()
+        return [values[:, i, : len(w)] for i, w in enumerate(windows)]
+
+    return arrays
+
+
+def _on_its_way(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Begin to copy a tensor to the CPU; the result waits for the copy, and not for what a GPU is given after it."""
+    if tensor.device.type != "cuda":
+        return lambda: tensor
+    here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    here.copy_(tensor, non_blocking=True)
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    done.record(torch.cuda.current_stream(tensor.device))
+
+    def arrive() -> torch.Tensor:
+        done.synchronize()
+        return here
+
+    return arrive
 
 
 def tokens_per_batch(model: PreTrainedModel) -> int:
@@ -181,8 +209,8 @@ def batch_scores(
         moments: whether mean and deviation are among the rows.
         ranks: whether ranks are.
     """
-    logits = model(input_ids=inputs.to(model.device), use_cache=False).logits.flatten(0, 1)  # (B*L, V)
-    chunks = in_chunks(logits, targets.to(model.device).flatten())
+    logits = model(input_ids=moved(inputs, model.device), use_cache=False).logits.flatten(0, 1)  # (B*L, V)
+    chunks = in_chunks(logits, moved(targets, model.device).flatten())
     return torch.cat([_score_rows(part, wanted, moments, ranks) for part, wanted in chunks], dim=1)
 
 
@@ -194,7 +222,7 @@ def in_chunks(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[tor
 
 
 def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool, ranks: bool) -> torch.Tensor:
-    """Shape (1 to 4, N), float32, from logits (N, V), which ``ranks`` overwrites.
+    """Shape (1 to 4, N), float32, from logits (N, V), which ``ranks`` may overwrite.
 
     Args:
         logits: of N tokens.
@@ -214,9 +242,12 @@ def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool, rank
         squares = logprobs.sub_(mean[:, None]).square_()
         columns += [mean, torch.einsum("nv,nv->n", probabilities, squares).sqrt()]
     if ranks:
-        # In place, while the chunk is still in the cache: a comparison of its own takes as long as the cross-entropy.
+        target = logits.gather(1, targets[:, None])
+        # On a CPU in place, while the chunk is still in the cache: a comparison of its own takes as long as the
+        # cross-entropy. On a GPU a byte for each logit is less to write and to read.
+        greater = logits > target if kind_of(logits.device) == "cuda" else logits.gt_(target)
         # float32 counts exactly up to 2^24, which no vocabulary reaches.
-        columns.append(logits.gt_(logits.gather(1, targets[:, None])).sum(dim=1, dtype=torch.float32))
+        columns.append(greater.sum(dim=1, dtype=torch.float32))
     return torch.stack(columns)
 
 

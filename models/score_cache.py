@@ -15,13 +15,16 @@ import numpy as np
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory
 from heldin.models.copies import copies_on_other_gpus
+from heldin.models.devices import kind_of
 from heldin.models.endpoint import EndpointModel, score_endpoint_texts
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import MEMO
 
-CHUNK = 512
+# Texts that are scored, kept and written together. A GPU has nothing to do between two chunks.
+CHUNK = {"cpu": 512, "cuda": 4096}
+CHARACTERS = 2**23  # of a chunk at most, unless one text has more: scores take some 2 bytes for each
 RULE_VERSION = "1"  # increase it when models.logprobs scores anything else: old scores are then ignored
 # Bits of the column "kind": what a row holds beside log-probabilities. Ranks came later; rows from before are read as
 # what they are, and texts are scored again where ranks are asked for.
@@ -84,8 +87,8 @@ class ScoreCache:
         # Sorting by length keeps padding low inside every chunk. An endpoint gets the longest texts first, so that one
         # that is too long is reported before the others are paid for.
         todo = sorted(missing, key=lambda key: len(missing[key]), reverse=isinstance(lm, EndpointModel))
-        size = lm.chunk if isinstance(lm, EndpointModel) else CHUNK
-        chunks = [todo[start : start + size] for start in range(0, len(todo), size)]
+        size = lm.chunk if isinstance(lm, EndpointModel) else CHUNK["cuda" if kind_of(lm.device) == "cuda" else "cpu"]
+        chunks = list(_cut(todo, [len(missing[key]) for key in todo], size))
         for chunk, scored in _scored_chunks(lm, chunks, missing, moments, ranks, self._writer(model)):
             found.update(zip(chunk, scored, strict=True))
             if advance:
@@ -174,6 +177,20 @@ def _prepare(database: sqlite3.Connection) -> None:
 def _key(text: str) -> bytes:
     # A hash, so that this file holds nobody's text; 16 bytes are enough that no two texts meet by chance.
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def _cut(keys: Sequence[bytes], lengths: Sequence[int], size: int) -> Iterator[list[bytes]]:
+    """Chunks of at most ``size`` texts and ``CHARACTERS``, in order."""
+    chunk: list[bytes] = []
+    characters = 0
+    for key, length in zip(keys, lengths, strict=True):
+        if chunk and (len(chunk) == size or characters + length > CHARACTERS):
+            yield chunk
+            chunk, characters = [], 0
+        chunk.append(key)
+        characters += length
+    if chunk:
+        yield chunk
 
 
 def _scored_chunks(

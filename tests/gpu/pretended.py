@@ -263,6 +263,16 @@ class _Autocast(contextlib.ExitStack):
 _real_autocast = torch.autocast
 
 
+class _Event:
+    """A mark in what a GPU was given; to wait for it is not to wait for what came after."""
+
+    def record(self, stream) -> None:
+        """Set the mark."""
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+
+
 class _Generator(torch.Generator):
     """A generator with a place in its stream, as a GPU's."""
 
@@ -304,6 +314,8 @@ def pretend(patch) -> contextlib.ExitStack:
         "reset_peak_memory_stats": lambda *_: None,
         "synchronize": lambda *_: None,
         "empty_cache": lambda: None,
+        "current_stream": lambda *_: None,
+        "Event": _Event,
         "get_rng_state": lambda *_: torch.get_rng_state(),
         "set_rng_state": lambda *_: None,
     }.items():

@@ -22,6 +22,7 @@ from heldin.finetune.precision import autocast
 from heldin.finetune.private import _over_passes
 from heldin.finetune.private import clipped_sum as clipped_sum_of
 from heldin.finetune.recipe import Lora, Precision, Recipe, Select
+from heldin.models import logprobs
 from heldin.models.arithmetic import true_float32
 from heldin.models.attention import use_exact_attention
 from heldin.models.copies import copies_on_other_gpus
@@ -226,6 +227,26 @@ def test_scores_are_those_of_the_cpu(gpu, make_lm, english):
     here = [its.total for its in score_texts(make_lm(), english[:20])]
     there = [its.total for its in score_texts(on_gpu(make_lm(), gpu), english[:20])]
     assert there == pytest.approx(here, rel=1e-4)
+
+
+def test_scoring_gives_the_gpu_the_next_batch_before_it_waits(gpu, make_lm, english, monkeypatch):
+    """Only the copies of scores are waited for, each once the next batch was given."""
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda _: None)
+    monkeypatch.setitem(logprobs.LOGITS_PER_BATCH, "cuda", 2**13)
+    lm, given = on_gpu(make_lm(), gpu), []
+    batch_scores, wait = logprobs.batch_scores, torch.cuda.Event.synchronize
+    monkeypatch.setattr(logprobs, "batch_scores", lambda *a, **k: (given.append("batch"), batch_scores(*a, **k))[1])
+    monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda event: (given.append("wait"), wait(event))[1])
+    score_texts(lm, english[:4], moments=True, ranks=True)
+    given.clear()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        score_texts(lm, english[:40], moments=True, ranks=True)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    batches = given.count("batch")
+    assert batches > 3
+    assert given == ["batch", *["batch", "wait"] * (batches - 1), "wait"]
 
 
 def test_all_gpus_score_what_one_scores(gpu, make_lm, english):

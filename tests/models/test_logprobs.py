@@ -118,7 +118,7 @@ def test_the_cache_tells_models_and_kinds_of_scores_apart(make_lm, tmp_path):
 
 
 def test_the_cache_keeps_what_was_done_before_a_crash(make_lm, tmp_path, monkeypatch):
-    monkeypatch.setattr(heldin.models.score_cache, "CHUNK", 1)
+    monkeypatch.setitem(heldin.models.score_cache.CHUNK, "cpu", 1)
     lm = make_lm()
     calls = []
 
@@ -133,6 +133,14 @@ def test_the_cache_keeps_what_was_done_before_a_crash(make_lm, tmp_path, monkeyp
         ScoreCache(tmp_path).scores(lm, TEXTS)
     assert len(ScoreCache(tmp_path).scores(lm, TEXTS)) == len(TEXTS)
     assert len(calls) == 5  # two kept, one crashed, two done after it
+
+
+def test_a_chunk_has_so_many_texts_and_characters_at_most(monkeypatch):
+    monkeypatch.setattr(heldin.models.score_cache, "CHARACTERS", 10)
+    keys = [b"a", b"b", b"c", b"d", b"e", b"f"]
+    cut = list(heldin.models.score_cache._cut(keys, [2, 3, 4, 6, 11, 1], 2))
+    assert cut == [[b"a", b"b"], [b"c", b"d"], [b"e"], [b"f"]]
+    assert list(heldin.models.score_cache._cut([], [], 2)) == []
 
 
 def test_a_cache_that_is_no_database_is_told(tmp_path):
@@ -182,7 +190,7 @@ def test_scores_of_an_earlier_heldin_are_read_and_their_ranks_filled_in(make_lm,
 
 
 def test_what_was_scored_before_an_error_is_kept(make_lm, tmp_path, monkeypatch):
-    monkeypatch.setattr(heldin.models.score_cache, "CHUNK", 2)
+    monkeypatch.setitem(heldin.models.score_cache.CHUNK, "cpu", 2)
     lm, cache = make_lm(), ScoreCache(tmp_path)
     with pytest.raises(InputError, match="has no tokens"):
         # The empty text is sorted to the front: what follows it is not scored, and what stands before it was.
