@@ -1,0 +1,80 @@
+"""Time that Python and torch take to give a device its work: `python benchmarks/host_time.py`.
+
+A GPT-Neo as deep as 125M and 24 numbers wide, so that the work itself takes next to nothing: passes of one user of 16
+records, forward and backward, and for private training norms, clipping and the sum, beside plain passes with the same
+attention. Where a GPU takes less time than this for a pass, it is not fully used. Processor time, interleaved, one
+thread.
+"""
+
+import argparse
+import time
+
+import torch
+import torch.nn.functional as F
+from transformers import GPTNeoConfig, GPTNeoForCausalLM
+from uls_step import compare
+
+from heldin.finetune.passes import Passes
+from heldin.finetune.precision import Arithmetic, autocast
+from heldin.finetune.private import clipped_sum
+from heldin.models.attention import use_exact_attention
+
+RECORDS, LENGTH, VOCABULARY = 16, 8, 64
+CPU = torch.device("cpu")
+
+
+def deep_model() -> GPTNeoForCausalLM:
+    torch.manual_seed(0)
+    shape = GPTNeoConfig(
+        vocab_size=VOCABULARY,
+        max_position_embeddings=32,
+        hidden_size=24,
+        num_layers=12,
+        num_heads=12,
+        window_size=4,
+        attention_types=[[["global", "local"], 6]],
+        resid_dropout=0.0,
+        embed_dropout=0.0,
+        attention_dropout=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = GPTNeoForCausalLM(shape)
+    use_exact_attention(model)
+    return model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--passes", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=12)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    model = deep_model()
+    ids = torch.randint(0, VOCABULARY, (RECORDS, LENGTH + 1))
+    inputs, targets = ids[:, :-1], ids[:, 1:].flatten()
+    runs = [[ids.tolist()]] * chosen.passes
+
+    def plain(arithmetic: Arithmetic) -> None:
+        with autocast(arithmetic, CPU):
+            for _ in runs:
+                logits = model(input_ids=inputs, use_cache=False).logits
+                torch.autograd.backward(F.cross_entropy(logits.float().flatten(0, 1), targets))
+        model.zero_grad(set_to_none=True)
+
+    def private(arithmetic: Arithmetic) -> None:
+        with autocast(arithmetic, CPU):
+            clipped_sum(model, runs, 1.0, Passes(RECORDS))
+
+    for arithmetic in ("fp32", "bf16"):
+        print(f"{chosen.passes} passes, {arithmetic}")
+        compare(
+            lambda a=arithmetic: plain(a),
+            {"private": lambda a=arithmetic: private(a)},
+            chosen.rounds,
+            time.process_time,
+        )
+
+
+if __name__ == "__main__":
+    main()
