@@ -30,7 +30,8 @@ def claims_of(stated: Sequence[Stated]) -> tuple[Claim, ...]:
     """Claims stated as ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for a malformed one."""
     # The letters of one text, or the two numbers of one pair, would each be taken for a claim.
     if isinstance(stated, str | Claim) or not isinstance(stated, Iterable):
-        raise InputError(f"claims = {stated!r}: {_FORM}")
+        given = f"the claim '{stated.label}' alone" if isinstance(stated, Claim) else repr(stated)
+        raise InputError(f"claims = {given}: {_FORM}")
     return tuple(_claim_of(its) for its in stated)
 
 

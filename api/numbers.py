@@ -3,6 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Sequence
+from numbers import Real
 from typing import TypedDict, Unpack
 
 import numpy as np
@@ -72,9 +73,12 @@ def bound(
     """
     unknown = next((name for name in design if name not in DesignOptions.__annotations__), None)
     if unknown is not None:
-        known = [*DesignOptions.__annotations__, *inspect.signature(bound).parameters]
+        known = [*DesignOptions.__annotations__, *(set(inspect.signature(bound).parameters) - {"design"})]
         near = difflib.get_close_matches(unknown, known, n=1)
         raise InputError(f"bound has no argument '{unknown}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+    for name, number in (("delta", delta), ("alpha", design.get("alpha"))):
+        if number is not None and not isinstance(number, Real):
+            raise InputError(f"{name} = {number!r}: a number was expected")
     try:
         values, held_in = np.asarray(scores, dtype=np.float64), np.asarray(member)
     except (TypeError, ValueError) as error:

@@ -49,7 +49,7 @@ class Tested(Facts):
         value: the measure, or the mean over blocks of its worst kind; null where there is none.
         limit: one-sided limit of that mean at the rule's level, or the value itself if it is exact; null likewise.
         p_value: of "the limit is broken"; 0 or 1 for an exact measure.
-        broken: whether it is shown to be broken, all limits of all candidates paid for; false in results of earlier
+        broken: whether it is shown to be broken, all limits of all candidates paid for; null in results of earlier
             versions, which did not keep it.
     """
 
@@ -57,7 +57,7 @@ class Tested(Facts):
     value: float | None
     limit: float | None
     p_value: float
-    broken: bool = False
+    broken: bool | None = None
 
 
 class CandidateResult(Facts):

@@ -27,6 +27,8 @@ def checked(
     """
     try:
         return model.model_validate(content)
+    except TypeError as error:  # pydantic's, where a section that is made by keywords has a key that is no text
+        raise InputError(f"{where or 'config'}: {error}: a key must be text") from error
     except ValidationError as error:
         lines = [_explained(detail, model, options or {}) for detail in error.errors()]
         # An error in an option is not in the file, so that a heading with its name would mislead.
@@ -53,9 +55,14 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
         return f"{location}: unknown key" + (f"; did you mean '{near}'?" if near else "")
     if error["type"] == "union_tag_invalid":
         allowed = [tag.strip(" '") for tag in error["ctx"]["expected_tags"].split(",")]
-        near = _nearest(error["ctx"]["tag"], allowed)
+        tag = error["ctx"]["tag"]
+        given = error["input"].get("kind") if isinstance(error["input"], dict) else None
+        near = _nearest(tag, allowed) if isinstance(given, str) else None
         hint = f"did you mean '{near}'?" if near else f"choose from {', '.join(allowed)}"
-        return f"{location}.kind: there is no '{error['ctx']['tag']}'; {hint}"
+        return f"{location}.kind: there is no '{tag}'; {hint}"
+    if error["type"] == "union_tag_not_found":
+        allowed = [tag for section in _sections_at(place, schema, kinds) for tag in _kinds_of(section)]
+        return f"{location}.kind: this key is required; choose from {', '.join(dict.fromkeys(allowed))}"
     message = _PLAIN.get(error["type"]) or error["msg"].removeprefix("Value error, ")
     # A validator of ours has the value in its message already; a whole section would fill the screen.
     found = (
@@ -64,8 +71,14 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
     return f"{location or 'config'}: {message}{found}"
 
 
-# Of pydantic's messages, those that speak of parsing.
+# Of pydantic's messages, those that speak of parsing and of Python's types.
 _PLAIN = {
+    "tuple_type": "a list was expected",
+    "list_type": "a list was expected",
+    "dict_type": "a section of keys and values was expected",
+    "model_type": "a section of keys and values was expected",
+    "model_attributes_type": "a section of keys and values was expected",
+    "dataclass_type": "a section of keys and values was expected",
     "int_parsing": "a whole number was expected",
     "int_type": "a whole number was expected",
     "int_from_float": "a whole number was expected",
@@ -110,24 +123,34 @@ def _kinds(schema: Any) -> set[str]:
     """All union tags that pydantic adds to error locations: values of ``kind`` in the schema, "one" and "several"."""
     # These two are the tags of ``OneOrSeveral`` in corpus/config.py, which has no field ``kind``.
     found = {"one", "several"}
-    if isinstance(schema, dict):
-        kind = schema.get("properties", {}).get("kind", {}) if isinstance(schema.get("properties"), dict) else {}
-        found |= {value for value in (*kind.get("enum", ()), kind.get("const")) if isinstance(value, str)}
+    if isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
+        found |= set(_kinds_of(schema))
     for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         found |= _kinds(part)
     return found
 
 
+def _kinds_of(section: dict[str, Any]) -> list[str]:
+    """The kinds that a section of the schema is for."""
+    kind = section.get("properties", {}).get("kind", {})
+    return [value for value in (*kind.get("enum", ()), kind.get("const")) if isinstance(value, str)]
+
+
 def _keys_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set[str]) -> Iterator[str]:
     """Valid keys of the section at ``location``, from the config's JSON schema."""
+    for section in _sections_at(location, schema, kinds):
+        yield from section.get("properties", {})
+
+
+def _sections_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set[str]) -> Iterator[dict[str, Any]]:
+    """What the config's JSON schema allows at ``location``."""
     # Several nodes at once, because a union leaves open which of its sections the user meant.
     candidates = [schema]
     for part in location:
         nexts = []
         for node in candidates:
             for option in _resolved(node, schema):
-                tag = option.get("properties", {}).get("kind", {})
-                if part in kinds and part in (tag.get("enum") or [tag.get("const")]):
+                if part in kinds and part in _kinds_of(option):
                     nexts.append(option)
                 elif isinstance(part, int) and "items" in option:
                     nexts.append(option["items"])
@@ -135,10 +158,9 @@ def _keys_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set
                     nexts.append(option["properties"][part])
         # A part that leads nowhere, such as the tag of a union, stays at this level.
         candidates = nexts or candidates
-    # The last nodes reached are the section in which the key stands.
+    # The last nodes reached are what stands there.
     for node in candidates:
-        for option in _resolved(node, schema):
-            yield from option.get("properties", {})
+        yield from _resolved(node, schema)
 
 
 def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:

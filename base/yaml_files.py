@@ -48,3 +48,8 @@ def parse_yaml(text: str) -> Any:
         raise InputError(f"{where}{error.problem}") from error
     except yaml.YAMLError as error:
         raise InputError(f"broken YAML ({' '.join(str(error).split())})") from error
+    except RecursionError as error:
+        raise InputError("broken YAML (nested too deeply)") from error
+    # What looks like a date or a number and is none, such as 2026-02-30.
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"broken YAML ({error}): put text that looks like a date or a number into quotes") from error

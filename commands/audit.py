@@ -191,13 +191,15 @@ def audit(
         raise InputError("one --model at a time: several go with --planted")
     given = {**called.params, "model": model[0] if model else None}
     content = _content(config, _nested({_KEYS.get(name, name): its for name, its in given.items()}))
-    references = content["reference"]
-    # A bare name in the file is not yet the list that validation makes of it.
-    models = [*references] if isinstance(references, list) else [references]
-    # With an endpoint --model is a name on that server, and no folder has to exist.
-    models += [] if content.get("endpoint") else [content["model"]]
-    # Before the imports below, which take seconds and which a mistyped path should not wait for.
-    _look_for(models, [content[key] for key in _FILES if key in content])
+    # With a key that no config has, one that is needed may be missing: the check of the whole says which was meant.
+    if not _unknown(content):
+        references = content["reference"]
+        # A bare name in the file is not yet the list that validation makes of it.
+        models = [*references] if isinstance(references, list) else [references]
+        # With an endpoint --model is a name on that server, and no folder has to exist.
+        models += [] if content.get("endpoint") else [content["model"]]
+        # Before the imports below, which take seconds and which a mistyped path should not wait for.
+        _look_for(models, [content[key] for key in _FILES if key in content])
 
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.checkpoint.audit import audit_checkpoint

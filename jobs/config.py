@@ -340,8 +340,11 @@ def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise InputError(f"{path}: a mapping of sections was expected, found {found}")
     if "extends" not in content:
         return content
+    base = content.pop("extends")
+    if not isinstance(base, str):
+        raise InputError(f"{path}: extends: the name of a file was expected (found {base!r})")
     # Under the file's own keys; a base may itself extend another.
-    return merged(read_config(path.parent / str(content.pop("extends")), (*extending, path)), content)
+    return merged(read_config(path.parent / base, (*extending, path)), content)
 
 
 def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -10,24 +10,26 @@ On a CPU in float32 transformers' own form is kept, so that results there stay w
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
 from heldin.models.devices import kind_of
 
-# Not cuDNN's, which builds a graph for each new shape of a batch: tens of milliseconds, longer than a pass of 125M.
-_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
 
 def use_exact_attention(model: PreTrainedModel) -> None:
-    """Let every GPT-Neo attention layer of the model, if it has any, attend as the module docstring says."""
+    """Let every GPT-Neo attention layer of the model, if it has any, attend as the module docstring says.
+
+    torch then uses cuDNN's attention nowhere in this process.
+    """
     found = [layer for layer in model.modules() if type(layer) in (GPTNeoSelfAttention, ExactAttention)]
     for layer in found:
         # By its class: a function of the layer as its own attribute would be a cycle, and a model that nobody holds
         # any more would stay in a GPU's memory until Python looks for cycles.
         layer.__class__ = ExactAttention
     if found:
+        # It builds a graph for each new shape of a batch: tens of milliseconds, longer than a pass of 125M. For good: a
+        # block around each use would set and restore torch's one switch from several threads.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         # transformers then makes a mask only where there is padding, and kernels without masks can be used.
         model.config._attn_implementation = "sdpa"
 
@@ -69,8 +71,7 @@ def unscaled_attention(
     of_one_type = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
     query, key, value = query.to(of_one_type), key.to(of_one_type), value.to(of_one_type)
     if window is None and mask is None and length == keys:
-        with sdpa_kernel(_KERNELS):
-            return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=1.0)
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=1.0)
     if window is None:
         window = torch.ones(keys, keys, dtype=torch.bool, device=query.device).tril()[None, None]
     allowed = window[:, :, keys - length : keys, :keys]
@@ -78,8 +79,7 @@ def unscaled_attention(
         both = allowed & (mask if mask.dtype == torch.bool else mask >= 0)
         # Padding that may look nowhere would be a division by zero; what it sees does not matter.
         allowed = torch.where(both.any(-1, keepdim=True), both, allowed)
-    with sdpa_kernel(_KERNELS):
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, scale=1.0)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, scale=1.0)
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:

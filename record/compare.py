@@ -107,7 +107,7 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
     alike = [[its for _, its in _same(record)] == [its for _, its in _same(records[0])] for record in records]
     rows = [row if its else dataclasses.replace(row, difference=None) for row, its in zip(rows, alike, strict=True)]
     if pair is not None:
-        rows = [_with_pair(row, pair, folders, records, i) for i, row in enumerate(rows)]
+        rows = [_with_pair(row, pair, folders, records, i) if alike[i] else row for i, row in enumerate(rows)]
     # The first row would differ from itself by 0 with an interval that means nothing.
     first = dataclasses.replace(rows[0], difference=None)
     return Comparison(tuple(records), (first, *rows[1:]), tuple(_notes(records, rows)), over)

@@ -89,9 +89,13 @@ def _membership(record: Record) -> list[Scenario]:
             unreal,
         ]
     answer = record.decision.decision.answer
-    found = f"{result.attack}: AUROC {result.auroc.value:.3f}, {_together(record, result.auroc)}; {answer.value}."
+    area = result.auroc
     if headline_of_a_dial(record):
-        found += " With another setting of a dial: page one."
+        # The leading attack, which was fixed beforehand: its own interval holds.
+        found = f"{result.attack}: AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting"
+        found += f" of a dial, {answer.value}: page one."
+    else:
+        found = f"{result.attack}: AUROC {area.value:.3f}, {_together(record, area)}; {answer.value}."
     rows = [
         Scenario(
             f"Membership of {what.unit}: was this {what.one} in training?",

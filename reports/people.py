@@ -216,7 +216,7 @@ def _uses(attack: str) -> str:
     if attack not in ATTACKS:
         return "it uses what its name says"
     uses = ATTACKS[attack].uses
-    return "it uses no other user's texts" if uses is Uses.MODEL else f"it uses {uses.value}"
+    return "beyond these two models it uses no other user's texts" if uses is Uses.MODEL else f"it uses {uses.value}"
 
 
 def attacker(record: Record) -> str:

@@ -6,7 +6,6 @@ NIST SP 800-226 (figures 4 and 5) warns that equal epsilons of other units or de
 from dataclasses import dataclass
 
 from heldin.base.wording import counted
-from heldin.bounds.verdict import NO_CLAIM
 from heldin.defenses.guarantee import ADJACENCIES
 from heldin.record.document import Record
 from heldin.reports.wording import audited_by, sentence
@@ -64,7 +63,8 @@ def promise_pairs(record: Record) -> list[list[str]]:
 
 
 def _delta_of_bounds(record: Record) -> str:
-    claims = list(dict.fromkeys(its.claim for its in record.judgement.verdicts if its.claim != NO_CLAIM))
+    named = f"delta {record.judgement.delta:g}"
+    claims = list(dict.fromkeys(its.claim for its in record.judgement.verdicts if named in its.claim))
     of = "chosen for the audit" if not claims else f"as it was claimed: {', '.join(claims)}"
     return f"That of the bounds in this report is {record.judgement.delta:g}, {of}."
 

@@ -17,7 +17,7 @@ from heldin.reports.wording import breakable, percent, sentence, texts_of
 SHORT = {"epsilon_per_user": "epsilon", "auroc": "AUROC", "loss": "loss", "loss_gain_over_base": "loss gained"}
 MEASURES = {
     "epsilon_per_user": "epsilon per user",
-    "auroc": "largest AUROC of any attack",
+    "auroc": "AUROC of every attack",
     "loss": "loss on held-out users' test texts, nats per token",
     "loss_gain_over_base": "loss gained over the base model, nats per token",
 }
@@ -90,7 +90,8 @@ def next_step(result: SweepResult) -> str:
             "Ship none of these. What can change the answer is another defense, more users or records, or limits that"
             " somebody is willing to sign; each in a sweep with a folder, and coins, of its own."
         )
-    if any(cell.state != "done" for cell in result.cells):
+    asked = result.rule.candidates if result.rule else []
+    if any(cell.state != "done" for cell in result.cells if cell.variant in asked):
         return (
             "Do not read this as a pass. Run the sweep again: the same command runs the cells that have no result. A"
             " cell that fails again says why."
@@ -184,7 +185,9 @@ def outcome(result: SweepResult, its: VariantResult) -> str:
     if result.shipping is not None:
         mine = next((candidate for candidate in result.shipping.candidates if candidate.name == its.name), None)
         named = result.rule is not None and its.name in result.rule.candidates
-        said.append(_judged(mine, result.shipping) if mine else "not judged yet" if named else "not a candidate")
+        # A variant whose cells are all done and that was not judged has a measure that could not be taken.
+        waits = "not judged yet" if its.cells < result.blocks else "cannot be judged"
+        said.append(_judged(mine, result.shipping) if mine else waits if named else "not a candidate")
     if its.dominated_by:
         said.append("beaten by " + ", ".join(marks[name] for name in its.dominated_by))
     worse = [marks[other.name] for other in result.variants if its.name in other.dominated_by]
@@ -207,7 +210,9 @@ def _judged(candidate: CandidateResult, shipping: Shipping) -> str:
         return ", ".join(SHORT.get(name, name) for name in (its.requirement.split(" ")[0] for its in tests))
 
     broken = [its for its in candidate.tests if its.broken]
-    missed = [its for its in candidate.tests if its.p_value > shipping.level and not its.broken]
+    # An earlier version did not keep which limits are broken: then none is said to be merely not shown.
+    known = not candidate.breaks or bool(broken)
+    missed = [its for its in candidate.tests if its.p_value > shipping.level and not its.broken] if known else []
     said = [f"breaks: {names(broken)}"] if broken else ["breaks a limit"] if candidate.breaks else []
     said += [f"not shown to keep: {names(missed)}"] if missed else []
     return "; ".join(said) or "not shown, corrected for all candidates"

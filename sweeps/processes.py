@@ -269,7 +269,11 @@ def _lines(progress: Path) -> list[str]:
 def without_names(line: str) -> str:
     """The line up to what it quotes, but for paths."""
     first = re.search(r"(?<!\w)['\"](?!/|\.{1,2}/)", line)
-    return line if first is None else f"{line[: first.start()]}... (log.txt in the cell's folder has all of it)"
+    return (
+        line
+        if first is None
+        else f"{line[: first.start()]}... (heldin run with this cell's config.yaml says all of it)"
+    )
 
 
 def _private(path: str, flags: int) -> int:

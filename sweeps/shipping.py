@@ -47,7 +47,9 @@ def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipp
         return Shipping(answer="ship", variant=best.name, block=block, level=rule.level, candidates=results, said=said)
     if all(its.breaks for its in results):
         why = "; ".join(f"{its.name}: {_broken(its)}" for its in results)
-        said = f"none passes: each of {counted(len(results), 'candidate')} is shown to break a requirement ({why})"
+        violated = " or has a claim that is violated" if any(its.disqualified for its in results) else ""
+        each = f"each of {counted(len(results), 'candidate')}"
+        said = f"none passes: {each} is shown to break a requirement{violated} ({why})"
         return Shipping(answer="none passes", variant=None, block=None, level=rule.level, candidates=results, said=said)
     return Shipping(
         answer="cannot be judged",
@@ -61,7 +63,7 @@ def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipp
 
 def _broken(its: CandidateResult) -> str:
     if its.disqualified:
-        return "a claim is violated"
+        return its.disqualified
     return ", ".join(test.requirement for test in its.tests if test.broken)
 
 

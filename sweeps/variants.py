@@ -58,7 +58,11 @@ def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished])
     for its in group:
         own = [cells[its.name][block] for block in blocks]
         losses = [cell.loss for cell in own if cell.loss is not None]
-        if len(losses) < len(blocks) or _like(own) != _like([cells[its.group][block] for block in blocks]):
+        if (
+            len(losses) < len(blocks)
+            or its.gradients is None
+            or _like(own) != _like([cells[its.group][block] for block in blocks])
+        ):
             return []
         positions.append(
             Position(
@@ -67,7 +71,7 @@ def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished])
                 delta=its.delta or 0.0,
                 auroc=tuple(cell.auroc for cell in own),
                 loss=tuple(losses),
-                gradients=its.gradients or 0.0,
+                gradients=its.gradients,
                 epsilon_per_record=math.inf if its.epsilon is None else its.epsilon,
                 canaries=max((point.auroc.value for point in its.canaries), default=0.0),
             )

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from heldin.base.errors import InputError
-from heldin.base.files import private_directory, write_text
+from heldin.base.files import is_held, private_directory, write_text
 from heldin.base.log_file import LOG
 from heldin.base.purged import require_not_purged
 from heldin.jobs.config import RunConfig, as_read_today, first_difference
@@ -39,10 +39,14 @@ def require_folder(config: RunConfig, out: Path) -> bool:
             raise InputError(f"'{path}' is damaged: choose another --out") from error
         changed = first_difference(as_read_today(earlier, str(path)), content)
         if changed:
-            # Not taken over all the same: the other run may be at work, before its coins.
-            bare = {file.name for file in out.iterdir()} <= _BEFORE_COINS
+            # Never taken over: the other run may be at work, before its coins.
+            held = is_held(out)
+            bare = not held and {file.name for file in out.iterdir()} <= _BEFORE_COINS
             lost = ", or remove the folder, for which no coin was drawn yet" if bare else ""
-            raise InputError(f"'{out}' holds a run of another config ('{changed}' differs): choose another --out{lost}")
+            works = ", and a process works on it" if held else ""
+            raise InputError(
+                f"'{out}' holds a run of another config ('{changed}' differs){works}: choose another --out{lost}"
+            )
         return True
     _require_empty(out, "run")
     return False

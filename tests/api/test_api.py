@@ -78,6 +78,13 @@ def test_scores_in_arrays_give_what_a_csv_file_gives(call, tmp_path):
         ({"claims": (1, 1e-5)}, r"claims: 1 is no claim: give a list of claims, such as \[\(8, 1e-6\)\]"),
         ({"claims": "epsilon=1,delta=1e-5"}, "claims = 'epsilon=1,delta=1e-5': give a list of claims"),
         ({"claims": ["epsilon=1,delta=1e-5,unit=user"]}, "a unit is stated with heldin audit --planted alone"),
+        (
+            {"claims": heldin.claim(1, 1e-5)},
+            "claims = the claim 'epsilon 1 at delta 1e-05' alone: give a list of claims",
+        ),
+        ({"delta": "x"}, "delta = 'x': a number was expected"),
+        ({"alpha": "x"}, "alpha = 'x': a number was expected"),
+        ({"desing": 1}, "bound has no argument 'desing'$"),
         ({"assigment": "coin"}, "bound has no argument 'assigment'; did you mean 'assignment'?"),
         ({"scores": ["a"] * len(MEMBER)}, "scores must be numbers, one for each user"),
         ({"scores": [], "member": []}, "there are no scores: give one for each user"),
@@ -190,7 +197,7 @@ def test_a_checkpoint_is_audited_as_the_command_does(finished, tmp_path):
     assert found.record.command.startswith("heldin.audit_model(...)")
     with pytest.raises(heldin.InputError, match=r"audit_model: 1 error\n  assignments: unknown key; did you mean"):
         heldin.audit_model(cache, **given, assignments="coin", out=tmp_path / "b")
-    with pytest.raises(heldin.InputError, match="audit_model: 1 error\n  columns: Input should be"):
+    with pytest.raises(heldin.InputError, match="audit_model: 1 error\n  columns: a section of keys"):
         heldin.audit_model(cache, **given, columns="author", out=tmp_path / "b")
 
 

@@ -122,9 +122,9 @@ def test_an_audit_from_a_file_is_that_of_its_options_and_options_win(call, finis
     assert [v.claim for v in other.judgement.verdicts] == ["epsilon 4 at delta 1e-05"]
     assert [a.auroc.value for a in one.attacks] == [a.auroc.value for a in other.attacks]
     for wrong, line in (
-        ({"reference": 5}, "reference: Input should be a valid tuple"),
+        ({"reference": 5}, "reference: a list was expected"),
         ({"held_in": [1]}, "held_in: "),
-        ({"endpoint": "https://host/v1"}, "endpoint: Input should be"),
+        ({"endpoint": "https://host/v1"}, "endpoint: a section of keys and values was expected"),
         ({"columns": "author"}, "columns: "),
     ):
         path.write_text(yaml.safe_dump({**content, **wrong}), encoding="utf-8")
@@ -135,6 +135,13 @@ def test_an_audit_from_a_file_is_that_of_its_options_and_options_win(call, finis
     code, _, err = call("audit", "--config", path, "--out", tmp_path / "c")
     assert (code, err.splitlines()[-3]) == (2, f"error: {path}: 2 errors")
     assert "column: unknown key; did you mean 'columns'?" in err
+    for needed in ("model", "reference", "held_in"):
+        misspelt = {f"{key}n" if key == needed else key: its for key, its in content.items()}
+        path.write_text(yaml.safe_dump(misspelt), encoding="utf-8")
+        code, _, err = call("audit", "--config", path, "--out", tmp_path / "c")
+        assert code == 2
+        assert f"{needed}n: unknown key; did you mean '{needed}'?" in err
+        assert "Traceback" not in err
 
 
 def test_groups_that_differ_by_their_words_do_not_blame_the_model(call, finished, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from heldin.base.errors import InputError
-from heldin.base.files import write_text
+from heldin.base.files import one_process_at_a_time, write_text
 from heldin.corpus.presets.catalogue import PRESETS
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.open import Markov, Synthetic
@@ -203,9 +203,29 @@ def test_what_a_recipe_of_pre_training_leaves_out_is_pre_training_s_own():
 
 
 @pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"defense": {"clip_norm": 1}}, "defense.kind: this key is required; choose from none, clip, uls"),
+        ({"defense": {"kind": "ulss"}}, "defense.kind: there is no 'ulss'; did you mean 'uls'"),
+        ({"defense": {"kind": True}}, "defense.kind: there is no 'True'; choose from none"),
+        ({"finetune": 3}, "finetune: a section of keys and values was expected .found 3"),
+        ({"data_defenses": 5}, "data_defenses: a list was expected .found 5"),
+        ({"defense": {"kind": "uls", "local": {5: 1}}}, "a key must be text"),
+    ],
+)
+def test_what_is_wrong_is_said_without_the_words_of_a_library(wrong, said):
+    with pytest.raises(InputError, match=said):
+        parse_config({**SMALL, **wrong}, "small")
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ("a: [", "broken YAML"),
+        ("name: 2026-02-30", "day is out of range for month.: put text that looks like a date or a number into quotes"),
+        ("a: !!timestamp x", "broken YAML"),
+        ("[" * 5000, "nested too deeply"),
+        ("extends:\n", "extends: the name of a file was expected .found None"),
         ("- a", "a mapping of sections was expected, found list"),
         ("name: x\nseed: 1\nname: y\n", "c.yaml: line 3: 'name' is given twice: keep one"),
         ("finetune:\n  epochs: 1\n  epochs: 2\n", "line 3: 'epochs' is given twice"),
@@ -265,6 +285,8 @@ def test_of_a_run_that_its_config_stopped_nothing_would_be_lost(tmp_path):
     with pytest.raises(InputError, match="or remove the folder, for which no coin was drawn yet"):
         take_folder(other, tmp_path)
     assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == config.model_dump(mode="json")
+    with one_process_at_a_time(tmp_path), pytest.raises(InputError, match="and a process works on it: choose another"):
+        take_folder(other, tmp_path)
     (tmp_path / "ledger").mkdir()
     with pytest.raises(InputError, match="choose another --out$"):
         take_folder(other, tmp_path)

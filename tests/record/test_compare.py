@@ -33,6 +33,8 @@ def test_rows_hold_the_records_numbers(finished, tmp_path):
     assert [f for f, _ in rows[0].tpr_at] == [t.fpr for t in record.curve().tpr_at]
     assert notes[0] == "the runs have different reference models: their numbers do not compare"
     assert [row.difference for row in rows] == [None, None]
+    paired = compare([finished, tmp_path], pair=lambda *_: (0.1, 0.0, 0.2)).rows
+    assert [row.difference for row in paired] == [None, None]
     assert "some runs keep the best checkpoint" in notes[1]
     printed = table(compared)
     assert "2 per user" in printed

@@ -11,6 +11,7 @@ from heldin.audit.results import TrainingsFacts
 from heldin.record.document import read_record
 from heldin.record.facts import Ceiling
 from heldin.record.planted import Condition, PlantedFacts
+from heldin.reports import annex
 from heldin.reports.extraction import most_left, written_out
 from heldin.reports.findings import ATTACKER, FRONT, NEXT, RECOMMENDED, findings
 from heldin.reports.people import attacker, in_short, named_people, people_note, people_rows, worst_off
@@ -20,7 +21,7 @@ from tests.made_facts import attack_result, changed_record, decision_of, estimat
 
 LEAK = evidence(score(0.71, adjusted_p=0.001, tpr=0.25))
 NAMED = "named by the attack"
-BROKEN = 'the limit "largest AUROC of any attack at most 0.64" is broken (measured 0.710, and at least 0.650 with 95 %)'
+BROKEN = 'the limit "AUROC of every attack at most 0.64" is broken (measured 0.710, and at least 0.650 with 95 %)'
 FLAW = evidence(score(0.7), flaws=("the two files are one",))
 
 
@@ -74,6 +75,11 @@ def test_a_headline_of_a_dial_is_told_apart_from_the_people_that_are_counted(rec
     assert people_rows(its)[0][0] == NAMED
     assert "The headline is of a stronger score" in people_note(its)
     assert "The score of the headline has one setting more" in attacker(its)
+    # The leading attack was fixed beforehand, and page one shows another score's interval.
+    area = record.primary().auroc
+    said = annex._membership(its)[0].found
+    assert f"AUROC {area.value:.3f}, {area.lower:.3f} to {area.upper:.3f}; with another setting of a dial, " in said
+    assert "picked among" not in said
     assert "headline is of a stronger" not in people_note(record)
     assert "one setting more" not in attacker(record)
 
@@ -217,7 +223,7 @@ def test_a_promise_has_no_interval_beside_its_limit(record):
 def test_without_limits_the_report_says_what_one_would_have_to_say(record):
     its = recommendation(changed_record(record, dials=[], utility=None))
     assert its.startswith("None: no limit was set before the audit (decision.require).")
-    assert "argest AUROC of any attack at most ... (here, with 95 %, up to 0.77)" in its
+    assert "AUROC of every attack at most ... (here, with 95 %, up to 0.77)" in its
     assert "epsilon per user" not in its
     assert "epsilon per user at most ... (this plan: 2)" in recommendation(_promised(record, 2.0))
     assert limit_rows(record) == []
@@ -235,7 +241,10 @@ def test_one_value_of_each_user_is_not_called_a_mean(record):
     led = changed_record(its, primary_attack="pooled", attacks=[both[1].model_dump()])
     said = dict(findings(led).paragraphs)
     assert "The leading attack, pooled (all texts together), reached" in said["How well the attacks did"]
-    assert "The attack is pooled (all texts together); it uses no other user's texts." in said[ATTACKER]
+    assert (
+        "The attack is pooled (all texts together); beyond these two models it uses no other user's texts."
+        in said[ATTACKER]
+    )
 
 
 def test_page_one_says_what_its_words_mean(record):

@@ -6,9 +6,10 @@ import re
 import numpy as np
 import pytest
 
+from heldin.audit import shipping
 from heldin.audit.blocks import Summary
 from heldin.audit.requirement import Requirement
-from heldin.audit.shipping import Candidate, Shipping, judge_candidates
+from heldin.audit.shipping import Candidate, CandidateResult, Shipping, judge_candidates
 from heldin.base.errors import InputError
 from heldin.record.sweep import SweepResult
 from heldin.reports import sweep_html, sweep_words
@@ -111,14 +112,41 @@ def test_a_limit_that_is_not_shown_to_be_kept_is_not_called_broken():
 def test_a_sweep_that_is_not_done_is_run_again():
     done = CASES["rule"]
     shipping = done.shipping.model_copy(update={"answer": "cannot be judged", "variant": None, "candidates": []})
-    cells = [done.cells[0].model_copy(update={"state": "failed"}), *done.cells[1:]]
-    result = done.model_copy(update={"shipping": shipping, "cells": cells})
-    rows = {row[0].split("  ")[1]: row[-1] for row in sweep_words.main_rows(result)}
-    named = result.rule.candidates[0]
+    named = done.rule.candidates[0]
+
+    def with_failed(variant):
+        failed = next(cell for cell in done.cells if cell.variant == variant)
+        cells = [its.model_copy(update={"state": "failed"}) if its is failed else its for its in done.cells]
+        variants = [v.model_copy(update={"cells": v.cells - (v.name == variant)}) for v in done.variants]
+        return done.model_copy(update={"shipping": shipping, "cells": cells, "variants": variants})
+
+    def rows_of(result):
+        return {row[0].split("  ")[1]: row[-1] for row in sweep_words.main_rows(result)}
+
+    rows = rows_of(with_failed(named))
     assert rows[named].startswith("not judged yet")
     assert all(row.startswith("not a candidate") for name, row in rows.items() if name != named)
-    assert "the same command runs the cells that have no result" in sweep_words.next_step(result)
-    assert "in a new folder" in sweep_words.next_step(result.model_copy(update={"cells": done.cells}))
+    assert "the same command runs the cells that have no result" in sweep_words.next_step(with_failed(named))
+    # To run again helps only where a candidate waits for it; one whose cells are all done has a loss that nobody has.
+    other = with_failed(next(its.name for its in done.variants if its.name != named))
+    assert "in a new folder" in sweep_words.next_step(other)
+    assert rows_of(other)[named].startswith("cannot be judged")
+
+
+def test_of_an_earlier_version_s_limits_none_is_said_to_be_merely_not_shown():
+    judged = CandidateResult(
+        name="cap10",
+        passes=False,
+        breaks=True,
+        adjusted=1.0,
+        tests=[shipping.Tested(requirement="auroc at most 0.6", value=0.7, limit=0.8, p_value=0.9)],
+        disqualified="",
+        blocks_needed=None,
+    )
+    its = CASES["rule"].shipping.model_copy(update={"variant": None, "candidates": [judged]})
+    rows = sweep_words.main_rows(CASES["rule"].model_copy(update={"shipping": its}))
+    assert next(row[-1] for row in rows if row[0].endswith("cap10")).split("; ")[0] == "breaks a limit"
+    assert not any("not shown" in row[-1] for row in rows)
 
 
 def test_one_block_speaks_of_models_and_of_no_defense():

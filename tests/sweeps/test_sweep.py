@@ -708,7 +708,7 @@ def test_cells_of_a_block_that_are_given_one_by_one_are_paired_and_others_are_no
 )
 def test_what_a_failed_cell_says_reaches_documents_up_to_what_it_quotes(said, shown):
     assert processes.without_names(said) == (
-        said if shown is None else f"{shown} (log.txt in the cell's folder has all of it)"
+        said if shown is None else f"{shown} (heldin run with this cell's config.yaml says all of it)"
     )
 
 

@@ -170,7 +170,7 @@ def test_under_torchrun_the_line_that_matters_is_found_and_a_record_is_a_result(
     lines = ["fine-tuning: 3/9 steps", "error: the model is broken: user 'anna'", "ChildFailedError: rank 0", "=== 1"]
     (tmp_path / "said.txt").write_text("\n".join(lines), encoding="utf-8")
     assert why(tmp_path / "said.txt", 1) == (
-        "error: the model is broken: user ... (log.txt in the cell's folder has all of it)"
+        "error: the model is broken: user ... (heldin run with this cell's config.yaml says all of it)"
     )
     monkeypatch.setattr(processes, "command", lambda task, slot: [sys.executable, "-c", "raise SystemExit(1)"])
     task = Task((), tmp_path / "progress.txt", tmp_path)
